@@ -1,0 +1,85 @@
+"""The statistics: how sure a ratio is. Leaf module, numbers in and numbers out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+CONFIDENCE = 0.95
+EQUIVALENCE = 0.02
+"""Two times are called equal when their ratio is surely within ±2%."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A point estimate between two bounds, from ``n`` independent processes.
+
+    ``low`` and ``high`` are NaN when fewer than two processes stand behind it.
+    """
+
+    value: float
+    low: float
+    high: float
+    n: int
+
+    def within(self, low: float, high: float) -> bool:
+        """Whether the whole interval lies in ``[low, high]``."""
+        return low <= self.low and self.high <= high
+
+    def outside(self, low: float, high: float) -> bool:
+        """Whether the whole interval misses ``[low, high]``."""
+        return self.high < low or self.low > high
+
+
+def geometric(values: Sequence[float]) -> Interval:
+    """Geometric mean of positive ``values`` with a t-interval on their logarithms (95%).
+
+    Raises ``ValueError`` when empty or when a value is not positive and finite.
+    Source: measured coverage of t-intervals over fresh-process log ratios, 94–96% at 5–20 processes.
+    """
+    if not values or any(not (v > 0 and math.isfinite(v)) for v in values):
+        raise ValueError(f"a geometric mean needs positive finite values, got {list(values)!r}")
+    logs = [math.log(v) for v in values]
+    n = len(logs)
+    mean = math.fsum(logs) / n
+    if n < 2:
+        return Interval(math.exp(mean), math.nan, math.nan, n)
+    from scipy.special import stdtrit
+
+    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (n - 1))
+    half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * spread / math.sqrt(n)
+    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)
+
+
+def ratio(numerator: Sequence[float | None], denominator: Sequence[float | None]) -> Interval:
+    """Interval of numerator/denominator, paired by process; processes where either is missing drop out.
+
+    Raises ``ValueError`` when no pair is left.
+    """
+    return geometric([a / b for a, b in zip(numerator, denominator, strict=True) if a is not None and b is not None])
+
+
+def equal(interval: Interval) -> bool:
+    """Equivalence within ±2%: the whole interval lies in [0.98, 1.02]."""
+    return interval.within(1 - EQUIVALENCE, 1 + EQUIVALENCE)
+
+
+def false_rate_p(differences: int, pairs: int, rate: float = 1 - CONFIDENCE) -> float:
+    """Two-sided binomial p-value that ``differences`` among ``pairs`` A/A pairs come from ``rate``."""
+    from scipy.stats import binomtest
+
+    return float(binomtest(differences, pairs, rate).pvalue)
+
+
+def outliers(samples: Sequence[float]) -> dict[str, int]:
+    """How many samples lie beyond Tukey's fences: mild (1.5 IQR) and severe (3 IQR). None is removed."""
+    import numpy
+
+    if len(samples) < 4:
+        return {"mild": 0, "severe": 0, "of": len(samples)}
+    values = numpy.asarray(samples, dtype=float)
+    q1, q3 = numpy.percentile(values, [25, 75])
+    distance = numpy.maximum(q1 - values, values - q3)
+    severe = int((distance > 3 * (q3 - q1)).sum())
+    return {"mild": int((distance > 1.5 * (q3 - q1)).sum()) - severe, "severe": severe, "of": len(samples)}

@@ -1,0 +1,262 @@
+"""What a measurement leaves behind: the one record schema, its writer and its reader.
+
+A record is a file ``<records>/<machine>/<experiment>.jsonl``: one ``run`` line (where, when, with which
+versions), then one ``cell`` line for every workload × variant × clock. Files are written whole, by rename,
+and are never replaced unless that is asked for.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+SCHEMA = 1
+COMMITTED = Path(__file__).resolve().parent.parent / "book" / "records"
+"""The records that are part of the repository."""
+MAX_SAMPLES = 20
+STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")
+CLOCKS = ("hot", "cold", "graph", "wall", "none")
+"""``none``: checked for correctness, not timed."""
+
+_positive_or_null = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
+_number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
+_name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
+
+RUN = {
+    "type": "object",
+    "required": "kind schema machine experiment preset device started commit dirty processes facts".split(),
+    "additionalProperties": False,
+    "properties": {
+        "kind": {"const": "run"},
+        "schema": {"const": SCHEMA},
+        "machine": _name,
+        "experiment": _name,
+        "preset": {"enum": ["quick", "seed", "full"]},
+        "device": {"enum": ["cpu", "cuda"]},
+        "started": {"type": "string"},
+        "commit": {"type": "string"},
+        "dirty": {"type": "boolean"},
+        "processes": {"type": "integer", "minimum": 1},
+        "facts": {"type": "object"},
+    },
+}
+
+CELL = {
+    "type": "object",
+    "required": (
+        "kind operation shape dtype math direction seed clock variant origin baseline status reason "
+        "error max_error flops traffic medians_us samples_us calls outliers sm_mhz power_w throttled"
+    ).split(),
+    "additionalProperties": False,
+    "properties": {
+        "kind": {"const": "cell"},
+        "operation": _name,
+        "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+        "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
+        "math": _name,
+        "direction": {"enum": ["forward", "forward_backward"]},
+        "seed": {"type": "integer"},
+        "clock": {"enum": list(CLOCKS)},
+        "variant": {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,63}(@again)?$"},
+        "origin": {"enum": ["seed", "peer", "own"]},
+        "baseline": {"type": "string"},
+        "status": {"enum": list(STATUSES)},
+        "reason": {"type": "string"},
+        "error": _number_or_null,
+        "max_error": _number_or_null,
+        "flops": {"type": "integer", "minimum": 0},
+        "traffic": {"type": "integer", "minimum": 0},
+        "medians_us": {"type": "array", "items": _positive_or_null},
+        "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": {"type": "number", "exclusiveMinimum": 0}},
+        "calls": {"type": "integer", "minimum": 0},
+        "outliers": {
+            "type": "object",
+            "required": ["mild", "severe", "of"],
+            "additionalProperties": {"type": "integer", "minimum": 0},
+        },
+        "sm_mhz": {"type": "array", "items": {"type": "number"}},
+        "power_w": {"type": "array", "items": {"type": "number"}},
+        "throttled": {"type": "boolean"},
+    },
+}
+
+
+class RecordError(ValueError):
+    """A record that cannot be read or written: the message names file, line, cause and remedy."""
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record file: its ``run`` line, its ``cell`` lines, where it lies, and a digest of its content."""
+
+    path: Path
+    run: dict[str, Any]
+    cells: tuple[dict[str, Any], ...]
+    digest: str
+
+    @property
+    def machine(self) -> str:
+        """Name of the machine that was measured."""
+        return self.run["machine"]
+
+    @property
+    def experiment(self) -> str:
+        """Name of the experiment."""
+        return self.run["experiment"]
+
+
+def machine_name(text: str) -> str:
+    """``text`` if it can name a machine and so a folder. Raises :class:`RecordError` otherwise."""
+    if not isinstance(text, str) or not re.fullmatch(r"[a-z0-9][a-z0-9_-]{0,63}", text):
+        raise RecordError(
+            f"machine name {text!r} must be lower-case letters, digits, - and _ (at most 64), "
+            "without a path in it, such as h200 or my-laptop"
+        )
+    return text
+
+
+@cache
+def _validators() -> dict[str, Any]:
+    import fastjsonschema
+
+    return {"run": fastjsonschema.compile(RUN), "cell": fastjsonschema.compile(CELL)}
+
+
+def _reject(constant: str) -> float:
+    raise ValueError(f"{constant} is not a number a record may hold")
+
+
+def parse(line: str, where: str) -> dict[str, Any]:
+    """One line of a record as a dict. Raises :class:`RecordError` naming ``where`` when it is malformed."""
+    import fastjsonschema
+
+    try:
+        row = json.loads(line, parse_constant=_reject)
+    except (ValueError, RecursionError) as cause:
+        raise RecordError(f"{where}: not a whole JSON line ({cause}); restore the file or measure again") from None
+    kind = row.get("kind") if isinstance(row, dict) else None
+    if kind not in ("run", "cell"):
+        raise RecordError(f"{where}: kind must be 'run' or 'cell', found {kind!r}; restore the file or measure again")
+    try:
+        _validators()[kind](row)
+    except fastjsonschema.JsonSchemaException as cause:
+        raise RecordError(f"{where}: {cause}; restore the file or measure again") from None
+    return row
+
+
+def load_file(path: Path) -> Record:
+    """Read one record file. Raises :class:`RecordError` naming the file and line of the first fault."""
+    try:
+        raw = path.read_bytes()
+        text = raw.decode("utf-8")
+    except OSError as cause:
+        raise RecordError(f"{path}: cannot be read ({cause.strerror})") from None
+    except UnicodeDecodeError as cause:
+        raise RecordError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
+    lines = text.splitlines()
+    if not lines:
+        raise RecordError(f"{path}:1: empty file; restore it or measure again")
+    if not text.endswith("\n"):
+        raise RecordError(f"{path}:{len(lines)}: truncated (no end of line); restore the file or measure again")
+    rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
+    run, cells = rows[0], rows[1:]
+    if run["kind"] != "run":
+        raise RecordError(f"{path}:1: the first line must be the run; restore the file or measure again")
+    for number, cell in enumerate(cells, 2):
+        if cell["kind"] != "cell":
+            raise RecordError(f"{path}:{number}: a second run line; one file holds one run")
+        if len(cell["medians_us"]) not in (0, run["processes"]):
+            raise RecordError(
+                f"{path}:{number}: {len(cell['medians_us'])} medians for {run['processes']} processes; "
+                "restore the file or measure again"
+            )
+    if path.parent.name != run["machine"] or path.stem != run["experiment"]:
+        raise RecordError(
+            f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
+            f"it belongs in {run['machine']}/{run['experiment']}.jsonl"
+        )
+    canonical = "\n".join(json.dumps(row, sort_keys=True) for row in rows)
+    return Record(path, run, tuple(cells), hashlib.sha256(canonical.encode()).hexdigest()[:12])
+
+
+def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] = ()) -> list[Record]:
+    """All records below ``roots`` (default: the committed ones), by machine and experiment.
+
+    ``machines`` and ``experiments`` restrict the result; empty means all. Where two roots hold the same
+    machine and experiment the later root wins. Raises :class:`RecordError` for a malformed file or for a
+    machine that was asked for and has no records.
+    """
+    found: dict[tuple[str, str], Record] = {}
+    for root in roots or (COMMITTED,):
+        for path in sorted(root.glob("*/*.jsonl")):
+            wanted = (not machines or path.parent.name in machines) and (not experiments or path.stem in experiments)
+            if wanted and not path.name.startswith("."):
+                found[path.parent.name, path.stem] = load_file(path)
+    for name in machines:
+        if name not in {machine for machine, _ in found}:
+            known = sorted({p.parent.name for root in roots or (COMMITTED,) for p in root.glob("*/*.jsonl")})
+            raise RecordError(f"no records of machine {name!r}; recorded machines: {', '.join(known) or 'none'}")
+    return [found[key] for key in sorted(found)]
+
+
+def digests(records: Iterable[Record]) -> str:
+    """One line a record, ``machine/experiment digest``: any altered record changes it."""
+    return "\n".join(f"{r.machine}/{r.experiment}  {r.digest}" for r in records)
+
+
+def explain(cause: OSError, path: Path) -> RecordError:
+    """The clear error behind an :class:`OSError` met while writing ``path``."""
+    remedy = {
+        errno.ENOSPC: "the disk is full; free some space and run again, nothing measured so far is lost",
+        errno.EDQUOT: "the disk quota is used up; free some space and run again",
+        errno.EROFS: "the folder is read-only; choose another with --records",
+        errno.EACCES: "the folder is not writable; choose another with --records",
+        errno.EPERM: "the folder is not writable; choose another with --records",
+        errno.ENOTDIR: "a file stands where the folder should be; choose another with --records",
+        errno.EEXIST: "a file stands where the folder should be; choose another with --records",
+    }.get(cause.errno or 0, "nothing was written")
+    return RecordError(f"cannot write {path}: {cause.strerror}; {remedy}")
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` to ``path`` whole or not at all. Raises :class:`RecordError` when it cannot."""
+    temporary = ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.chmod(temporary, 0o644)
+        os.replace(temporary, path)
+    except OSError as cause:
+        raise explain(cause, path) from None
+    finally:
+        if temporary and os.path.exists(temporary):
+            os.unlink(temporary)
+
+
+def write(root: Path, run: dict[str, Any], cells: Iterable[dict[str, Any]], *, overwrite: bool = False) -> Path:
+    """Write one record under ``root`` and return its path.
+
+    Every line is validated first. Raises :class:`RecordError` when a line is malformed, when the record
+    exists and ``overwrite`` is false, or when the folder cannot be written; nothing is left half-written.
+    """
+    path = root / machine_name(run["machine"]) / f"{run['experiment']}.jsonl"
+    if path.exists() and not overwrite:
+        raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
+    lines = [json.dumps(row, sort_keys=True, allow_nan=False) for row in (run, *cells)]
+    for number, line in enumerate(lines, 1):
+        parse(line, f"{path}:{number}")
+    write_text(path, "\n".join(lines) + "\n")
+    return path

@@ -1,0 +1,167 @@
+"""Records as tidy rows: one row a cell, with ratio, interval and physical limit worked out."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hypatia_lab import intervals
+from hypatia_lab.records import Record
+
+COLUMNS = (
+    "machine experiment operation workload shape dtype math clock direction variant origin baseline "
+    "median_us ratio ratio_low ratio_high limit_us error max_error status reason"
+).split()
+
+TOLERANCE = 1.10
+"""A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
+
+
+def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
+    """Best measured rates of one machine: (quantity, dtype/math, clock) → rate.
+
+    quantity ``matmul`` in FLOP/s, keyed by ``dtype/math``; quantity ``copy`` in bytes/s, keyed by ``""``.
+    The best over the sweep of sizes that the ``ceilings`` experiment measured; what was not measured is absent.
+    """
+    best: dict[tuple[str, str, str], float] = {}
+    for record in records:
+        for cell in record.cells:
+            if record.experiment != "ceilings" or cell["status"] != "ok" or cell["clock"] == "none":
+                continue
+            medians = [m for m in cell["medians_us"] if m is not None]
+            if not medians:
+                continue
+            seconds = statistics.median(medians) * 1e-6
+            if cell["operation"] == "matmul":
+                key, rate = ("matmul", f"{cell['dtype']}/{cell['math']}", cell["clock"]), cell["flops"] / seconds
+            elif cell["operation"] == "copy":
+                key, rate = ("copy", "", cell["clock"]), cell["traffic"] / seconds
+            else:
+                continue
+            best[key] = max(rate, best.get(key, 0.0))
+    return best
+
+
+def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
+    """Shortest time (µs) the machine's own ceilings allow for a cell; NaN where no ceiling was measured.
+
+    The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
+    the cell's clock. The wall clock's host overhead is no physical limit, so it is held against the hot ceilings.
+    """
+    clock = {"wall": "hot", "graph": "hot"}.get(cell["clock"], cell["clock"])
+    rate = best.get(("matmul", f"{cell['dtype']}/{cell['math']}", clock))
+    bandwidth = best.get(("copy", "", clock))
+    if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
+        return math.nan
+    work = 0.0 if rate is None else cell["flops"] / rate
+    return max(work, cell["traffic"] / bandwidth) * 1e6
+
+
+def _medians(cell: dict[str, Any]) -> list[float | None]:
+    return cell["medians_us"] if cell["status"] == "ok" else []
+
+
+def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """Tidy rows (:data:`COLUMNS`, and ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``).
+
+    ``ratio`` is baseline time over variant time within the same processes, so above 1 is faster; numbers
+    that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio.
+    """
+    by_machine: dict[str, list[Record]] = {}
+    for record in records:
+        by_machine.setdefault(record.machine, []).append(record)
+    out = []
+    for machine, own in by_machine.items():
+        best = ceilings(own)
+        for record in own:
+            index = {
+                (c["operation"], *c["shape"], c["dtype"], c["math"], c["direction"], c["clock"], c["variant"]): c
+                for c in record.cells
+            }
+            for cell in record.cells:
+                out.append(_row(machine, record, cell, index, best))
+    return out
+
+
+def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, Any], best: Any) -> dict[str, Any]:
+    shape = "x".join(map(str, cell["shape"]))
+    place = (cell["operation"], *cell["shape"], cell["dtype"], cell["math"], cell["direction"], cell["clock"])
+    base = index.get((*place, cell["baseline"]))
+    measured = [m for m in _medians(cell) if m is not None]
+    found = intervals.Interval(math.nan, math.nan, math.nan, 0)
+    if base is not None and measured and _medians(base):
+        paired = [(b, v) for b, v in zip(base["medians_us"], cell["medians_us"], strict=True) if b and v]
+        if paired:
+            found = intervals.ratio(*zip(*paired, strict=True))
+    return {
+        "machine": machine,
+        "experiment": record.experiment,
+        "operation": cell["operation"],
+        "workload": "/".join((cell["operation"], shape, cell["dtype"], cell["math"], cell["direction"])),
+        "shape": shape,
+        "dtype": cell["dtype"],
+        "math": cell["math"],
+        "clock": cell["clock"],
+        "direction": cell["direction"],
+        "variant": cell["variant"],
+        "origin": cell["origin"],
+        "baseline": cell["baseline"],
+        "median_us": statistics.median(measured) if measured else math.nan,
+        "ratio": found.value,
+        "ratio_low": found.low,
+        "ratio_high": found.high,
+        "limit_us": math.nan if cell["clock"] == "none" else limit_us(cell, best),
+        "error": math.nan if cell["error"] is None else cell["error"],
+        "max_error": math.nan if cell["max_error"] is None else cell["max_error"],
+        "status": cell["status"],
+        "reason": cell["reason"],
+        "processes": record.run["processes"],
+        "medians_us": cell["medians_us"] if cell["status"] == "ok" else [],
+        "flops": cell["flops"],
+        "traffic": cell["traffic"],
+        "throttled": cell["throttled"],
+    }
+
+
+def table(records: Sequence[Record]) -> Any:
+    """:func:`rows` as a pandas DataFrame with the contract's :data:`COLUMNS`."""
+    import pandas
+
+    return pandas.DataFrame(rows(records), columns=COLUMNS)
+
+
+def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
+    """The A/A control, one row a machine.
+
+    Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate, p
+    (binomial test of that rate against 5%), detectable (median half-width of the ratio's interval: the
+    smallest difference that half of all such comparisons would detect), detectable_90 (its 90th percentile).
+    """
+    import numpy
+
+    out = []
+    everything = rows(records)
+    for machine in dict.fromkeys(row["machine"] for row in everything):
+        pairs = [
+            row
+            for row in everything
+            if row["machine"] == machine and row["variant"].endswith("@again") and not math.isnan(row["ratio_low"])
+        ]
+        if not pairs:
+            continue
+        differences = sum(not row["ratio_low"] <= 1 <= row["ratio_high"] for row in pairs)
+        halves = [math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1 for row in pairs]
+        out.append(
+            {
+                "machine": machine,
+                "pairs": len(pairs),
+                "differences": differences,
+                "rate": differences / len(pairs),
+                "p": intervals.false_rate_p(differences, len(pairs)),
+                "detectable": float(numpy.quantile(halves, 0.5)),
+                "detectable_90": float(numpy.quantile(halves, 0.9)),
+            }
+        )
+    return out

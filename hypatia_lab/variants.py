@@ -1,0 +1,103 @@
+"""The registry: who computes an operation, and how. The only list of variants there is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from hypatia_lab.workloads import Inputs, Workload
+
+    Run = Callable[[], torch.Tensor]
+    Factory = Callable[[Workload, Inputs], Run]
+
+ORIGINS = ("seed", "peer", "own")
+"""seed: rebuilt from one of the five documents; peer: a library's; own: this project's."""
+
+AGAIN = "@again"
+"""Suffix of the A/A control: the same variant, built a second time, under another name."""
+
+
+def anywhere(workload: Workload, device: str) -> str:
+    """The default need: runs everywhere."""
+    return ""
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One implementation of an operation.
+
+    ``factory(workload, inputs)`` allocates and compiles, then returns a callable of no arguments that
+    computes the output once; only that callable is timed. ``needs(workload, device)`` returns ``""``
+    when the variant can run there, else the reason why not.
+    """
+
+    operation: str
+    name: str
+    origin: str
+    factory: Factory
+    needs: Callable[[Workload, str], str]
+    baseline: bool
+    summary: str
+
+
+_VARIANTS: dict[str, dict[str, Variant]] = {}
+
+
+def variant(
+    operation: str,
+    name: str,
+    *,
+    origin: str,
+    needs: Callable[[Workload, str], str] = anywhere,
+    baseline: bool = False,
+) -> Callable[[Factory], Factory]:
+    """Register the decorated factory as variant ``name`` of ``operation``.
+
+    The first line of its docstring becomes its one-line description. Raises ``ValueError`` for an unknown
+    origin, a name taken, a second baseline, or a factory without a docstring.
+    """
+
+    def add(factory: Factory) -> Factory:
+        known = _VARIANTS.setdefault(operation, {})
+        if origin not in ORIGINS:
+            raise ValueError(f"origin {origin!r} of {operation}/{name} is none of {', '.join(ORIGINS)}")
+        if name in known or AGAIN in name:
+            raise ValueError(f"variant name {operation}/{name} is taken or reserved")
+        if baseline and any(v.baseline for v in known.values()):
+            raise ValueError(f"{operation} has two baselines")
+        if not factory.__doc__:
+            raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
+        summary = factory.__doc__.strip().splitlines()[0]
+        known[name] = Variant(operation, name, origin, factory, needs, baseline, summary)
+        return factory
+
+    return add
+
+
+def variants(operation: str) -> dict[str, Variant]:
+    """The registered variants of ``operation`` by name, in order of registration."""
+    return dict(_VARIANTS.get(operation, {}))
+
+
+def find(operation: str, name: str) -> Variant:
+    """The variant called ``name``; an A/A name (``eager@again``) finds the variant it repeats.
+
+    Raises ``KeyError`` naming the known variants when there is none.
+    """
+    known = _VARIANTS.get(operation, {})
+    try:
+        return known[name.removesuffix(AGAIN)]
+    except KeyError:
+        raise KeyError(f"{operation} has no variant {name!r}; known: {', '.join(known) or 'none'}") from None
+
+
+def baseline(operation: str) -> str:
+    """Name of the variant that ratios of ``operation`` are taken against. Raises ``KeyError`` if none."""
+    for candidate in _VARIANTS.get(operation, {}).values():
+        if candidate.baseline:
+            return candidate.name
+    raise KeyError(f"{operation} has no baseline variant")

@@ -1,0 +1,164 @@
+"""What is computed: an operation, its shape, dtype, math mode and seed.
+
+A :class:`Workload` names one problem; its :class:`Operation` knows how to draw inputs, what the right
+answer is in float64, how many floating-point operations it takes and how many bytes it must move.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    Inputs = dict[str, torch.Tensor]
+
+DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+"""torch dtype name → bytes an element."""
+
+MATH = {"float64": ("ieee",), "float32": ("ieee", "tf32"), "bfloat16": ("ieee",), "float16": ("ieee",)}
+"""dtype → math modes it can run in; ``ieee`` means the dtype's own arithmetic."""
+
+DIRECTIONS = ("forward",)
+
+
+class WorkloadError(ValueError):
+    """A workload that cannot exist: the message names the field, its value and what would do."""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """One mathematical operation, independent of who implements it.
+
+    ``make_inputs(workload, device, generator)`` draws fresh random tensors in the workload's dtype;
+    ``reference(inputs)`` computes the answer in float64 on the inputs' device;
+    ``flops(shape)`` counts floating-point operations (a multiply-add is two);
+    ``traffic(shape, itemsize)`` counts compulsory bytes (each input read once, each output written once);
+    ``faults(inputs)`` gives, by name, the float64 answers of well-known mistakes, so that a wrong
+    output can be told which mistake it is; ``depth(shape)`` is the number of terms accumulated into one output.
+    """
+
+    name: str
+    dims: tuple[str, ...]
+    summary: str
+    make_inputs: Callable[[Workload, str, torch.Generator], Inputs]
+    reference: Callable[[Inputs], torch.Tensor]
+    flops: Callable[[tuple[int, ...]], int]
+    traffic: Callable[[tuple[int, ...], int], int]
+    faults: Callable[[Inputs], dict[str, torch.Tensor]] = lambda inputs: {}
+    depth: Callable[[tuple[int, ...]], int] = lambda shape: 1
+
+
+_OPERATIONS: dict[str, Operation] = {}
+
+
+def register(operation: Operation) -> Operation:
+    """Make ``operation`` known by its name. Raises ``ValueError`` when the name is taken."""
+    if operation.name in _OPERATIONS:
+        raise ValueError(f"operation {operation.name!r} is registered twice")
+    _OPERATIONS[operation.name] = operation
+    return operation
+
+
+def operations() -> dict[str, Operation]:
+    """All registered operations by name."""
+    return dict(_OPERATIONS)
+
+
+def parse_shape(text: str) -> tuple[int, ...]:
+    """``"1024x784x2048"`` → ``(1024, 784, 2048)``. Raises :class:`WorkloadError` on anything else."""
+    if not isinstance(text, str) or not re.fullmatch(r"[0-9]{1,9}(x[0-9]{1,9})*", text):
+        raise WorkloadError(f"shape {text!r} is not of the form 1024x784x2048 (whole numbers joined by x)")
+    shape = tuple(int(part) for part in text.split("x"))
+    if 0 in shape:
+        raise WorkloadError(f"shape {text!r} has a zero; every extent must be at least 1")
+    return shape
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One problem to solve: ``operation`` at ``shape`` in ``dtype`` and ``math`` mode.
+
+    Raises :class:`WorkloadError` for an unknown operation, a shape of the wrong rank or with an extent
+    below 1, an unknown dtype, or a math mode that the dtype does not have.
+    """
+
+    operation: str
+    shape: tuple[int, ...]
+    dtype: str = "float32"
+    math: str = "ieee"
+    direction: str = "forward"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        spec = _OPERATIONS.get(self.operation)
+        if spec is None:
+            raise WorkloadError(f"unknown operation {self.operation!r}; known: {', '.join(sorted(_OPERATIONS))}")
+        if len(self.shape) != len(spec.dims) or any(type(n) is not int or n < 1 for n in self.shape):
+            wanted = "x".join(spec.dims)
+            raise WorkloadError(f"shape {self.shape!r} of {self.operation} must be {wanted}, whole numbers of at least 1")
+        if self.dtype not in DTYPES:
+            raise WorkloadError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
+        if self.math not in MATH[self.dtype]:
+            raise WorkloadError(f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(MATH[self.dtype])}")
+        if self.direction not in DIRECTIONS:
+            raise WorkloadError(f"unknown direction {self.direction!r}; known: {', '.join(DIRECTIONS)}")
+
+    @property
+    def spec(self) -> Operation:
+        """The operation behind the name."""
+        return _OPERATIONS[self.operation]
+
+    @property
+    def shape_text(self) -> str:
+        """The shape as written everywhere, such as ``1024x784x2048``."""
+        return "x".join(str(n) for n in self.shape)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one call (a multiply-add is two)."""
+        return self.spec.flops(self.shape)
+
+    @property
+    def traffic(self) -> int:
+        """Compulsory bytes of one call: every input read once, every output written once."""
+        return self.spec.traffic(self.shape, DTYPES[self.dtype])
+
+    def inputs(self, device: str, *, draw: int = 0) -> Inputs:
+        """Fresh random inputs on ``device``; another ``draw`` gives other numbers of the same shapes."""
+        import torch
+
+        generator = torch.Generator(device=device).manual_seed(1_000_003 * self.seed + draw)
+        return self.spec.make_inputs(self, device, generator)
+
+    @contextlib.contextmanager
+    def precision(self) -> Iterator[None]:
+        """Run the body with torch's float32 matrix products in this workload's math mode.
+
+        Source: ``torch.set_float32_matmul_precision``: "highest" is IEEE float32, "high" allows TF32.
+        """
+        import torch
+
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high" if self.math == "tf32" else "highest")
+        try:
+            yield
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    def tolerance(self) -> float:
+        """Largest acceptable ‖out − ref‖/‖ref‖ against float64.
+
+        Three roundings add up: operands (TF32 keeps 11 bits), accumulation (float32 at best, a random
+        walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Twice their sum is
+        allowed. Source: Higham, Accuracy and Stability of Numerical Algorithms, ch. 3 (unit roundoffs).
+        """
+        unit = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
+        operand = 2.0**-11 if self.math == "tf32" else 0.0
+        accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
+        return 2.0 * (operand + accumulator * math.sqrt(self.spec.depth(self.shape)) + unit[self.dtype])
