@@ -40,16 +40,23 @@ def geometric(values: Sequence[float]) -> Interval:
     """
     if not values or any(not (v > 0 and math.isfinite(v)) for v in values):
         raise ValueError(f"a geometric mean needs positive finite values, got {list(values)!r}")
-    logs = [math.log(v) for v in values]
-    n = len(logs)
-    mean = math.fsum(logs) / n
+    logs = mean([math.log(v) for v in values])
+    return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)
+
+
+def mean(values: Sequence[float]) -> Interval:
+    """Arithmetic mean of ``values`` with a 95% t-interval. Raises ``ValueError`` when empty."""
+    if not values:
+        raise ValueError("a mean needs at least one value")
+    n = len(values)
+    middle = math.fsum(values) / n
     if n < 2:
-        return Interval(math.exp(mean), math.nan, math.nan, n)
+        return Interval(middle, math.nan, math.nan, n)
     from scipy.special import stdtrit
 
-    spread = math.sqrt(math.fsum((x - mean) ** 2 for x in logs) / (n - 1))
+    spread = math.sqrt(math.fsum((x - middle) ** 2 for x in values) / (n - 1))
     half = float(stdtrit(n - 1, 0.5 + CONFIDENCE / 2)) * spread / math.sqrt(n)
-    return Interval(math.exp(mean), math.exp(mean - half), math.exp(mean + half), n)
+    return Interval(middle, middle - half, middle + half, n)
 
 
 def ratio(numerator: Sequence[float | None], denominator: Sequence[float | None]) -> Interval:

@@ -24,16 +24,34 @@ COMMITTED = Path(__file__).resolve().parent.parent / "book" / "records"
 """The records that are part of the repository."""
 MAX_SAMPLES = 20
 STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")
-CLOCKS = ("hot", "cold", "graph", "wall", "none")
+CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 """``none``: checked for correctness, not timed."""
 
 _positive_or_null = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
 _number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
+_RUN_KEYS = ("kind", "schema", "machine", "experiment", "preset", "device", "started", "commit", "dirty")
+_RUN_KEYS += ("processes", "facts")
+_CELL_KEYS = ("kind", "operation", "shape", "dtype", "math", "direction", "seed", "clock", "variant", "origin")
+_CELL_KEYS += ("baseline", "status", "reason", "error", "max_error", "flops", "traffic", "medians_us", "samples_us")
+_CELL_KEYS += ("calls", "outliers", "sm_mhz", "power_w", "throttled")
+
 RUN = {
     "type": "object",
-    "required": "kind schema machine experiment preset device started commit dirty processes facts".split(),
+    "required": [
+        "kind",
+        "schema",
+        "machine",
+        "experiment",
+        "preset",
+        "device",
+        "started",
+        "commit",
+        "dirty",
+        "processes",
+        "facts",
+    ],
     "additionalProperties": False,
     "properties": {
         "kind": {"const": "run"},
@@ -52,10 +70,32 @@ RUN = {
 
 CELL = {
     "type": "object",
-    "required": (
-        "kind operation shape dtype math direction seed clock variant origin baseline status reason "
-        "error max_error flops traffic medians_us samples_us calls outliers sm_mhz power_w throttled"
-    ).split(),
+    "required": [
+        "kind",
+        "operation",
+        "shape",
+        "dtype",
+        "math",
+        "direction",
+        "seed",
+        "clock",
+        "variant",
+        "origin",
+        "baseline",
+        "status",
+        "reason",
+        "error",
+        "max_error",
+        "flops",
+        "traffic",
+        "medians_us",
+        "samples_us",
+        "calls",
+        "outliers",
+        "sm_mhz",
+        "power_w",
+        "throttled",
+    ],
     "additionalProperties": False,
     "properties": {
         "kind": {"const": "cell"},

@@ -10,20 +10,45 @@ from typing import Any
 from hypatia_lab import intervals
 from hypatia_lab.records import Record
 
-COLUMNS = (
-    "machine experiment operation workload shape dtype math clock direction variant origin baseline "
-    "median_us ratio ratio_low ratio_high limit_us error max_error status reason"
-).split()
+COLUMNS = [
+    "machine",
+    "experiment",
+    "operation",
+    "workload",
+    "shape",
+    "dtype",
+    "math",
+    "clock",
+    "direction",
+    "variant",
+    "origin",
+    "baseline",
+    "median_us",
+    "ratio",
+    "ratio_low",
+    "ratio_high",
+    "limit_us",
+    "error",
+    "max_error",
+    "status",
+    "reason",
+]
 
 TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
+
+
+def primary_clock(device: str) -> str:
+    """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
+    return "graph" if device == "cuda" else "hot"
 
 
 def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     """Best measured rates of one machine: (quantity, dtype/math, clock) → rate.
 
     quantity ``matmul`` in FLOP/s, keyed by ``dtype/math``; quantity ``copy`` in bytes/s, keyed by ``""``.
-    The best over the sweep of sizes that the ``ceilings`` experiment measured; what was not measured is absent.
+    The best process over the sweep of sizes that the ``ceilings`` experiment measured; what was not measured
+    is absent.
     """
     best: dict[tuple[str, str, str], float] = {}
     for record in records:
@@ -33,7 +58,7 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
             medians = [m for m in cell["medians_us"] if m is not None]
             if not medians:
                 continue
-            seconds = statistics.median(medians) * 1e-6
+            seconds = min(medians) * 1e-6
             if cell["operation"] == "matmul":
                 key, rate = ("matmul", f"{cell['dtype']}/{cell['math']}", cell["clock"]), cell["flops"] / seconds
             elif cell["operation"] == "copy":
@@ -48,9 +73,10 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     """Shortest time (µs) the machine's own ceilings allow for a cell; NaN where no ceiling was measured.
 
     The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
-    the cell's clock. The wall clock's host overhead is no physical limit, so it is held against the hot ceilings.
+    the cell's clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is
+    the host's doing, no physical limit).
     """
-    clock = {"wall": "hot", "graph": "hot"}.get(cell["clock"], cell["clock"])
+    clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     rate = best.get(("matmul", f"{cell['dtype']}/{cell['math']}", clock))
     bandwidth = best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
@@ -135,6 +161,7 @@ def table(records: Sequence[Record]) -> Any:
 def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The A/A control, one row a machine.
 
+    One pair a workload, at the primary clock: more clocks of one pair would not be independent pairs.
     Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate, p
     (binomial test of that rate against 5%), detectable (median half-width of the ratio's interval: the
     smallest difference that half of all such comparisons would detect), detectable_90 (its 90th percentile).
@@ -143,11 +170,15 @@ def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
 
     out = []
     everything = rows(records)
+    primary = {record.machine: primary_clock(record.run["device"]) for record in records}
     for machine in dict.fromkeys(row["machine"] for row in everything):
         pairs = [
             row
             for row in everything
-            if row["machine"] == machine and row["variant"].endswith("@again") and not math.isnan(row["ratio_low"])
+            if row["machine"] == machine
+            and row["variant"].endswith("@again")
+            and row["clock"] == primary[machine]
+            and not math.isnan(row["ratio_low"])
         ]
         if not pairs:
             continue

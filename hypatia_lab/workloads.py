@@ -101,11 +101,15 @@ class Workload:
             raise WorkloadError(f"unknown operation {self.operation!r}; known: {', '.join(sorted(_OPERATIONS))}")
         if len(self.shape) != len(spec.dims) or any(type(n) is not int or n < 1 for n in self.shape):
             wanted = "x".join(spec.dims)
-            raise WorkloadError(f"shape {self.shape!r} of {self.operation} must be {wanted}, whole numbers of at least 1")
+            raise WorkloadError(
+                f"shape {self.shape!r} of {self.operation} must be {wanted}, whole numbers of at least 1"
+            )
         if self.dtype not in DTYPES:
             raise WorkloadError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
         if self.math not in MATH[self.dtype]:
-            raise WorkloadError(f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(MATH[self.dtype])}")
+            raise WorkloadError(
+                f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(MATH[self.dtype])}"
+            )
         if self.direction not in DIRECTIONS:
             raise WorkloadError(f"unknown direction {self.direction!r}; known: {', '.join(DIRECTIONS)}")
 

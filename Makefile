@@ -1,0 +1,62 @@
+# hypatia_lab: `make book` measures this machine and builds the book, `make test` checks everything.
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+PYTHON ?= python3
+BIN := .venv/bin
+EXTRAS := book,test$(if $(shell command -v nvidia-smi),$(comma)gpu)
+comma := ,
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONDONTWRITEBYTECODE := 1
+
+.PHONY: help book test lint unit nbval committed notebooks clean
+
+help: ## list what can be made
+	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+.venv/installed: pyproject.toml constraints.txt
+	@echo "installing into .venv (a minute or two) ..."
+	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(not ok and f"Python 3.11 to 3.13 is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@touch $@
+
+.venv: .venv/installed ## install everything that is needed into .venv
+
+book: .venv/installed ## measure this machine (quick preset) and build _build/html/index.html
+	@start=$$SECONDS; status=0; \
+	$(BIN)/hypatia-lab run --preset quick --device auto --records _build/records --output _build/notebooks || status=$$?; \
+	$(BIN)/hypatia-lab book --notebooks _build/notebooks --records _build/records; \
+	echo "took $$((SECONDS - start)) s; open _build/html/index.html"; \
+	if [ $$status -ne 0 ]; then echo "not every notebook could be measured here (above); the committed ones stand in" >&2; fi; \
+	exit $$status
+
+test: lint unit nbval ## style, types, unit tests, notebooks against records, the committed book in a browser
+
+lint: .venv/installed ## style and types
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/pyright
+
+unit: .venv/installed ## unit tests, and the committed book in a browser
+	@$(BIN)/pytest -q tests
+
+nbval: .venv/installed ## every committed notebook against its records
+	@$(BIN)/pytest -q --nbval notebooks
+
+committed: .venv/installed ## build the book of the committed notebooks: _build/committed/html
+	@$(BIN)/python -c 'from pathlib import Path; from hypatia_lab import book; print(book.build(output=Path("_build/committed/html")))'
+
+STRIP := $(BIN)/nbstripout --keep-output --keep-count --keep-id --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info.version"
+
+notebooks: .venv/installed ## run the committed notebooks again (recorded mode), in place
+	@for notebook in notebooks/*.ipynb; do \
+	  echo "$$notebook"; \
+	  $(BIN)/papermill --cwd notebooks --no-progress-bar --log-level ERROR "$$notebook" "$$notebook"; \
+	done
+	@$(STRIP) notebooks/*.ipynb
+
+clean: ## remove what was built; .venv stays
+	@rm -rf _build

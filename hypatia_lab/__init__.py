@@ -1,0 +1,28 @@
+"""hypatia_lab: a laboratory for GPU performance claims. The public names, found when first used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+_HOME = {
+    "Parameters": "notebook",
+    "Evidence": "notebook",
+    "evidence": "notebook",
+    "verify": "notebook",
+    "Workload": "workloads",
+    "Operation": "workloads",
+    "variant": "variants",
+    "variants": "variants",
+    "measure": "bench",
+    "judge": "claims",
+    "ledger": "claims",
+}
+__all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    # Found late, so that `hypatia-lab --help` does not wait for torch.
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_HOME[name]}"), name)

@@ -1,0 +1,416 @@
+"""Workload × variant: check → measure → record. The only composer, in the parent and in its fresh processes."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import json
+import math
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import check, clock, intervals, machine, records, results, variants
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Group
+from hypatia_lab.profiler import sessions
+from hypatia_lab.workloads import Workload
+
+LONGEST_CALL_S = 5.0
+"""Nothing that needs longer a call is timed."""
+SILENCE_S = 300.0
+"""A measuring process that says nothing for so long is taken to hang."""
+SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong")
+
+
+class BenchError(ValueError):
+    """A measurement that cannot be started as asked; the message names the parameter and what would do."""
+
+
+# ---------------------------------------------------------------- in a fresh process
+
+
+class _Session:
+    """One fresh process: runs every group of the plan and emits one row a variant and clock."""
+
+    def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
+        self.device: str = plan["device"]
+        self.number: int = plan["number"]
+        self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
+        self.emit = emit
+        self.probe = machine.Probe(self.device)
+        self.rates: dict[tuple[str, str, str, str], float] = {}
+
+    def run(self, index: int, group: Group) -> None:
+        workload = group.workload
+        with workload.precision():
+            problem = check.Problem(workload, self.device)
+            ready: dict[str, variants.Run] = {}
+            found: dict[str, check.Check] = {}
+            for name in group.variants:
+                self.emit("begin", what=[index, name])
+                status, reason = self._prepare(index, workload, name, problem, ready, found)
+                if status != "ok":
+                    for word in group.clocks or ("none",):
+                        self._row(index, name, word, status, reason, found.get(name))
+            self._time(index, group, problem, ready, found)
+
+    def _prepare(
+        self, index: int, workload: Workload, name: str, problem: check.Problem, ready: Any, found: Any
+    ) -> tuple[str, str]:
+        """Build and check one variant; returns its status and reason, and fills ``ready`` and ``found``."""
+        if f"{index}/{name}" in self.excluded:
+            return self.excluded[f"{index}/{name}"]
+        candidate = variants.find(workload.operation, name)
+        missing = candidate.needs(workload, self.device)
+        if missing:
+            return "skipped", missing
+        pace = (workload.operation, candidate.name, workload.dtype, workload.math)
+        if workload.flops and workload.flops / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
+            expected = workload.flops / self.rates[pace]
+            return (
+                "skipped",
+                f"about {expected:.0f} s a call at its pace on a smaller size; the limit is {LONGEST_CALL_S:.0f} s",
+            )
+        try:
+            run = candidate.factory(workload, problem.inputs)
+            found[name] = check.check(run, problem)
+            if not found[name].ok:
+                return "wrong", found[name].reason
+            seconds = clock.once_s(run, self.device)
+        except Exception as cause:
+            traceback.print_exc()
+            if self.device == "cuda":
+                import torch
+
+                torch.cuda.synchronize()  # a device left in error ends this process here, with this variant named
+            return "crashed", f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
+        self.rates[pace] = workload.flops / seconds
+        if seconds > LONGEST_CALL_S:
+            return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"
+        ready[name] = run
+        return "ok", ""
+
+    def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
+        timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
+        for word in group.clocks:
+            self.emit("begin", what=[index, next(iter(ready), "")])
+            measured = (
+                clock.measure(ready, word, self.device, budget_s=group.budget_s, seed=self.number, probe=self.probe)
+                if ready
+                else {}
+            )
+            timings.update({(name, word): timing for name, timing in measured.items()})
+        for name, run in ready.items():
+            self.emit("begin", what=[index, name])
+            again = check.judge(run(), problem)
+            if not again.ok:
+                for word in group.clocks or ("none",):
+                    self._row(index, name, word, "wrong", f"after timing: {again.reason}", again)
+                continue
+            if not group.clocks:
+                self._row(index, name, "none", "ok", "checked only", found[name])
+            for word in group.clocks:
+                timing = timings[name, word]
+                if isinstance(timing, clock.ClockError):
+                    self._row(index, name, word, "skipped", str(timing), found[name])
+                else:
+                    self._row(index, name, word, "ok", "", found[name], timing)
+
+    def _row(
+        self,
+        index: int,
+        name: str,
+        word: str,
+        status: str,
+        reason: str,
+        found: check.Check | None,
+        timing: clock.Timing | None = None,
+    ) -> None:
+        readings = [r for r in timing.readings if r] if timing else []
+        self.emit(
+            "row",
+            group=index,
+            variant=name,
+            clock=word,
+            status=status,
+            reason=reason,
+            error=found.error if found else None,
+            max_error=found.max_error if found else None,
+            median_us=timing.median_us if timing else None,
+            samples_us=timing.samples_us if timing else [],
+            calls=timing.calls if timing else 0,
+            sm_mhz=[r["sm_mhz"] for r in readings],
+            power_w=[r["power_w"] for r in readings],
+            throttled=any(r["throttled"] for r in readings),
+        )
+
+
+def _group(data: dict[str, Any]) -> Group:
+    workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
+    return Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
+
+
+def session_main() -> None:
+    """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
+    plan, emit = sessions.child_plan()
+    session = _Session(plan, emit)
+    for index, data in plan["groups"]:
+        session.run(index, _group(data))
+        emit("done", group=index)
+        if plan["device"] == "cuda":
+            import torch
+
+            torch.cuda.empty_cache()
+
+
+# ---------------------------------------------------------------- in the parent
+
+
+def commit() -> tuple[str, bool]:
+    """Commit of the source tree and whether it has uncommitted changes; ("unknown", True) without git."""
+    root = Path(__file__).resolve().parent.parent
+    try:
+        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout
+        # Records and executed notebooks are what a run leaves behind; they do not change what it measures.
+        changed = subprocess.run(
+            ["git", "status", "--porcelain", "--", "hypatia_lab"], cwd=root, capture_output=True, text=True, check=True
+        ).stdout
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown", True
+    return head.strip(), bool(changed.strip())
+
+
+def plan(experiment: str, preset: str, device: str, shapes: Sequence[tuple[int, ...]] = ()) -> list[Group]:
+    """The groups of ``experiment``. Raises :class:`BenchError` for an unknown experiment or preset."""
+    if experiment not in EXPERIMENTS:
+        raise BenchError(f"unknown experiment {experiment!r}; known: {', '.join(EXPERIMENTS)}")
+    if preset not in PRESETS:
+        raise BenchError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
+    spec = EXPERIMENTS[experiment]
+    own = shapes if experiment not in ("ceilings", "agreement") else ()
+    groups = spec.plan(preset, device, own)
+    # Small first: the pace on a small size tells which large ones would take too long.
+    return sorted(groups, key=lambda group: group.workload.flops)
+
+
+class _Parts:
+    """Rows of finished processes, one file each beside the record, so that an interruption loses nothing."""
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self.folder, self.key = folder, key
+
+    def path(self, number: int) -> Path:
+        return self.folder / f"{number}.jsonl"
+
+    def load(self, number: int) -> tuple[list[dict[str, Any]], dict[str, tuple[str, str]]]:
+        """Rows of whole groups and exclusions so far; empty when there are none or they answer another plan."""
+        try:
+            lines = self.path(number).read_text(encoding="utf-8").splitlines()
+            parsed = [json.loads(line) for line in lines]
+        except (OSError, ValueError):
+            return [], {}
+        if not parsed or parsed[0].get("key") != self.key:
+            return [], {}
+        return parsed[1:], {k: tuple(v) for k, v in parsed[0]["excluded"].items()}
+
+    def save(self, number: int, rows: list[dict[str, Any]], excluded: dict[str, tuple[str, str]]) -> None:
+        head = {"key": self.key, "excluded": excluded}
+        records.write_text(self.path(number), "".join(json.dumps(row) + "\n" for row in (head, *rows)))
+
+    def clear(self) -> None:
+        for path in self.folder.glob("*"):
+            path.unlink()
+        self.folder.rmdir()
+        if not any(self.folder.parent.iterdir()):
+            self.folder.parent.rmdir()
+
+
+def measure(
+    experiment: str,
+    *,
+    preset: str = "quick",
+    device: str = "cpu",
+    machine_name: str,
+    root: Path = records.COMMITTED,
+    shapes: Sequence[tuple[int, ...]] = (),
+    overwrite: bool = False,
+    progress: bool = True,
+) -> records.Record:
+    """Measure ``experiment`` in fresh processes and leave its record under ``root``; returns the record.
+
+    A finished record is kept unless ``overwrite``; an interrupted measurement goes on where it stopped. The
+    machine's ceilings are measured first where there are none. Raises :class:`BenchError`,
+    :class:`records.RecordError`, :class:`machine.MachineError` or :class:`sessions.SessionError`.
+    """
+    groups = plan(experiment, preset, device, shapes)
+    target = root / records.machine_name(machine_name) / f"{experiment}.jsonl"
+    if target.exists() and not overwrite:
+        kept = records.load_file(target)
+        if (kept.run["preset"], kept.run["device"]) != (preset, device):
+            raise BenchError(
+                f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
+                "measure again with --overwrite, or name another machine"
+            )
+        return kept
+    if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
+        measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
+    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    head, dirty = commit()
+    described = [asdict(group) for group in groups]
+    key = hashlib.sha256(json.dumps([experiment, preset, device, head, described]).encode()).hexdigest()
+    parts = _Parts(target.parent / ".parts" / experiment, key)
+    records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
+    per_process = _sessions(experiment, preset, device, described, parts, progress)
+    run = {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": machine_name,
+        "experiment": experiment,
+        "preset": preset,
+        "device": device,
+        "started": started,
+        "commit": head,
+        "dirty": dirty,
+        "processes": PROCESSES[preset],
+        "facts": machine.facts(device),
+    }
+    best = {}
+    if experiment != "ceilings":
+        best = results.ceilings([records.load_file(target.parent / "ceilings.jsonl")])
+    cells = [_cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(per_process)]
+    records.write(root, run, cells, overwrite=overwrite)
+    parts.clear()
+    return records.load_file(target)
+
+
+def _sessions(
+    experiment: str, preset: str, device: str, described: list[Any], parts: _Parts, progress: bool
+) -> list[list[dict[str, Any]]]:
+    """Rows of every fresh process, each run to its end, with a progress bar over groups × processes."""
+    from tqdm import tqdm
+
+    total = PROCESSES[preset] * len(described)
+    with tqdm(total=total, desc=experiment, unit="group", disable=not progress, file=sys.stderr) as bar:
+        return [_one_process(number, device, described, parts, bar.update) for number in range(PROCESSES[preset])]
+
+
+def _one_process(
+    number: int, device: str, described: list[Any], parts: _Parts, advance: Callable[[int], Any]
+) -> list[dict[str, Any]]:
+    """All rows of process ``number``; a variant that kills it is left out and the rest is run in another."""
+    rows, excluded = parts.load(number)
+    finished = {row["group"] for row in rows}
+    advance(len(finished))
+    pending: list[dict[str, Any]] = []
+
+    def on_event(event: dict[str, Any]) -> None:
+        if event["event"] == "row":
+            pending.append({key: value for key, value in event.items() if key != "event"})
+        elif event["event"] == "done":
+            rows.extend(pending)
+            pending.clear()
+            finished.add(event["group"])
+            parts.save(number, rows, excluded)
+            advance(1)
+
+    while len(finished) < len(described):
+        pending.clear()
+        todo = [(index, group) for index, group in enumerate(described) if index not in finished]
+        work = {"device": device, "number": number, "groups": todo, "excluded": excluded}
+        log = parts.folder / "log.txt"
+        casualty = sessions.run_session("hypatia_lab.bench", work, log, on_event=on_event, silence_s=SILENCE_S)
+        if casualty is not None:
+            index, name = casualty.what
+            if f"{index}/{name}" in excluded:
+                raise sessions.SessionError(f"a measuring process dies although {name} is left out; see {log}")
+            excluded[f"{index}/{name}"] = (casualty.status, casualty.reason)
+    return rows
+
+
+def _keys(per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:
+    keys = {(row["group"], row["variant"], row["clock"]): None for rows in per_process for row in rows}
+    return sorted(keys, key=lambda key: key[0])
+
+
+def _cell(
+    group: Group, name: str, word: str, per_process: list[list[dict[str, Any]]], index: int, best: Any
+) -> dict[str, Any]:
+    """Merge one cell's rows over the processes: the worst status counts, medians stay one a process."""
+    mine: list[dict[str, Any] | None] = [
+        next((r for r in rows if (r["group"], r["variant"], r["clock"]) == (index, name, word)), None)
+        for rows in per_process
+    ]
+    there = [row for row in mine if row is not None]
+    worst = max(there, key=lambda row: SEVERITY.index(row["status"]))
+    workload = group.workload
+    spec = variants.find(workload.operation, name)
+    samples = [sample for row in there for sample in row["samples_us"]]
+    each = max(1, records.MAX_SAMPLES // len(per_process))
+    timed = word != "none" and worst["status"] == "ok"
+    cell = {
+        "kind": "cell",
+        "operation": workload.operation,
+        "shape": list(workload.shape),
+        "dtype": workload.dtype,
+        "math": workload.math,
+        "direction": workload.direction,
+        "seed": workload.seed,
+        "clock": word,
+        "variant": name,
+        "origin": spec.origin,
+        "baseline": spec.name if name.endswith(variants.AGAIN) else variants.baseline(workload.operation),
+        "status": worst["status"],
+        "reason": worst["reason"],
+        "error": _largest(row["error"] for row in there),
+        "max_error": _largest(row["max_error"] for row in there),
+        "flops": workload.flops,
+        "traffic": workload.traffic,
+        "medians_us": [_round(row["median_us"]) if row else None for row in mine] if timed else [],
+        "samples_us": [_round(s) for row in there for s in row["samples_us"][:each]][: records.MAX_SAMPLES]
+        if timed
+        else [],
+        "calls": worst["calls"],
+        "outliers": _outliers(there) if samples else {"mild": 0, "severe": 0, "of": 0},
+        "sm_mhz": _span([v for row in there for v in row["sm_mhz"]]),
+        "power_w": _span([v for row in there for v in row["power_w"]]),
+        "throttled": any(row["throttled"] for row in there),
+    }
+    limit = results.limit_us(cell, best) if timed and best else math.nan
+    fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)
+    if fastest < limit / results.TOLERANCE:
+        cell |= {
+            "status": "too_fast",
+            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {limit:.3g} µs",
+        }
+    return cell
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _largest(values: Any) -> float | None:
+    there = [v for v in values if v is not None and math.isfinite(v)]
+    return float(f"{max(there):.4g}") if there else None
+
+
+def _span(values: list[float]) -> list[float]:
+    """[lowest, median, highest] of the readings; empty when there are none."""
+    ordered = sorted(values)
+    return [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered else []
+
+
+def _outliers(rows: list[dict[str, Any]]) -> dict[str, int]:
+    total = {"mild": 0, "severe": 0, "of": 0}
+    for row in rows:
+        for key, value in intervals.outliers(row["samples_us"]).items():
+            total[key] += value
+    return total
+
+
+if __name__ == "__main__":
+    session_main()

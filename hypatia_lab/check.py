@@ -1,0 +1,217 @@
+"""Is it right? A variant is compared with a float64 reference before, and again after, it is timed.
+
+Fresh memory is poisoned with NaN, inputs are drawn anew for a second call, and a wrong output is told
+which fault it looks like, so that a rejection reads like a diagnosis.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hypatia_lab.workloads import Workload
+
+if TYPE_CHECKING:
+    import torch
+
+    from hypatia_lab.workloads import Inputs
+
+POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}
+"""Bit patterns (by element size in bytes) of memory that nothing wrote: ours on a GPU, c10's junk on a CPU."""
+
+PEAK = 8.0
+"""Largest error of one element, in units of tolerance × rms of the reference."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """Outcome of a check: ``reason`` is empty when right; errors are NaN-free numbers or None.
+
+    ``error`` is ‖out − ref‖/‖ref‖ and ``max_error`` is max |out − ref|, both against float64.
+    """
+
+    reason: str
+    error: float | None = None
+    max_error: float | None = None
+
+    @property
+    def ok(self) -> bool:
+        """Whether the variant computed the right thing."""
+        return not self.reason
+
+
+class Problem:
+    """One workload on one device: its inputs, which can be redrawn in place, and float64 references.
+
+    Variants are built on :attr:`inputs`; :meth:`draw` refills those same tensors with other numbers, so a
+    variant that keeps an answer from the call before is found out.
+    """
+
+    def __init__(self, workload: Workload, device: str) -> None:
+        self.workload = workload
+        self.device = device
+        self.inputs: Inputs = workload.inputs(device, draw=0)
+        self._references: dict[int, torch.Tensor] = {}
+        self._drawn = 0
+
+    def draw(self, number: int) -> None:
+        """Refill the inputs in place with draw ``number``."""
+        for name, fresh in self.workload.inputs(self.device, draw=number).items():
+            self.inputs[name].copy_(fresh)
+        self._drawn = number
+
+    def reference(self) -> torch.Tensor:
+        """The float64 answer for the inputs as now drawn."""
+        if self._drawn not in self._references:
+            self._references[self._drawn] = self.workload.spec.reference(self.inputs)
+        return self._references[self._drawn]
+
+    def stale(self) -> list[torch.Tensor]:
+        """References of the other draws: what an output of an earlier call would look like."""
+        return [ref for number, ref in self._references.items() if number != self._drawn]
+
+
+@contextlib.contextmanager
+def poisoned(device: str, nbytes: int) -> Iterator[None]:
+    """While the body runs, memory that torch hands out holds NaN patterns instead of earlier results.
+
+    On a GPU the caching allocator's free blocks of about ``nbytes`` are filled first; on a CPU torch's own
+    junk-filling allocator is switched on (c10's ``caffe2_cpu_allocator_do_junk_fill``), for every allocation.
+    """
+    import torch
+
+    if device == "cuda":
+        blocks = [torch.full((max(1, nbytes // 2),), 0x7FFA, dtype=torch.int16, device=device) for _ in range(4)]
+        del blocks
+        yield
+        return
+    library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+    flag = ctypes.c_bool.in_dll(library, "FLAGS_caffe2_cpu_allocator_do_junk_fill")
+    flag.value = True
+    try:
+        yield
+    finally:
+        flag.value = False
+
+
+def check(run: Callable[[], torch.Tensor], problem: Problem) -> Check:
+    """Call ``run`` on two draws of ``problem``'s inputs and judge both outputs; returns the worse :class:`Check`.
+
+    Exceptions of ``run`` pass through. Sources: quack's tests (error relative to a higher-precision reference),
+    KernelBench (checks before timing).
+    """
+    worst = Check("", 0.0, 0.0)
+    for number in (0, 1):
+        problem.draw(number)
+        reference = problem.reference()
+        before = {name: tensor.clone() for name, tensor in problem.inputs.items()}
+        with poisoned(problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)):
+            out = run()
+        for name, tensor in problem.inputs.items():
+            if not _same_bits(tensor, before[name]):
+                return Check(f"input changed: the call wrote into {name!r}")
+        found = judge(out, problem)
+        if not found.ok:
+            return found
+        worst = Check(
+            "", max(worst.error or 0.0, found.error or 0.0), max(worst.max_error or 0.0, found.max_error or 0.0)
+        )
+    return worst
+
+
+def judge(out: object, problem: Problem) -> Check:
+    """Compare one output with the reference of the inputs as now drawn; name the fault if it is wrong."""
+    import torch
+
+    workload, reference = problem.workload, problem.reference()
+    if not isinstance(out, torch.Tensor):
+        return Check(f"wrong type: {type(out).__name__} instead of a tensor")
+    if out.shape != reference.shape:
+        return Check(f"wrong shape: {list(out.shape)} instead of {list(reference.shape)}")
+    if out.dtype != getattr(torch, workload.dtype):
+        return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {workload.dtype}")
+    if out.device.type != problem.device:
+        return Check(f"wrong device: {out.device.type} instead of {problem.device}")
+    unwritten = _is_poison(out)
+    if bool(unwritten.any()):
+        return Check(f"unwritten: {_region(unwritten)} still hold the poison")
+    invalid = out.isnan() & ~reference.isnan()
+    if bool(invalid.any()):
+        return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
+    error, peak = _errors(out, reference)
+    tolerance = workload.tolerance()
+    rms = float(reference.norm()) / max(1, reference.numel()) ** 0.5
+    if error <= tolerance and peak <= PEAK * tolerance * rms:
+        return Check("", error, peak)
+    return Check(_diagnose(out, problem, error, tolerance, rms), error, peak)
+
+
+def _itemsize(workload: Workload) -> int:
+    from hypatia_lab.workloads import DTYPES
+
+    return DTYPES[workload.dtype]
+
+
+def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    return bool(((a == b) | (a.isnan() & b.isnan())).all())
+
+
+def _is_poison(out: torch.Tensor) -> torch.Tensor:
+    import torch
+
+    as_integer = {2: torch.int16, 4: torch.int32, 8: torch.int64}[out.element_size()]
+    bits = out.contiguous().view(as_integer)
+    ours, junk = POISON[out.element_size()]
+    return (bits == ours) | (bits == junk)
+
+
+def _errors(out: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
+    difference = out.double() - reference
+    norm = float(reference.norm())
+    return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) if difference.numel() else 0.0
+
+
+def _region(mask: torch.Tensor) -> str:
+    """Where ``mask`` is true, in words: how many elements, and the rows and columns they span."""
+    grid = mask.reshape(-1, mask.shape[-1]) if mask.dim() else mask.reshape(1, 1)
+    rows, columns = grid.any(1).nonzero().flatten(), grid.any(0).nonzero().flatten()
+    total = int(grid.sum())
+    if total == grid.numel():
+        return f"all {total} elements"
+    return (
+        f"{total} of {grid.numel()} elements (rows {int(rows[0])}–{int(rows[-1])} of {grid.shape[0]}, "
+        f"columns {int(columns[0])}–{int(columns[-1])} of {grid.shape[1]})"
+    )
+
+
+def _diagnose(out: torch.Tensor, problem: Problem, error: float, tolerance: float, rms: float) -> str:
+    """The fault a wrong output looks like. Order matters: exact matches first, patterns next, size last."""
+    import torch
+
+    workload, reference = problem.workload, problem.reference()
+    # A fault's own output carries rounding of the same size as a right one, hence the same tolerance.
+    for old in problem.stale():
+        if _errors(out, old)[0] <= tolerance:
+            return "stale output: this is the answer to the previous inputs"
+    for name, wrong in workload.spec.faults(problem.inputs).items():
+        if wrong.shape == reference.shape and _errors(out, wrong)[0] <= tolerance:
+            return f"{name}: the output matches that mistake to {_errors(out, wrong)[0]:.1e}"
+    bad = (out.double() - reference).abs() > PEAK * tolerance * rms
+    grid = bad.reshape(-1, bad.shape[-1])
+    share = float(grid.double().mean()) if grid.numel() else 0.0
+    if grid.shape[1] > 1 and bool(bad.any()) and not bool(grid[:, 1:].any()):
+        return f"writes past a row: only column 0 is wrong ({_region(bad)}), where an overrun of the row before lands"
+    if 0 < share < 0.5 and not bool((out.double()[bad] != 0).any()):
+        return f"unwritten: {_region(bad)} are zero"
+    if workload.math == "ieee" and error < 8e-3 and torch.finfo(out.dtype).bits >= 32:
+        level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > 5e-5 else "float32"
+        if share < 0.5 or level != "float32" or workload.dtype == "float64":
+            return (
+                f"low precision: error {error:.1e} is that of {level} arithmetic, "
+                f"not of {workload.dtype} (at most {tolerance:.1e})"
+            )
+    return f"wrong values: error {error:.1e} against a tolerance of {tolerance:.1e}; {_region(bad)} are off"

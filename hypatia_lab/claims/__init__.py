@@ -1,0 +1,8 @@
+"""The claims ledger: what the seeds claim, in YAML, and what the records say about it."""
+
+from __future__ import annotations
+
+from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load_file
+from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge
+
+__all__ = ["COLUMNS", "VERDICTS", "Claim", "ClaimError", "arithmetic", "judge", "ledger", "load_file"]

@@ -1,0 +1,324 @@
+"""Reading the ledger: one YAML file a seed, one entry a claim. Data in, checked :class:`Claim` objects out.
+
+Only text and numbers are ever built from the YAML, so a ledger file can name nothing that runs; every fault is
+one :class:`ClaimError` that names the file and the line.
+"""
+
+from __future__ import annotations
+
+import ast
+import math
+import re
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+HERE = Path(__file__).resolve().parent
+
+NAMES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "micro": 1e-6, "milli": 1e-3, "float32": 4}
+"""What an ``expression`` may name besides numbers; ``float32`` is its size in bytes."""
+
+
+_UNREADABLE = (SyntaxError, RecursionError, MemoryError, Warning)
+"""What Python's parser may make of text that is no expression."""
+
+
+class ClaimError(ValueError):
+    """A ledger file that cannot be read: the message names file, line, cause and remedy."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim of one seed, with the band that decides it, written down before measuring.
+
+    ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high.
+    ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
+    ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
+    open. ``untestable`` says why no verdict is possible, whatever is measured.
+    """
+
+    id: str
+    section: str
+    claim: str
+    claimed: tuple[float, float]
+    unit: str
+    quantity: str
+    why: str
+    workloads: tuple[str, ...] = ()
+    variant: str = ""
+    baseline: str = "eager"
+    part: str = ""
+    band: tuple[float, float] = (math.nan, math.nan)
+    bound: str = ""
+    device: str = ""
+    clock: str = ""
+    expression: str = ""
+    untestable: str = ""
+    conflicts: tuple[str, ...] = ()
+
+    @property
+    def seed(self) -> str:
+        """The document that makes the claim, such as ``S001``."""
+        return self.id.partition("-")[0]
+
+
+_COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")
+_MEASURED = ("workloads", "band")
+_MAY = ("device", "clock", "untestable", "conflicts")
+
+QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "ratio": ((*_MEASURED, "variant"), (*_MAY, "baseline", "bound")),
+    "slowdown": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
+    "constant": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
+    "saving": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
+    "time": ((*_MEASURED, "variant"), (*_MAY, "bound")),
+    "rate": ((*_MEASURED, "variant"), (*_MAY, "bound")),
+    "bandwidth": ((*_MEASURED, "variant"), (*_MAY, "bound")),
+    "share": ((*_MEASURED, "part"), _MAY),
+    "launch": (_MEASURED, ("device", "untestable", "conflicts")),
+    "max_error": ((*_MEASURED, "variant"), _MAY),
+    "arithmetic": (("expression", "band"), ("conflicts",)),
+    "none": (("untestable",), ("conflicts",)),
+}
+"""Quantity → (keys its entries must have, keys they may have), besides those that every entry has."""
+
+_CHOICES = {
+    "quantity": tuple(QUANTITIES),
+    "bound": ("roofline", "free_relu"),
+    "device": ("cpu", "cuda"),
+    "clock": ("hot", "cold", "graph", "wall", "profiler"),
+    "part": ("relu", "linear"),
+}
+_PATTERNS = {
+    "id": (r"S[0-9]{3}-[0-9]{2}", "S001-01"),
+    "workloads": (
+        r"[a-z0-9_]+/[0-9]+(x[0-9]+)*/[a-z0-9]+/[a-z0-9]+/(forward|forward_backward)",
+        "linear_relu/1024x784x2048/float32/ieee/forward",
+    ),
+    "variant": (r"[a-z][a-z0-9_]*", "naive"),
+    "baseline": (r"[a-z][a-z0-9_]*", "eager"),
+    "conflicts": (r"S[0-9]{3}-[0-9]{2}", "S001-01"),
+}
+
+
+class _Fault(Exception):
+    """Something wrong at a node; becomes a :class:`ClaimError` once file and line are known."""
+
+    def __init__(self, node: yaml.Node, message: str) -> None:
+        super().__init__(message)
+        self.line = node.start_mark.line + 1
+
+
+def arithmetic(expression: str) -> float:
+    """The value of an arithmetic ``expression``: numbers, + - * / ** and parentheses, and :data:`NAMES`.
+
+    Raises ``ValueError`` for anything else and for a result that is not a finite number.
+    """
+    import simpleeval
+
+    operators = {
+        ast.Add: simpleeval.safe_add,
+        ast.Sub: lambda a, b: a - b,
+        ast.Mult: simpleeval.safe_mult,
+        ast.Div: lambda a, b: a / b,
+        ast.Pow: simpleeval.safe_power,
+        ast.USub: lambda a: -a,
+        ast.UAdd: lambda a: +a,
+    }
+    evaluator = simpleeval.SimpleEval(operators=operators, functions={}, names=dict(NAMES))
+    allowed = (ast.Expr, ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp)
+    evaluator.nodes = {node: handle for node, handle in (evaluator.nodes or {}).items() if node in allowed}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # Python's parser warns about text such as "1if": refuse it
+            value = evaluator.eval(expression)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(f"it gives {value!r}, not a finite number")
+        return float(value)
+    except (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError, *_UNREADABLE) as cause:
+        detail = " ".join(str(cause).split())
+        raise ValueError(
+            f"expression {expression!r} cannot be worked out ({detail}); "
+            f"use numbers, + - * / ** ( ) and {', '.join(NAMES)}"
+        ) from None
+
+
+def _text(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> str:
+    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str" or not node.value.strip():
+        raise _Fault(node, f"{key} must be text; put it in quotes if it looks like a number")
+    value = " ".join(node.value.split())
+    if key in _CHOICES and value not in _CHOICES[key]:
+        raise _Fault(node, f"{key} {value!r} is none of {', '.join(_CHOICES[key])}")
+    if key in _PATTERNS and not re.fullmatch(_PATTERNS[key][0], value):
+        raise _Fault(node, f"{key} {value!r} is not of the form {_PATTERNS[key][1]}")
+    return value
+
+
+def _texts(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[str, ...]:
+    if not isinstance(node, yaml.SequenceNode) or not node.value:
+        raise _Fault(node, f"{key} must be a list of texts")
+    values = tuple(_text(loader, item, key) for item in node.value)
+    if len(set(values)) < len(values):
+        raise _Fault(node, f"{key} names something twice")
+    return values
+
+
+def _number(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> float:
+    read = {"tag:yaml.org,2002:int": loader.construct_yaml_int, "tag:yaml.org,2002:float": loader.construct_yaml_float}
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in read:
+        raise _Fault(node, f"{key} must be a number (YAML wants 1.0e-6, not 1e-6)")
+    try:
+        value = float(read[node.tag](node))
+    except (ValueError, OverflowError, IndexError) as cause:
+        raise _Fault(node, f"{key} must be a number ({cause})") from None
+    if not math.isfinite(value):
+        raise _Fault(node, f"{key} must be finite")
+    return value
+
+
+def _pair(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[float, float]:
+    if not isinstance(node, yaml.SequenceNode) or len(node.value) != 2:
+        raise _Fault(node, f"{key} must be [low, high]")
+    low, high = (_number(loader, item, key) for item in node.value)
+    if not low < high:
+        raise _Fault(node, f"{key} must be [low, high] with low below high")
+    return low, high
+
+
+def _figure(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[float, float]:
+    if isinstance(node, yaml.SequenceNode):
+        return _pair(loader, node, key)
+    value = _number(loader, node, key)
+    return value, value
+
+
+_READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
+    **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
+    **dict.fromkeys(("part", "bound", "device", "clock", "expression", "untestable"), _text),
+    **dict.fromkeys(("workloads", "conflicts"), _texts),
+    "claimed": _figure,
+    "band": _pair,
+}
+
+
+def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> Claim:
+    """One entry. Raises :class:`_Fault` at the node that is wrong."""
+    if not isinstance(node, yaml.MappingNode):
+        raise _Fault(node, "an entry must be a mapping that starts with '- id: …'")
+    nodes: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+    for key, value in node.value:
+        name = key.value if isinstance(key, yaml.ScalarNode) else "?"
+        if name not in _READERS:
+            raise _Fault(key, f"unknown key {name!r}; known: {', '.join(_READERS)}")
+        if name in nodes:
+            raise _Fault(key, f"key {name!r} stands twice in one entry")
+        nodes[name] = key, value
+    fields = {name: _READERS[name](loader, value, name) for name, (_, value) in nodes.items()}
+    if "quantity" not in fields:
+        raise _Fault(node, "key 'quantity' is missing")
+    must, may = QUANTITIES[fields["quantity"]]
+    for name in (*_COMMON, *must):
+        if name not in fields:
+            raise _Fault(node, f"key {name!r} is missing (quantity {fields['quantity']})")
+    for name, (key, _) in nodes.items():
+        if name not in (*_COMMON, *must, *may):
+            raise _Fault(key, f"key {name!r} does not go with quantity {fields['quantity']}")
+    claim = Claim(**fields)
+    _check(claim, {name: value for name, (_, value) in nodes.items()})
+    return claim
+
+
+def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
+    """What no single key shows: each raise names the key at fault."""
+    if claim.expression:
+        try:
+            arithmetic(claim.expression)
+        except ValueError as cause:
+            raise _Fault(nodes["expression"], str(cause)) from None
+    if "band" in nodes and not claim.band[0] <= claim.claimed[0] <= claim.claimed[1] <= claim.band[1]:
+        raise _Fault(nodes["band"], "the band must contain what is claimed")
+    if claim.bound == "free_relu" and claim.quantity != "ratio":
+        raise _Fault(nodes["bound"], "bound free_relu goes with quantity ratio only")
+    if claim.quantity == "constant" and len(claim.workloads) < 2:
+        raise _Fault(nodes["workloads"], "quantity constant needs at least two workloads")
+    needs_relu = claim.quantity in ("share", "launch") or claim.bound == "free_relu"
+    if needs_relu and not all(re.match(r"linear_relu/\d+x\d+x\d+/", name) for name in claim.workloads):
+        raise _Fault(nodes["workloads"], "share, launch and free_relu are about linear_relu workloads")
+
+
+def load_file(path: Path) -> list[tuple[int, Claim]]:
+    """The claims of one ledger file, each with the line it starts on.
+
+    Raises :class:`ClaimError` naming file and line of the first fault: not YAML, not a list of entries, an
+    unknown, missing, doubled or misplaced key, a value of the wrong type, an expression that cannot be worked
+    out, a band without its claim, an id that is used twice or belongs to another seed.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as cause:
+        raise ClaimError(f"{path}: cannot be read ({cause.strerror})") from None
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError as cause:
+        raise ClaimError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
+    loader = None
+    try:
+        loader = yaml.SafeLoader(text)
+        root = loader.get_single_node()
+        if root is None:
+            raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
+        if not isinstance(root, yaml.SequenceNode) or not root.value:
+            raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
+        claims: list[tuple[int, Claim]] = []
+        for node in root.value:
+            claim = _entry(loader, node)
+            if claim.seed.lower() != path.stem:
+                raise _Fault(node, f"{claim.id} belongs in {claim.seed.lower()}.yaml")
+            for line, other in claims:
+                if other.id == claim.id:
+                    raise _Fault(node, f"id {claim.id} is used twice (first on line {line})")
+            claims.append((node.start_mark.line + 1, claim))
+        return claims
+    except _Fault as fault:
+        raise ClaimError(f"{path}:{fault.line}: {fault}") from None
+    except yaml.reader.ReaderError as cause:
+        line = text.count("\n", 0, int(cause.position)) + 1
+        raise ClaimError(f"{path}:{line}: not YAML (character {cause.character!r} may not stand here)") from None
+    except yaml.MarkedYAMLError as cause:
+        marks = [mark.line + 1 for mark in (cause.problem_mark, cause.context_mark) if mark is not None]
+        inside = [line for line in marks if line <= text.count("\n")]  # what never ends is best named by its beginning
+        raise ClaimError(f"{path}:{(inside or marks or [1])[0]}: not YAML ({cause.problem})") from None
+    except (ValueError, OverflowError, RecursionError) as cause:  # PyYAML lets these escape on odd input
+        if isinstance(cause, ClaimError):
+            raise
+        line = loader.get_mark().line + 1 if loader is not None else 1
+        raise ClaimError(f"{path}:{line}: not YAML ({' '.join(str(cause).split())})") from None
+
+
+def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
+    """All claims of the ledger files in ``folder``, in order of file and line; ``seeds`` restricts them.
+
+    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no entry
+    has, for a folder without ledger files and for a seed that has none.
+    """
+    claims: list[Claim] = []
+    places: dict[str, str] = {}
+    for path in sorted(folder.glob("s[0-9][0-9][0-9].yaml")):
+        for line, claim in load_file(path):
+            places[claim.id] = f"{path}:{line}"
+            claims.append(claim)
+    if not claims:
+        raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
+    for claim in claims:
+        for other in claim.conflicts:
+            if other not in places or other == claim.id:
+                raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other entry")
+    known = {claim.seed for claim in claims}
+    for seed in seeds:
+        if seed not in known:
+            raise ClaimError(f"no claims of seed {seed!r}; known: {', '.join(sorted(known))}")
+    return [claim for claim in claims if not seeds or claim.seed in seeds]

@@ -1,0 +1,412 @@
+"""Judging the ledger: each claim against the records of each machine, by interval, in plain words.
+
+A verdict sees results rows only. Its reason is put together from those rows and the claim, so no measured figure
+is ever typed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import intervals, results
+from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
+from hypatia_lab.intervals import Interval
+from hypatia_lab.records import Record
+
+COLUMNS = (
+    *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
+    *("measured", "low", "high", "bound", "verdict", "reason"),
+)
+VERDICTS = ("confirmed", "refuted", "conditional", "undecided", "not_testable", "inconsistent", "invalid")
+ANY = "any"
+"""Machine of a row that holds on every machine: arithmetic, and claims that no lab can test."""
+DOUBT = 0.05
+"""An A/A control less likely than this under a 5% false-difference rate casts doubt on a machine's verdicts."""
+
+Key = tuple[str, str, str]
+"""(workload, variant, clock) of a row."""
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Quantity:
+    """How a claimed quantity follows from rows of one experiment.
+
+    ``subject`` is the noun phrase of the reason; ``keys(claim, workload, clock)`` names the rows; ``figure`` turns
+    their times in one process (µs, in that order) and the last row into the figure; ``logarithmic`` quantities
+    are averaged as ratios, the others as they are.
+    """
+
+    subject: str
+    keys: Callable[[Claim, str, str], list[Key]]
+    figure: Callable[[Sequence[float], Row], float]
+    logarithmic: bool = True
+
+
+def _part(workload: str, part: str) -> str:
+    """The workload of one ``part`` of a Linear+ReLU (batch x in x out): relu (batch x out) or linear."""
+    _, shape, dtype, math_mode, direction = workload.split("/")
+    if part == "relu":  # it multiplies nothing, so it has no math mode but its dtype's own
+        batch, _, columns = shape.split("x")
+        shape, math_mode = f"{batch}x{columns}", "ieee"
+    return "/".join((part, shape, dtype, math_mode, direction))
+
+
+def _own(claim: Claim, workload: str, clock: str) -> list[Key]:
+    return [(workload, claim.variant, clock)]
+
+
+def _both(claim: Claim, workload: str, clock: str) -> list[Key]:
+    return [(workload, claim.baseline, clock), (workload, claim.variant, clock)]
+
+
+def _launch(claim: Claim, workload: str, clock: str) -> list[Key]:
+    return [(name, "eager", c) for name in (workload, _part(workload, "linear")) for c in ("wall", "graph")]
+
+
+QUANTITIES = {
+    "ratio": _Quantity("the speed of {variant} relative to {baseline}", _both, lambda t, row: t[0] / t[1]),
+    "slowdown": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
+    "constant": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
+    "time": _Quantity("the time of {variant}", _own, lambda t, row: t[0] / 1e3),  # ms
+    "rate": _Quantity("the arithmetic rate of {variant}", _own, lambda t, row: row["flops"] / t[0] / 1e3),  # GFLOP/s
+    "bandwidth": _Quantity(  # GB/s
+        "the compulsory traffic of {variant} over its time", _own, lambda t, row: row["traffic"] / t[0] / 1e3
+    ),
+    "share": _Quantity(  # %
+        "the time of {part} alone as a share of eager Linear+ReLU",
+        lambda claim, workload, clock: [(workload, "eager", clock), (_part(workload, claim.part), "eager", clock)],
+        lambda t, row: 100 * t[1] / t[0],
+    ),
+    "saving": _Quantity(  # ms
+        "the time that {variant} saves over {baseline}", _both, lambda t, row: (t[0] - t[1]) / 1e3, logarithmic=False
+    ),
+    "launch": _Quantity(  # µs: what the ReLU adds to a caller's wait, beyond what it adds on the GPU itself
+        "the launch overhead that the separate ReLU adds (wall clock less CUDA graph, with ReLU less without)",
+        _launch,
+        lambda t, row: (t[0] - t[1]) - (t[2] - t[3]),
+        logarithmic=False,
+    ),
+    "max_error": _Quantity(
+        "the largest error of {variant} against float64", _own, lambda t, row: row["max_error"], logarithmic=False
+    ),
+}
+
+
+class _NoFigure(Exception):
+    """There is no figure to judge: ``verdict`` says in which way, the message why."""
+
+    def __init__(self, verdict: str, message: str) -> None:
+        super().__init__(message)
+        self.verdict = verdict
+
+
+@dataclass(frozen=True)
+class _Case:
+    """A claim at one workload on one machine."""
+
+    workload: str
+    verdict: str
+    reason: str = ""
+    found: Interval = Interval(math.nan, math.nan, math.nan, 0)
+    bound: float = math.nan
+    throttled: bool = False
+
+
+@dataclass(frozen=True)
+class _Machine:
+    """What is known of one machine: its device, its rows by experiment, and a warning when its A/A control fails."""
+
+    name: str
+    device: str
+    experiments: dict[str, dict[Key, Row]]
+    warning: str
+
+    def rows(self, keys: Sequence[Key]) -> list[Row]:
+        """The rows named by ``keys``, all from one experiment: of those that have all, the one with most processes.
+
+        Raises :class:`_NoFigure`: not_testable when no experiment has them, invalid when one is not ok.
+        """
+        groups = [[index[key] for key in keys] for index in self.experiments.values() if all(k in index for k in keys)]
+        ran = [group for group in groups if all(row["status"] != "skipped" for row in group)]
+        for group in ran:
+            for row in group:
+                if row["status"] != "ok":
+                    what = f"{row['variant']} on {row['workload']}"
+                    raise _NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
+        if ran:
+            return max(ran, key=lambda group: group[0]["processes"])
+        for group in groups:
+            for row in group:
+                if row["status"] == "skipped":
+                    what = f"{row['variant']} on {row['workload']} at the {row['clock']} clock"
+                    raise _NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
+        lacking = [key for key in keys if all(key not in index for index in self.experiments.values())]
+        workload, variant, clock = (lacking or keys)[0]
+        raise _NoFigure("not_testable", f"no record has {variant} on {workload} at the {clock} clock")
+
+
+def three(value: float) -> str:
+    """``value`` with three significant digits, as a reader writes it: 0.0186, 7.70, 2,030."""
+    if value == 0 or not math.isfinite(value):
+        return f"{value:g}"
+    if not 1e-4 <= abs(value) < 1e9:
+        return f"{value:.2e}"
+    places = 2 - math.floor(math.log10(abs(float(f"{value:.2e}"))))
+    return f"{round(value, places):,.{max(places, 0)}f}"
+
+
+def _span(span: tuple[float, float]) -> str:
+    low, high = (f"{value:,.10g}" for value in span)
+    return low if low == high else f"{low} to {high}"
+
+
+def _unit(unit: str) -> str:
+    """``unit`` as it follows a number: with a space, unless it is a sign."""
+    return unit if unit in ("×", "%") else f" {unit}"
+
+
+def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
+    """The quantity with its interval over processes. Raises :class:`_NoFigure` when no process measured all rows."""
+    processes = zip(*(row["medians_us"] for row in rows), strict=True)
+    values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
+    if not values or any(math.isnan(value) for value in values):
+        raise _NoFigure("not_testable", "no process measured everything that is needed")
+    if len(set(values)) == 1 and not quantity.logarithmic:  # an error: one exact figure, not an estimate
+        return Interval(values[0], values[0], values[0], len(values))
+    return intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
+
+
+def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
+    """The figure that physics allows at most (for times: at least), NaN where it is not known."""
+    own = machine.rows(_own(claim, workload, clock))[0]
+    if claim.bound == "free_relu":
+        keys = [(workload, claim.baseline, clock), (_part(workload, "linear"), "eager", clock)]
+        try:
+            return _interval(QUANTITIES["ratio"], machine.rows(keys)).value
+        except _NoFigure:
+            return math.nan
+    limit = [own["limit_us"]]
+    if claim.quantity == "ratio":
+        limit.insert(0, machine.rows(_both(claim, workload, clock))[0]["median_us"])
+    return QUANTITIES[claim.quantity].figure(limit, own)
+
+
+def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
+    """Judge one workload: the interval against the band."""
+    quantity = QUANTITIES[claim.quantity]
+    try:
+        rows = machine.rows(quantity.keys(claim, workload, clock))
+        found = _interval(quantity, rows)
+        bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
+    except _NoFigure as cause:
+        return _Case(workload, cause.verdict, str(cause))
+    if found.within(*claim.band):
+        verdict = "confirmed"
+    elif found.outside(*claim.band):
+        verdict = "refuted"
+    else:  # also when a single process leaves no interval
+        verdict = "undecided"
+    return _Case(workload, verdict, "", found, bound, any(row["throttled"] for row in rows))
+
+
+def _place(workload: str) -> str:
+    """``linear_relu 1024x784x2048 float32``: a workload in a sentence (the math mode only where it is not ieee)."""
+    operation, shape, dtype, math_mode, _ = workload.split("/")
+    return f"{operation} {shape} {dtype}" + ("" if math_mode == "ieee" else f" as {math_mode}")
+
+
+def _places(cases: Sequence[_Case], verdict: str) -> str:
+    return ", ".join(_place(case.workload) for case in cases if case.verdict == verdict)
+
+
+def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
+    """The verdict on a claim from its verdicts at the workloads that could be judged."""
+    seen = {case.verdict for case in judged}
+    if claim.quantity == "constant":
+        if "refuted" in seen:  # "the same everywhere" falls with one counterexample
+            return "refuted"
+        return "confirmed" if seen == {"confirmed"} and len(judged) > 1 else "undecided"
+    if len(seen) == 1:
+        return seen.pop()
+    return "conditional" if {"confirmed", "refuted"} <= seen else "undecided"
+
+
+def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
+    """The sentence that says how the figures lie to the band."""
+    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed)}{_unit(claim.unit)}"
+    many = len(judged) > 1
+    if verdict == "confirmed":
+        return f"{'Every interval' if many else 'It'} lies inside {band}."
+    if verdict == "refuted":
+        part = any(case.verdict != "refuted" for case in judged)
+        where = f" at {_places(judged, 'refuted')}" if part else ""
+        return f"It lies outside {band}{where}."
+    if verdict == "conditional":
+        open_ = _places(judged, "undecided")
+        rest = f"; undecided at {open_}" if open_ else ""
+        return f"It lies inside {band} at {_places(judged, 'confirmed')} but not at {_places(judged, 'refuted')}{rest}."
+    if any(case.found.n < 2 for case in judged):
+        return f"A single process gives no interval to hold against {band}."
+    if claim.quantity == "constant" and not many:
+        return f"One size cannot show that the figure is the same at all of them; {band} needs at least two."
+    if many:
+        return f"These records cannot tell at {_places(judged, 'undecided')} whether it lies inside {band}."
+    return f"These records cannot tell whether it lies inside {band}."
+
+
+def _show(case: _Case, unit: str, many: bool) -> str:
+    found = case.found
+    text = f"{three(found.value)}{_unit(unit)}"
+    if found.low < found.high:
+        text += f" (95% interval {three(found.low)} to {three(found.high)})"
+    return f"{text} at {_place(case.workload)}" + (f", {case.verdict}" if many else "")
+
+
+def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figures: Any) -> dict[str, Any]:
+    own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan}
+    own |= {"bound": math.nan, "cases": [], **figures}
+    low, high = claim.claimed
+    parts = [part for part in reason if part]
+    if claim.conflicts:
+        parts.append(f"It contradicts {', '.join(claim.conflicts)}.")
+    return {
+        "id": claim.id,
+        "seed": claim.seed,
+        "section": claim.section,
+        "claim": claim.claim,
+        "claimed": low if low == high else [low, high],
+        "unit": claim.unit,
+        "machine": machine,
+        "verdict": verdict,
+        "reason": " ".join(parts),
+        "quantity": claim.quantity,
+        "band": claim.band,
+        **own,
+    }
+
+
+def _worked_out(claim: Claim) -> dict[str, Any]:
+    """The row of a claim that arithmetic alone decides."""
+    value = arithmetic(claim.expression)
+    holds = claim.band[0] <= value <= claim.band[1]
+    sentence = (
+        f"{claim.expression} = {three(value)}{_unit(claim.unit)}; the claim says {_span(claim.claimed)}, and "
+        + ("that follows" if holds else "that does not follow from its own figures")
+        + f" (allowed: {_span(claim.band)})."
+    )
+    verdict = "confirmed" if holds else "inconsistent"
+    return _row(claim, ANY, verdict, [sentence, claim.why], measured=value, low=value, high=value)
+
+
+def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
+    """The row of a claim that this machine's records decide, or the reason why they cannot."""
+    if claim.device and claim.device != machine.device:
+        kind = "CUDA GPUs" if claim.device == "cuda" else "CPUs"
+        reason = [f"This is a claim about {kind}, and {machine.name} was measured as a {machine.device} device."]
+        return _row(claim, machine.name, "not_testable", [*reason, claim.untestable, claim.why])
+    clock = claim.clock or results.primary_clock(machine.device)
+    cases = [_case(claim, machine, workload, clock) for workload in claim.workloads]
+    judged = [case for case in cases if case.found.n]
+    failed = [case for case in cases if case.verdict == "invalid"]
+    missing = [case.reason for case in cases if case.verdict == "not_testable"]
+    if failed:
+        reason = [f"{failed[0].reason.rstrip('.')}; a claim is not judged by a measurement that failed a check."]
+        verdict = "not_testable" if claim.untestable else "invalid"
+        return _row(claim, machine.name, verdict, [claim.untestable, *reason, claim.why])
+    if not judged:
+        reason = [f"On {machine.name} {missing[0].rstrip('.')}."]
+        return _row(claim, machine.name, "not_testable", [claim.untestable, *reason, claim.why])
+    subject = QUANTITIES[claim.quantity].subject.format(
+        variant=claim.variant,
+        baseline=claim.baseline,
+        part={"relu": "the ReLU", "linear": "the Linear"}.get(claim.part),
+    )
+    under = "" if claim.quantity in ("launch", "max_error") else f" ({clock} clock)"
+    many = len(judged) > 1
+    shown = "; ".join(_show(case, claim.unit, many and not claim.untestable) for case in judged)
+    reason = [f"On {machine.name}, {subject}{under} is {shown}."]
+    if claim.untestable:
+        verdict = "not_testable"
+        reason.insert(0, claim.untestable)
+    else:
+        verdict = _combine(claim, judged)
+        reason.append(_compare(claim, verdict, judged))
+    if missing:
+        reason.append(f"Left out of the verdict: {'; '.join(m.rstrip('.') for m in missing)}.")
+    bounds = [case.bound for case in judged if not math.isnan(case.bound)]
+    bound = math.nan if not bounds else min(bounds) if claim.quantity == "time" else max(bounds)
+    if not math.isnan(bound):
+        word = "no less than" if claim.quantity == "time" else "at most"
+        cause = "A ReLU that cost nothing" if claim.bound == "free_relu" else "The machine's own measured ceilings"
+        reason.append(f"{cause} would allow {word} {three(bound)}{_unit(claim.unit)}.")
+    reason.append(claim.why)
+    if any(case.throttled for case in judged):
+        reason.append("Caution: the device throttled during this measurement.")
+    return _row(
+        claim,
+        machine.name,
+        verdict,
+        [*reason, machine.warning],
+        workload=", ".join(case.workload for case in judged),
+        measured=math.nan if many else judged[0].found.value,
+        low=min(case.found.low for case in judged),
+        high=max(case.found.high for case in judged),
+        bound=bound,
+        cases=[
+            {
+                "workload": case.workload,
+                "measured": case.found.value,
+                "low": case.found.low,
+                "high": case.found.high,
+                "bound": case.bound,
+                "verdict": "not_testable" if claim.untestable else case.verdict,
+            }
+            for case in judged
+        ],
+    )
+
+
+def _machines(records: Sequence[Record]) -> list[_Machine]:
+    devices = {record.machine: record.run["device"] for record in records}
+    experiments: dict[str, dict[str, dict[Key, Row]]] = {name: {} for name in devices}
+    for row in results.rows(records):
+        index = experiments[row["machine"]].setdefault(row["experiment"], {})
+        index[row["workload"], row["variant"], row["clock"]] = row
+    warnings = {
+        control["machine"]: (
+            f"Caution: the A/A control of {control['machine']} calls identical code different in "
+            f"{three(100 * control['rate'])}% of {control['pairs']} pairs, which is not the 5% it should be."
+        )
+        for control in results.agreement(records)
+        if control["p"] < DOUBT
+    }
+    return [_Machine(name, device, experiments[name], warnings.get(name, "")) for name, device in devices.items()]
+
+
+def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> list[dict[str, Any]]:
+    """The verdict on every claim: one row a claim and machine, in order of the ledger and of the records.
+
+    ``claimed`` is a number, or [low, high] where the claim gives a range.
+    Claims that arithmetic decides, and those nothing measured here can, have a single row whose machine is
+    :data:`ANY`. Keys: :data:`COLUMNS`, and quantity, band (low, high) and cases (one dict a judged workload:
+    workload, measured, low, high, bound, verdict). ``measured`` is NaN where several workloads were judged;
+    ``low`` and ``high`` then span them all. ``bound`` is the largest figure (time: the smallest) that the
+    machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist are NaN.
+
+    An interval wholly inside the registered band confirms, wholly outside refutes, else the claim is undecided;
+    confirmed at some workloads and refuted at others makes it conditional. ``claims`` defaults to :func:`ledger`.
+    """
+    machines = _machines(records)
+    rows = []
+    for claim in ledger() if claims is None else claims:
+        if claim.quantity == "arithmetic":
+            rows.append(_worked_out(claim))
+        elif claim.quantity == "none":
+            rows.append(_row(claim, ANY, "not_testable", [claim.untestable, claim.why]))
+        else:
+            rows += [_measured(claim, machine) for machine in machines]
+    return rows

@@ -1,0 +1,290 @@
+"""The command ``hypatia-lab``. Nothing heavy is imported before a command needs it."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = ROOT / "notebooks"
+
+
+class _Clear(click.Group):
+    """Turns the lab's own errors into one clear line and exit status 2."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except click.exceptions.Exit:
+            raise
+        except (ValueError, RuntimeError, OSError) as cause:
+            if not type(cause).__module__.startswith("hypatia_lab"):
+                raise
+            click.echo(f"hypatia-lab: {cause}", err=True)
+            ctx.exit(2)
+
+
+@click.group(cls=_Clear, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(package_name="hypatia-lab")
+def main() -> None:
+    """Re-run GPU performance experiments, judge the claims made of them, and build the book."""
+
+
+_records = click.option(
+    "--records",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of more records, beside the committed ones; may be given again.",
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
+
+
+def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any]:
+    from hypatia_lab import records
+
+    return records.load(records.COMMITTED, *folders, machines=[records.machine_name(name) for name in machines])
+
+
+def _print_json(rows: list[dict[str, Any]]) -> None:
+    clean = [{k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()} for row in rows]
+    click.echo(json.dumps(clean, indent=1, ensure_ascii=False))
+
+
+@main.command()
+@click.argument("notebooks", nargs=-1)
+@click.option(
+    "--preset",
+    default="quick",
+    show_default=True,
+    help="quick (2 processes, small sizes), seed (8, the documents' sizes), full (12, sweeps).",
+)
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option(
+    "--machine", default="", help="Name for this machine in records and figures.  [default: from its device's name]"
+)
+@click.option(
+    "--shapes",
+    default="",
+    help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out).",
+)
+@click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
+@click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
+@click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
+def run(
+    notebooks: tuple[str, ...],
+    preset: str,
+    device: str,
+    machine: str,
+    shapes: str,
+    records: str,
+    output: str,
+    overwrite: bool,
+) -> None:
+    """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
+
+    A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
+    stopped when it is started again; finished records are kept. A notebook that fails does not stop the
+    others; the exit status is then 1.
+    """
+    from hypatia_lab import bench
+    from hypatia_lab.machine import choose_device, default_name
+    from hypatia_lab.notebook import Parameters
+
+    chosen = _choose(notebooks)
+    Parameters("measure", preset, device, machine, shapes, records)
+    place = choose_device(device)
+    given = {
+        "mode": "measure",
+        "preset": preset,
+        "device": place,
+        "machine": machine or default_name(place),
+        "shapes": shapes,
+        "records": str(Path(records).resolve()) if records else "",
+        "overwrite": overwrite,
+    }
+    folder = Path(output).resolve() if output else ROOT / "_build" / "notebooks"
+    # Pages that only read what the others measured come last.
+    measuring = {experiment.notebook for experiment in bench.EXPERIMENTS.values()}
+    chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
+    click.echo(
+        f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
+    )
+    failed = [
+        path.stem
+        for number, path in enumerate(chosen, 1)
+        if not _execute(path, folder, given, f"[{number}/{len(chosen)}]")
+    ]
+    if failed:
+        click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder}", err=True)
+        sys.exit(1)
+    click.echo(f"done; executed notebooks are in {folder}", err=True)
+
+
+def _choose(names: tuple[str, ...]) -> list[Path]:
+    known = sorted(NOTEBOOKS.glob("*.ipynb"))
+    if not names:
+        return known
+    chosen = []
+    for name in names:
+        found = [path for path in known if path.stem == name.removesuffix(".ipynb") or path.stem.split("_")[0] == name]
+        if not found:
+            raise click.BadParameter(f"unknown notebook {name!r}; known: {', '.join(path.stem for path in known)}")
+        chosen += [path for path in found if path not in chosen]
+    return chosen
+
+
+def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool:
+    """Execute one notebook through papermill; False, with the reason printed, when it fails."""
+    import papermill
+
+    os.environ.setdefault("TQDM_MININTERVAL", "1" if sys.stderr.isatty() else "20")
+    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
+    click.echo(f"{label} {path.stem}", err=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        papermill.execute_notebook(
+            str(path),
+            str(folder / path.name),
+            parameters=given,
+            cwd=str(NOTEBOOKS),
+            progress_bar=False,
+            stderr_file=sys.stderr,
+        )
+    except papermill.PapermillExecutionError as cause:
+        click.echo(f"{path.stem}: {cause.ename}: {cause.evalue}", err=True)
+        return False
+    except KeyboardInterrupt:
+        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
+        sys.exit(130)
+    except OSError as cause:
+        click.echo(f"{path.stem}: cannot write {folder}: {cause.strerror}", err=True)
+        return False
+    return True
+
+
+@main.command()
+@_records
+@click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
+@_json
+def results(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool) -> None:
+    """Print every measured cell: time, ratio to its baseline with a 95% interval, limit, error, status."""
+    from hypatia_lab import results as tidy
+    from hypatia_lab import tables
+
+    rows = tidy.rows(_load(folders, machines))
+    if as_json:
+        _print_json([{key: row[key] for key in tidy.COLUMNS} for row in rows])
+    else:
+        click.echo(tables.results_table(rows).to_string(index=False))
+
+
+@main.command()
+@_records
+@click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
+@_json
+def claims(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool) -> None:
+    """Print every claim of the ledger with what was measured, the verdict and the reason."""
+    from hypatia_lab import tables
+    from hypatia_lab.claims import judge
+
+    rows = judge(_load(folders, machines))
+    if as_json:
+        _print_json(rows)
+    else:
+        click.echo(tables.claims_table(rows).to_string(index=False))
+
+
+@main.command()
+@click.argument("machine_a")
+@click.argument("machine_b")
+@_records
+def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...]) -> None:
+    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ."""
+    from hypatia_lab import results as tidy
+    from hypatia_lab import tables
+    from hypatia_lab.claims import judge
+
+    loaded = _load(folders, (machine_a, machine_b))
+    click.echo(tables.compare_table(tidy.rows(loaded), machine_a, machine_b).to_string(index=False))
+    verdicts: dict[str, dict[str, dict[str, Any]]] = {}
+    for row in judge(loaded):
+        verdicts.setdefault(row["id"], {})[row["machine"]] = row
+    click.echo("\nverdicts that differ:")
+    for name, by_machine in verdicts.items():
+        a, b = by_machine.get(machine_a), by_machine.get(machine_b)
+        if a and b and a["verdict"] != b["verdict"]:
+            click.echo(f"  {name}  {a['verdict']} / {b['verdict']}  {a['claim']}")
+
+
+@main.command()
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+def doctor(device: str) -> None:
+    """Say what this machine can run, and why not the rest."""
+    import importlib.util
+    import shutil
+
+    from hypatia_lab import machine
+    from hypatia_lab.experiments import EXPERIMENTS  # noqa: F401  (registers every operation)
+    from hypatia_lab.kernels import loader
+    from hypatia_lab.variants import variants
+    from hypatia_lab.workloads import Workload, operations
+
+    place = machine.choose_device(device)
+    facts = machine.facts(place)
+    click.echo(
+        f"machine   {machine.default_name(place)}: {facts['name']}, {facts['cores']} cores, {facts['memory_gib']} GiB"
+    )
+    click.echo("versions  " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
+    reading = machine.Probe(place)()
+    click.echo(
+        "clock     "
+        + (
+            f"{reading['sm_mhz']:.0f} MHz, {reading['power_w']:.0f} W"
+            if reading
+            else "SM clock and power: unknown (no NVML)"
+        )
+    )
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    tools = {
+        "C++ kernels": loader.cpp_missing(),
+        "CUDA kernels": loader.cuda_missing(),
+        "book": ""
+        if importlib.util.find_spec("jupyter_book")
+        else "jupyter-book is not installed (pip install 'hypatia-lab[book]')",
+        "browser test": "" if browser else "no Chromium found (apt-get install chromium)",
+    }
+    for name, missing in tools.items():
+        click.echo(f"{name:<14}{'no: ' + missing if missing else 'yes'}")
+    for operation in operations().values():
+        click.echo(f"\n{operation.name}: {operation.summary}")
+        workload = Workload(operation.name, (64,) * len(operation.dims))
+        for variant in variants(operation.name).values():
+            missing = variant.needs(workload, place)
+            click.echo(f"  {variant.name:<22}{'no: ' + missing if missing else 'yes'}")
+
+
+@main.command()
+@click.option(
+    "--notebooks",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of executed notebooks that replace the committed ones.",
+)
+@click.option("--records", type=click.Path(path_type=Path, file_okay=False), help="Folder of more records.")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=ROOT / "_build" / "html",
+    help="Folder for the pages.  [default: _build/html]",
+)
+def book(notebooks: Path | None, records: Path | None, output: Path) -> None:
+    """Build the book as HTML that needs no network: _build/html/index.html."""
+    from hypatia_lab import book as pages
+
+    click.echo(pages.build(notebooks=notebooks, records=records, output=output))

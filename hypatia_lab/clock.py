@@ -1,0 +1,308 @@
+"""The one timer. CPU and GPU alike; interleaved, so that drift hits every variant the same.
+
+Clocks (one word each, used in every record and figure):
+
+``wall``      host clock around one synchronised call: what a caller waits for.
+``hot``       back-to-back calls, caches warm: CUDA events on a GPU, the host clock on a CPU.
+``graph``     the same calls replayed from a CUDA graph: no launch overhead (GPU only).
+``cold``      one call after the caches were flushed (on a GPU inside a CUDA graph, so again no launch overhead).
+``profiler``  sum of the kernels' own durations, as the profiler reports them.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
+
+SAMPLE_S = {"cpu": 5e-3, "cuda": 2e-3}
+"""Aimed length of one sample: long against the timer's resolution, short against drift."""
+MAX_CALLS = 200
+MAX_ROUNDS = 10
+
+Run = Callable[[], Any]
+
+
+class ClockError(RuntimeError):
+    """A clock that cannot time this callable here; the message is the reason for the skipped cell."""
+
+
+@dataclass
+class Timing:
+    """Samples of one variant under one clock: µs per call, in the order taken, ``calls`` calls a sample.
+
+    ``readings`` holds what ``probe`` returned right after each sample.
+    """
+
+    calls: int
+    samples_us: list[float] = field(default_factory=list)
+    readings: list[Any] = field(default_factory=list)
+
+    @property
+    def median_us(self) -> float:
+        """Median of the samples, µs per call."""
+        return statistics.median(self.samples_us)
+
+
+def synchronize(device: str) -> None:
+    """Wait until the device has finished everything given to it; nothing to do on a CPU."""
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+
+
+def once_s(run: Run, device: str) -> float:
+    """Seconds one synchronised call takes by the host clock."""
+    synchronize(device)
+    start = time.perf_counter()
+    run()
+    synchronize(device)
+    return time.perf_counter() - start
+
+
+def warm_up(run: Run, device: str) -> float:
+    """Call ``run`` until it is warm (at least twice, at most 20 ms unless one call is longer); seconds of a call."""
+    seconds = [once_s(run, device), once_s(run, device)]
+    while sum(seconds) < 0.02 and len(seconds) < MAX_CALLS:
+        seconds.append(once_s(run, device))
+    return statistics.median(seconds[1:])
+
+
+def flush_bytes(device: str) -> int:
+    """Bytes to write so that no earlier data is left in cache: max(2 × last-level cache, 256 MB; 64 MB on CPU).
+
+    Source: the habit of NVBench and triton's do_bench; the cache size is read off the device.
+    """
+    if device == "cuda":
+        import torch
+
+        return max(2 * torch.cuda.get_device_properties(0).L2_cache_size, 256 * 2**20)
+    return max(2 * last_level_cache(), 64 * 2**20)
+
+
+def last_level_cache() -> int:
+    """Bytes of the CPU's last-level cache as Linux reports it; 0 when it does not."""
+    from pathlib import Path
+
+    sizes = [0]
+    for path in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
+        text = path.read_text().strip()
+        sizes.append(int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]] if text[-1] in "KM" else int(text))
+    return max(sizes)
+
+
+class _Flusher:
+    """Overwrites the caches; one buffer a process."""
+
+    _buffers: dict[str, Any] = {}
+
+    def __init__(self, device: str) -> None:
+        import torch
+
+        if device not in self._buffers:
+            self._buffers[device] = torch.empty(flush_bytes(device) // 4, dtype=torch.int32, device=device)
+        self._buffer = self._buffers[device]
+
+    def __call__(self) -> None:
+        self._buffer.zero_()
+
+
+def _wall(run: Run, device: str, calls: int) -> Callable[[], float]:
+    def sample() -> float:
+        total = 0.0
+        for _ in range(calls):
+            total += once_s(run, device)
+        return total / calls
+
+    return sample
+
+
+def _hot(run: Run, device: str, calls: int) -> Callable[[], float]:
+    if device == "cpu":
+
+        def sample() -> float:
+            start = time.perf_counter()
+            for _ in range(calls):
+                run()
+            return (time.perf_counter() - start) / calls
+
+        return sample
+    return _between_events(lambda: [run() for _ in range(calls)], calls)
+
+
+def _between_events(work: Run, calls: int) -> Callable[[], float]:
+    import torch
+
+    start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+
+    def sample() -> float:
+        torch.cuda.synchronize()
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3 / calls
+
+    return sample
+
+
+def capture(work: Run) -> Any:
+    """A CUDA graph of ``work``. Raises :class:`ClockError` when it cannot be captured."""
+    import torch
+
+    torch.cuda.synchronize()
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        work()
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    try:
+        with torch.cuda.graph(graph):
+            work()
+    except RuntimeError as cause:
+        torch.cuda.synchronize()
+        raise ClockError(f"cannot be captured in a CUDA graph: {str(cause).splitlines()[0]}") from None
+    graph.replay()
+    torch.cuda.synchronize()
+    return graph
+
+
+def _graph(run: Run, device: str, calls: int) -> Callable[[], float]:
+    if device == "cpu":
+        raise ClockError("CUDA graphs need a CUDA device")
+    graph = capture(lambda: [run() for _ in range(calls)])
+    return _between_events(graph.replay, calls)
+
+
+def _cold(run: Run, device: str, calls: int) -> Callable[[], float]:
+    flush = _Flusher(device)
+    calls = min(calls, 10)
+    if device == "cpu":
+
+        def sample_cpu() -> float:
+            total = 0.0
+            for _ in range(calls):
+                flush()
+                total += once_s(run, device)
+            return total / calls
+
+        return sample_cpu
+    import torch
+
+    # Events recorded inside the graph leave the graph's own launch out of the time.
+    start = torch.cuda.Event(enable_timing=True, external=True)
+    end = torch.cuda.Event(enable_timing=True, external=True)
+
+    def work() -> None:
+        flush()
+        start.record()
+        run()
+        end.record()
+
+    graph = capture(work)
+
+    def sample() -> float:
+        total = 0.0
+        for _ in range(calls):
+            graph.replay()
+            torch.cuda.synchronize()
+            total += start.elapsed_time(end) * 1e-3
+        return total / calls
+
+    return sample
+
+
+def _profiler(run: Run, device: str, calls: int) -> Callable[[], float]:
+    calls = min(calls, 20)
+
+    def sample() -> float:
+        return sum(us for _, us in kernels(run, device, calls=calls)) * 1e-6 / calls
+
+    return sample
+
+
+def kernels(run: Run, device: str, *, calls: int = 1) -> list[tuple[str, float]]:
+    """Name and duration (µs) of every kernel that ``calls`` calls launched, as torch.profiler saw them.
+
+    On a CPU: every operator's self time. Raises :class:`ClockError` when the profiler saw nothing.
+    """
+    from torch.profiler import DeviceType, ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CUDA] if device == "cuda" else [ProfilerActivity.CPU]
+    run()
+    synchronize(device)
+    with profile(activities=activities) as trace:
+        for _ in range(calls):
+            run()
+        synchronize(device)
+    events = trace.events() or []
+    if device == "cuda":
+        seen = [(e.name, float(e.device_time_total)) for e in events if e.device_type == DeviceType.CUDA]
+    else:
+        seen = [(e.name, float(e.self_cpu_time_total)) for e in events]
+    if not seen:
+        raise ClockError("the profiler recorded no kernel")
+    return seen
+
+
+_SAMPLERS = {"wall": _wall, "hot": _hot, "graph": _graph, "cold": _cold, "profiler": _profiler}
+
+
+def measure(
+    runs: Mapping[str, Run],
+    clock: str,
+    device: str,
+    *,
+    budget_s: float = 0.5,
+    seed: int = 0,
+    probe: Callable[[], Any] | None = None,
+) -> dict[str, Timing | ClockError]:
+    """Time every callable in ``runs`` under ``clock`` and return its :class:`Timing` (or why it has none).
+
+    The callables are interleaved: each round visits them in a random order and then in the reverse (ABBA), so
+    each round gives two samples of every one and slow drift cancels. Rounds go on until ``budget_s`` seconds
+    for each callable are used, at least 2 and at most 10 (one, where a single call takes over 50 ms).
+    ``probe`` is called after each sample, outside the timed region. Raises ``KeyError`` for an unknown clock.
+    """
+    prepare = _SAMPLERS[clock]
+    out: dict[str, Timing | ClockError] = {}
+    samplers: dict[str, Callable[[], float]] = {}
+    slowest = 0.0
+    for name, run in runs.items():
+        seconds = warm_up(run, device)
+        slowest = max(slowest, seconds)
+        calls = max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
+        if clock == "graph" and device == "cuda":
+            # One call by the host clock is mostly launch; size the graph by what a replayed call takes.
+            seconds = _hot(run, device, calls)()
+            calls = max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
+        try:
+            samplers[name] = prepare(run, device, calls)
+            samplers[name]()
+        except ClockError as cause:
+            samplers.pop(name, None)
+            out[name] = cause
+            continue
+        out[name] = Timing(calls=calls)
+    order = list(samplers)
+    shuffle = random.Random(seed).shuffle
+    least = 1 if slowest > 0.05 else 2
+    start = time.perf_counter()
+    for number in range(MAX_ROUNDS):
+        if number >= least and time.perf_counter() - start > budget_s * len(order):
+            break
+        shuffle(order)
+        for name in (*order, *reversed(order)):
+            timing = out[name]
+            assert isinstance(timing, Timing)
+            timing.samples_us.append(samplers[name]() * 1e6)
+            if probe is not None:
+                timing.readings.append(probe())
+    return out

@@ -1,0 +1,158 @@
+"""The experiments: which workloads, variants and clocks answer which question, at which preset."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import hypatia_lab.fused_ops  # noqa: F401  (registers the operations and variants that the plans name)
+from hypatia_lab.variants import AGAIN, variants
+from hypatia_lab.workloads import Workload
+
+PRESETS = ("quick", "seed", "full")
+PROCESSES = {"quick": 2, "seed": 8, "full": 12}
+"""Fresh processes behind every interval."""
+
+SMALL, MEDIUM, LARGE = (256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)
+"""batch × in × out: the seeds' three sizes."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Variants that are interleaved on one workload: each is checked, then timed under every clock.
+
+    ``budget_s`` is the time each variant may take under each clock in one process. No clock: checked only.
+    """
+
+    workload: Workload
+    variants: tuple[str, ...]
+    clocks: tuple[str, ...]
+    budget_s: float
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A question: its notebook, one line on it, and the plan that answers it.
+
+    ``plan(preset, device, shapes)`` lists the groups; ``shapes`` replaces the preset's shapes of the
+    experiment's ``operation`` when given.
+    """
+
+    name: str
+    notebook: str
+    summary: str
+    operation: str
+    plan: Callable[[str, str, Sequence[tuple[int, ...]]], list[Group]]
+
+
+def _dtypes(device: str) -> list[tuple[str, str]]:
+    found = [("float32", "ieee"), ("bfloat16", "ieee")]
+    return [found[0], ("float32", "tf32"), found[1]] if device == "cuda" else found
+
+
+def _with_control(operation: str) -> tuple[str, ...]:
+    names = tuple(variants(operation))
+    return (names[0], names[0] + AGAIN, *names[1:])
+
+
+def _ceilings(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "cold") if gpu else ("hot", "cold")
+    sides = [1024, 2048, 4096, 8192] if gpu else [512, 1024] if preset == "quick" else [512, 1024, 2048]
+    cubes = shapes or [(n, n, n) for n in sides] + ([LARGE] if gpu else [])
+    kinds = [*_dtypes(device), ("float16", "ieee"), ("float64", "ieee")]
+    groups = [
+        Group(Workload("matmul", shape, dtype, math), ("eager",), clocks, 0.3)
+        for dtype, math in kinds
+        for shape in cubes
+        # A CPU without float16 matrix units needs seconds for a large half-precision product.
+        if gpu or dtype != "float16" or shape == cubes[0]
+    ]
+    lengths = [2**n for n in ((18, 20, 21, 22, 24, 26, 28, 30) if gpu else (12, 14, 16, 18, 20, 22, 24))]
+    return groups + [Group(Workload("copy", (n,)), ("eager",), clocks, 0.3) for n in lengths]
+
+
+def _method(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
+    clocks = ("wall", "hot", "graph", "cold", "profiler") if device == "cuda" else ("wall", "hot", "cold", "profiler")
+    names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue")
+    dtypes = [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee")]
+    sizes = shapes or ([SMALL, MEDIUM] if device == "cuda" or preset != "quick" else [SMALL])
+    return [Group(Workload("linear_relu", s, dtype, math), names, clocks, 0.3) for s in sizes for dtype, math in dtypes]
+
+
+def _agreement(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
+    sides = (64, 128, 192, 256, 384, 512) if device == "cuda" else (64, 96, 128, 160, 192, 256)
+    sizes = shapes or [
+        (batch, inner, outer) for batch in sides for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
+    ]
+    dtypes = (
+        [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee"), ("float64", "ieee")]
+    )
+    clock = "graph" if device == "cuda" else "hot"
+    return [
+        Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), 0.15)
+        for shape in sizes
+        for dtype, math in dtypes
+    ]
+
+
+def _naive(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
+    clocks = ("graph", "cold", "wall") if device == "cuda" else ("hot", "cold")
+    sizes = shapes or ([SMALL, MEDIUM] if preset == "quick" else [SMALL, MEDIUM, LARGE])
+    if preset == "full" and not shapes:
+        sizes = [*sizes, (64, 784, 256), (256, 1024, 1024), (512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096)]
+    names = ("eager", "eager" + AGAIN, "naive")
+    timed = [Group(Workload("linear_relu", s, d, m), names, clocks, 0.4) for s in sizes for d, m in _dtypes(device)]
+    checked = [
+        Group(Workload("linear_relu", s, d), names, (), 0.0)
+        for s in (sizes if shapes else [SMALL])
+        for d in ("float16", "float64")
+    ]
+    return timed + checked
+
+
+def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "cold", "wall") if gpu else ("hot", "cold")
+    sizes = shapes or ([SMALL, MEDIUM] if preset == "quick" else [SMALL, MEDIUM, LARGE])
+    names = tuple(
+        name
+        for name in _with_control("linear_relu")
+        # One thread per output has an experiment of its own; tuning takes a minute a shape on two cores.
+        if name != "naive" and (gpu or preset != "quick" or name != "compile_max_autotune")
+    )
+    groups = []
+    for shape in sizes:
+        for dtype, math in _dtypes(device):
+            groups.append(Group(Workload("linear_relu", shape, dtype, math), names, clocks, 0.4))
+            # The wall clock, less the graph's, shows what launching costs with and without the ReLU.
+            alone = ("graph", "wall") if gpu else ("hot",)
+            groups.append(Group(Workload("linear", shape, dtype, math), ("eager",), alone, 0.3))
+            if math == "ieee":
+                groups.append(Group(Workload("relu", (shape[0], shape[2]), dtype), ("eager",), clocks[:1], 0.3))
+    checked = [
+        Group(Workload("linear_relu", s, d), names, (), 0.0)
+        for s in (sizes if shapes else [SMALL])
+        for d in ("float16", "float64")
+    ]
+    return groups + checked
+
+
+EXPERIMENTS = {
+    experiment.name: experiment
+    for experiment in (
+        Experiment("ceilings", "01_method", "what the machine can do at best", "matmul", _ceilings),
+        Experiment("method", "01_method", "one operation under every clock", "linear_relu", _method),
+        Experiment(
+            "agreement",
+            "01_method",
+            "A/A: does the lab see differences where there are none",
+            "linear_relu",
+            _agreement,
+        ),
+        Experiment(
+            "naive_vs_cublas", "02_naive_vs_cublas", "one thread per output against the library", "linear_relu", _naive
+        ),
+        Experiment("aten_fusion", "03_aten_fusion", "what fusing Linear and ReLU gives", "linear_relu", _fusion),
+    )
+}

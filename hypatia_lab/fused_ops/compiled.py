@@ -1,0 +1,30 @@
+"""torch.compile as a variant: every call gets code of its own, so that no shape slows another's guards."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable
+from typing import Any
+
+
+def compiled(function: Callable[..., Any], *, mode: str = "default") -> Callable[..., Any]:
+    """``torch.compile(function)`` for static shapes, in one graph.
+
+    Dynamo keeps its cache on the code object and gives up after a few shapes, silently: a copied code object
+    starts with an empty cache. Source: torch._dynamo's ``recompile_limit``.
+    """
+    import torch
+
+    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    return torch.compile(own, mode=mode, dynamic=False, fullgraph=True)
+
+
+def compile_missing(workload: Any, device: str) -> str:
+    """Why torch.compile has no backend here; empty when it has."""
+    import importlib.util
+
+    from hypatia_lab.kernels import loader
+
+    if device == "cuda":
+        return "" if importlib.util.find_spec("triton") else "torch.compile needs triton on a GPU"
+    return "" if loader.compiler() else "torch.compile needs a C++ compiler on a CPU"

@@ -1,0 +1,266 @@
+"""Linear+ReLU, y = max(0, x·Wᵀ + b): the seeds' first subject, from one thread per output to the fused epilogue.
+
+x is ``(..., in)``, W ``(out, in)``, b ``(out)`` or None, y ``(..., out)``; all of one floating dtype on one device.
+Sources: S001 (naive "v1", "v2"), S004 ("Plan C"), cuBLASLt's epilogues (the library's own answer).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab.fused_ops.compiled import compile_missing, compiled
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import Operation, register
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """float64 answer, shape ``(..., out)``, on the device of ``x``."""
+    return linear_reference(x, weight, bias).relu()
+
+
+def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """float64 x·Wᵀ + b, shape ``(..., out)``."""
+    return functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+
+
+def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
+    batch, in_features, out_features = workload.shape
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, generator=generator).to(getattr(torch, workload.dtype))
+
+    return {"x": normal(batch, in_features), "weight": normal(out_features, in_features), "bias": normal(out_features)}
+
+
+def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    wrong = {
+        "ReLU missing": linear_reference(x, weight, bias),
+        "bias missing": reference(x, weight),
+        "bias added after the ReLU": reference(x, weight) + bias.double(),
+    }
+    if weight.shape[0] == weight.shape[1]:
+        wrong["weight transposed"] = reference(x, weight.T, bias)
+    return wrong
+
+
+def _flops(shape: tuple[int, ...]) -> int:
+    return 2 * shape[0] * shape[1] * shape[2]
+
+
+def _traffic(shape: tuple[int, ...], size: int) -> int:
+    batch, in_features, out_features = shape
+    return size * (batch * in_features + out_features * in_features + out_features + batch * out_features)
+
+
+LINEAR_RELU = register(
+    Operation(
+        name="linear_relu",
+        dims=("batch", "in", "out"),
+        summary="y = max(0, x·Wᵀ + b)",
+        make_inputs=_inputs,
+        reference=lambda inputs: reference(**inputs),
+        flops=_flops,
+        traffic=_traffic,
+        faults=_faults,
+        depth=lambda shape: shape[1],
+    )
+)
+
+register(
+    Operation(
+        name="linear",
+        dims=("batch", "in", "out"),
+        summary="y = x·Wᵀ + b, the part of Linear+ReLU before the ReLU",
+        make_inputs=_inputs,
+        reference=lambda inputs: linear_reference(**inputs),
+        flops=_flops,
+        traffic=_traffic,
+        depth=lambda shape: shape[1],
+    )
+)
+
+register(
+    Operation(
+        name="relu",
+        dims=("rows", "columns"),
+        summary="max(0, y) in a kernel of its own, the part of Linear+ReLU after the product",
+        make_inputs=lambda workload, device, generator: {
+            "y": torch.randn(*workload.shape, device=device, generator=generator).to(getattr(torch, workload.dtype))
+        },
+        reference=lambda inputs: inputs["y"].double().relu(),
+        flops=lambda shape: 0,
+        traffic=lambda shape, size: 2 * size * shape[0] * shape[1],
+    )
+)
+
+
+def _checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """Refuse what the hand-written kernels cannot compute. Raises ``ValueError`` naming the tensor."""
+    if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (..., in), weight (out, in)"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias {list(bias.shape)} does not fit weight {list(weight.shape)}: bias is (out)")
+    tensors = {"x": x, "weight": weight} | ({} if bias is None else {"bias": bias})
+    for name, tensor in tensors.items():
+        if tensor.dtype != x.dtype or str(tensor.dtype).removeprefix("torch.") not in loader.SCALARS:
+            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(loader.SCALARS)}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+@torch.library.custom_op("hypatia::linear_relu_naive", mutates_args=())
+def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU with one thread (on a CPU: one serial loop) per output. Raises ``ValueError`` on a misfit."""
+    _checked(x, weight, bias)
+    rows, dtype = x.reshape(-1, x.shape[-1]).contiguous(), _name(x.dtype)
+    weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
+    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    sizes = (rows.shape[0], rows.shape[1], weight.shape[0])
+    if out.numel() == 0:
+        return out
+    if x.device.type == "cuda":
+        grid = (-(-sizes[2] // 16), -(-sizes[0] // 16))
+        loader.launch_cuda("linear_relu_naive", dtype, grid, (16, 16), rows, weight, bias, out, *sizes)
+    else:
+        _call_cpp(f"linear_relu_naive_{dtype}", (rows, weight, bias, out), sizes)
+    return out
+
+
+@linear_relu_naive.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("hypatia::relu_inplace", mutates_args=("data",))
+def relu_inplace(data: torch.Tensor) -> None:
+    """Set the negative elements of a contiguous floating tensor to zero. Raises ``ValueError`` if strided."""
+    if not data.is_contiguous():
+        raise ValueError(f"data must be contiguous, its strides are {data.stride()}")
+    if data.numel() == 0:
+        return
+    if data.device.type == "cuda":
+        grid = (-(-data.numel() // 256),)
+        loader.launch_cuda("relu_inplace", _name(data.dtype), grid, (256,), data, data.numel())
+    else:
+        _call_cpp(f"relu_inplace_{_name(data.dtype)}", (data,), (data.numel(),))
+
+
+@torch.library.custom_op("hypatia::linear_relu_cublas", mutates_args=())
+def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU as the library's GEMM and a hand-written in-place ReLU. Raises ``ValueError`` on a misfit."""
+    _checked(x, weight, bias)
+    rows = x.reshape(-1, x.shape[-1])
+    y = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
+    torch.ops.hypatia.relu_inplace(y)
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+@linear_relu_cublas.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _call_cpp(name: str, tensors: tuple[torch.Tensor | None, ...], sizes: tuple[int, ...]) -> None:
+    import ctypes
+
+    pointers = [ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in tensors]
+    getattr(loader.cpp_library("linear_relu"), name)(*pointers, *map(ctypes.c_int64, sizes))
+
+
+def load_aten() -> Callable[..., torch.Tensor]:
+    """Build and load ``hypatia::linear_relu_aten`` (once) and return it. Raises ``loader.BuildError``."""
+    if not hasattr(torch.ops.hypatia, "linear_relu_aten"):
+        loader.aten_library("linear_relu")
+        torch.library.register_fake("hypatia::linear_relu_aten")(
+            lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0])
+        )
+    return torch.ops.hypatia.linear_relu_aten
+
+
+def _hand_written(workload: Workload, device: str) -> str:
+    return loader.cuda_missing() if device == "cuda" else loader.cpp_missing()
+
+
+def _fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    rows = x.reshape(-1, x.shape[-1])
+    return torch._addmm_activation(bias, rows, weight.t()).view(*x.shape[:-1], weight.shape[0])  # pyright: ignore[reportPrivateImportUsage]
+
+
+def _eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    return torch.relu(functional.linear(x, weight, bias))
+
+
+def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    return lambda: function(x, weight, bias)
+
+
+@variant("linear_relu", "eager", origin="peer", baseline=True)
+def eager(workload: Workload, inputs: Inputs) -> Run:
+    """Plain PyTorch: torch.relu(torch.nn.functional.linear(x, W, b))."""
+    return _bind(_eager, inputs)
+
+
+@variant("linear_relu", "naive", origin="seed", needs=_hand_written)
+def naive(workload: Workload, inputs: Inputs) -> Run:
+    """One thread per output, one serial sum each (S001 v1)."""
+    return _bind(torch.ops.hypatia.linear_relu_naive, inputs)
+
+
+@variant("linear_relu", "cublas_relu", origin="seed", needs=_hand_written)
+def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
+    """The library's GEMM, then a hand-written in-place ReLU kernel (S001 v2)."""
+    return _bind(torch.ops.hypatia.linear_relu_cublas, inputs)
+
+
+@variant("linear_relu", "aten", origin="seed", needs=lambda workload, device: loader.cpp_missing())
+def aten(workload: Workload, inputs: Inputs) -> Run:
+    """One C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
+    return _bind(load_aten(), inputs)
+
+
+@variant("linear_relu", "epilogue", origin="peer")
+def epilogue(workload: Workload, inputs: Inputs) -> Run:
+    """torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue (on a CPU: a product, then an in-place ReLU)."""
+    return _bind(_fused_epilogue, inputs)
+
+
+@variant("linear_relu", "compile", origin="peer", needs=compile_missing)
+def compile_default(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, default mode."""
+    return _bind(compiled(_eager), inputs)
+
+
+@variant("linear_relu", "compile_max_autotune", origin="peer", needs=compile_missing)
+def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
+    return _bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
+
+
+@variant("linear", "eager", origin="peer", baseline=True)
+def linear(workload: Workload, inputs: Inputs) -> Run:
+    """torch.nn.functional.linear(x, W, b), no ReLU."""
+    return _bind(functional.linear, inputs)
+
+
+@variant("relu", "eager", origin="peer", baseline=True)
+def relu(workload: Workload, inputs: Inputs) -> Run:
+    """torch.relu(y), one kernel over a finished tensor."""
+    y = inputs["y"]
+    return lambda: torch.relu(y)

@@ -1,0 +1,174 @@
+"""The device at hand: which one to use, what it is, and what its clock and power read while it works."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+from typing import Any
+
+DEVICES = ("auto", "cpu", "cuda")
+
+
+class MachineError(RuntimeError):
+    """A device that is not there; the message says what to do instead."""
+
+
+def choose_device(asked: str) -> str:
+    """``"auto"``, ``"cpu"`` or ``"cuda"`` → ``"cpu"`` or ``"cuda"``. Raises :class:`MachineError`."""
+    if asked not in DEVICES:
+        raise MachineError(f"unknown device {asked!r}; known: {', '.join(DEVICES)}")
+    if asked == "cpu":
+        return "cpu"
+    import torch
+
+    if torch.cuda.is_available():
+        return "cuda"
+    if asked == "cuda":
+        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+        raise MachineError(
+            f"device cuda was asked for, but torch sees no GPU (torch {torch.__version__}, {built}); use --device cpu"
+        )
+    return "cpu"
+
+
+def cpu_name() -> str:
+    """The processor's own name, or ``"unknown"``."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown"
+
+
+def cores() -> int:
+    """Processor cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def memory_gib() -> float | None:
+    """Main memory in GiB, None where the system does not say."""
+    try:
+        return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
+    except (ValueError, OSError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    """Version of everything that decides a result; what is not installed is absent."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    found = {"python": platform.python_version()}
+    for name in ("hypatia-lab", "torch", "triton", "numpy", "cuda-core", "nvidia-ml-py"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    import torch
+
+    if torch.version.cuda:
+        found["cuda"] = torch.version.cuda
+        if torch.cuda.is_available():
+            found["cudnn"] = str(torch.backends.cudnn.version())
+    return found
+
+
+def facts(device: str) -> dict[str, Any]:
+    """What a reader must know of the machine: name, cores, memory (GiB), caches (bytes), driver, versions."""
+    import torch
+
+    from hypatia_lab.clock import last_level_cache
+
+    out: dict[str, Any] = {
+        "name": cpu_name(),
+        "cpu": cpu_name(),
+        "cores": cores(),
+        "threads": torch.get_num_threads(),
+        "memory_gib": memory_gib(),
+        "cache_bytes": last_level_cache(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "versions": versions(),
+    }
+    if device == "cuda":
+        card = torch.cuda.get_device_properties(0)
+        out |= {
+            "name": card.name,
+            "memory_gib": round(card.total_memory / 2**30, 1),
+            "cache_bytes": card.L2_cache_size,
+            "multiprocessors": card.multi_processor_count,
+            "capability": f"{card.major}.{card.minor}",
+        }
+        out |= Probe(device).facts()
+    return out
+
+
+def default_name(device: str) -> str:
+    """A folder name for this machine, from its device's own name: ``nvidia-h200``, ``amd-epyc-2c``."""
+    if device == "cuda":
+        import torch
+
+        text = torch.cuda.get_device_name(0)
+    else:
+        text = (
+            re.sub(r"\((R|TM)\)|CPU|Processor|@.*|[0-9]+-Core", " ", cpu_name(), flags=re.IGNORECASE) + f" {cores()}c"
+        )
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:64] or "unnamed"
+
+
+class Probe:
+    """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none."""
+
+    def __init__(self, device: str) -> None:
+        self._nvml: Any = None
+        self._handle: Any = None
+        self._highest = 0
+        if device != "cuda":
+            return
+        try:
+            import pynvml
+            import torch
+
+            pynvml.nvmlInit()
+            uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            self._highest = pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM)
+        except Exception:  # NVML missing or refused: clock and power are then simply unknown
+            self._handle = None
+            return
+        self._nvml = pynvml
+
+    def facts(self) -> dict[str, Any]:
+        """Driver version, highest SM clock (MHz) and power limit (W), as far as NVML tells."""
+        if self._nvml is None:
+            return {"driver": "unknown"}
+        driver = self._nvml.nvmlSystemGetDriverVersion()
+        limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1000
+        return {"driver": str(driver), "sm_mhz_max": self._highest, "power_limit_w": limit}
+
+    def __call__(self) -> dict[str, float] | None:
+        """Now: ``{"sm_mhz", "power_w", "throttled"}``; None where NVML cannot be read.
+
+        ``throttled`` is 1.0 when the driver names a thermal, power-brake, hardware or power-cap slowdown,
+        or when the SM clock is below 75% of its highest (the share at which NVBench discards a sample).
+        """
+        nvml = self._nvml
+        if nvml is None:
+            return None
+        try:
+            clock = nvml.nvmlDeviceGetClockInfo(self._handle, nvml.NVML_CLOCK_SM)
+            power = nvml.nvmlDeviceGetPowerUsage(self._handle) / 1000
+            reasons = nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)
+        except nvml.NVMLError:
+            return None
+        bad = (
+            nvml.nvmlClocksEventReasonSwPowerCap
+            | nvml.nvmlClocksThrottleReasonHwSlowdown
+            | nvml.nvmlClocksThrottleReasonHwThermalSlowdown
+            | nvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown
+            | nvml.nvmlClocksEventReasonSwThermalSlowdown
+        )
+        throttled = bool(reasons & bad) or clock < 0.75 * self._highest
+        return {"sm_mhz": float(clock), "power_w": power, "throttled": float(throttled)}

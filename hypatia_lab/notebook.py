@@ -1,0 +1,181 @@
+"""What a notebook calls: validate its parameters, measure when asked, read the records, verify the code."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import records, results
+
+MODES = ("recorded", "measure")
+PRESETS = ("quick", "seed", "full")
+
+
+class ParameterError(ValueError):
+    """A notebook parameter that makes no sense: the message names it, its value and what would do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """In a notebook: one line instead of a traceback (IPython's hook)."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The validated parameters of a notebook. Raises :class:`ParameterError` naming the one that is off.
+
+    ``machine``: in recorded mode the machines to read (comma-separated, empty = all committed); in measure
+    mode the name this machine gets (empty = its device's name). ``shapes``: comma-separated shapes such as
+    ``1024x784x2048`` to measure instead of the preset's. ``records``: folder of this machine's records.
+    """
+
+    mode: str = "recorded"
+    preset: str = "quick"
+    device: str = "auto"
+    machine: str = ""
+    shapes: str = ""
+    records: str = ""
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        from hypatia_lab.machine import DEVICES
+
+        for name, value, known in (
+            ("mode", self.mode, MODES),
+            ("preset", self.preset, PRESETS),
+            ("device", self.device, DEVICES),
+        ):
+            if value not in known:
+                raise ParameterError(f"{name} {value!r} is none of {', '.join(known)}")
+        if not isinstance(self.machine, str) or not isinstance(self.shapes, str) or not isinstance(self.records, str):
+            raise ParameterError("machine, shapes and records are texts")
+        for name in filter(None, self.machine.split(",")):
+            try:
+                records.machine_name(name.strip())
+            except records.RecordError as cause:
+                raise ParameterError(str(cause)) from None
+        if self.mode == "measure" and "," in self.machine:
+            raise ParameterError(f"machine {self.machine!r}: one machine is measured at a time")
+        self.parsed_shapes()
+
+    def parsed_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes as whole numbers (batch, in, out). Raises :class:`ParameterError`."""
+        from hypatia_lab.workloads import WorkloadError, parse_shape
+
+        try:
+            found = [parse_shape(text.strip()) for text in self.shapes.split(",") if text.strip()]
+        except WorkloadError as cause:
+            raise ParameterError(str(cause)) from None
+        for shape in found:
+            if len(shape) != 3:
+                raise ParameterError(f"shape {'x'.join(map(str, shape))} must be batch x in x out, three numbers")
+        return found
+
+    @property
+    def machines(self) -> list[str]:
+        """The machine names given, in order."""
+        return [name.strip() for name in self.machine.split(",") if name.strip()]
+
+    @property
+    def root(self) -> Path:
+        """Folder this machine's records go to."""
+        return Path(self.records).resolve() if self.records else records.COMMITTED
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records behind a page, and their tidy rows. ``here`` names the machine measured now, if any."""
+
+    records: list[records.Record]
+    rows: list[dict[str, Any]]
+    here: str = ""
+
+    def select(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Rows whose columns equal ``wanted``; a tuple or list of values means any of them."""
+        return [
+            row
+            for row in self.rows
+            if all(
+                row[key] in value if isinstance(value, (tuple, list)) else row[key] == value
+                for key, value in wanted.items()
+            )
+        ]
+
+    @property
+    def machines(self) -> list[str]:
+        """Machines that were read, GPUs first."""
+        devices = {record.machine: record.run["device"] for record in self.records}
+        return sorted(devices, key=lambda name: (devices[name] != "cuda", name))
+
+    def of(self, machine: str) -> list[records.Record]:
+        """The records of one machine."""
+        return [record for record in self.records if record.machine == machine]
+
+    def primary(self, machine: str) -> str:
+        """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
+        return results.primary_clock(self.of(machine)[0].run["device"])
+
+    def digest(self) -> str:
+        """A line a record; any altered record changes it."""
+        return records.digests(self.records)
+
+
+def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidence:
+    """Read the records of ``experiments`` (empty: all); in measure mode, measure them on this machine first.
+
+    Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
+    :class:`ParameterError`, or what :func:`hypatia_lab.bench.measure` raises.
+    """
+    wanted = [*experiments, "ceilings"] if experiments else []
+    here = ""
+    if parameters.mode == "recorded":
+        found = records.load(records.COMMITTED, machines=parameters.machines, experiments=wanted)
+    else:
+        from hypatia_lab import bench, machine
+
+        device = machine.choose_device(parameters.device)
+        here = parameters.machine or machine.default_name(device)
+        for name in experiments:
+            bench.measure(
+                name,
+                preset=parameters.preset,
+                device=device,
+                machine_name=here,
+                root=parameters.root,
+                shapes=parameters.parsed_shapes(),
+                overwrite=parameters.overwrite,
+            )
+        found = records.load(records.COMMITTED, parameters.root, experiments=wanted)
+    if not found:
+        raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
+    return Evidence(found, results.rows(found), here)
+
+
+def verify(operation: str, device: str = "auto") -> str:
+    """Check every variant of ``operation`` that this machine can run, at small odd shapes, all dtypes.
+
+    Returns one constant line; raises ``AssertionError`` naming each variant that is wrong and how.
+    """
+    import hypatia_lab.fused_ops  # noqa: F401  (registers the variants)
+    from hypatia_lab import check, machine
+    from hypatia_lab.variants import variants
+    from hypatia_lab.workloads import MATH, Workload
+
+    place = machine.choose_device(device)
+    wrong = []
+    for dtype, maths in MATH.items():
+        for math in maths if place == "cuda" else maths[:1]:
+            for shape in ((33, 77, 129), (64, 64, 64)):
+                workload = Workload(operation, shape, dtype, math)
+                with workload.precision():
+                    problem = check.Problem(workload, place)
+                    for name, variant in variants(operation).items():
+                        # Tuning a kernel takes long and computes what plain compiling computes.
+                        if variant.needs(workload, place) or name == "compile_max_autotune":
+                            continue
+                        found = check.check(variant.factory(workload, problem.inputs), problem)
+                        if not found.ok:
+                            wrong.append(f"{name} at {workload.shape_text} {dtype} {math}: {found.reason}")
+    assert not wrong, "\n".join(wrong)
+    return f"{operation}: every variant this machine can run agrees with float64"

@@ -1,0 +1,128 @@
+"""Fresh processes: each is one independent observation, and none can take the others down with it.
+
+A session runs ``python -m <module> <plan> <events fd>``. The child writes one JSON line an event; when it
+crashes or falls silent, the last ``begin`` event names the culprit, which is left out of the restart.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+Event = dict[str, Any]
+
+
+class SessionError(RuntimeError):
+    """A session that failed outside any variant; the message ends with what the child said last."""
+
+
+@dataclass(frozen=True)
+class Casualty:
+    """What a child died of: ``what`` it had begun, and status ``crashed`` or ``timeout`` with a reason."""
+
+    what: Any
+    status: str
+    reason: str
+
+
+def run_session(
+    module: str, plan: dict[str, Any], log: Path, *, on_event: Callable[[Event], None], silence_s: float
+) -> Casualty | None:
+    """Run one fresh process over ``plan`` and hand each of its events to ``on_event``.
+
+    Returns None when the child finished, else the :class:`Casualty` that ended it. ``silence_s`` is the longest
+    a child may go without an event. The child's own output goes to ``log``. Raises :class:`SessionError` when
+    the child fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
+    """
+    reader, writer = os.pipe()
+    with log.open("ab") as output, os.fdopen(reader, "r", encoding="utf-8") as events:
+        child = subprocess.Popen(
+            [sys.executable, "-m", module, str(writer)],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            pass_fds=(writer,),
+            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        os.close(writer)
+        assert child.stdin is not None
+        try:
+            child.stdin.write(json.dumps(plan).encode() + b"\n")
+            child.stdin.flush()
+            begun, silent = _follow(events, on_event, silence_s)
+            if silent:
+                _kill(child)
+                return Casualty(begun, "timeout", f"no sign of life for {silence_s:.0f} s")
+            code = child.wait(timeout=30)
+        except (BrokenPipeError, subprocess.TimeoutExpired):
+            _kill(child)
+            begun, code = None, -9
+        finally:
+            _kill(child)
+            child.stdin.close()
+    if code == 0:
+        return None
+    if begun is None:
+        last = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        raise SessionError(f"a measuring process ended with status {code} before it began; it said last:\n{last}")
+    why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return Casualty(begun, "crashed", f"the process died ({why})")
+
+
+def _follow(events: IO[str], on_event: Callable[[Event], None], silence_s: float) -> tuple[Any, bool]:
+    lines: queue.Queue[str | None] = queue.Queue()
+
+    def read() -> None:
+        for line in events:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=read, daemon=True).start()
+    begun: Any = None
+    while True:
+        try:
+            line = lines.get(timeout=silence_s)
+        except queue.Empty:
+            return begun, True
+        if line is None:
+            return begun, False
+        if not line.endswith("\n"):
+            continue  # cut off by a crash in mid-write
+        event = json.loads(line)
+        if event["event"] == "begin":
+            begun = event["what"]
+        on_event(event)
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    if child.poll() is None:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def child_plan() -> tuple[dict[str, Any], Callable[..., None]]:
+    """In the child: the plan, and ``emit(event, **fields)``. The child ends when its parent does."""
+    plan = json.loads(sys.stdin.readline())
+    stream = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+
+    def watch() -> None:
+        sys.stdin.read()
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+    def emit(event: str, **fields: Any) -> None:
+        stream.write(json.dumps({"event": event, **fields}) + "\n")
+        stream.flush()
+
+    return plan, emit

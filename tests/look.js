@@ -1,0 +1,56 @@
+/* What tests/test_book.py asks of a page: wait until figures and math had their time, then say what is there. */
+async () => {
+  const all = (selector, root = document) => [...root.querySelectorAll(selector)];
+  const pause = (ms) => new Promise((done) => setTimeout(done, ms));
+  const size = (element) => {
+    const box = element?.getBoundingClientRect();
+    return box ? [box.width, box.height] : [0, 0];
+  };
+
+  const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg .plot"));
+  for (let tries = 0; tries < 100 && !drawn(); tries++) await pause(50);
+  if (window.MathJax?.startup?.promise) await MathJax.startup.promise;
+  await document.fonts.ready;
+  await pause(50);
+
+  const outside = (inner, outer) =>
+    inner.width > 0 &&
+    (inner.left < outer.left - 2 ||
+      inner.right > outer.right + 2 ||
+      inner.top < outer.top - 2 ||
+      inner.bottom > outer.bottom + 2);
+
+  const figures = all(".lab-figure").map((figure) => {
+    const plot = figure.querySelector(".lab-plot");
+    const cell = figure.closest(".cell");
+    const texts = all("svg text", plot);
+    return {
+      traces: JSON.parse(figure.querySelector("script").textContent).data.length,
+      ink: all(".plot path", plot).filter((path) => path.getBBox().width + path.getBBox().height > 0).length,
+      size: size(plot.querySelector("svg.main-svg")),
+      role: plot.getAttribute("role"),
+      alt: (plot.getAttribute("aria-label") ?? "").trim(),
+      rows: cell ? all("table tbody tr", cell).length : 0,
+      records: cell ? all('a[href*="/records/"]', cell).map((link) => link.href) : [],
+      cut: texts
+        .filter((text) => outside(text.getBoundingClientRect(), plot.getBoundingClientRect()))
+        .map((text) => text.textContent),
+      colour: getComputedStyle(texts[0] ?? plot).fill,
+    };
+  });
+
+  const math = all(".math").filter((element) => !element.closest(".MathJax"));
+  return {
+    figures,
+    plots: all(".js-plotly-plot").length,
+    skipped: document.body.innerText.includes("application/vnd.plotly"),
+    math: math.length,
+    typeset: math.filter((element) => size(element.querySelector("mjx-container > mjx-math"))[0] > 0).length,
+    mathErrors: all("mjx-merror, [data-mjx-error]").map((e) => e.dataset.mjxError || e.textContent),
+    broken: all("img").filter((image) => !image.complete || !image.naturalWidth).map((image) => image.src),
+    unlabelled: all("img").filter((image) => !image.hasAttribute("alt")).map((image) => image.src),
+    links: all("a[href]").map((link) => link.href),
+    heading: document.querySelector("h1")?.textContent.trim() ?? "",
+    wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
+  };
+};

@@ -1,0 +1,386 @@
+"""The built book, page by page, in a real browser that cannot look up any name: what a reader without network sees."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import nbformat
+import pytest
+import yaml
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
+
+from hypatia_lab import book
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+FLAGS = [
+    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
+
+
+def _chapters() -> list[str]:
+    toc = yaml.safe_load((book.REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
+    return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
+
+
+PAGES = [*(f"{name}.html" for name in _chapters()), "index.html", "search.html", "genindex.html"]
+
+LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8").partition("*/")[2].strip().rstrip(";")
+
+
+@dataclass
+class Seen:
+    """One page as the browser saw it."""
+
+    url: str
+    console: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+    look: dict[str, Any] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Headless Chromium without name look-ups; skips where there is none."""
+    if CHROMIUM is None:
+        pytest.skip("no Chromium on this machine (looked for chromium, chromium-browser, google-chrome, chrome)")
+    playwright = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install -e '.[test]'"
+    )
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        yield chromium
+        chromium.close()
+
+
+def visit(browser: Any, path: Path, viewport: dict[str, int] = DESK, scheme: str = "light") -> Seen:
+    """Open the page at ``path`` from disk, wait until it has settled, and note all that happened."""
+    page = browser.new_page(viewport=viewport, color_scheme=scheme)
+    seen = Seen(path.as_uri())
+    page.on("console", lambda message: seen.console.append(message.text) if message.type == "error" else None)
+    page.on("pageerror", lambda error: seen.console.append(str(error)))
+    page.on("request", lambda request: seen.requests.append(request.url))
+    page.on("requestfailed", lambda request: seen.failed.append(request.url))
+    page.goto(seen.url)
+    page.wait_for_load_state("load")
+    seen.look = page.evaluate(LOOK)
+    page.close()
+    return seen
+
+
+def faults(seen: Seen, root: Path) -> list[str]:
+    """Everything that is wrong with a page, in words; ``root`` is the folder of the book."""
+    look, out = seen.look, [f"console: {text}" for text in seen.console]
+    here = root.resolve().as_uri() + "/"
+    out += [f"asks for {url[:120]}" for url in seen.requests if not url.startswith((here, "data:", "blob:"))]
+    out += [f"cannot load {url[:120]}" for url in seen.failed]
+    out += [f"missing image {url[:120]}" for url in look["broken"]]
+    out += [f"image without alt text {url[:120]}" for url in look["unlabelled"]]
+    out += [f"math not typeset: {text}" for text in look["mathErrors"]]
+    if look["typeset"] != look["math"]:
+        out.append(f"{look['math'] - look['typeset']} of {look['math']} formulae not typeset")
+    if look["skipped"] or look["plots"] != len(look["figures"]):
+        out.append(f"{len(look['figures'])} figures, {look['plots']} plots")
+    if look["wide"] > 1:
+        out.append(f"the page is {look['wide']} px wider than the window")
+    for number, figure in enumerate(look["figures"], 1):
+        name = f"figure {number}"
+        if min(figure["size"]) < 100 or not figure["traces"] or not figure["ink"]:
+            out.append(f"{name} is not drawn: {figure}")
+        if figure["role"] != "img" or len(figure["alt"]) < 20:
+            out.append(f"{name} has no alt text to speak of: {figure['alt']!r}")
+        if not figure["rows"]:
+            out.append(f"{name} has no data table in its cell")
+        if not figure["records"]:
+            out.append(f"{name} has no link to a record in its cell")
+        out += [f"{name}: text is cut off: {text!r}" for text in figure["cut"]]
+    out += [f"dead link {url}" for url in look["links"] if dead(url, root)]
+    return out
+
+
+def dead(url: str, root: Path) -> bool:
+    """Whether a link inside the book leads nowhere: no such file, or no such place in it."""
+    parts = urlsplit(url)
+    if parts.scheme != "file":
+        return False
+    target = Path(unquote(parts.path))
+    if not target.is_file() or root.resolve() not in target.resolve().parents:
+        return True
+    text = target.read_text(encoding="utf-8", errors="replace") if target.suffix == ".html" else ""
+    return bool(parts.fragment) and f'id="{unquote(parts.fragment)}"' not in text
+
+
+@pytest.fixture(scope="module")
+def pages(browser: Any, committed_book: Path) -> dict[str, Seen]:
+    """Every page of the committed book, seen once."""
+    return {name: visit(browser, committed_book / name) for name in PAGES if (committed_book / name).is_file()}
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", PAGES)
+def test_page_is_whole_offline(name: str, pages: dict[str, Seen], committed_book: Path) -> None:
+    assert name in pages, f"{name} was not built"
+    assert faults(pages[name], committed_book) == []
+
+
+@pytest.mark.browser
+def test_every_built_page_is_looked_at(pages: dict[str, Seen], committed_book: Path) -> None:
+    built = {str(path.relative_to(committed_book)) for path in committed_book.rglob("*.html")}
+    assert {page for page in built if not page.startswith(("_static/", "_sources/"))} == set(PAGES)
+    assert all(pages[name].look["heading"] for name in PAGES if name.startswith(("notebooks/", "book/")))
+
+
+@pytest.mark.browser
+def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]) -> None:
+    for name in _chapters():
+        path = book.REPOSITORY / f"{name}.ipynb"
+        if not path.is_file():
+            continue
+        notebook = nbformat.read(path, as_version=4)
+        outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
+        stored = sum(book.PLOTLY_MIME in output.get("data", {}) for output in outputs)
+        assert len(pages[f"{name}.html"].look["figures"]) == stored, name
+    assert sum(len(seen.look["figures"]) for seen in pages.values()) > 0
+    assert sum(seen.look["math"] for seen in pages.values()) > 0
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith(("notebooks/", "book/"))])
+def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str, Seen], committed_book: Path) -> None:
+    dark = visit(browser, committed_book / name, PHONE, "dark")
+    assert faults(dark, committed_book) == []
+    for light, figure in zip(pages[name].look["figures"], dark.look["figures"], strict=True):
+        assert figure["size"][0] <= PHONE["width"]
+        assert _brightness(light["colour"]) < 128 < _brightness(figure["colour"])
+
+
+def _brightness(colour: str) -> float:
+    numbers = [float(part) for part in colour[colour.index("(") + 1 : -1].split(",")[:3]]
+    return sum(numbers) / 3
+
+
+@pytest.mark.browser
+def test_search_and_theme_switch_work_offline(browser: Any, committed_book: Path) -> None:
+    page = browser.new_page(viewport=DESK)
+    page.goto((committed_book / "search.html").as_uri() + "?q=measured")
+    page.wait_for_selector("#search-results li a", timeout=10_000)
+    with_figure = next(
+        path
+        for path in sorted((committed_book / "notebooks").glob("*.html"))
+        if "lab-figure" in path.read_text("utf-8")
+    )
+    page.goto(with_figure.as_uri())
+    page.evaluate(LOOK)
+    colour = "getComputedStyle(document.querySelector('.lab-plot svg text')).fill"
+    before = page.evaluate(colour)
+    page.evaluate("document.documentElement.dataset.theme = 'dark'")
+    page.wait_for_function(f"{colour} !== {json.dumps(before)}", timeout=10_000)
+    page.close()
+
+
+def test_plotly_is_loaded_only_where_there_is_a_figure(committed_book: Path) -> None:
+    for path in [*committed_book.glob("notebooks/*.html"), *committed_book.glob("book/*.html")]:
+        text = path.read_text(encoding="utf-8")
+        assert ("plotly.min.js" in text) == ("lab-figure" in text), path.name
+
+
+# A small book of its own, to see that a build says what is wrong and that the checks above can fail.
+
+FIGURE = {
+    "data": [{"type": "scatter", "mode": "lines+markers", "x": [1, 2, 3], "y": [3, 1, 2]}],
+    "layout": {"height": 300, "meta": {"alt": "A line that falls from 3 to 1 and rises to 2."}},
+}
+SOURCE = (
+    '<details><summary>Data</summary><table class="lab-table filterable">'
+    "<thead><tr><th>x</th><th>kind</th></tr></thead>"
+    "<tbody><tr><td>1</td><td>odd</td></tr><tr><td>2</td><td>even</td></tr><tr><td>3</td><td>odd</td></tr>"
+    '<tr><td>4</td><td>even</td></tr></tbody></table><a href="../records/toy/method.jsonl">record</a></details>'
+)
+
+
+def shown(*datas: dict[str, Any], count: int | None = 1) -> Any:
+    outputs = [new_output("display_data", data=data) for data in datas]
+    return new_code_cell("show()", execution_count=count, outputs=outputs)
+
+
+def write_notebook(path: Path, *cells: Any) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    metadata = {"language_info": {"name": "python", "pygments_lexer": "ipython3"}}
+    nbformat.write(new_notebook(cells=list(cells), metadata=metadata), path)
+
+
+CRASHED = new_code_cell(
+    "f()", execution_count=1, outputs=[new_output("error", ename="ZeroDivisionError", evalue="by 0")]
+)
+
+
+@pytest.fixture
+def toy(tmp_path: Path) -> Path:
+    """A repository with the real configuration and one small notebook."""
+    repository = tmp_path / "repository"
+    shutil.copytree(book.REPOSITORY / "book" / "static", repository / "book" / "static")
+    record = repository / "book" / "records" / "toy" / "method.jsonl"
+    record.parent.mkdir(parents=True)
+    record.write_text("{}\n")
+    shutil.copy(book.REPOSITORY / "_config.yml", repository)
+    (repository / "_toc.yml").write_text("format: jb-book\nroot: notebooks/00_toy\n")
+    good = shown({book.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE})
+    write_notebook(repository / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Toy\n\n$x^2$"), good)
+    return repository
+
+
+def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) -> None:
+    executed, mine = tmp_path / "executed", tmp_path / "records"
+    write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Measured here"))
+    (mine / "laptop").mkdir(parents=True)
+    (mine / "laptop" / "method.jsonl").write_text("{}\n")
+    (mine / "laptop" / ".parts").mkdir()
+    said: list[str] = []
+    index = book.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=said.append)
+    assert index == tmp_path / "out" / "html" / "index.html"
+    assert said == []
+    assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+    found = sorted(str(p.relative_to(index.parent)) for p in (index.parent / "records").rglob("*") if p.is_file())
+    assert found == ["records/laptop/method.jsonl", "records/toy/method.jsonl"]
+    assert not list((index.parent / "records").rglob(".*"))
+    assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        (None, "was not executed"),
+        ("{", "cannot be read"),
+        (CRASHED, "stopped at ZeroDivisionError: by 0"),
+        (shown(count=None), "was interrupted"),
+    ],
+)
+def test_a_failed_notebook_falls_back_to_the_committed_one(broken: Any, said: str, toy: Path, tmp_path: Path) -> None:
+    executed = tmp_path / "executed"
+    executed.mkdir()
+    if isinstance(broken, str):
+        (executed / "00_toy.ipynb").write_text(broken)
+    elif broken is not None:
+        write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Wrong"), broken)
+    heard: list[str] = []
+    index = book.build(executed, None, tmp_path / "out" / "html", repository=toy, say=heard.append)
+    assert len(heard) == 1
+    assert "00_toy.ipynb" in heard[0]
+    assert said in heard[0]
+    page = (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+    assert "Toy" in page
+    assert "Wrong" not in page
+
+
+@pytest.mark.parametrize(
+    ("cell", "reason"),
+    [
+        (new_markdown_cell("[gone](nowhere.md)"), "nowhere.md"),
+        (shown({book.PLOTLY_MIME: {"data": [], "layout": {}}}), "alt text"),
+        (new_markdown_cell("```{nosuchdirective}\n```"), "nosuchdirective"),
+    ],
+)
+def test_a_warning_fails_the_build_and_leaves_the_last_book(cell: Any, reason: str, toy: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out" / "html"
+    book.build(output=output, repository=toy, say=lambda line: None)
+    write_notebook(toy / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Broken"), cell)
+    heard: list[str] = []
+    with pytest.raises(book.BookError, match=r"jupyter-book failed(.|\n)*book\.log"):
+        book.build(output=output, repository=toy, say=heard.append)
+    assert any(reason in line for line in heard)
+    assert "Toy" in (output / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+
+
+def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
+    with pytest.raises(book.BookError, match="holds no book"):
+        book.build(repository=tmp_path, output=tmp_path / "html")
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.tex").write_text("years of work")
+    with pytest.raises(book.BookError, match="something else than a book"):
+        book.build(repository=toy, output=other)
+    assert (other / "thesis.tex").exists()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(book.BookError, match="cannot be written"):
+        book.build(repository=toy, output=tmp_path / "file" / "html")
+
+
+def test_plain_jupyter_book_builds_the_committed_book(toy: Path) -> None:
+    command = [str(Path(sys.executable).parent / "jupyter-book"), "build", "-n", "-W", "--keep-going", str(toy)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-2000:]
+    html = toy / "_build" / "html"
+    assert 'class="lab-figure"' in (html / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+    assert (html / "records" / "toy" / "method.jsonl").is_file()
+
+
+def test_figure_html_survives_hostile_content() -> None:
+    spec = {"data": [{"name": "</script><script>alert(1)</script>"}], "layout": {}}
+    text = book.figure_html(spec, 'says "<b>&')
+    assert text.count("<script") == text.count("</script>") == 1
+    inside = text.split('<script type="application/json">')[1].split("</script>")[0]
+    assert json.loads(inside) == spec
+    assert 'aria-label="says &quot;&lt;b&gt;&amp;"' in text
+
+
+@pytest.mark.browser
+def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> None:
+    index = book.build(output=tmp_path / "html", repository=toy)
+    page = browser.new_page(viewport=DESK)
+    page.goto((index.parent / "notebooks" / "00_toy.html").as_uri())
+    page.click("summary")
+    rows = "[...document.querySelectorAll('.filterable tbody tr')]"
+    visible = f"{rows}.filter(row => row.offsetHeight).map(row => row.cells[0].innerText)"
+    assert page.evaluate(visible) == ["1", "2", "3", "4"]
+    page.select_option(".lab-filter select", "odd")
+    assert page.evaluate(visible) == ["1", "3"]
+    page.fill(".lab-filter input", "3")
+    assert page.evaluate(visible) == ["3"]
+    assert page.inner_text(".lab-filter output") == "1 of 4 rows"
+    page.close()
+
+
+@pytest.mark.browser
+def test_the_checks_can_fail(browser: Any, toy: Path, tmp_path: Path) -> None:
+    root = book.build(output=tmp_path / "html", repository=toy).parent
+    page = root / "notebooks" / "00_toy.html"
+    whole = page.read_text(encoding="utf-8")
+    assert faults(visit(browser, page), root) == []
+    undrawn = '<figure class="lab-figure"><div class="lab-plot"></div><script>{"data":[]}</script></figure>'
+    planted = {
+        "missing image": ("</article>", '<img alt="" src="nowhere.png"></article>'),
+        "image without alt text": ("</article>", '<img src="../_static/nowhere.png"></article>'),
+        "asks for https://example.org": ("</article>", '<img alt="" src="https://example.org/a.png"></article>'),
+        "console: planted": ("</article>", "<script>console.error('planted')</script></article>"),
+        "console: Error: thrown": ("</article>", "<script>throw Error('thrown')</script></article>"),
+        "dead link": ("../records/toy/method.jsonl", "../records/toy/gone.jsonl"),
+        "dead link file": ("</article>", '<a href="#nowhere">x</a></article>'),
+        "no alt text": (FIGURE["layout"]["meta"]["alt"] + '" style', '" style'),
+        "no link to a record": ('<a href="../records/toy/method.jsonl">record</a>', ""),
+        "no data table": (whole[whole.index("<table") : whole.index("</table>") + 8], ""),
+        "formulae not typeset": ("mathjax/tex-mml-chtml.js", "mathjax/gone.js"),
+        "math not typeset": ("x^2", r"\frac{"),
+        "is not drawn": ("figures.js", "gone.js"),
+        "2 figures, 1 plots": ("</article>", undrawn + "</article>"),
+        "wider than the window": ("</article>", '<div style="width:3000px">x</div></article>'),
+        "text is cut off": ('"layout":{', '"layout":{"title":{"text":"' + "long title " * 40 + '"},'),
+    }
+    assert planted.keys() == {name for name, (old, _) in planted.items() if old in whole}
+    for name, (old, new) in planted.items():
+        page.write_text(whole.replace(old, new), encoding="utf-8")
+        assert any(name in fault for fault in faults(visit(browser, page), root)), name

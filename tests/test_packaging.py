@@ -1,0 +1,94 @@
+"""One set of versions: pyproject's ranges, the exact versions that were tried, and the conda environment agree."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def _pins(lines: list[str]) -> dict[str, str]:
+    found = [re.fullmatch(r"([\w.-]+)==([\w.!+]+)", line.strip()) for line in lines]
+    return {canonicalize_name(match[1]): match[2] for match in found if match}
+
+
+def _constraints() -> dict[str, str]:
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    pins = _pins(lines)
+    assert len(pins) == len([line for line in lines if line.strip() and not line.startswith("#")])
+    return pins
+
+
+def _direct() -> list[Requirement]:
+    extras = PROJECT["optional-dependencies"]
+    return [Requirement(text) for text in (*PROJECT["dependencies"], *extras["book"], *extras["test"])]
+
+
+def test_environment_yml_has_the_versions_of_constraints() -> None:
+    environment = yaml.safe_load((ROOT / "environment.yml").read_text(encoding="utf-8"))
+    (packages,) = [entry["pip"] for entry in environment["dependencies"] if isinstance(entry, dict)]
+    pins = _pins(packages)
+    assert len(pins) == len(packages)
+    constraints = _constraints()
+    assert pins == {name: constraints.get(name) for name in pins}
+    assert set(pins) == {canonicalize_name(requirement.name) for requirement in _direct()}
+    (python,) = [entry for entry in environment["dependencies"] if str(entry).startswith("python=")]
+    assert PROJECT["requires-python"] == ">=3.11,<3.14"
+    assert python in ("python=3.11", "python=3.12", "python=3.13")
+
+
+def test_every_constraint_lies_in_its_range() -> None:
+    constraints = _constraints()
+    for requirement in _direct():
+        version = constraints[canonicalize_name(requirement.name)]
+        assert requirement.specifier.contains(version), f"{requirement} against {version}"
+
+
+def test_the_renderer_and_the_command_are_registered() -> None:
+    (renderer,) = [e for e in entry_points(group="myst_nb.mime_renderers") if e.name == "hypatia_lab_plotly"]
+    assert renderer.load().__name__ == "PlotlyRenderer"
+    (command,) = [e for e in entry_points(group="console_scripts") if e.name == "hypatia-lab"]
+    assert command.value == "hypatia_lab.cli:main"
+
+
+def test_kernels_and_claims_are_package_data() -> None:
+    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
+        "package-data"
+    ]
+    suffixes = {p.suffix for p in (ROOT / "hypatia_lab").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
+    assert suffixes - {".py"} <= {pattern.removeprefix("*") for pattern in patterns["*"]}
+
+
+def test_the_package_imports_without_heavy_libraries() -> None:
+    program = "import sys, hypatia_lab; print(*{'torch', 'pandas', 'plotly', 'scipy', 'sphinx'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
+def test_no_file_is_over_two_megabytes() -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    sizes = {name: (ROOT / name).stat().st_size for name in files.stdout.splitlines() if (ROOT / name).is_file()}
+    assert sizes
+    assert {name: size for name, size in sizes.items() if size > 2_000_000} == {}
+
+
+def test_make_lists_what_it_can_do() -> None:
+    done = subprocess.run(["make"], cwd=ROOT, capture_output=True, text=True, check=True)
+    for target in ("make book", "make test", "make notebooks"):
+        assert target in done.stdout

@@ -1,0 +1,317 @@
+from __future__ import annotations
+
+import math
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hypatia_lab import records, results, tables
+
+ORIGINS = {
+    "eager": "peer",
+    "naive": "seed",
+    "cublas_relu": "seed",
+    "aten": "seed",
+    "epilogue": "peer",
+    "compile": "peer",
+}
+FACTS = {"name": "Card", "cores": 2, "memory_gib": 15.6, "cache_bytes": 50 * 2**20, "versions": {"torch": "2.13.0"}}
+
+
+def work(operation: str, shape: tuple[int, ...], itemsize: int = 4) -> tuple[int, int]:
+    """FLOPs and compulsory bytes of the synthetic cells."""
+    if operation == "copy":
+        return 0, 2 * shape[0] * itemsize
+    m, k, n = shape
+    return 2 * m * k * n, (m * k + k * n + m * n) * itemsize
+
+
+def cell(
+    operation: str, shape: tuple[int, ...], variant: str, medians: list[float | None], **more: Any
+) -> dict[str, Any]:
+    """One valid cell; its medians (µs, one a process) are given, the rest is filled in."""
+    flops, traffic = work(operation, shape)
+    filled: dict[str, Any] = {
+        "kind": "cell",
+        "operation": operation,
+        "shape": list(shape),
+        "dtype": "float32",
+        "math": "ieee",
+        "direction": "forward",
+        "seed": 0,
+        "clock": "hot",
+        "variant": variant,
+        "origin": ORIGINS.get(variant.removesuffix("@again"), "own"),
+        "baseline": "eager",
+        "status": "ok",
+        "reason": "",
+        "error": 3.1e-7,
+        "max_error": 1.3e-4,
+        "flops": flops,
+        "traffic": traffic,
+        "medians_us": medians,
+        "samples_us": [m for m in medians if m is not None],
+        "calls": 10,
+        "outliers": {"mild": 0, "severe": 0, "of": len(medians)},
+        "sm_mhz": [],
+        "power_w": [],
+        "throttled": False,
+    }
+    return filled | more
+
+
+def run(machine: str, experiment: str, processes: int, **more: Any) -> dict[str, Any]:
+    """A valid run line."""
+    filled = {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": machine,
+        "experiment": experiment,
+        "preset": "seed",
+        "device": "cuda",
+        "started": "2025-11-20T10:00:00Z",
+        "commit": "0123456789abcdef",
+        "dirty": False,
+        "processes": processes,
+        "facts": FACTS,
+    }
+    return filled | more
+
+
+def around(center: float, spread: float, processes: int, draw: random.Random) -> list[float | None]:
+    """Per-process medians (µs) scattered about ``center`` with a relative spread."""
+    return [center * math.exp(draw.gauss(0, spread)) for _ in range(processes)]
+
+
+@pytest.fixture
+def three() -> tuple[float, float, float]:
+    return 1.0, 0.98, 1.03
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> list[dict[str, Any]]:
+    """Two machines: naive is 27 times slower on one and 9 on the other; aten is equal; compile is skipped on one."""
+    draw = random.Random(1)
+    shape = (1024, 784, 2048)
+    for machine, slower in (("h200", 27.0), ("epyc-2c", 9.0)):
+        cells = [
+            cell("linear_relu", shape, "eager", around(100, 0.001, 8, draw)),
+            cell("linear_relu", shape, "naive", around(100 * slower, 0.01, 8, draw)),
+            cell("linear_relu", shape, "aten", around(100, 0.001, 8, draw)),
+        ]
+        lost = {"status": "skipped", "reason": "no compiler", "error": None, "max_error": None}
+        cells.append(cell("linear_relu", shape, "compile", [], **lost))
+        records.write(tmp_path, run(machine, "naive_vs_cublas", 8), cells)
+    records.write(
+        tmp_path,
+        run("h200", "ceilings", 2),
+        [
+            cell("matmul", (4096, 4096, 4096), "eager", [3000.0, 3000.0]),
+            cell("copy", (2**26,), "eager", [150.0, 150.0]),
+        ],
+    )
+    return results.rows(records.load(tmp_path))
+
+
+CLAIM = {
+    "id": "S001-01",
+    "seed": "S001",
+    "section": "Problem",
+    "claim": "naive is 7.67 times slower than eager",
+    "claimed": 7.67,
+    "unit": "×",
+    "workload": "linear_relu/1024x784x2048/float32/ieee/forward",
+    "machine": "h200",
+    "measured": 27.1234,
+    "low": 26.9,
+    "high": 27.3,
+    "bound": None,
+    "verdict": "refuted",
+    "reason": "interval outside the band",
+}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(12345.678, "12346"), (54.14, "54.1"), (9.996, "10.0"), (0.0001234, "0.000123"), (3.1e-7, "3.10e-07"), (8, "8"), (None, "–"), (math.nan, "–"), (0.0, "0"), (-2.5, "-2.50")],
+)  # fmt: skip
+def test_a_number_has_three_significant_digits(value: float | None, text: str) -> None:
+    assert tables.number(value) == text.replace("12346", "12300")
+
+
+@pytest.mark.parametrize(
+    ("triple", "text"),
+    [
+        ((54.1234, 53.9, 54.3), "54.1× [53.9, 54.3]"),
+        ((1.00071, 1.00021, 1.00112), "1.0007× [1.0002, 1.0011]"),
+        ((1.05, 0.98, 1.12), "1.05× [0.98, 1.12]"),
+        ((27.1, math.nan, math.nan), "27.1× (no interval)"),
+        ((math.nan, math.nan, math.nan), "–"),
+        ((1.0, 1.0, 1.0), "1.00× [1.00, 1.00]"),
+    ],
+)
+def test_an_interval_shows_the_digits_it_earns(triple: tuple[float, float, float], text: str) -> None:
+    assert tables.interval(*triple) == text
+
+
+def test_units() -> None:
+    assert tables.interval(12.3, 12.1, 12.5, "µs") == "12.3 µs [12.1, 12.5]"
+    assert [tables.duration(us) for us in (0.95, 4.123, 1100, 2.1e6, math.nan)] == [
+        "950 ns",
+        "4.12 µs",
+        "1.10 ms",
+        "2.10 s",
+        "–",
+    ]
+    assert tables.duration(999.9) == "1.00 ms"
+    assert tables.scaled(51.2e12, "FLOP/s") == "51.2 TFLOP/s"
+    assert tables.scaled(None, "B/s") == "–"
+
+
+@pytest.mark.parametrize(
+    ("triple", "word"),
+    [
+        ((1.0, 0.985, 1.015), "equal"),
+        ((1.005, 1.003, 1.007), "equal"),
+        ((1.2, 1.1, 1.3), "faster"),
+        ((0.5, 0.4, 0.6), "slower"),
+        ((1.0, 0.9, 1.1), "undecided"),
+        ((2.0, math.nan, math.nan), "undecided"),
+        ((math.nan, math.nan, math.nan), "–"),
+    ],
+)
+def test_reading_follows_the_interval(triple: tuple[float, float, float], word: str) -> None:
+    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"processes": 8}
+    assert tables.reading(row) == word
+
+
+def test_results_table_holds_every_row_and_invents_no_number(rows: list[dict[str, Any]]) -> None:
+    table = tables.results_table(rows)
+    assert len(table) == len(rows)
+    skipped = table[table["variant"] == "compile"].iloc[0]
+    assert (skipped["time"], skipped["ratio"], skipped["status"]) == ("–", "–", "skipped: no compiler")
+    naive = table[(table["variant"] == "naive") & (table["machine"] == "h200")].iloc[0]
+    assert naive["workload"] == "linear_relu 1024×784×2048 float32/ieee"
+    assert naive["time"].startswith("27")
+    assert naive["ratio"].startswith("0.037")
+    with pytest.raises(tables.TableError, match="no rows"):
+        tables.results_table([])
+
+
+def test_the_limit_is_unknown_without_ceilings(rows: list[dict[str, Any]]) -> None:
+    table = tables.results_table(rows)
+    eager = table[(table["variant"] == "eager") & table["workload"].str.startswith("linear_relu")].set_index("machine")
+    assert eager.loc["epyc-2c", "of limit"] == "–"
+    assert eager.loc["h200", "of limit"] not in ("–", "0%")
+
+
+def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
+    table = tables.claims_table(
+        [CLAIM, CLAIM | {"id": "S001-02", "claimed": "50–200×", "measured": None, "verdict": "not_testable"}]
+    )
+    assert table.loc[0, "claimed"] == "7.67×"
+    assert table.loc[0, "measured"] == "27.1× [26.9, 27.3]"
+    assert table.loc[0, "verdict"] == "✗ refuted"
+    assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == ["50–200×", "–", "–", "○ not testable"]
+    with pytest.raises(tables.TableError, match="no claims"):
+        tables.claims_table([])
+    with pytest.raises(KeyError, match="maybe"):
+        tables.claims_table([CLAIM | {"verdict": "maybe"}])
+
+
+def test_verdicts_are_counted_by_machine_and_seed() -> None:
+    ledger = [
+        CLAIM,
+        CLAIM,
+        CLAIM | {"verdict": "confirmed"},
+        CLAIM | {"machine": "epyc-2c"},
+        CLAIM | {"seed": "S004", "machine": ""},
+    ]
+    table = tables.verdict_counts(ledger)
+    assert list(table.columns) == ["machine", "seed", "✓ confirmed", "✗ refuted", "all"]
+    assert {tuple(line) for line in table.itertuples(index=False, name=None)} == {
+        ("epyc-2c", "S001", 0, 1, 1),
+        ("h200", "S001", 1, 2, 3),
+        ("–", "S004", 0, 1, 1),
+    }
+    with pytest.raises(tables.TableError, match="no claims"):
+        tables.verdict_counts([])
+
+
+def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+    table = tables.machines_table(records.load(tmp_path)).set_index("fact")
+    assert table.loc["device", "h200"] == "Card"
+    assert table.loc["last-level cache", "h200"] == "50.0 MiB"
+    rate = 2 * 4096**3 / 3000e-6
+    assert table.loc["best matmul float32/ieee, hot clock", "h200"] == tables.scaled(rate, "FLOP/s")
+    assert table.loc["best matmul float32/ieee, hot clock", "epyc-2c"] == "unknown"
+    assert table.loc["experiments", "h200"] == "ceilings (seed, 2 processes); naive_vs_cublas (seed, 8 processes)"
+    assert list(table.index)[0] == "device"
+    with pytest.raises(tables.TableError, match="no records"):
+        tables.machines_table([])
+
+
+def test_machines_table_shows_facts_that_disagree(tmp_path: Path) -> None:
+    shape = (64, 64, 64)
+    for experiment, torch in (("one", "2.13.0"), ("two", "2.12.0")):
+        facts = FACTS | {"versions": {"torch": torch}}
+        records.write(
+            tmp_path,
+            run("m", experiment, 1, facts=facts, dirty=experiment == "two"),
+            [cell("matmul", shape, "eager", [1.0])],
+        )
+    table = tables.machines_table(records.load(tmp_path)).set_index("fact")
+    assert table.loc["torch", "m"] == "2.12.0; 2.13.0"
+    assert table.loc["commit", "m"] == "0123456789; 0123456789 (with local changes)"
+
+
+def test_compare_tells_what_differs(rows: list[dict[str, Any]]) -> None:
+    table = tables.compare_table(rows, "h200", "epyc-2c").set_index("variant")
+    assert list(table.index) == ["naive", "aten"]
+    assert table.loc["naive", "differ"] == "yes"
+    assert table.loc["aten", "differ"] == "no"
+    assert table.loc["naive", "h200"].startswith("0.037")
+    assert table.loc["naive", "epyc-2c"].startswith("0.11")
+
+
+def test_compare_without_intervals_decides_nothing(rows: list[dict[str, Any]]) -> None:
+    bare = [row | {"ratio_low": math.nan, "ratio_high": math.nan} for row in rows]
+    assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"–"}
+
+
+def test_compare_names_what_is_missing(rows: list[dict[str, Any]]) -> None:
+    with pytest.raises(tables.TableError, match=r"'b200'.*epyc-2c, h200"):
+        tables.compare_table(rows, "h200", "b200")
+    with pytest.raises(tables.TableError, match="itself"):
+        tables.compare_table(rows, "h200", "h200")
+    apart = [r for r in rows if (r["machine"] == "h200") == (r["variant"] == "naive")]
+    with pytest.raises(tables.TableError, match="share no measured ratio"):
+        tables.compare_table(apart, "h200", "epyc-2c")
+
+
+def test_html_is_accessible_safe_and_always_the_same(rows: list[dict[str, Any]]) -> None:
+    table = tables.results_table(rows)
+    table.loc[0, "status"] = "<script>alert(1)</script>"
+    text = tables.html(table, caption="A & B")
+    assert text == tables.html(table, caption="A & B")
+    assert text.count('scope="col"') == len(table.columns)
+    assert text.count('scope="row"') == len(table)
+    assert "<script>" not in text
+    assert "<caption>A &amp; B</caption>" in text
+    assert '<th scope="col" style="text-align:right">time</th>' in text
+    assert '<th scope="col">variant</th>' in text
+    assert "filterable" not in text
+    assert 'class="lab-table filterable"' in tables.html(table, filterable=True)
+
+
+def test_show_gives_html_and_plain_text(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    import IPython.display
+
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
+    tables.show(tables.claims_table([CLAIM]), filterable=True)
+    assert set(shown[0]) == {"text/html", "text/plain"}
+    assert "27.1× [26.9, 27.3]" in shown[0]["text/html"]
+    assert "27.1× [26.9, 27.3]" in shown[0]["text/plain"]
