@@ -6,6 +6,7 @@ import datetime
 import hashlib
 import json
 import math
+import random
 import subprocess
 import sys
 import traceback
@@ -50,7 +51,10 @@ class _Session:
             problem = check.Problem(workload, self.device)
             ready: dict[str, variants.Run] = {}
             found: dict[str, check.Check] = {}
-            for name in group.variants:
+            # Built in another order in each process: what the first one gains must not always be the same one's.
+            order = list(group.variants)
+            random.Random(1000 * self.number + index).shuffle(order)
+            for name in order:
                 self.emit("begin", what=[index, name])
                 status, reason = self._prepare(index, workload, name, problem, ready, found)
                 if status != "ok":
@@ -88,7 +92,8 @@ class _Session:
 
                 torch.cuda.synchronize()  # a device left in error ends this process here, with this variant named
             return "crashed", f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
-        self.rates[pace] = workload.flops / seconds
+        if seconds > 1e-3:  # a shorter call is mostly overhead, and says nothing of a large one
+            self.rates[pace] = workload.flops / seconds
         if seconds > LONGEST_CALL_S:
             return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"
         ready[name] = run
@@ -99,7 +104,9 @@ class _Session:
         for word in group.clocks:
             self.emit("begin", what=[index, next(iter(ready), "")])
             measured = (
-                clock.measure(ready, word, self.device, budget_s=group.budget_s, seed=self.number, probe=self.probe)
+                clock.measure(
+                    ready, word, self.device, budget_s=group.budget_s, seed=1000 * self.number + index, probe=self.probe
+                )
                 if ready
                 else {}
             )
@@ -281,7 +288,9 @@ def measure(
     best = {}
     if experiment != "ceilings":
         best = results.ceilings([records.load_file(target.parent / "ceilings.jsonl")])
-    cells = [_cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(per_process)]
+    cells = [
+        _cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(groups, per_process)
+    ]
     records.write(root, run, cells, overwrite=overwrite)
     parts.clear()
     return records.load_file(target)
@@ -331,9 +340,16 @@ def _one_process(
     return rows
 
 
-def _keys(per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:
-    keys = {(row["group"], row["variant"], row["clock"]): None for rows in per_process for row in rows}
-    return sorted(keys, key=lambda key: key[0])
+def _keys(groups: list[Group], per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:
+    """(group, variant, clock) of every cell that some process reported, in the order of the plan."""
+    seen = {(row["group"], row["variant"], row["clock"]) for rows in per_process for row in rows}
+    planned = [
+        (index, name, word)
+        for index, group in enumerate(groups)
+        for word in group.clocks or ("none",)
+        for name in group.variants
+    ]
+    return [key for key in planned if key in seen]
 
 
 def _cell(

@@ -50,11 +50,6 @@ def _dtypes(device: str) -> list[tuple[str, str]]:
     return [found[0], ("float32", "tf32"), found[1]] if device == "cuda" else found
 
 
-def _with_control(operation: str) -> tuple[str, ...]:
-    names = tuple(variants(operation))
-    return (names[0], names[0] + AGAIN, *names[1:])
-
-
 def _ceilings(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "cold") if gpu else ("hot", "cold")
@@ -96,46 +91,56 @@ def _agreement(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> l
     ]
 
 
+def _linear_relu_sizes(preset: str, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    if shapes:
+        return list(shapes)
+    sweep = [(64, 784, 256), (256, 1024, 1024), (512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096)]
+    return {"quick": [SMALL, MEDIUM], "seed": [SMALL, MEDIUM, LARGE], "full": [SMALL, MEDIUM, LARGE, *sweep]}[preset]
+
+
+def _linear_relu(
+    names: tuple[str, ...], preset: str, device: str, shapes: Sequence[tuple[int, ...]]
+) -> list[tuple[Group, bool]]:
+    """Groups over sizes and dtypes, each with whether it is timed; float16 and float64 are only checked."""
+    gpu = device == "cuda"
+    clocks = ("graph", "cold", "wall") if gpu else ("hot", "cold")
+    sizes = _linear_relu_sizes(preset, shapes)
+    groups = []
+    for shape in sizes:
+        # On a CPU a large product takes seconds: one clock, one dtype.
+        slow = not gpu and shape[0] * shape[1] * shape[2] > 2**33
+        for dtype, math in _dtypes(device)[: 1 if slow else None]:
+            groups.append(
+                (Group(Workload("linear_relu", shape, dtype, math), names, clocks[: 1 if slow else None], 0.4), True)
+            )
+    for shape in shapes or [SMALL]:
+        for dtype in ("float16", "float64"):
+            groups.append((Group(Workload("linear_relu", shape, dtype), names, (), 0.0), False))
+    return groups
+
+
 def _naive(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
-    clocks = ("graph", "cold", "wall") if device == "cuda" else ("hot", "cold")
-    sizes = shapes or ([SMALL, MEDIUM] if preset == "quick" else [SMALL, MEDIUM, LARGE])
-    if preset == "full" and not shapes:
-        sizes = [*sizes, (64, 784, 256), (256, 1024, 1024), (512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096)]
-    names = ("eager", "eager" + AGAIN, "naive")
-    timed = [Group(Workload("linear_relu", s, d, m), names, clocks, 0.4) for s in sizes for d, m in _dtypes(device)]
-    checked = [
-        Group(Workload("linear_relu", s, d), names, (), 0.0)
-        for s in (sizes if shapes else [SMALL])
-        for d in ("float16", "float64")
-    ]
-    return timed + checked
+    return [group for group, _ in _linear_relu(("eager", "eager" + AGAIN, "naive"), preset, device, shapes)]
 
 
 def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
     gpu = device == "cuda"
-    clocks = ("graph", "cold", "wall") if gpu else ("hot", "cold")
-    sizes = shapes or ([SMALL, MEDIUM] if preset == "quick" else [SMALL, MEDIUM, LARGE])
-    names = tuple(
-        name
-        for name in _with_control("linear_relu")
-        # One thread per output has an experiment of its own; tuning takes a minute a shape on two cores.
-        if name != "naive" and (gpu or preset != "quick" or name != "compile_max_autotune")
-    )
+    # One thread per output has an experiment of its own; tuning takes a minute a shape on two cores.
+    left_out = {"naive"} if gpu or preset != "quick" else {"naive", "compile_max_autotune"}
+    names = ("eager", "eager" + AGAIN, *(n for n in variants("linear_relu") if n != "eager" and n not in left_out))
     groups = []
-    for shape in sizes:
-        for dtype, math in _dtypes(device):
-            groups.append(Group(Workload("linear_relu", shape, dtype, math), names, clocks, 0.4))
-            # The wall clock, less the graph's, shows what launching costs with and without the ReLU.
-            alone = ("graph", "wall") if gpu else ("hot",)
-            groups.append(Group(Workload("linear", shape, dtype, math), ("eager",), alone, 0.3))
-            if math == "ieee":
-                groups.append(Group(Workload("relu", (shape[0], shape[2]), dtype), ("eager",), clocks[:1], 0.3))
-    checked = [
-        Group(Workload("linear_relu", s, d), names, (), 0.0)
-        for s in (sizes if shapes else [SMALL])
-        for d in ("float16", "float64")
-    ]
-    return groups + checked
+    for group, timed in _linear_relu(names, preset, device, shapes):
+        groups.append(group)
+        if not timed:
+            continue
+        work = group.workload
+        # The wall clock, less the graph's, shows what launching costs with and without the ReLU.
+        alone = ("graph", "wall") if gpu else ("hot",)
+        groups.append(Group(Workload("linear", work.shape, work.dtype, work.math), ("eager",), alone, 0.3))
+        if work.math == "ieee":
+            out = (work.shape[0], work.shape[2])
+            groups.append(Group(Workload("relu", out, work.dtype), ("eager",), alone[:1], 0.3))
+    return groups
 
 
 EXPERIMENTS = {

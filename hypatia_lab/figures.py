@@ -110,7 +110,9 @@ _PRECISIONS = {
 def _measured(rows: Sequence[dict[str, Any]], figure: str, key: str, what: str) -> list[dict[str, Any]]:
     """The rows that have ``key``, smallest workload first. Raises :class:`FigureError` when none has."""
     if not rows:
-        raise FigureError(f"{figure}: no rows were given; the records hold nothing that passes the caller's filter")
+        raise FigureError(
+            f"{figure}: no rows to draw; the records hold none of what was asked for, or only baselines and A/A pairs"
+        )
     kept = [row for row in rows if not absent(row[key])]
     if not kept:
         seen = "; ".join(
@@ -121,7 +123,10 @@ def _measured(rows: Sequence[dict[str, Any]], figure: str, key: str, what: str) 
 
 
 def _ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(rows, key=lambda r: (r["flops"], r["workload"], style(r["variant"], r["origin"]).place))
+    return sorted(
+        rows,
+        key=lambda r: (r["flops"], r["workload"], r["machine"], r["clock"], style(r["variant"], r["origin"]).place),
+    )
 
 
 def _where(row: dict[str, Any], field: str) -> str:
@@ -159,14 +164,15 @@ def _range(values: Sequence[float], text: Callable[[float], str]) -> str:
 def _head(title: str, under: Sequence[str]) -> dict[str, Any]:
     """Layout of a title and the line under it, broken so that both fit 360 px; plotly breaks no lines itself."""
     lines = textwrap.wrap(title, 38)
-    small = textwrap.wrap("\u00a0· ".join(u.replace(" ", "\u00a0") for u in under if u), 57)
+    small = textwrap.wrap("\u00a0· ".join(u.replace(" ", "\u00a0") for u in under if u), 61)
     text = "<br>".join(
         [f"<b>{line}</b>" for line in lines] + [f'<span style="font-size:11px">{s}</span>' for s in small]
     )
+    # The right margin holds half a tick label: plotly hides a label that would leave the figure.
     place = {"x": 0, "xref": "container", "xanchor": "left", "y": 1, "yref": "container", "yanchor": "top"}
     return {
         "title": {"text": text, "font": {"size": 14}, "pad": {"l": 8, "t": 20}} | place,
-        "margin": {"t": 26 + 18 * (len(lines) + len(small)), "r": 14, "b": 50, "l": 60},
+        "margin": {"t": 26 + 18 * (len(lines) + len(small)), "r": 26, "b": 50, "l": 60},
     }
 
 
@@ -179,7 +185,7 @@ def _figure(data: Sequence[dict[str, Any]], layout: dict[str, Any], alt: str) ->
 
 def _with_legend(layout: dict[str, Any], entries: Sequence[str]) -> dict[str, Any]:
     """``layout`` (whose height is that of the panels) with a legend below them, with room for it at 360 px of width."""
-    columns = max(1, 340 // (44 + 7 * max(map(len, entries))))  # plotly gives every entry the widest one's width
+    columns = max(1, int(300 / (40 + 7.5 * max(map(len, entries)))))  # plotly gives every entry the widest one's width
     room = 19 * math.ceil(len(entries) / columns) + 8
     margin = layout["margin"] | {"b": layout["margin"]["b"] + room}
     height = layout["height"] + margin["t"] + margin["b"]
@@ -203,7 +209,7 @@ def _bars(triples: Sequence[Triple], colour: str) -> dict[str, Any]:
 
 
 def _log_axis(values: Sequence[float], title: str, text: Callable[[float], str], pad: float = 1.15) -> dict[str, Any]:
-    """A log axis over ``values`` whose title says so, with at most seven labelled ticks."""
+    """A log axis over ``values`` whose title says so, with a handful of labelled ticks."""
     low, high = min(values) / pad, max(values) * pad
     if high / low < 4:  # room for at least two ticks
         middle = math.sqrt(low * high)
@@ -335,7 +341,7 @@ def _band(axis: str = "x", yref: str = "paper") -> dict[str, Any]:
 def _ratio_axis(rows: Sequence[dict[str, Any]], title: str) -> dict[str, Any]:
     """An axis over the rows' ratio intervals that holds 1 and the ±2% band: linear, or log where they span over 4×."""
     ends = [x for r in rows for x in tables.ratio_of(r) if not absent(x)]
-    low, high = min([*ends, 1 - 2 * intervals.EQUIVALENCE]), max([*ends, 1 + 2 * intervals.EQUIVALENCE])
+    low, high = min([*ends, 1 - 1.5 * intervals.EQUIVALENCE]), max([*ends, 1 + 1.5 * intervals.EQUIVALENCE])
     if high > 4 * low:
         return _log_axis([low, high], title, _plain)
     pad = 0.05 * (high - low)
@@ -377,9 +383,9 @@ def _forest(
         heading = {"text": f"<b>{name}</b>", "xref": "paper", "x": 0, "xanchor": "left", "xshift": 8 - left, "y": y}
         notes.append(small | heading)
         for index in members:
-            y += 1
+            y = round(y + 1, 1)
             places[index] = y
-        span = [places[members[0]] - 0.5, places[members[-1]] + 0.5]
+        span = [round(places[members[0]] - 0.5, 1), round(places[members[-1]] + 0.5, 1)]
         spans += [*span, None]
         limit = significant(rows[members[0]]["limit_us"])
         if limits and not absent(limit):
@@ -388,11 +394,11 @@ def _forest(
     bottom = round(y - 0.7, 1)
     for x, dash, label in lines:
         data.append(_rule([None if at is None else x for at in spans], spans, dash, label))  # not across the headings
-        notes += (
-            [small | {"text": label, "x": _place(axis, x), "y": 1, "yref": "paper", "yanchor": "bottom"}]
-            if label
-            else []
-        )
+        if label:
+            at, (low, high) = _place(axis, x), axis["range"]
+            side = "right" if at > low + 0.75 * (high - low) else "center"
+            place = {"x": at, "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
+            notes.append(small | {"text": label} | place)
     for variant, name in _looks(rows).items():
         own = [i for i, r in enumerate(rows) if r["variant"] == variant and not absent(triples[i][0])]
         if own:
@@ -408,7 +414,7 @@ def _forest(
         "xaxis": axis,
         "yaxis": {
             "range": [bottom, -0.7],
-            "tickvals": list(places.values()),
+            "tickvals": [places[i] for i in range(len(rows))],
             "ticktext": [_wrapped(r["variant"]) for r in rows],
             "showgrid": False,
         },
@@ -666,7 +672,7 @@ def roofline(
             notes[-1]["text"] += f", {precision}"
             continue
         labelled = rate
-        note = {"text": said, "x": round(math.log10(right), 3), "xanchor": "right", "yanchor": "bottom"}
+        note = {"text": said, "x": round(math.log10(right), 3), "xanchor": "right", "yanchor": "bottom", "yshift": 2}
         notes.append(note | {"y": round(math.log10(rate), 3), "showarrow": False, "font": {"size": 11}})
     looks = _looks(kept)
     for variant, name in looks.items():
@@ -731,7 +737,7 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
         own = [i for i, found in enumerate(holds) if found == wanted]
         ratios = [tables.ratio_of(pairs[i]) for i in own]
         said = [f"{tables.workload_text(pairs[i])}<br>{tables.interval(*t)}" for i, t in zip(own, ratios, strict=True)]
-        data.append(_points(look, ratios, own, said, size=6 if wanted else 9, name=name, showlegend=True))
+        data.append(_points(look, ratios, own, said, size=6 if wanted else 7, name=name, showlegend=True))
     rate, p = tables.number(100 * summary["rate"]), tables.number(summary["p"])
     claim = f"{summary['differences']} of {summary['pairs']} A/A pairs differ falsely: {rate}%, expected 5% (p = {p})"
     half, most = (tables.number(100 * summary[k]) for k in ("detectable", "detectable_90"))
@@ -753,7 +759,8 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
 def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]:
     """The sweep behind the ceilings of one machine and clock: matrix rate and copy bandwidth over size (log axes).
 
-    ``rows`` of the ``ceilings`` experiment. The matrix extent is (m·k·n) to the power of 1/3, the copy's size its bytes moved.
+    ``rows`` of the ``ceilings`` experiment; a ceiling is the best process, as in :func:`hypatia_lab.results.ceilings`.
+    A product's extent is the cube root of m·k·n, a copy's the bytes it moves.
     Raises :class:`FigureError` when nothing was timed or when rows hold several machines or clocks.
     """
     rows = _ordered([r for r in _singles(rows) if r["operation"] in ("matmul", "copy")])
@@ -775,7 +782,7 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     for (panel, name), own in curves.items():
         work, unit, extent = _SWEPT[panel]
         rates = [tables.rate_of(r, work) for r in own]
-        best[name] = max(t[0] for t in rates)
+        best[name] = max(r[work] * 1e6 / us for r in own for us in r["medians_us"] if us is not None)
         seen[panel][0].extend(map(extent, own))
         seen[panel][1].extend(x for t in rates for x in t if not absent(x))
         colour, symbol, dash = _PRECISIONS.get(name, (GREY, "x", "dot"))
@@ -784,17 +791,17 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
             "along": "y",
             "size": 8,
             "mode": "lines+markers",
-            "name": f"{name}, best {tables.scaled(best[name], unit)}",
+            "name": f"{name}, ceiling {tables.scaled(best[name], unit)}",
         }
         shown |= {"line": {"color": colour, "dash": dash, "width": 2}} | ({} if panel == panels[0] else _SECOND)
-        sizes = [significant(extent(r)) for r in own]
+        sizes = [round(extent(r), 1) for r in own]
         data.append(_points(Style(colour, symbol, 0), rates, sizes, said, **shown))
     peaks = {n: tables.scaled(rate, "B/s" if n == "copy" else "FLOP/s") for n, rate in best.items()}
     fastest = max((n for n in best if n != "copy"), key=lambda n: best[n], default="")
     multiplied = [f"multiplies at up to {peaks[fastest]} ({fastest})"] if fastest else []
     claim = f"{machine} {_list(multiplied + [f'copies at {peaks[n]}' for n in best if n == 'copy'])}"
     points = "; ".join(f"{name} {rate}" for name, rate in peaks.items())
-    head = _head(title or claim, [f"{clock} clock", "bars: 95% intervals"])
+    head = _head(title or claim, [f"{clock} clock", "bars: 95% intervals", "ceiling: best process"])
     tall = 200 * len(panels) + 70 * (len(panels) - 1)
     layout = head | {"height": tall}
     for panel in panels:
@@ -813,7 +820,9 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
         [tables.scaled(tables.rate_of(r, _SWEPT[r["operation"]][0])[0], _SWEPT[r["operation"]][1]) for r in kept],
     )
     layout = _with_legend(layout, [trace["name"] for trace in data])
-    return _figure(data, layout, f"Rate over size, log axes, on {machine} by the {clock} clock. Best: {points}."), table
+    return _figure(
+        data, layout, f"Rate over size, log axes, on {machine} by the {clock} clock. Ceilings (best process): {points}."
+    ), table
 
 
 _SECOND = {"xaxis": "x2", "yaxis": "y2"}

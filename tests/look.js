@@ -7,8 +7,8 @@ async () => {
     return box ? [box.width, box.height] : [0, 0];
   };
 
-  const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg .plot"));
-  for (let tries = 0; tries < 100 && !drawn(); tries++) await pause(50);
+  const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg .trace"));
+  for (let tries = 0; tries < 60 && !drawn(); tries++) await pause(50);
   if (window.MathJax?.startup?.promise) await MathJax.startup.promise;
   await document.fonts.ready;
   await pause(50);
@@ -20,13 +20,18 @@ async () => {
       inner.top < outer.top - 2 ||
       inner.bottom > outer.bottom + 2);
 
+  const inked = (shape) => shape.getBBox().width + shape.getBBox().height > 0;
+  const hasPoints = ({ x, y }) =>
+    [x, y].every((values) => values === undefined || !Array.isArray(values) || values.some((value) => value !== null));
+
   const figures = all(".lab-figure").map((figure) => {
     const plot = figure.querySelector(".lab-plot");
     const cell = figure.closest(".cell");
     const texts = all("svg text", plot);
+    const { data } = JSON.parse(figure.querySelector("script").textContent);
     return {
-      traces: JSON.parse(figure.querySelector("script").textContent).data.length,
-      ink: all(".plot path", plot).filter((path) => path.getBBox().width + path.getBBox().height > 0).length,
+      traces: data.filter((trace) => (trace.visible ?? true) === true && hasPoints(trace)).length,
+      drawn: all(".main-svg .trace", plot).filter((trace) => all("path, rect, image, text", trace).some(inked)).length,
       size: size(plot.querySelector("svg.main-svg")),
       role: plot.getAttribute("role"),
       alt: (plot.getAttribute("aria-label") ?? "").trim(),

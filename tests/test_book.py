@@ -38,7 +38,7 @@ def _chapters() -> list[str]:
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
-PAGES = [*(f"{name}.html" for name in _chapters()), "index.html", "search.html", "genindex.html"]
+PAGES = [*(f"{name}.html" for name in _chapters()), "search.html", "genindex.html"]
 
 LOOK = (Path(__file__).parent / "look.js").read_text(encoding="utf-8").partition("*/")[2].strip().rstrip(";")
 
@@ -100,8 +100,8 @@ def faults(seen: Seen, root: Path) -> list[str]:
         out.append(f"the page is {look['wide']} px wider than the window")
     for number, figure in enumerate(look["figures"], 1):
         name = f"figure {number}"
-        if min(figure["size"]) < 100 or not figure["traces"] or not figure["ink"]:
-            out.append(f"{name} is not drawn: {figure}")
+        if min(figure["size"]) < 100 or not 0 < figure["traces"] <= figure["drawn"]:
+            out.append(f"{name} is not drawn: {figure['drawn']} of {figure['traces']} traces, {figure['size']} px")
         if figure["role"] != "img" or len(figure["alt"]) < 20:
             out.append(f"{name} has no alt text to speak of: {figure['alt']!r}")
         if not figure["rows"]:
@@ -141,8 +141,16 @@ def test_page_is_whole_offline(name: str, pages: dict[str, Seen], committed_book
 @pytest.mark.browser
 def test_every_built_page_is_looked_at(pages: dict[str, Seen], committed_book: Path) -> None:
     built = {str(path.relative_to(committed_book)) for path in committed_book.rglob("*.html")}
-    assert {page for page in built if not page.startswith(("_static/", "_sources/"))} == set(PAGES)
+    assert {page for page in built if not page.startswith(("_static/", "_sources/"))} == {*PAGES, "index.html"}
     assert all(pages[name].look["heading"] for name in PAGES if name.startswith(("notebooks/", "book/")))
+
+
+@pytest.mark.browser
+def test_index_leads_to_the_front_page(browser: Any, committed_book: Path) -> None:
+    page = browser.new_page()
+    page.goto((committed_book / "index.html").as_uri())
+    page.wait_for_url((committed_book / PAGES[0]).resolve().as_uri(), timeout=10_000)
+    page.close()
 
 
 @pytest.mark.browser
@@ -361,26 +369,35 @@ def test_the_checks_can_fail(browser: Any, toy: Path, tmp_path: Path) -> None:
     page = root / "notebooks" / "00_toy.html"
     whole = page.read_text(encoding="utf-8")
     assert faults(visit(browser, page), root) == []
-    undrawn = '<figure class="lab-figure"><div class="lab-plot"></div><script>{"data":[]}</script></figure>'
-    planted = {
-        "missing image": ("</article>", '<img alt="" src="nowhere.png"></article>'),
-        "image without alt text": ("</article>", '<img src="../_static/nowhere.png"></article>'),
-        "asks for https://example.org": ("</article>", '<img alt="" src="https://example.org/a.png"></article>'),
-        "console: planted": ("</article>", "<script>console.error('planted')</script></article>"),
-        "console: Error: thrown": ("</article>", "<script>throw Error('thrown')</script></article>"),
-        "dead link": ("../records/toy/method.jsonl", "../records/toy/gone.jsonl"),
-        "dead link file": ("</article>", '<a href="#nowhere">x</a></article>'),
-        "no alt text": (FIGURE["layout"]["meta"]["alt"] + '" style', '" style'),
-        "no link to a record": ('<a href="../records/toy/method.jsonl">record</a>', ""),
-        "no data table": (whole[whole.index("<table") : whole.index("</table>") + 8], ""),
-        "formulae not typeset": ("mathjax/tex-mml-chtml.js", "mathjax/gone.js"),
-        "math not typeset": ("x^2", r"\frac{"),
-        "is not drawn": ("figures.js", "gone.js"),
-        "2 figures, 1 plots": ("</article>", undrawn + "</article>"),
-        "wider than the window": ("</article>", '<div style="width:3000px">x</div></article>'),
-        "text is cut off": ('"layout":{', '"layout":{"title":{"text":"' + "long title " * 40 + '"},'),
-    }
-    assert planted.keys() == {name for name, (old, _) in planted.items() if old in whole}
-    for name, (old, new) in planted.items():
-        page.write_text(whole.replace(old, new), encoding="utf-8")
-        assert any(name in fault for fault in faults(visit(browser, page), root)), name
+    alt, table = FIGURE["layout"]["meta"]["alt"], whole[whole.index("<table") : whole.index("</table>") + 8]
+    end = "</article>"
+    planted: list[dict[str, tuple[str, str]]] = [
+        {
+            "missing image": (end, f'<img alt="" src="nowhere.png">{end}'),
+            "image without alt text": (end, f'<img src="../_static/file.png">{end}'),
+            "asks for https://example.org": (end, f'<img alt="" src="https://example.org/a.png">{end}'),
+            "console: planted": (end, f"<script>console.error('planted')</script>{end}"),
+            "console: thrown": (end, f"<script>throw Error('thrown')</script>{end}"),
+            "dead link": (end, f'<a href="#nowhere">x</a>{end}'),
+            "no alt text": (f'{alt}" style', '" style'),
+            "no link to a record": ('<a href="../records/toy/method.jsonl">record</a>', ""),
+            "no data table": (table, ""),
+            "math not typeset": ("x^2", r"\frac{1}"),
+            "1 figures, 2 plots": (end, f'<div class="js-plotly-plot"></div>{end}'),
+            "wider than the window": (end, f'<div style="width:3000px">x</div>{end}'),
+            "text is cut off": ('"layout":{', '"layout":{"title":{"text":"' + "long title " * 40 + '"},'),
+        },
+        {
+            "dead link": ("../records/toy/method.jsonl", "../records/toy/gone.jsonl"),
+            "formulae not typeset": ("mathjax/tex-mml-chtml.js", "mathjax/gone.js"),
+            "is not drawn": ("figures.js", "gone.js"),
+        },
+    ]
+    for together in planted:
+        text = whole
+        for name, (old, new) in together.items():
+            assert old in text, name
+            text = text.replace(old, new)
+        page.write_text(text, encoding="utf-8")
+        found = faults(visit(browser, page), root)
+        assert [name for name in together if not any(name in fault for fault in found)] == [], found

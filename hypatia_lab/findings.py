@@ -1,0 +1,228 @@
+"""The findings in sentences: every figure in them is taken from the records when the page is made."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import intervals, results, tables
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the lab found: a figure, a headline, a sentence or two, a verdict word and the page behind it."""
+
+    figure: str
+    title: str
+    text: str
+    verdict: str
+    page: str
+
+
+def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: str, mode: str) -> list[Row]:
+    """Rows of one variant with a ratio, smallest size first."""
+    rows = lab.select(
+        machine=machine,
+        experiment=experiment,
+        operation="linear_relu",
+        variant=variant,
+        dtype=dtype,
+        math=mode,
+        clock=lab.primary(machine),
+        status="ok",
+    )
+    return sorted((row for row in rows if not math.isnan(row["ratio_low"])), key=lambda row: row["flops"])
+
+
+def _list(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def _slower(row: Row) -> str:
+    return tables.interval(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
+
+
+def _faster(row: Row) -> str:
+    return tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
+
+
+def _at(row: Row) -> str:
+    return tables.shape_text(row["shape"])
+
+
+def naive(lab: Evidence, machine: str) -> Finding | None:
+    """How much slower one thread per output is than the library, size by size, against the claimed 7.67×."""
+    rows = _sizes(lab, machine, "naive_vs_cublas", "naive", "float32", "ieee")
+    if not rows:
+        return None
+    slow = [1 / row["ratio"] for row in rows]
+    span = f"{tables.number(min(slow))}–{tables.number(max(slow))}×" if len(rows) > 1 else f"{tables.number(slow[0])}×"
+    hits = [row for row in rows if row["ratio_low"] <= 1 / 7.67 <= row["ratio_high"]]
+    where = _list([f"{_slower(row)} at {_at(row)}" for row in rows])
+    return Finding(
+        span,
+        "One thread per output is slower by a factor that grows with the size"
+        if len(slow) > 1 and slow == sorted(slow)
+        else "One thread per output is far slower than the library",
+        f"Against the library in float32 it takes {where}. The document's constant 7.67× "
+        + ("is within reach at " + _list([_at(row) for row in hits]) if hits else "is met at no size")
+        + ".",
+        "conditional" if hits else "refuted",
+        "02_naive_vs_cublas",
+    )
+
+
+def epilogue(lab: Evidence, machine: str) -> Finding | None:
+    """What the library's fused epilogue gains over eager, and whether it makes the ReLU free."""
+    chosen: list[Row] = []
+    for dtype in ("float32", "bfloat16"):
+        chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, "ieee")
+    if not chosen:
+        return None
+    best = max(chosen, key=lambda row: row["ratio"])
+    gains = [row for row in chosen if row["ratio_low"] > 1]
+    text = f"It gains most at {_at(best)} in {best['dtype']}: {_faster(best)} against eager. "
+    free = [row for row in chosen if _free(lab, row)]
+    if free:
+        text += f"In {len(free)} of {len(chosen)} cases it takes no longer than the product alone: the ReLU is free. "
+    else:
+        text += f"It is surely faster than eager in {len(gains)} of {len(chosen)} cases. "
+    return Finding(
+        f"{tables.number(best['ratio'])}×",
+        "The library's own epilogue is the fusion worth having" if gains else "The fused call gains nothing here",
+        text + "It is one call that exists: torch._addmm_activation.",
+        "confirmed" if best["ratio_low"] > 1.05 else "conditional" if gains else "refuted",
+        "03_aten_fusion",
+    )
+
+
+def _free(lab: Evidence, row: Row) -> bool:
+    """Whether the fused call takes at most 2% longer than Linear alone, surely (same processes)."""
+    alone = lab.select(
+        machine=row["machine"],
+        experiment=row["experiment"],
+        operation="linear",
+        shape=row["shape"],
+        dtype=row["dtype"],
+        math=row["math"],
+        clock=row["clock"],
+        status="ok",
+    )
+    if not alone:
+        return False
+    return intervals.ratio(row["medians_us"], alone[0]["medians_us"]).high <= 1 + intervals.EQUIVALENCE
+
+
+def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding | None:
+    """Whether a variant that runs the same kernels as eager takes the same time, by equivalence within ±2%."""
+    rows: list[Row] = []
+    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
+        rows += _sizes(lab, machine, "aten_fusion", variant, dtype, mode)
+    if not rows:
+        return None
+    same = [row for row in rows if intervals.equal(_interval(row))]
+    apart = [row for row in rows if _interval(row).outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
+    worst = min(rows, key=lambda row: row["ratio"])
+    best = max(rows, key=lambda row: row["ratio"])
+    text = f"{name} is equal to eager within ±2% in {len(same)} of {len(rows)} cases"
+    text += f", different in {len(apart)}, and too close to call in {len(rows) - len(same) - len(apart)}. "
+    text += f"It ranges from {_faster(worst)} at {_at(worst)} in {worst['dtype']} "
+    text += f"to {_faster(best)} at {_at(best)} in {best['dtype']}."
+    return Finding(
+        f"{len(same)} of {len(rows)}",
+        f"{name}: the same kernels, "
+        + (
+            "the same time" if len(same) == len(rows) else "not always the same time" if apart else "no difference seen"
+        ),
+        text,
+        "confirmed" if len(same) == len(rows) else "conditional" if same else "refuted" if apart else "undecided",
+        "03_aten_fusion",
+    )
+
+
+def _interval(row: Row) -> intervals.Interval:
+    return intervals.Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
+
+
+def clocks(lab: Evidence, machine: str) -> Finding | None:
+    """How much one ratio moves when only the clock changes."""
+    rows = [
+        row
+        for row in lab.select(machine=machine, experiment="method", status="ok")
+        if row["variant"] not in ("eager", "eager@again") and not math.isnan(row["ratio"])
+    ]
+    spans: dict[tuple[str, str], list[Row]] = {}
+    for row in rows:
+        spans.setdefault((row["variant"], row["workload"]), []).append(row)
+    if not spans:
+        return None
+
+    def spread(group: list[Row]) -> float:
+        return max(r["ratio"] for r in group) / min(r["ratio"] for r in group)
+
+    group = max(spans.values(), key=spread)
+    low, high = min(group, key=lambda r: r["ratio"]), max(group, key=lambda r: r["ratio"])
+    return Finding(
+        f"{tables.number(low['ratio'])}× or {tables.number(high['ratio'])}×",
+        "The clock decides the verdict as much as the kernel does",
+        f"The same {low['variant']} at {_at(low)} in {low['dtype']} runs at {_faster(low)} of eager's speed by the "
+        f"{low['clock']} clock and at {_faster(high)} by the {high['clock']} clock. Each page names its clock.",
+        "conditional",
+        "01_method",
+    )
+
+
+def control(lab: Evidence, machine: str) -> Finding | None:
+    """How often the lab sees a difference between a variant and itself."""
+    found = [row for row in results.agreement(lab.of(machine)) if row["machine"] == machine]
+    if not found:
+        return None
+    row = found[0]
+    fine = row["p"] >= 0.05
+    return Finding(
+        f"{100 * row['rate']:.1f}%",
+        "The lab's own error rate is what it should be" if fine else "The lab's own error rate is off",
+        f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
+        f"expected of 95% intervals, and a binomial test {'does not reject' if fine else 'rejects'} that "
+        f"(p = {tables.number(row['p'])}). Half of all comparisons would detect a difference of "
+        f"{100 * row['detectable']:.2g}%.",
+        "confirmed" if fine else "invalid",
+        "01_method",
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say, most important first; what was not measured there is left out."""
+    candidates = (
+        naive(lab, machine),
+        epilogue(lab, machine),
+        equivalents(lab, machine, "aten", "Plan C"),
+        equivalents(lab, machine, "cublas_relu", "v2"),
+        clocks(lab, machine),
+        control(lab, machine),
+    )
+    return [finding for finding in candidates if finding is not None]
+
+
+def cards(found: Sequence[Finding]) -> str:
+    """The findings as HTML cards, each linked to its page (relative to a page in ``notebooks/``)."""
+    out = []
+    for finding in found:
+        figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
+        head = f'<span class="lab-number">{figure}</span><h3><a href="{finding.page}.html">{title}</a></h3>'
+        out.append(f'<div class="lab-card {html.escape(finding.verdict)}">{head}<p>{text}</p></div>')
+    return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
+
+
+def show(found: Sequence[Finding]) -> None:
+    """Display the cards in a notebook, with the sentences as plain text beside them."""
+    from IPython.display import display
+
+    text = "\n".join(f"{finding.figure}: {finding.title}. {finding.text}" for finding in found)
+    display({"text/html": cards(found), "text/plain": text}, raw=True)

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import json
+import math
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_tables import around, cell, run
+
+from hypatia_lab import figures, records, results, tables
+
+SHAPES = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
+VARIANTS = {"eager": 1.0, "naive": 27.0, "cublas_relu": 1.001, "aten": 1.0, "epilogue": 0.94, "compile": 0.97}
+OVERHEAD = {"wall": 20.0, "hot": 6.0, "graph": 0.0, "cold": 4.0}
+LOST = {"status": "timeout", "reason": "over 60 s", "error": None, "max_error": None}
+
+
+def _write(root: Path) -> list[records.Record]:
+    draw = random.Random(7)
+    cells = []
+    for number, shape in enumerate(SHAPES):
+        for clock, overhead in OVERHEAD.items():
+            for variant, factor in VARIANTS.items():
+                lost = variant == "compile" and shape == SHAPES[2]
+                medians = [] if lost else around(5.0 * 20**number * factor + overhead, 0.003, 8, draw)
+                cells.append(cell("linear_relu", shape, variant, medians, clock=clock, **(LOST if lost else {})))
+    records.write(root, run("h200", "method", 8), cells)
+    cells = [
+        cell("matmul", (n, n, n), "eager", around(2 * n**3 / peak * 1e6 + 5, 0.01, 8, draw), dtype=dtype, math=mode)
+        for dtype, mode, peak in (("float32", "ieee", 5e13), ("float32", "tf32", 4e14), ("bfloat16", "ieee", 7e14))
+        for n in (512, 2048, 8192)
+    ]
+    cells += [cell("copy", (n,), "eager", around(8 * n / 4e12 * 1e6, 0.01, 8, draw)) for n in (2**28, 2**20, 2**24)]
+    records.write(root, run("h200", "ceilings", 8), cells)
+    cells = []
+    for number in range(40):
+        for clock in ("graph", "hot"):
+            shape = (64 + number, 64, 64)
+            again = 80 * (1.02 if number < 3 else 1.0)
+            cells.append(cell("linear_relu", shape, "eager", around(80, 0.002, 8, draw), clock=clock))
+            cells.append(cell("linear_relu", shape, "eager@again", around(again, 0.002, 8, draw), clock=clock))
+    records.write(root, run("h200", "agreement", 8), cells)
+    return records.load(root)
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> list[records.Record]:
+    return _write(tmp_path_factory.mktemp("records"))
+
+
+@pytest.fixture(scope="module")
+def rows(found: list[records.Record]) -> list[dict[str, Any]]:
+    return results.rows(found)
+
+
+Drawn = tuple[Any, Any]
+DRAW: dict[str, Callable[[list[dict[str, Any]], list[records.Record]], Drawn]] = {
+    "slowdowns": lambda rows, found: figures.slowdowns(_by(rows, "graph"), claimed=7.67),
+    "speedups": lambda rows, found: figures.speedups([r for r in _by(rows, "graph") if r["variant"] != "naive"]),
+    "times": lambda rows, found: figures.times_against_limit(_by(rows, "graph")),
+    "ladder": lambda rows, found: figures.ladder([r for r in rows if _ladder(r)]),
+    "roofline": lambda rows, found: figures.roofline(_by(rows, "graph"), results.ceilings(found), clock="hot"),
+    "agreement": lambda rows, found: figures.agreement(found, "h200"),
+    "sweep": lambda rows, found: figures.sweep([r for r in rows if r["experiment"] == "ceilings"]),
+}
+
+
+def _by(rows: list[dict[str, Any]], clock: str) -> list[dict[str, Any]]:
+    return [r for r in rows if r["experiment"] == "method" and r["clock"] == clock]
+
+
+def _ladder(row: dict[str, Any]) -> bool:
+    return (
+        row["experiment"] == "method" and row["shape"] == "256x256x512" and row["variant"] in ("eager", "aten", "naive")
+    )
+
+
+def _points(figure: Any) -> list[dict[str, Any]]:
+    """The traces that show measured points."""
+    return [t for t in json.loads(figure.to_json())["data"] if "markers" in t["mode"]]
+
+
+def _numbers(value: Any) -> list[float]:
+    if isinstance(value, dict):
+        return [n for v in value.values() for n in _numbers(v)]
+    if isinstance(value, list):
+        return [n for v in value for n in _numbers(v)]
+    return [value] if isinstance(value, float) else []
+
+
+@pytest.fixture(params=sorted(DRAW))
+def drawn(request: pytest.FixtureRequest, rows: list[dict[str, Any]], found: list[records.Record]) -> Drawn:
+    return DRAW[request.param](rows, found)
+
+
+@pytest.mark.parametrize("name", sorted(DRAW))
+def test_equal_records_give_equal_json(name: str, tmp_path: Path) -> None:
+    twice = []
+    for folder in ("a", "b"):
+        again = _write(tmp_path / folder)
+        figure, table = DRAW[name](results.rows(again), again)
+        twice.append((figure.to_json(), figures.data_and_source(table, again)))
+    assert twice[0] == twice[1]
+
+
+def test_alt_text_says_figures_and_the_table_holds_them(drawn: Drawn) -> None:
+    figure, table = drawn
+    alt = figure.layout.meta["alt"]
+    assert any(c.isdigit() for c in alt)
+    assert alt.endswith(".")
+    assert "nan" not in alt
+    assert len(table) > 0
+    assert "nan" not in table.to_string()
+
+
+def test_title_and_axes_are_named_and_log_axes_say_so(drawn: Drawn) -> None:
+    layout = json.loads(drawn[0].to_json())["layout"]
+    assert layout["title"]["text"].startswith("<b>")
+    for name, axis in layout.items():
+        if name.startswith("xaxis"):
+            assert axis["title"]["text"]
+        if name.startswith(("xaxis", "yaxis")):
+            assert (axis.get("type") == "log") == ("(log scale)" in axis.get("title", {}).get("text", ""))
+
+
+def test_every_measured_point_carries_its_interval(drawn: Drawn) -> None:
+    for trace in _points(drawn[0]):
+        bars = trace.get("error_x") or trace["error_y"]
+        assert len(bars["array"]) == len(bars["arrayminus"]) == len(trace["x"]) == len(trace["y"])
+        assert len(trace["hovertext"]) == len(trace["x"])
+        assert all("[" in text or "FLOP/s" in text or "B/s" in text for text in trace["hovertext"])
+    drawn_bars = [n for t in _points(drawn[0]) for n in (t.get("error_x") or t["error_y"])["array"]]
+    assert max(drawn_bars) > 0
+
+
+def test_the_figure_reads_on_light_and_dark_ground(drawn: Drawn) -> None:
+    layout = json.loads(drawn[0].to_json())["layout"]
+    theme = layout.pop("template")["layout"]
+    assert theme["paper_bgcolor"] == theme["plot_bgcolor"] == "rgba(0,0,0,0)"
+    assert "width" not in layout
+    colours = [f.get("color") for f in _fonts(layout | {"theme": theme})]
+    assert colours == [None] * len(colours)
+
+
+def _fonts(value: Any) -> list[dict[str, Any]]:
+    if isinstance(value, list):
+        return [f for v in value for f in _fonts(v)]
+    if not isinstance(value, dict):
+        return []
+    own = [v for k, v in value.items() if k.endswith("font")]
+    return own + [f for v in value.values() for f in _fonts(v)]
+
+
+def test_numbers_are_rounded(drawn: Drawn) -> None:
+    for trace in json.loads(drawn[0].to_json())["data"]:
+        for axis in ("x", "y"):
+            for number in _numbers(trace[axis]):
+                assert number == tables.significant(number) or number == round(number, 3)
+
+
+def test_slowdowns_draw_the_inverse_ratio_and_the_claim(
+    rows: list[dict[str, Any]], found: list[records.Record]
+) -> None:
+    figure, table = DRAW["slowdowns"](rows, found)
+    naive = next(t for t in _points(figure) if t["name"] == "naive (seed)")
+    expected = [1 / r["ratio"] for r in _by(rows, "graph") if r["variant"] == "naive"]
+    assert naive["x"] == [tables.significant(v) for v in expected]
+    claim = next(t for t in figure.data if t.line.dash == "dash")
+    assert set(claim.x) - {None} == {7.67}
+    assert "claimed: 7.67×" in figure.layout.title.text.replace("</b><br><b>", " ")
+    assert list(table["variant"]).count("naive") == 3
+    assert "eager (peer)" not in [t.name for t in figure.data]
+
+
+def test_what_was_not_measured_is_said_and_not_drawn(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    figure, table = DRAW["speedups"](rows, found)
+    compiled = next(t for t in _points(figure) if t["name"] == "compile (peer)")
+    assert len(compiled["x"]) == 2
+    assert [a.text for a in figure.layout.annotations].count("<i>timeout</i>") == 1
+    assert "timeout: over 60 s" in set(table["status"])
+
+
+def test_speedups_shade_the_band_of_equivalence(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    figure, _ = DRAW["speedups"](rows, found)
+    assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(0.98, 1.02)]
+    low, high = figure.layout.xaxis.range
+    assert low < 0.98 < 1.02 < high
+
+
+def test_every_line_bears_the_name_of_what_is_drawn_on_it(rows: list[dict[str, Any]]) -> None:
+    two: list[dict[str, Any]] = [r | {"machine": machine} for machine in ("h200", "b200") for r in _by(rows, "graph")]
+    for figure in (figures.speedups(two)[0], figures.speedups(two[::-1])[0]):
+        axis = figure.layout.yaxis
+        named = {y: text.replace("<br>", "") for y, text in zip(axis.tickvals, axis.ticktext, strict=True)}
+        drawn = {y: trace["name"].split(" ")[0] for trace in _points(figure) for y in trace["y"]}
+        assert drawn == {y: named[y] for y in drawn}
+        assert len(drawn) == sum(not math.isnan(r["ratio"]) for r in two if r["variant"] != "eager")
+        headings = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
+        assert headings[:2] == ["<b>256×256×512, b200</b>", "<b>256×256×512, h200</b>"]
+
+
+def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
+    cells = [cell("linear_relu", SHAPES[0], "eager", [10.0]), cell("linear_relu", SHAPES[0], "aten", [10.0])]
+    records.write(tmp_path, run("m", "method", 1), cells)
+    figure, table = figures.speedups(results.rows(records.load(tmp_path)))
+    (trace,) = _points(figure)
+    assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.0], [0.0])
+    assert "no interval" in trace["hovertext"][0]
+    assert "no interval" in table.loc[0, "ratio"]
+
+
+def test_limits_are_lines_and_absent_without_ceilings(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    figure, _ = DRAW["times"](rows, found)
+    limits = [t.x[0] for t in figure.data if t.mode == "lines"]
+    expected = dict.fromkeys(r["limit_us"] for r in _by(rows, "graph") if r["variant"] == "eager")
+    assert limits == [tables.significant(v) for v in expected]
+    bare, _ = figures.times_against_limit([r | {"limit_us": math.nan} for r in _by(rows, "graph")])
+    assert not [t for t in bare.data if t.mode == "lines"]
+    assert "no ceiling was measured" in bare.layout.meta["alt"]
+
+
+def test_ladder_shows_each_clock_and_its_reading(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    figure, table = DRAW["ladder"](rows, found)
+    assert list(figure.layout.yaxis.ticktext) == ["wall", "hot", "graph", "cold"]
+    assert [a.text for a in figure.layout.annotations].count("slower") == 4
+    assert set(table["reads"]) == {"equal", "slower"}
+    with pytest.raises(figures.FigureError, match="one machine and workload at a time"):
+        figures.ladder([r for r in rows if r["experiment"] == "method"])
+    with pytest.raises(figures.FigureError, match="only baselines"):
+        figures.ladder([r for r in rows if _ladder(r) and r["variant"] == "eager"])
+
+
+def test_roofline_stays_under_its_roofs(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    ceilings = results.ceilings(found)
+    figure, _ = DRAW["roofline"](rows, found)
+    roof = next(t for t in figure.data if t.hovertext and "float32/ieee" in t.hovertext and t.mode == "lines")
+    assert roof.y[0] == tables.significant(ceilings["matmul", "float32/ieee", "hot"])
+    with pytest.raises(
+        figures.FigureError, match="copy bandwidth by the cold clock is missing from the ceilings of h200"
+    ):
+        figures.roofline(_by(rows, "graph"), ceilings, clock="cold")
+    with pytest.raises(figures.FigureError, match="a matrix rate for float32/ieee"):
+        figures.roofline(_by(rows, "graph"), {("copy", "", "hot"): 4e12}, clock="hot")
+
+
+def test_agreement_draws_the_pairs_that_it_counts(found: list[records.Record]) -> None:
+    summary = results.agreement(found)[0]
+    figure, table = figures.agreement(found, "h200")
+    held, excluded = _points(figure)
+    assert len(excluded["x"]) == summary["differences"] >= 3
+    assert len(held["x"]) + len(excluded["x"]) == len(table) == summary["pairs"] == 40
+    assert list(table["holds 1"]).count("no") == summary["differences"]
+    assert f"{summary['differences']} of 40 A/A pairs" in figure.layout.title.text
+    assert "expected 5%" in figure.layout.meta["alt"]
+    with pytest.raises(figures.FigureError, match="machine 'b200'; records of: h200"):
+        figures.agreement(found, "b200")
+
+
+def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    figure, _ = DRAW["sweep"](rows, found)
+    best = results.ceilings(found)
+    for trace in figure.data:
+        assert list(trace.x) == sorted(trace.x)
+        name, ceiling = trace.name.split(", ceiling ")
+        key = ("copy", "", "hot") if name == "copy" else ("matmul", name, "hot")
+        assert ceiling == tables.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
+    with pytest.raises(figures.FigureError, match="one machine and clock"):
+        figures.sweep(
+            [r for r in rows if r["experiment"] == "ceilings"] + [rows[0] | {"operation": "copy", "clock": "cold"}]
+        )
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        figures.slowdowns,
+        figures.speedups,
+        figures.times_against_limit,
+        figures.ladder,
+        figures.sweep,
+        lambda rows: figures.roofline(rows, {}, clock="hot"),
+    ],
+)
+def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: list[dict[str, Any]]) -> None:
+    with pytest.raises(figures.FigureError, match="no rows to draw"):
+        draw([])
+    lost = [r | {"operation": "matmul"} for r in rows if r["status"] == "timeout"]
+    with pytest.raises(figures.FigureError, match="timeout over 60 s"):
+        draw(lost)
+
+
+def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
+    rows: list[dict[str, Any]], found: list[records.Record]
+) -> None:
+    looks: dict[str, set[tuple[str, str]]] = {}
+    for name in ("slowdowns", "speedups", "times", "ladder", "roofline"):
+        for trace in _points(DRAW[name](rows, found)[0]):
+            looks.setdefault(trace["name"], set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
+    assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
+    assert all(len(seen) == 1 for seen in looks.values())
+    everything = [look for seen in looks.values() for look in seen]
+    assert len({colour for colour, _ in everything}) == len({symbol for _, symbol in everything}) == len(looks)
+
+
+def test_origins_show_without_colour() -> None:
+    families = [set(symbols) for symbols in figures.SHAPES.values()]
+    assert sum(map(len, families)) == len(set.union(*families))
+    for name, origin in {
+        "naive": "seed",
+        "cublas_relu": "seed",
+        "aten": "seed",
+        "eager": "peer",
+        "epilogue": "peer",
+    }.items():
+        assert figures.style(name, origin).symbol in figures.SHAPES[origin]
+    for origin, symbols in figures.SHAPES.items():
+        assert figures.style("never_seen_before", origin).symbol in symbols
+
+
+def test_a_new_variant_gets_a_look_of_its_own_and_changes_none() -> None:
+    drawn = {name: figures.style(name, "own") for name in ("triton_tiled", "split_k", "warp_tiled")}
+    assert len({(look.colour, look.symbol) for look in drawn.values()}) == 3
+    assert drawn["triton_tiled"] == figures.Style(
+        "#0072B2", "triangle-right", 313
+    )  # pinned: published figures must not change
+    assert figures.style("eager@again", "peer").symbol == "circle-open"
+    assert figures.style("eager@again", "peer").colour == figures.style("eager", "peer").colour
+    with pytest.raises(KeyError):
+        figures.style("x", "nobody")
+
+
+def test_show_gives_plotly_json_then_folded_data(
+    rows: list[dict[str, Any]], found: list[records.Record], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import IPython.display
+
+    shown: list[dict[str, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
+    figure, table = DRAW["slowdowns"](rows, found)
+    figures.show(figure, table, found)
+    first, second = shown
+    assert set(first) == {"application/vnd.plotly.v1+json", "text/plain"}
+    assert first["text/plain"] == figure.layout.meta["alt"]
+    assert first["application/vnd.plotly.v1+json"]["data"]
+    assert second["text/html"].startswith('<details class="figure-data"><summary>Data and source</summary>')
+    assert '<a href="../records/h200/method.jsonl">h200/method</a>' in second["text/html"]
+    assert 'scope="col"' in second["text/html"]
+    json.dumps(first, allow_nan=False)

@@ -1,0 +1,187 @@
+"""Linear+ReLU: every variant that runs here, at odd shapes and ranks, as a custom operation and compiled."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from hypatia_lab.check import Problem, check
+from hypatia_lab.fused_ops import linear_relu
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import MATH, Workload
+
+DEVICE = choose_device("auto")
+NAMES = [name for name in variants("linear_relu") if not name.startswith("compile")]
+SHAPES = [(1, 1, 1), (7, 127, 129), (128, 1, 3), (1, 784, 10), (100, 301, 77)]
+
+
+def tensors(
+    *batch: int, inner: int = 24, outer: int = 40, dtype: torch.dtype = torch.float32
+) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(DEVICE).manual_seed(1)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=DEVICE, generator=generator).to(dtype)
+
+    return normal(*batch, inner), normal(outer, inner), normal(outer)
+
+
+def operation(name: str):
+    missing = variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), DEVICE)
+    if missing:
+        pytest.skip(missing)
+    if name == "aten":
+        return linear_relu.load_aten()
+    return {"naive": torch.ops.hypatia.linear_relu_naive, "cublas_relu": torch.ops.hypatia.linear_relu_cublas}[name]
+
+
+OWN = ["naive", "cublas_relu", "aten"]
+
+
+@pytest.mark.parametrize("dtype", MATH)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    workload = Workload("linear_relu", shape, dtype)
+    variant = variants("linear_relu")[name]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, DEVICE)
+    found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["compile", "compile_max_autotune"])
+def test_torch_compile_agrees_with_float64(mode: str) -> None:
+    workload = Workload("linear_relu", (33, 77, 129))
+    variant = variants("linear_relu")[mode]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, DEVICE)
+    found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("batch", [(), (5,), (2, 3), (2, 1, 4, 3), (0,), (3, 0)])
+@pytest.mark.parametrize("name", OWN)
+def test_any_rank_of_batch_is_taken(name: str, batch: tuple[int, ...]) -> None:
+    x, weight, bias = tensors(*batch)
+    out = operation(name)(x, weight, bias)
+    expected = linear_relu.reference(x, weight, bias)
+    assert out.shape == expected.shape
+    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_strided_inputs_and_a_missing_bias_are_taken(name: str) -> None:
+    x, weight, bias = tensors(12)
+    strided = torch.stack([x, -x], dim=-1)[..., 0]
+    assert not strided.is_contiguous()
+    run = operation(name)
+    expected = linear_relu.reference(strided, weight, bias)
+    torch.testing.assert_close(run(strided, weight, bias).double(), expected, rtol=1e-4, atol=1e-4)
+    across = weight.t().contiguous().t()
+    torch.testing.assert_close(run(x, across, bias).double(), expected, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(run(x, weight, None).double(), linear_relu.reference(x, weight), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_nan_and_infinity_go_through_as_in_torch(name: str) -> None:
+    x, weight, bias = tensors(4)
+    x[0, 0], x[1, 0], x[2, 0] = float("nan"), float("inf"), -float("inf")
+    expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
+    torch.testing.assert_close(operation(name)(x, weight, bias), expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, w, b: (x[..., :-1], w, b), "do not fit"),
+        (lambda x, w, b: (x, w[0], b), "do not fit"),
+        (lambda x, w, b: (x, w, b[:-1]), "bias"),
+        (lambda x, w, b: (x.double(), w, b), "weight is torch.float32"),
+        (lambda x, w, b: (x.int(), w.int(), b.int()), "all must be one of"),
+    ],
+)
+def test_a_misfit_is_refused_by_name(name: str, change, message: str) -> None:
+    run = operation(name)
+    with pytest.raises((ValueError, RuntimeError), match=message):
+        run(*change(*tensors(6)))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
+@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+def test_tensors_on_two_devices_are_refused(name: str) -> None:
+    x, weight, bias = tensors(6)
+    with pytest.raises((ValueError, RuntimeError), match="device"):
+        operation(name)(x, weight.cpu(), bias)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("name", OWN)
+def test_opcheck_passes(name: str, dtype: torch.dtype) -> None:
+    run = operation(name)
+    overload = getattr(run, "default", run)
+    for arguments in (tensors(6, dtype=dtype), (*tensors(2, 3, dtype=dtype)[:2], None)):
+        torch.library.opcheck(overload, arguments)
+
+
+def test_opcheck_passes_for_the_in_place_relu() -> None:
+    operation("cublas_relu")
+    torch.library.opcheck(torch.ops.hypatia.relu_inplace.default, (tensors(6)[0],))
+
+
+def test_the_in_place_relu_refuses_a_strided_tensor() -> None:
+    operation("cublas_relu")
+    with pytest.raises((ValueError, RuntimeError), match="contiguous"):
+        torch.ops.hypatia.relu_inplace(tensors(6)[0].t())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_a_custom_operation_compiles_without_a_break(name: str) -> None:
+    run = operation(name)
+    x, weight, bias = tensors(6)
+
+    def model(x: torch.Tensor) -> torch.Tensor:
+        return run(x * 2, weight, bias) + 1
+
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(x), model(x))
+
+
+def test_the_cuda_sources_name_every_dtype() -> None:
+    for source in (loader.SOURCES / "cuda").glob("*.cu"):
+        text = source.read_text()
+        assert f"__global__ void {source.stem}(" in text
+    assert set(loader.SCALARS) == set(MATH)
+
+
+def test_the_cuda_sources_build_to_machine_code() -> None:
+    import shutil
+    import subprocess
+    import tempfile
+
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
+    for source in (loader.SOURCES / "cuda").glob("*.cu"):
+        with tempfile.NamedTemporaryFile("w", suffix=".cu") as unit:
+            arguments = "(const {0}*, const {0}*, const {0}*, {0}*, long long, long long, long long)"
+            if source.stem == "relu_inplace":
+                arguments = "({0}*, long long)"
+            unit.write(source.read_text())
+            for scalar, accumulator in loader.SCALARS.values():
+                unit.write(
+                    f"template __global__ void {source.stem}<{scalar}, {accumulator}>{arguments.format(scalar)};\n"
+                )
+            unit.flush()
+            done = subprocess.run(
+                [nvcc, "-arch=sm_90", "-cubin", "-o", "/dev/null", unit.name], capture_output=True, text=True
+            )
+        assert done.returncode == 0, done.stderr
