@@ -269,8 +269,9 @@ def measure(
     The callables are prepared in a random order (whoever comes first gets other memory, which alone can make a
     difference of half a per cent) and interleaved: each round visits them in a random order and then in the
     reverse (ABBA), so each round gives two samples of every one and slow drift cancels. Rounds go on until
-    ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (one, where a single call takes over 50 ms).
-    ``probe`` is called after each sample, outside the timed region. Raises ``KeyError`` for an unknown clock.
+    ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (at least one, where a call takes
+    over 50 ms). ``probe`` is called after each sample, outside the timed region. Raises ``KeyError`` for an
+    unknown clock.
     """
     prepare = _SAMPLERS[clock]
     out: dict[str, Timing | ClockError] = {}

@@ -99,11 +99,10 @@ def _linear_relu_sizes(preset: str, shapes: Sequence[tuple[int, ...]]) -> list[t
 
 
 def _linear_relu(
-    names: tuple[str, ...], preset: str, device: str, shapes: Sequence[tuple[int, ...]]
+    names: tuple[str, ...], clocks: tuple[str, ...], preset: str, device: str, shapes: Sequence[tuple[int, ...]]
 ) -> list[tuple[Group, bool]]:
     """Groups over sizes and dtypes, each with whether it is timed; float16 and float64 are only checked."""
     gpu = device == "cuda"
-    clocks = ("graph", "cold", "wall") if gpu else ("hot", "cold")
     sizes = _linear_relu_sizes(preset, shapes)
     groups = []
     for shape in sizes:
@@ -120,7 +119,9 @@ def _linear_relu(
 
 
 def _naive(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
-    return [group for group, _ in _linear_relu(("eager", "eager" + AGAIN, "naive"), preset, device, shapes)]
+    names = ("eager", "eager" + AGAIN, "naive")
+    clocks = ("graph", "cold") if device == "cuda" else ("hot", "cold")
+    return [group for group, _ in _linear_relu(names, clocks, preset, device, shapes)]
 
 
 def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
@@ -128,8 +129,9 @@ def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list
     # One thread per output has an experiment of its own; tuning takes a minute a shape on two cores.
     left_out = {"naive"} if gpu or preset != "quick" else {"naive", "compile_max_autotune"}
     names = ("eager", "eager" + AGAIN, *(n for n in variants("linear_relu") if n != "eager" and n not in left_out))
+    clocks = ("graph", "wall") if gpu else ("hot", "cold")
     groups = []
-    for group, timed in _linear_relu(names, preset, device, shapes):
+    for group, timed in _linear_relu(names, clocks, preset, device, shapes):
         groups.append(group)
         if not timed:
             continue

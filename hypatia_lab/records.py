@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import os
 import re
 import tempfile
@@ -175,12 +176,16 @@ def _reject(constant: str) -> float:
     raise ValueError(f"{constant} is not a number a record may hold")
 
 
+def _finite(text: str) -> float:
+    return float(text) if math.isfinite(float(text)) else _reject(text)
+
+
 def parse(line: str, where: str) -> dict[str, Any]:
     """One line of a record as a dict. Raises :class:`RecordError` naming ``where`` when it is malformed."""
     import fastjsonschema
 
     try:
-        row = json.loads(line, parse_constant=_reject)
+        row = json.loads(line, parse_constant=_reject, parse_float=_finite)
     except (ValueError, RecursionError) as cause:
         raise RecordError(f"{where}: not a whole JSON line ({cause}); restore the file or measure again") from None
     kind = row.get("kind") if isinstance(row, dict) else None
@@ -295,7 +300,7 @@ def write(root: Path, run: dict[str, Any], cells: Iterable[dict[str, Any]], *, o
     path = root / machine_name(run["machine"]) / f"{run['experiment']}.jsonl"
     if path.exists() and not overwrite:
         raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
-    lines = [json.dumps(row, sort_keys=True, allow_nan=False) for row in (run, *cells)]
+    lines = [json.dumps(row, sort_keys=True) for row in (run, *cells)]  # a NaN is refused by parse, with its line
     for number, line in enumerate(lines, 1):
         parse(line, f"{path}:{number}")
     write_text(path, "\n".join(lines) + "\n")

@@ -44,6 +44,25 @@ async () => {
     };
   });
 
+  const channels = (colour) => (colour.match(/[\d.]+/g) ?? []).map(Number);
+  const luminance = (rgb) =>
+    rgb
+      .slice(0, 3)
+      .map((value) => value / 255)
+      .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
+      .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
+  const ground = (element) => {
+    const rgba = channels(getComputedStyle(element).backgroundColor);
+    return (rgba.length === 3 || rgba[3] > 0.5) ? rgba : element.parentElement ? ground(element.parentElement) : [255, 255, 255];
+  };
+  // Contrast as WCAG defines it: 4.5 is what plain text needs.
+  const contrast = (element) => {
+    const both = [luminance(channels(getComputedStyle(element).color)), luminance(ground(element))];
+    return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
+  };
+  const prose = all(".bd-article :is(p, li, td, th, caption, summary, h1, h2, h3)");
+  const faint = prose.filter((element) => element.textContent.trim() && contrast(element) < 4.5);
+
   const math = all(".math").filter((element) => !element.closest(".MathJax"));
   return {
     figures,
@@ -56,6 +75,7 @@ async () => {
     unlabelled: all("img").filter((image) => !image.hasAttribute("alt")).map((image) => image.src),
     links: all("a[href]").map((link) => link.href),
     heading: document.querySelector("h1")?.textContent.trim() ?? "",
+    faint: faint.map((element) => element.textContent.trim().slice(0, 60)),
     wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
   };
 };

@@ -96,6 +96,8 @@ def faults(seen: Seen, root: Path) -> list[str]:
         out.append(f"{look['math'] - look['typeset']} of {look['math']} formulae not typeset")
     if look["skipped"] or look["plots"] != len(look["figures"]):
         out.append(f"{len(look['figures'])} figures, {look['plots']} plots")
+    if look["faint"]:
+        out.append(f"{len(look['faint'])} texts too faint on their ground, such as {look['faint'][0]!r}")
     if look["wide"] > 1:
         out.append(f"the page is {look['wide']} px wider than the window")
     for number, figure in enumerate(look["figures"], 1):
@@ -384,6 +386,7 @@ def test_the_checks_can_fail(browser: Any, toy: Path, tmp_path: Path) -> None:
             "no data table": (table, ""),
             "math not typeset": ("x^2", r"\frac{1}"),
             "1 figures, 2 plots": (end, f'<div class="js-plotly-plot"></div>{end}'),
+            "too faint": (end, f'<p style="color:#777;background:#888">faint</p>{end}'),
             "wider than the window": (end, f'<div style="width:3000px">x</div>{end}'),
             "text is cut off": ('"layout":{', '"layout":{"title":{"text":"' + "long title " * 40 + '"},'),
         },

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -28,7 +30,7 @@ def tensors(
     return normal(*batch, inner), normal(outer, inner), normal(outer)
 
 
-def operation(name: str):
+def operation(name: str) -> Any:
     missing = variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), DEVICE)
     if missing:
         pytest.skip(missing)
