@@ -134,7 +134,17 @@ def _assemble(repository: Path, source: Path, notebooks: Path | None, records: P
         if why:
             say(f"book: {committed.name} {why} on this machine; the committed notebook stands in for it")
         else:
-            shutil.copy(executed, committed)
+            committed.write_text(_without_plumbing(executed), encoding="utf-8")
+
+
+def _without_plumbing(notebook: Path) -> str:
+    """The text of an executed notebook whose injected parameters (paths of this machine) are not shown."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "injected-parameters" in tags:
+            cell["metadata"]["tags"] = [*tags, "remove-cell"]
+    return json.dumps(content)
 
 
 def build(

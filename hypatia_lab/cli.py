@@ -16,13 +16,16 @@ NOTEBOOKS = ROOT / "notebooks"
 
 
 class _Clear(click.Group):
-    """Turns the lab's own errors into one clear line and exit status 2."""
+    """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2."""
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
             return super().invoke(ctx)
         except click.exceptions.Exit:
             raise
+        except click.UsageError as cause:
+            click.echo(f"hypatia-lab: {cause.format_message()}", err=True)
+            ctx.exit(2)
         except (ValueError, RuntimeError, OSError) as cause:
             if not type(cause).__module__.startswith("hypatia_lab"):
                 raise
@@ -135,7 +138,7 @@ def _choose(names: tuple[str, ...]) -> list[Path]:
     for name in names:
         found = [path for path in known if path.stem == name.removesuffix(".ipynb") or path.stem.split("_")[0] == name]
         if not found:
-            raise click.BadParameter(f"unknown notebook {name!r}; known: {', '.join(path.stem for path in known)}")
+            raise click.UsageError(f"unknown notebook {name!r}; known: {', '.join(path.stem for path in known)}")
         chosen += [path for path in found if path not in chosen]
     return chosen
 
@@ -192,11 +195,11 @@ def results(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool)
 def claims(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool) -> None:
     """Print every claim of the ledger with what was measured, the verdict and the reason."""
     from hypatia_lab import tables
-    from hypatia_lab.claims import judge
+    from hypatia_lab.claims import COLUMNS, judge
 
     rows = judge(_load(folders, machines))
     if as_json:
-        _print_json(rows)
+        _print_json([{key: row[key] for key in COLUMNS} for row in rows])
     else:
         click.echo(tables.claims_table(rows).to_string(index=False))
 

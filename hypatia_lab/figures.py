@@ -21,9 +21,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import intervals, results, tables
+from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab.formats import absent, significant
 from hypatia_lab.records import Record
-from hypatia_lab.tables import Triple, absent, significant
+from hypatia_lab.tables import Triple
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -234,7 +235,7 @@ def _plain(value: float) -> str:
 
 
 def _times(value: float) -> str:
-    return f"{tables.number(value)}×"
+    return f"{formats.number(value)}×"
 
 
 def _short(text: str) -> str:
@@ -244,22 +245,22 @@ def _short(text: str) -> str:
 
 
 def _time_axis(values: Sequence[float]) -> dict[str, Any]:
-    return _log_axis(values, "time per call", lambda us: _short(tables.duration(us)), pad=1.4)
+    return _log_axis(values, "time per call", lambda us: _short(formats.duration(us)), pad=1.4)
 
 
 def _rate_axis(values: Sequence[float], unit: str) -> dict[str, Any]:
     """A log axis of rates (``unit`` per second, without prefix) labelled in the prefix that suits the largest."""
-    prefix = tables.scaled(max(values), unit).split(" ")[1]
+    prefix = formats.scaled(max(values), unit).split(" ")[1]
     one = {"T": 1e12, "G": 1e9, "M": 1e6}.get(prefix.removesuffix(unit), 1.0)
     return _log_axis(values, prefix, lambda v: f"{v / one:g}", pad=1.5)
 
 
 def _bytes(value: float) -> str:
-    return _short(tables.scaled(value, "B"))
+    return _short(formats.scaled(value, "B"))
 
 
 def _near_one(value: float) -> str:
-    return tables.number(value, 3)
+    return formats.number(value, 3)
 
 
 def _wrapped(name: str) -> str:
@@ -389,7 +390,7 @@ def _forest(
         spans += [*span, None]
         limit = significant(rows[members[0]]["limit_us"])
         if limits and not absent(limit):
-            data.append(_rule([limit, limit], span, "solid", f"limit: {tables.duration(limit)}<br>{name}"))
+            data.append(_rule([limit, limit], span, "solid", f"limit: {formats.duration(limit)}<br>{name}"))
         y = round(y + 1.3, 1)
     bottom = round(y - 0.7, 1)
     for x, dash, label in lines:
@@ -434,7 +435,7 @@ def slowdowns(rows: Sequence[dict[str, Any]], *, claimed: float | None = None, t
     rows = _ordered(_contenders(rows))
     kept = _measured(rows, "slowdowns", "ratio", "a ratio against its baseline")
     triples = [(1 / r["ratio"], 1 / r["ratio_high"], 1 / r["ratio_low"]) for r in rows]
-    said = [tables.interval(*t) for t in triples]
+    said = [formats.interval(*t) for t in triples]
     fields, common = _split(rows, always=["shape"])
     base = _list([r["baseline"] for r in kept])
     against = "" if claimed is None else _times(claimed)
@@ -474,7 +475,7 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
     """
     rows = _ordered(_contenders(rows))
     kept = _measured(rows, "speedups", "ratio", "a ratio against its baseline")
-    said = [f"{tables.interval(*tables.ratio_of(r))}, {tables.reading(r)}" for r in rows]
+    said = [f"{formats.interval(*tables.ratio_of(r))}, {tables.reading(r)}" for r in rows]
     fields, common = _split(rows, always=["shape"])
     base = _list([r["baseline"] for r in kept])
     words = [tables.reading(r) for r in kept]
@@ -520,22 +521,22 @@ def times_against_limit(rows: Sequence[dict[str, Any]], *, title: str = "") -> t
     claim, alt = "Time of a call; no ceiling was measured", f"Time of a call on a log axis ({', '.join(common)}). "
     if fastest:
         shares = _range(
-            [100 * r["limit_us"] / r["median_us"] for r in fastest.values()], lambda v: f"{tables.number(v)}%"
+            [100 * r["limit_us"] / r["median_us"] for r in fastest.values()], lambda v: f"{formats.number(v)}%"
         )
         claim = f"The fastest variant reaches {shares} of the limit"
         alt += "; ".join(
-            f"{group}: the fastest is {r['variant']} with {tables.duration(r['median_us'])}, "
-            f"the limit {tables.duration(r['limit_us'])}"
+            f"{group}: the fastest is {r['variant']} with {formats.duration(r['median_us'])}, "
+            f"the limit {formats.duration(r['limit_us'])}"
             for group, r in fastest.items()
         )
     else:
-        alt += f"It takes {_range([r['median_us'] for r in kept], tables.duration)}; no ceiling was measured"
+        alt += f"It takes {_range([r['median_us'] for r in kept], formats.duration)}; no ceiling was measured"
     seen = [x for r, t in zip(rows, triples, strict=True) for x in (*t, r["limit_us"]) if not absent(x)]
     under = [*common, _origins(rows), "bars: 95% intervals", "grey line: limit by measured ceilings" if fastest else ""]
     figure = _forest(
         rows,
         triples,
-        [f"{_several(r, fields)}<br>{tables.interval(*t, 'µs')}" for r, t in zip(rows, triples, strict=True)],
+        [f"{_several(r, fields)}<br>{formats.interval(*t, 'µs')}" for r, t in zip(rows, triples, strict=True)],
         axis=_time_axis(seen),
         head=_head(title or claim, under),
         fields=fields,
@@ -569,16 +570,16 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
     for at, clock in enumerate(clocks):
         limit = significant(next(r["limit_us"] for r in kept if r["clock"] == clock))
         if not absent(limit):
-            said = f"limit by {clock} clock: {tables.duration(limit)}"
+            said = f"limit by {clock} clock: {formats.duration(limit)}"
             data.append(_rule([limit, limit], [at - 0.45, at + 0.45], "solid", said, showlegend=False))
     for variant, name in looks.items():
         timed = [r for r in kept if r["variant"] == variant]
         look, times = style(variant, timed[0]["origin"]), [tables.time_of(r) for r in timed]
-        said = [f"{name}, {r['clock']}<br>{tables.interval(*t, 'µs')}" for r, t in zip(timed, times, strict=True)]
+        said = [f"{name}, {r['clock']}<br>{formats.interval(*t, 'µs')}" for r, t in zip(timed, times, strict=True)]
         data.append(_points(look, times, [height(r) for r in timed], said, name=name))
         if own := [r for r in rated if r["variant"] == variant]:
             ratios = [tables.ratio_of(r) for r in own]
-            said = [f"{name}, {r['clock']}<br>{tables.interval(*t)}" for r, t in zip(own, ratios, strict=True)]
+            said = [f"{name}, {r['clock']}<br>{formats.interval(*t)}" for r, t in zip(own, ratios, strict=True)]
             lower = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
             data.append(_points(look, ratios, [height(r) for r in own], said, name=name, **lower))
     base = _list([r["baseline"] for r in rated])
@@ -627,8 +628,8 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
         "annotations": words,
     }
     points = "; ".join(
-        f"{r['variant']} by {r['clock']}: {tables.duration(r['median_us'])}, "
-        f"{tables.interval(*tables.ratio_of(r))} ({tables.reading(r)})"
+        f"{r['variant']} by {r['clock']}: {formats.duration(r['median_us'])}, "
+        f"{formats.interval(*tables.ratio_of(r))} ({tables.reading(r)})"
         for r in sorted(rated, key=lambda r: (clocks.index(r["clock"]), r["variant"]))
     )
     table = tables.results_table(rows)
@@ -659,13 +660,13 @@ def roofline(
     intensity = [r["flops"] / r["traffic"] for r in kept]
     ridge = max(roofs.values()) / bandwidth
     left, right = min(*intensity, ridge) / 2.5, max(*intensity, ridge) * 4
-    copied = f"limit: {tables.scaled(bandwidth, 'B/s')} copied"
+    copied = f"limit: {formats.scaled(bandwidth, 'B/s')} copied"
     slope = [significant(x) for x in (left, ridge)], [significant(x * bandwidth) for x in (left, ridge)]
     data = [_rule(*slope, "solid", copied, showlegend=False)]
     notes: list[dict[str, Any]] = []
     labelled = 0.0
     for precision, rate in sorted(roofs.items(), key=lambda item: item[1]):
-        said = f"{precision} {tables.scaled(rate, 'FLOP/s')}"
+        said = f"{precision} {formats.scaled(rate, 'FLOP/s')}"
         ends = [significant(rate / bandwidth), significant(right)]
         data.append(_rule(ends, [significant(rate)] * 2, "solid", f"limit: {said}", showlegend=False))
         if rate < 1.35 * labelled:  # two roofs too close for two labels share one
@@ -679,7 +680,7 @@ def roofline(
         own = [r for r in kept if r["variant"] == variant]
         rates = [tables.rate_of(r) for r in own]
         said = [
-            f"{tables.workload_text(r)}<br>{tables.scaled(t[0], 'FLOP/s')}" for r, t in zip(own, rates, strict=True)
+            f"{tables.workload_text(r)}<br>{formats.scaled(t[0], 'FLOP/s')}" for r, t in zip(own, rates, strict=True)
         ]
         across = [significant(r["flops"] / r["traffic"]) for r in own]
         data.append(
@@ -689,11 +690,16 @@ def roofline(
         )
     summit = max(kept, key=lambda r: r["flops"] / r["median_us"])
     share = summit["limit_us"] / summit["median_us"]
-    reach = "" if absent(share) else f", {tables.number(100 * share)}% of its limit"
+    reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
     attained = [tables.rate_of(r)[0] for r in kept]
-    claim = f"{summit['variant']} attains {tables.scaled(max(attained), 'FLOP/s')} at {_where(summit, 'shape')}{reach}"
+    claim = f"{summit['variant']} attains {formats.scaled(max(attained), 'FLOP/s')} at {_where(summit, 'shape')}{reach}"
     _, common = _split(rows)
-    under = [*common, "grey lines: measured ceilings", f"copy {tables.scaled(bandwidth, 'B/s')}", "bars: 95% intervals"]
+    under = [
+        *common,
+        "grey lines: measured ceilings",
+        f"copy {formats.scaled(bandwidth, 'B/s')}",
+        "bars: 95% intervals",
+    ]
     head = _head(title or claim, under)
     seen = [*roofs.values(), *(x for r in kept for x in tables.rate_of(r) if not absent(x))]
     layout = head | {
@@ -703,13 +709,13 @@ def roofline(
         "annotations": notes,
     }
     alt = (
-        f"Roofline of {machines[0]} by the {clock} clock, log axes: copy bandwidth {tables.scaled(bandwidth, 'B/s')}, "
+        f"Roofline of {machines[0]} by the {clock} clock, log axes: copy bandwidth {formats.scaled(bandwidth, 'B/s')}, "
     )
-    alt += ", ".join(f"{p} {tables.scaled(rate, 'FLOP/s')}" for p, rate in roofs.items())
-    alt += f". {len(kept)} points, {_range(attained, lambda v: tables.scaled(v, 'FLOP/s'))}: {claim}."
+    alt += ", ".join(f"{p} {formats.scaled(rate, 'FLOP/s')}" for p, rate in roofs.items())
+    alt += f". {len(kept)} points, {_range(attained, lambda v: formats.scaled(v, 'FLOP/s'))}: {claim}."
     table = tables.results_table(kept)
-    table.insert(5, "intensity, FLOP/B", [tables.number(x) for x in intensity])
-    table.insert(6, "rate", [tables.scaled(x, "FLOP/s") for x in attained])
+    table.insert(5, "intensity, FLOP/B", [formats.number(x) for x in intensity])
+    table.insert(6, "rate", [formats.scaled(x, "FLOP/s") for x in attained])
     return _figure(data, _with_legend(layout, list(looks.values())), alt), table
 
 
@@ -736,11 +742,11 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     ):
         own = [i for i, found in enumerate(holds) if found == wanted]
         ratios = [tables.ratio_of(pairs[i]) for i in own]
-        said = [f"{tables.workload_text(pairs[i])}<br>{tables.interval(*t)}" for i, t in zip(own, ratios, strict=True)]
+        said = [f"{tables.workload_text(pairs[i])}<br>{formats.interval(*t)}" for i, t in zip(own, ratios, strict=True)]
         data.append(_points(look, ratios, own, said, size=6 if wanted else 7, name=name, showlegend=True))
-    rate, p = tables.number(100 * summary["rate"]), tables.number(summary["p"])
+    rate, p = formats.number(100 * summary["rate"]), formats.number(summary["p"])
     claim = f"{summary['differences']} of {summary['pairs']} A/A pairs differ falsely: {rate}%, expected 5% (p = {p})"
-    half, most = (tables.number(100 * summary[k]) for k in ("detectable", "detectable_90"))
+    half, most = (formats.number(100 * summary[k]) for k in ("detectable", "detectable_90"))
     widths = [f"half of the intervals within ±{half}%", f"nine in ten within ±{most}%"]
     head = _head(title or claim, [machine, f"{clock} clock", *widths, "bars: 95% intervals", "grey: ±2%"])
     head["margin"] |= {"l": 24}
@@ -786,17 +792,19 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
         seen[panel][0].extend(map(extent, own))
         seen[panel][1].extend(x for t in rates for x in t if not absent(x))
         colour, symbol, dash = _PRECISIONS.get(name, (GREY, "x", "dot"))
-        said = [f"{name}, {_where(r, 'shape')}<br>{tables.scaled(t[0], unit)}" for r, t in zip(own, rates, strict=True)]
+        said = [
+            f"{name}, {_where(r, 'shape')}<br>{formats.scaled(t[0], unit)}" for r, t in zip(own, rates, strict=True)
+        ]
         shown = {
             "along": "y",
             "size": 8,
             "mode": "lines+markers",
-            "name": f"{name}, ceiling {tables.scaled(best[name], unit)}",
+            "name": f"{name}, ceiling {formats.scaled(best[name], unit)}",
         }
         shown |= {"line": {"color": colour, "dash": dash, "width": 2}} | ({} if panel == panels[0] else _SECOND)
         sizes = [round(extent(r), 1) for r in own]
         data.append(_points(Style(colour, symbol, 0), rates, sizes, said, **shown))
-    peaks = {n: tables.scaled(rate, "B/s" if n == "copy" else "FLOP/s") for n, rate in best.items()}
+    peaks = {n: formats.scaled(rate, "B/s" if n == "copy" else "FLOP/s") for n, rate in best.items()}
     fastest = max((n for n in best if n != "copy"), key=lambda n: best[n], default="")
     multiplied = [f"multiplies at up to {peaks[fastest]} ({fastest})"] if fastest else []
     claim = f"{machine} {_list(multiplied + [f'copies at {peaks[n]}' for n in best if n == 'copy'])}"
@@ -817,7 +825,7 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     table.insert(
         4,
         "rate",
-        [tables.scaled(tables.rate_of(r, _SWEPT[r["operation"]][0])[0], _SWEPT[r["operation"]][1]) for r in kept],
+        [formats.scaled(tables.rate_of(r, _SWEPT[r["operation"]][0])[0], _SWEPT[r["operation"]][1]) for r in kept],
     )
     layout = _with_legend(layout, [trace["name"] for trace in data])
     return _figure(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import intervals, results, tables
+from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.notebook import Evidence
 
 Row = dict[str, Any]
@@ -45,11 +45,11 @@ def _list(texts: Sequence[str]) -> str:
 
 
 def _slower(row: Row) -> str:
-    return tables.interval(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
+    return formats.interval(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
 
 
 def _faster(row: Row) -> str:
-    return tables.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
+    return formats.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
 
 
 def _at(row: Row) -> str:
@@ -62,7 +62,9 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
     if not rows:
         return None
     slow = [1 / row["ratio"] for row in rows]
-    span = f"{tables.number(min(slow))}–{tables.number(max(slow))}×" if len(rows) > 1 else f"{tables.number(slow[0])}×"
+    span = (
+        f"{formats.number(min(slow))}–{formats.number(max(slow))}×" if len(rows) > 1 else f"{formats.number(slow[0])}×"
+    )
     hits = [row for row in rows if row["ratio_low"] <= 1 / 7.67 <= row["ratio_high"]]
     where = _list([f"{_slower(row)} at {_at(row)}" for row in rows])
     return Finding(
@@ -94,7 +96,7 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
     else:
         text += f"It is surely faster than eager in {len(gains)} of {len(chosen)} cases. "
     return Finding(
-        f"{tables.number(best['ratio'])}×",
+        f"{formats.number(best['ratio'])}×",
         "The library's own epilogue is the fusion worth having" if gains else "The fused call gains nothing here",
         text + "It is one call that exists: torch._addmm_activation.",
         "confirmed" if best["ratio_low"] > 1.05 else "conditional" if gains else "refuted",
@@ -169,7 +171,7 @@ def clocks(lab: Evidence, machine: str) -> Finding | None:
     group = max(spans.values(), key=spread)
     low, high = min(group, key=lambda r: r["ratio"]), max(group, key=lambda r: r["ratio"])
     return Finding(
-        f"{tables.number(low['ratio'])}× or {tables.number(high['ratio'])}×",
+        f"{formats.number(low['ratio'])}× or {formats.number(high['ratio'])}×",
         "The clock decides the verdict as much as the kernel does",
         f"The same {low['variant']} at {_at(low)} in {low['dtype']} runs at {_faster(low)} of eager's speed by the "
         f"{low['clock']} clock and at {_faster(high)} by the {high['clock']} clock. Each page names its clock.",
@@ -190,7 +192,7 @@ def control(lab: Evidence, machine: str) -> Finding | None:
         "The lab's own error rate is what it should be" if fine else "The lab's own error rate is off",
         f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
         f"expected of 95% intervals, and a binomial test {'does not reject' if fine else 'rejects'} that "
-        f"(p = {tables.number(row['p'])}). Half of all comparisons would detect a difference of "
+        f"(p = {formats.number(row['p'])}). Half of all comparisons would detect a difference of "
         f"{100 * row['detectable']:.2g}%.",
         "confirmed" if fine else "invalid",
         "01_method",

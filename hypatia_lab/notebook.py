@@ -102,6 +102,10 @@ class Evidence:
             )
         ]
 
+    def leading(self, machine: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Rows of ``machine`` at its primary clock whose columns equal ``wanted``."""
+        return self.select(machine=machine, clock=self.primary(machine), **wanted)
+
     @property
     def machines(self) -> list[str]:
         """Machines that were read, GPUs first."""

@@ -1,21 +1,18 @@
-"""Tables for pages: how a number is written, tidy rows as tables, and accessible HTML that needs no script.
-
-Every number a reader sees passes through :func:`number`, :func:`interval`, :func:`duration` or
-:func:`scaled`, so the same figure reads the same in every table, title and alt text.
-"""
+"""Tables for pages: tidy rows as tables, and accessible HTML that needs no script."""
 
 from __future__ import annotations
 
 import html as markup
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import intervals, results
+from hypatia_lab.formats import MISSING, absent, interval, number, scaled
 from hypatia_lab.records import Record
 
-MISSING = "–"
 VERDICTS = {
     "confirmed": "✓",
     "refuted": "✗",
@@ -26,85 +23,12 @@ VERDICTS = {
     "invalid": "!",
 }
 """Every verdict there is, in the order of tables, and the sign beside its word."""
+ANY = "any"
+"""Machine of a claim that no machine decides, as the judge names it."""
 
 
 class TableError(ValueError):
     """A table that cannot be made: the message names what is missing."""
-
-
-def absent(value: Any) -> bool:
-    """Whether ``value`` is None or NaN: a number that does not exist."""
-    return value is None or (isinstance(value, float) and math.isnan(value))
-
-
-def _decimals(value: float, digits: int = 3) -> int:
-    """Decimal places that show ``digits`` significant digits of ``value`` (negative left of the point)."""
-    return digits - 1 - math.floor(math.log10(abs(value))) if value else 0
-
-
-def significant(value: float) -> float:
-    """``value`` rounded to 3 significant digits, for drawing.
-
-    Within a tenth of 1 four decimals are kept: a ratio is read by its difference from 1, and three digits
-    would move a point by a quarter of the ±2% band.
-    """
-    if not value or not math.isfinite(value):
-        return value
-    return round(value, 4 if 0.9 <= abs(value) < 1.1 else _decimals(value))
-
-
-def number(value: float | int | None, decimals: int | None = None) -> str:
-    """``value`` with 3 significant digits (or so many ``decimals``); whole numbers as they are; ``–`` if absent."""
-    if absent(value):
-        return MISSING
-    assert value is not None
-    if isinstance(value, int) or not math.isfinite(value):
-        return str(value)
-    if value and not 1e-4 <= abs(value) < 1e7:
-        return f"{value:.2e}"
-    places = _decimals(value) if decimals is None else decimals
-    rounded = round(value, places)
-    if decimals is None:
-        places = _decimals(rounded)  # 9.996 has become 10.0, which needs a decimal less
-    return f"{rounded:.{max(places, 0)}f}"
-
-
-def interval(value: float | None, low: float | None, high: float | None, unit: str = "×") -> str:
-    """``54.1× [53.9, 54.3]``: as many decimals as the half-width asks for, at least 3 significant digits.
-
-    Without bounds (fewer than two processes) it says so; ``–`` when there is no value.
-    """
-    if absent(value):
-        return MISSING
-    assert value is not None
-    unit = unit if unit in ("", "×", "%") else f" {unit}"
-    if absent(low) or absent(high):
-        return f"{number(value)}{unit} (no interval)"
-    assert low is not None
-    assert high is not None
-    half = (high - low) / 2
-    places = max(_decimals(value), min(_decimals(half, 1), 4) if half else 0)
-    return f"{number(value, places)}{unit} [{number(low, places)}, {number(high, places)}]"
-
-
-def _in_steps(value: float | None, steps: Sequence[tuple[float, str]]) -> str:
-    if absent(value):
-        return MISSING
-    assert value is not None
-    factor, unit = next((s for s in steps if abs(value) >= s[0] * 0.9995), steps[-1])
-    return f"{number(value / factor)} {unit}"
-
-
-def duration(us: float | None) -> str:
-    """Microseconds as ``950 ns``, ``4.12 µs``, ``1.10 ms`` or ``2.10 s``."""
-    return _in_steps(us, [(1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns")])
-
-
-def scaled(value: float | None, unit: str) -> str:
-    """A large quantity with its prefix: ``scaled(51.2e12, "FLOP/s")`` is ``51.2 TFLOP/s``."""
-    return _in_steps(
-        value, [(10.0 ** (3 * k), f"{prefix}{unit}") for k, prefix in ((4, "T"), (3, "G"), (2, "M"), (0, ""))]
-    )
 
 
 def shape_text(shape: str) -> str:
@@ -208,15 +132,14 @@ def _quantity(value: Any, unit: str) -> str:
 
 def verdict_text(verdict: str) -> str:
     """A verdict as its sign and word, so that neither colour nor sign alone carries it: ``✗ refuted``."""
-    return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}"
+    return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text: id, seed, section, claim, claimed, measured, bound, machine, verdict, reason.
+    """The ledger as a DataFrame of text: id, claim, claimed, measured, bound, machine, verdict, section, reason.
 
-    ``claimed`` is written as the seed wrote it, ``measured`` with its interval. Show it with
-    ``show(table, filterable=True)``. Raises :class:`TableError` when there is no claim, ``KeyError`` for an
-    unknown verdict.
+    ``claimed`` is written as the seed wrote it, ``measured`` with its interval, or as the span of all intervals
+    where several workloads were judged. Raises :class:`TableError` when there is no claim, ``KeyError`` for an unknown verdict.
     """
     if not claim_rows:
         raise TableError("claims_table: no claims; the ledger is empty, or the filter let nothing through")
@@ -224,16 +147,13 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
         [
             {
                 "id": row["id"],
-                "seed": row["seed"],
-                "section": row["section"],
                 "claim": row["claim"],
                 "claimed": _quantity(row["claimed"], row["unit"]),
-                "measured": MISSING
-                if absent(row["measured"])
-                else interval(row["measured"], row["low"], row["high"], row["unit"]),
+                "measured": _judged(row),
                 "bound": _quantity(row["bound"], row["unit"]),
-                "machine": row["machine"] or MISSING,
+                "machine": _machine(row["machine"]),
                 "verdict": verdict_text(row["verdict"]),
+                "section": row["section"],
                 "reason": row["reason"] or MISSING,
             }
             for row in claim_rows
@@ -241,22 +161,36 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     )
 
 
-def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """How many judgements of each verdict, one line a machine and seed, and their total.
+def _judged(row: dict[str, Any]) -> str:
+    if absent(row["measured"]):
+        return MISSING if absent(row["low"]) else _quantity([row["low"], row["high"]], row["unit"])
+    if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
+        return _quantity(row["measured"], row["unit"])
+    return interval(row["measured"], row["low"], row["high"], row["unit"])
 
-    Only verdicts that occur have a column, in the order of :data:`VERDICTS`. A claim judged on two machines
-    counts once on each. Raises :class:`TableError` when there is no claim.
+
+def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
+    """How many judgements of each verdict: one line a verdict, one column a machine.
+
+    Only verdicts that occur have a line, in the order of :data:`VERDICTS`. A claim judged on two machines counts
+    once on each; claims that no machine decides are counted under ``any machine``. Raises :class:`TableError`
+    when there is no claim.
     """
     if not claim_rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    present = [v for v in VERDICTS if any(row["verdict"] == v for row in claim_rows)]
-    out = []
-    for machine, seed in sorted({(row["machine"] or MISSING, row["seed"]) for row in claim_rows}):
-        own = [row["verdict"] for row in claim_rows if (row["machine"] or MISSING, row["seed"]) == (machine, seed)]
-        out.append(
-            {"machine": machine, "seed": seed} | {verdict_text(v): own.count(v) for v in present} | {"all": len(own)}
-        )
-    return _frame(out)
+    machines = sorted({row["machine"] for row in claim_rows}, key=lambda name: (name == ANY, name))
+    counts = Counter((row["verdict"], row["machine"]) for row in claim_rows)
+    present = [verdict for verdict in VERDICTS if any(counts[verdict, machine] for machine in machines)]
+    lines = [
+        {"verdict": verdict_text(verdict)} | {_machine(machine): counts[verdict, machine] for machine in machines}
+        for verdict in present
+    ]
+    total = {_machine(name): sum(row["machine"] == name for row in claim_rows) for name in machines}
+    return _frame([*lines, {"verdict": "all"} | total])
+
+
+def _machine(name: str) -> str:
+    return "any machine" if name == ANY else name
 
 
 _FACTS = {
@@ -375,13 +309,15 @@ def _numeric(cells: Iterable[Any]) -> bool:
     return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
 
 
-def html(frame: Any, *, caption: str = "", filterable: bool = False) -> str:
+def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Mapping[str, str] | None = None) -> str:
     """``frame`` as an HTML table: headers with a scope, first column as row headers, numbers to the right.
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
-    which adds a search box above it. The same frame gives the same text. Floats get 3 significant digits.
+    which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
+    long text). The same frame gives the same text. Floats get 3 significant digits.
     """
-    columns = list(frame.columns)
+    folded = folded or {}
+    columns = [column for column in frame.columns if column not in folded]
     right = [' style="text-align:right"' if _numeric(frame[c]) else "" for c in columns]
     escape = markup.escape
     lines = [f'<table class="lab-table{" filterable" if filterable else ""}">']
@@ -389,8 +325,12 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False) -> str:
         lines.append(f"<caption>{escape(caption)}</caption>")
     heads = "".join(f'<th scope="col"{s}>{escape(str(c))}</th>' for c, s in zip(columns, right, strict=True))
     lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
-    for values in frame.itertuples(index=False, name=None):
+    for line in frame.to_dict("records"):
+        values = [line[column] for column in columns]
         cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
+        for column, under in folded.items():
+            fold = f"<details><summary>{escape(column)}</summary>{escape(str(line[column]))}</details>"
+            cells[columns.index(under)] += fold
         first = f'<th scope="row"{right[0]}>{cells[0]}</th>'
         rest = "".join(f"<td{s}>{c}</td>" for c, s in zip(cells[1:], right[1:], strict=True))
         lines.append(f"<tr>{first}{rest}</tr>")
@@ -399,9 +339,16 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False) -> str:
     return '<div class="lab-scroll" tabindex="0" style="overflow-x:auto">\n' + "\n".join(lines) + "\n</div>"
 
 
-def show(frame: Any, *, caption: str = "", filterable: bool = False) -> None:
+def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Mapping[str, str] | None = None) -> None:
     """Display ``frame`` in a notebook as :func:`html`, with plain text beside it for readers without HTML."""
     from IPython.display import display
 
     text = frame.to_string(index=False)
-    display({"text/html": html(frame, caption=caption, filterable=filterable), "text/plain": text}, raw=True)
+    display(
+        {"text/html": html(frame, caption=caption, filterable=filterable, folded=folded), "text/plain": text}, raw=True
+    )
+
+
+def show_claims(claim_rows: Sequence[dict[str, Any]], *, filterable: bool = False) -> None:
+    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim."""
+    show(claims_table(claim_rows), filterable=filterable, folded={"section": "claim", "reason": "claim"})

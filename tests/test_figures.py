@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, records, results, tables
+from hypatia_lab import figures, formats, records, results
 
 SHAPES = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 VARIANTS = {"eager": 1.0, "naive": 27.0, "cublas_relu": 1.001, "aten": 1.0, "epilogue": 0.94, "compile": 0.97}
@@ -158,7 +158,7 @@ def test_numbers_are_rounded(drawn: Drawn) -> None:
     for trace in json.loads(drawn[0].to_json())["data"]:
         for axis in ("x", "y"):
             for number in _numbers(trace[axis]):
-                assert number == tables.significant(number) or number == round(number, 3)
+                assert number == formats.significant(number) or number == round(number, 3)
 
 
 def test_slowdowns_draw_the_inverse_ratio_and_the_claim(
@@ -167,7 +167,7 @@ def test_slowdowns_draw_the_inverse_ratio_and_the_claim(
     figure, table = DRAW["slowdowns"](rows, found)
     naive = next(t for t in _points(figure) if t["name"] == "naive (seed)")
     expected = [1 / r["ratio"] for r in _by(rows, "graph") if r["variant"] == "naive"]
-    assert naive["x"] == [tables.significant(v) for v in expected]
+    assert naive["x"] == [formats.significant(v) for v in expected]
     claim = next(t for t in figure.data if t.line.dash == "dash")
     assert set(claim.x) - {None} == {7.67}
     assert "claimed: 7.67×" in figure.layout.title.text.replace("</b><br><b>", " ")
@@ -216,7 +216,7 @@ def test_limits_are_lines_and_absent_without_ceilings(rows: list[dict[str, Any]]
     figure, _ = DRAW["times"](rows, found)
     limits = [t.x[0] for t in figure.data if t.mode == "lines"]
     expected = dict.fromkeys(r["limit_us"] for r in _by(rows, "graph") if r["variant"] == "eager")
-    assert limits == [tables.significant(v) for v in expected]
+    assert limits == [formats.significant(v) for v in expected]
     bare, _ = figures.times_against_limit([r | {"limit_us": math.nan} for r in _by(rows, "graph")])
     assert not [t for t in bare.data if t.mode == "lines"]
     assert "no ceiling was measured" in bare.layout.meta["alt"]
@@ -237,7 +237,7 @@ def test_roofline_stays_under_its_roofs(rows: list[dict[str, Any]], found: list[
     ceilings = results.ceilings(found)
     figure, _ = DRAW["roofline"](rows, found)
     roof = next(t for t in figure.data if t.hovertext and "float32/ieee" in t.hovertext and t.mode == "lines")
-    assert roof.y[0] == tables.significant(ceilings["matmul", "float32/ieee", "hot"])
+    assert roof.y[0] == formats.significant(ceilings["matmul", "float32/ieee", "hot"])
     with pytest.raises(
         figures.FigureError, match="copy bandwidth by the cold clock is missing from the ceilings of h200"
     ):
@@ -266,7 +266,7 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], fou
         assert list(trace.x) == sorted(trace.x)
         name, ceiling = trace.name.split(", ceiling ")
         key = ("copy", "", "hot") if name == "copy" else ("matmul", name, "hot")
-        assert ceiling == tables.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
+        assert ceiling == formats.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
     with pytest.raises(figures.FigureError, match="one machine and clock"):
         figures.sweep(
             [r for r in rows if r["experiment"] == "ceilings"] + [rows[0] | {"operation": "copy", "clock": "cold"}]

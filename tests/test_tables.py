@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hypatia_lab import records, results, tables
+from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import verdicts
 
 ORIGINS = {
@@ -150,7 +150,7 @@ CLAIM = {
     ],
 )
 def test_a_number_has_three_significant_digits(value: float | None, text: str) -> None:
-    assert tables.number(value) == text
+    assert formats.number(value) == text
 
 
 @pytest.mark.parametrize(
@@ -165,21 +165,21 @@ def test_a_number_has_three_significant_digits(value: float | None, text: str) -
     ],
 )
 def test_an_interval_shows_the_digits_it_earns(triple: tuple[float, float, float], text: str) -> None:
-    assert tables.interval(*triple) == text
+    assert formats.interval(*triple) == text
 
 
 def test_units() -> None:
-    assert tables.interval(12.3, 12.1, 12.5, "µs") == "12.3 µs [12.1, 12.5]"
-    assert [tables.duration(us) for us in (0.95, 4.123, 1100, 2.1e6, math.nan)] == [
+    assert formats.interval(12.3, 12.1, 12.5, "µs") == "12.3 µs [12.1, 12.5]"
+    assert [formats.duration(us) for us in (0.95, 4.123, 1100, 2.1e6, math.nan)] == [
         "950 ns",
         "4.12 µs",
         "1.10 ms",
         "2.10 s",
         "–",
     ]
-    assert tables.duration(999.9) == "1.00 ms"
-    assert tables.scaled(51.2e12, "FLOP/s") == "51.2 TFLOP/s"
-    assert tables.scaled(None, "B/s") == "–"
+    assert formats.duration(999.9) == "1.00 ms"
+    assert formats.scaled(51.2e12, "FLOP/s") == "51.2 TFLOP/s"
+    assert formats.scaled(None, "B/s") == "–"
 
 
 @pytest.mark.parametrize(
@@ -221,12 +221,28 @@ def test_the_limit_is_unknown_without_ceilings(rows: list[dict[str, Any]]) -> No
 
 def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
     table = tables.claims_table(
-        [CLAIM, CLAIM | {"id": "S001-02", "claimed": "50–200×", "measured": None, "verdict": "not_testable"}]
+        [
+            CLAIM,
+            CLAIM
+            | {
+                "id": "S001-02",
+                "claimed": "50–200×",
+                "measured": None,
+                "low": None,
+                "high": None,
+                "verdict": "not_testable",
+            },
+        ]
     )
     assert table.loc[0, "claimed"] == "7.67×"
     assert table.loc[0, "measured"] == "27.1× [26.9, 27.3]"
-    assert table.loc[0, "verdict"] == "✗ refuted"
-    assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == ["50–200×", "–", "–", "○ not testable"]
+    assert table.loc[0, "verdict"] == tables.verdict_text("refuted")
+    assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == [
+        "50–200×",
+        "–",
+        "–",
+        tables.verdict_text("not_testable"),
+    ]
     with pytest.raises(tables.TableError, match="no claims"):
         tables.claims_table([])
     with pytest.raises(KeyError, match="maybe"):
@@ -238,23 +254,29 @@ def test_every_verdict_has_its_sign() -> None:
     assert len(set(tables.VERDICTS.values())) == len(tables.VERDICTS)
 
 
-def test_verdicts_are_counted_by_machine_and_seed() -> None:
+def test_verdicts_are_counted_by_machine() -> None:
     ledger = [
         CLAIM,
         CLAIM,
         CLAIM | {"verdict": "confirmed"},
         CLAIM | {"machine": "epyc-2c"},
-        CLAIM | {"seed": "S004", "machine": ""},
+        CLAIM | {"seed": "S004", "machine": "any"},
     ]
     table = tables.verdict_counts(ledger)
-    assert list(table.columns) == ["machine", "seed", "✓ confirmed", "✗ refuted", "all"]
-    assert {tuple(line) for line in table.itertuples(index=False, name=None)} == {
-        ("epyc-2c", "S001", 0, 1, 1),
-        ("h200", "S001", 1, 2, 3),
-        ("–", "S004", 0, 1, 1),
-    }
+    assert list(table.columns) == ["verdict", "epyc-2c", "h200", "any machine"]
+    assert [tuple(line) for line in table.itertuples(index=False, name=None)] == [
+        (tables.verdict_text("confirmed"), 0, 1, 0),
+        (tables.verdict_text("refuted"), 1, 2, 1),
+        ("all", 1, 3, 1),
+    ]
     with pytest.raises(tables.TableError, match="no claims"):
         tables.verdict_counts([])
+
+
+def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
+    text = tables.html(tables.claims_table([CLAIM | {"reason": "Because <b>."}]), folded={"reason": "claim"})
+    assert "<details><summary>reason</summary>Because &lt;b&gt;.</details></td>" in text
+    assert '<th scope="col">reason</th>' not in text
 
 
 def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[dict[str, Any]], tmp_path: Path) -> None:
@@ -262,7 +284,7 @@ def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[dict[
     assert table.loc["device", "h200"] == "Card"
     assert table.loc["last-level cache", "h200"] == "50.0 MiB"
     rate = 2 * 4096**3 / 3000e-6
-    assert table.loc["best matmul float32/ieee, hot clock", "h200"] == tables.scaled(rate, "FLOP/s")
+    assert table.loc["best matmul float32/ieee, hot clock", "h200"] == formats.scaled(rate, "FLOP/s")
     assert table.loc["best matmul float32/ieee, hot clock", "epyc-2c"] == "unknown"
     assert table.loc["experiments", "h200"] == "ceilings (seed, 2 processes); naive_vs_cublas (seed, 8 processes)"
     assert list(table.index)[0] == "device"

@@ -13,6 +13,7 @@ from typing import Any
 
 from hypatia_lab import intervals, results
 from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
+from hypatia_lab.formats import interval, number
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
@@ -149,16 +150,6 @@ class _Machine:
         raise _NoFigure("not_testable", f"no record has {variant} on {workload} at the {clock} clock")
 
 
-def three(value: float) -> str:
-    """``value`` with three significant digits, as a reader writes it: 0.0186, 7.70, 2,030."""
-    if value == 0 or not math.isfinite(value):
-        return f"{value:g}"
-    if not 1e-4 <= abs(value) < 1e9:
-        return f"{value:.2e}"
-    places = 2 - math.floor(math.log10(abs(float(f"{value:.2e}"))))
-    return f"{round(value, places):,.{max(places, 0)}f}"
-
-
 def _span(span: tuple[float, float]) -> str:
     low, high = (f"{value:,.10g}" for value in span)
     return low if low == high else f"{low} to {high}"
@@ -260,9 +251,9 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
 
 def _show(case: _Case, unit: str, many: bool) -> str:
     found = case.found
-    text = f"{three(found.value)}{_unit(unit)}"
+    text = f"{number(found.value)}{_unit(unit)}"
     if found.low < found.high:
-        text += f" (95% interval {three(found.low)} to {three(found.high)})"
+        text = f"{interval(found.value, found.low, found.high, unit)} (95% interval)"
     return f"{text} at {_place(case.workload)}" + (f", {case.verdict}" if many else "")
 
 
@@ -294,7 +285,7 @@ def _worked_out(claim: Claim) -> dict[str, Any]:
     value = arithmetic(claim.expression)
     holds = claim.band[0] <= value <= claim.band[1]
     sentence = (
-        f"{claim.expression} = {three(value)}{_unit(claim.unit)}; the claim says {_span(claim.claimed)}, and "
+        f"{claim.expression} = {number(value)}{_unit(claim.unit)}; the claim says {_span(claim.claimed)}, and "
         + ("that follows" if holds else "that does not follow from its own figures")
         + f" (allowed: {_span(claim.band)})."
     )
@@ -342,7 +333,7 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     if not math.isnan(bound):
         word = "no less than" if claim.quantity == "time" else "at most"
         cause = "A ReLU that cost nothing" if claim.bound == "free_relu" else "The machine's own measured ceilings"
-        reason.append(f"{cause} would allow {word} {three(bound)}{_unit(claim.unit)}.")
+        reason.append(f"{cause} would allow {word} {number(bound)}{_unit(claim.unit)}.")
     reason.append(claim.why)
     if any(case.throttled for case in judged):
         reason.append("Caution: the device throttled during this measurement.")
@@ -379,7 +370,7 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
     warnings = {
         control["machine"]: (
             f"Caution: the A/A control of {control['machine']} calls identical code different in "
-            f"{three(100 * control['rate'])}% of {control['pairs']} pairs, which is not the 5% it should be."
+            f"{number(100 * control['rate'])}% of {control['pairs']} pairs, which is not the 5% it should be."
         )
         for control in results.agreement(records)
         if control["p"] < DOUBT

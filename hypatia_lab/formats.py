@@ -1,0 +1,87 @@
+"""How a number is written, everywhere the same: tables, titles, alt text, reasons.
+
+Leaf module: numbers in, text out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+MISSING = "–"
+
+
+def absent(value: Any) -> bool:
+    """Whether ``value`` is None or NaN: a number that does not exist."""
+    return value is None or (isinstance(value, float) and math.isnan(value))
+
+
+def _decimals(value: float, digits: int = 3) -> int:
+    """Decimal places that show ``digits`` significant digits of ``value`` (negative left of the point)."""
+    return digits - 1 - math.floor(math.log10(abs(value))) if value else 0
+
+
+def significant(value: float) -> float:
+    """``value`` rounded to 3 significant digits, for drawing.
+
+    Within a tenth of 1 four decimals are kept: a ratio is read by its difference from 1, and three digits
+    would move a point by a quarter of the ±2% band.
+    """
+    if not value or not math.isfinite(value):
+        return value
+    return round(value, 4 if 0.9 <= abs(value) < 1.1 else _decimals(value))
+
+
+def number(value: float | int | None, decimals: int | None = None) -> str:
+    """``value`` with 3 significant digits (or so many ``decimals``); whole numbers as they are; ``–`` if absent."""
+    if absent(value):
+        return MISSING
+    assert value is not None
+    if isinstance(value, int) or not math.isfinite(value):
+        return str(value)
+    if value and not 1e-4 <= abs(value) < 1e7:
+        return f"{value:.2e}"
+    places = _decimals(value) if decimals is None else decimals
+    rounded = round(value, places)
+    if decimals is None:
+        places = _decimals(rounded)  # 9.996 has become 10.0, which needs a decimal less
+    return f"{rounded:.{max(places, 0)}f}"
+
+
+def interval(value: float | None, low: float | None, high: float | None, unit: str = "×") -> str:
+    """``54.1× [53.9, 54.3]``: as many decimals as the half-width asks for, at least 3 significant digits.
+
+    Without bounds (fewer than two processes) it says so; ``–`` when there is no value.
+    """
+    if absent(value):
+        return MISSING
+    assert value is not None
+    unit = unit if unit in ("", "×", "%") else f" {unit}"
+    if absent(low) or absent(high):
+        return f"{number(value)}{unit} (no interval)"
+    assert low is not None
+    assert high is not None
+    half = (high - low) / 2
+    places = max(_decimals(value), min(_decimals(half, 1), 4) if half else 0)
+    return f"{number(value, places)}{unit} [{number(low, places)}, {number(high, places)}]"
+
+
+def _in_steps(value: float | None, steps: Sequence[tuple[float, str]]) -> str:
+    if absent(value):
+        return MISSING
+    assert value is not None
+    factor, unit = next((s for s in steps if abs(value) >= s[0] * 0.9995), steps[-1])
+    return f"{number(value / factor)} {unit}"
+
+
+def duration(us: float | None) -> str:
+    """Microseconds as ``950 ns``, ``4.12 µs``, ``1.10 ms`` or ``2.10 s``."""
+    return _in_steps(us, [(1e6, "s"), (1e3, "ms"), (1.0, "µs"), (1e-3, "ns")])
+
+
+def scaled(value: float | None, unit: str) -> str:
+    """A large quantity with its prefix: ``scaled(51.2e12, "FLOP/s")`` is ``51.2 TFLOP/s``."""
+    return _in_steps(
+        value, [(10.0 ** (3 * k), f"{prefix}{unit}") for k, prefix in ((4, "T"), (3, "G"), (2, "M"), (0, ""))]
+    )
