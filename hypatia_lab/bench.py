@@ -55,7 +55,7 @@ class _Session:
             found: dict[str, check.Check] = {}
             # Built in another order in each process: what the first one gains must not always be the same one's.
             order = list(group.variants)
-            random.Random(1000 * self.number + index).shuffle(order)
+            random.Random(f"{self.number}/{index}").shuffle(order)
             for name in order:
                 self.emit("begin", what=[index, name])
                 status, reason = self._prepare(index, workload, name, problem, ready, found)
@@ -107,7 +107,12 @@ class _Session:
             self.emit("begin", what=[index, next(iter(ready), "")])
             measured = (
                 clock.measure(
-                    ready, word, self.device, budget_s=group.budget_s, seed=1000 * self.number + index, probe=self.probe
+                    ready,
+                    word,
+                    self.device,
+                    budget_s=group.budget_s,
+                    seed=f"{self.number}/{index}/{word}",
+                    probe=self.probe,
                 )
                 if ready
                 else {}

@@ -261,7 +261,7 @@ def measure(
     device: str,
     *,
     budget_s: float = 0.5,
-    seed: int = 0,
+    seed: str = "",
     probe: Callable[[], Any] | None = None,
 ) -> dict[str, Timing | ClockError]:
     """Time every callable in ``runs`` under ``clock`` and return its :class:`Timing` (or why it has none).

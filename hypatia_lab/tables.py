@@ -139,7 +139,8 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     """The ledger as a DataFrame of text: id, claim, claimed, measured, bound, machine, verdict, section, reason.
 
     ``claimed`` is written as the seed wrote it, ``measured`` with its interval, or as the span of all intervals
-    where several workloads were judged. Raises :class:`TableError` when there is no claim, ``KeyError`` for an unknown verdict.
+    where several workloads were judged. Raises :class:`TableError` when there is no claim, ``KeyError`` for an
+    unknown verdict.
     """
     if not claim_rows:
         raise TableError("claims_table: no claims; the ledger is empty, or the filter let nothing through")
@@ -351,4 +352,6 @@ def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
 
 def show_claims(claim_rows: Sequence[dict[str, Any]], *, filterable: bool = False) -> None:
     """Display :func:`claims_table` in a notebook, with section and reason folded under each claim."""
-    show(claims_table(claim_rows), filterable=filterable, folded={"section": "claim", "reason": "claim"})
+    table = claims_table(claim_rows)
+    table["why"] = table["reason"] + " Section of the document: " + table["section"] + "."
+    show(table.drop(columns=["section", "reason"]), filterable=filterable, folded={"why": "claim"})

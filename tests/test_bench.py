@@ -1,0 +1,860 @@
+"""Measuring: fresh processes that may die, interruptions that lose nothing, and results that are not believed."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hypatia_lab import bench, clock, records, results, variants
+from hypatia_lab.experiments import Experiment, Group
+from hypatia_lab.profiler import sessions
+from hypatia_lab.profiler.sessions import Casualty, SessionError
+from hypatia_lab.workloads import Workload
+
+SMALL, LARGE = (4, 8, 6), (8, 16, 12)
+NAMES = ("eager", "eager@again", "epilogue")
+
+
+def group(shape: tuple[int, ...] = SMALL, names: tuple[str, ...] = NAMES, clocks: tuple[str, ...] = ("hot",)) -> Group:
+    """Variants of Linear+ReLU on one tiny workload, timed for a moment."""
+    return Group(Workload("linear_relu", shape), names, clocks, 0.0)
+
+
+def experiment(name: str, *groups: Group) -> Experiment:
+    """An experiment that always plans ``groups``."""
+    return Experiment(name, "none", "a test", "linear_relu", lambda preset, device, shapes: list(groups))
+
+
+CEILINGS = experiment(
+    "ceilings",
+    Group(Workload("matmul", (16, 16, 16)), ("eager",), ("hot",), 0.0),
+    Group(Workload("copy", (1024,)), ("eager",), ("hot",), 0.0),
+)
+
+
+@pytest.fixture
+def lab(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Replaces the experiments by tiny ones: ``lab(groups of "tiny", ..., processes=1)``."""
+    # Whoever works on the tree may commit while the tests run; parts of another commit are not reused.
+    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
+
+    def use(*groups: Group, processes: int = 1) -> None:
+        monkeypatch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": experiment("tiny", *groups)})
+        monkeypatch.setattr(bench, "PROCESSES", {"quick": processes, "seed": processes, "full": processes})
+
+    use(group())
+    return use
+
+
+def measure(root: Path, name: str = "tiny", **more: Any) -> records.Record:
+    """Measure under ``root`` as machine "box", on the CPU, without a progress bar."""
+    return bench.measure(name, **{"machine_name": "box", "root": root, "progress": False} | more)
+
+
+def give_ceilings(root: Path, *, us: float = 1e-3, **run: Any) -> Path:
+    """A ceilings record of a machine that takes ``us`` for SMALL's arithmetic and half of it for its bytes."""
+    workload = Workload("linear_relu", SMALL)
+
+    def cell(operation: str, shape: tuple[int, ...], flops: int, traffic: int, median: float) -> dict[str, Any]:
+        row = answer(0, "eager", "hot", median_us=median, samples_us=[])
+        merged = bench._cell(
+            Group(Workload(operation, shape), ("eager",), ("hot",), 0.0), "eager", "hot", [[row]], 0, {}
+        )
+        return merged | {"flops": flops, "traffic": traffic}
+
+    line = {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": "box",
+        "experiment": "ceilings",
+        "preset": "quick",
+        "device": "cpu",
+        "started": "2025-01-01T00:00:00Z",
+        "commit": "synthetic",
+        "dirty": False,
+        "processes": 1,
+        "facts": {},
+    }
+    cells = [
+        cell("matmul", (16, 16, 16), workload.flops, 0, us),
+        cell("copy", (1024,), 0, workload.traffic, us / 2),
+    ]
+    return records.write(root, line | run, cells, overwrite=True)
+
+
+def answer(index: int, name: str, word: str, **changes: Any) -> dict[str, Any]:
+    """A row as a measuring process reports it."""
+    return {
+        "group": index,
+        "variant": name,
+        "clock": word,
+        "status": "ok",
+        "reason": "",
+        "error": 1e-7,
+        "max_error": 1e-6,
+        "median_us": 100.0,
+        "samples_us": [99.0, 100.0, 101.0, 100.0],
+        "calls": 5,
+        "sm_mhz": [],
+        "power_w": [],
+        "throttled": False,
+    } | changes
+
+
+class Process:
+    """Stands in for ``run_session``: answers every row of the plan at once, and remembers what it was given.
+
+    ``alter(number, index, name)`` changes a row; ``casualties`` are handed out first, one a session, each after
+    the groups before it are done.
+    """
+
+    def __init__(self) -> None:
+        self.plans: list[dict[str, Any]] = []
+        self.casualties: list[Casualty] = []
+        self.alter: Callable[[int, int, str], dict[str, Any]] = lambda number, index, name: {}
+
+    def __call__(self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> Any:
+        assert module == "hypatia_lab.bench"
+        assert log.parent.is_dir()
+        plan = json.loads(json.dumps(plan))  # as the child would see it
+        self.plans.append(plan)
+        casualty = self.casualties.pop(0) if self.casualties else None
+        for index, described in plan["groups"]:
+            for name in described["variants"]:
+                on_event({"event": "begin", "what": [index, name]})
+                if casualty and casualty.what in (None, [index, name]):
+                    return casualty
+                status, reason = plan["excluded"].get(f"{index}/{name}", ("ok", ""))
+                changes = self.alter(plan["number"], index, name)
+                if status != "ok":
+                    changes |= {"status": status, "reason": reason, "median_us": None, "samples_us": []}
+                for word in described["clocks"] or ["none"]:
+                    on_event({"event": "row", **answer(index, name, word), **changes})
+            on_event({"event": "done", "group": index})
+        return None
+
+    def measured(self) -> list[list[int]]:
+        """Group numbers by session."""
+        return [[index for index, _ in plan["groups"]] for plan in self.plans]
+
+
+@pytest.fixture
+def process(monkeypatch: pytest.MonkeyPatch) -> Process:
+    """Measuring processes that answer at once."""
+    stub = Process()
+    monkeypatch.setattr(bench.sessions, "run_session", stub)
+    return stub
+
+
+def statuses(record: records.Record) -> dict[tuple[str, str], str]:
+    """(variant, clock) → status."""
+    return {(cell["variant"], cell["clock"]): cell["status"] for cell in record.cells}
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file below ``folder``, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# ---------------------------------------------------------------- real processes, to the end
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, records.Record]]:
+    """A folder that held nothing, and the record of two real processes over two workloads."""
+    root = tmp_path_factory.mktemp("records")
+    with pytest.MonkeyPatch.context() as patch:
+        tiny = experiment("tiny", group(LARGE), group(SMALL, clocks=("hot", "graph")), group(SMALL, clocks=()))
+        patch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": tiny})
+        patch.setattr(bench, "PROCESSES", {"quick": 2})
+        yield root, measure(root)
+
+
+def test_measuring_leaves_the_record_and_its_ceilings_and_nothing_else(fresh):
+    root, record = fresh
+    assert files_below(root) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
+    assert not (root / "box" / ".parts").exists()
+    assert [r.digest for r in records.load(root, experiments=["tiny"])] == [record.digest]
+
+
+def test_the_record_holds_every_cell_of_the_plan_small_workloads_first(fresh):
+    _, record = fresh
+    assert [(c["shape"], c["variant"], c["clock"]) for c in record.cells] == [
+        *[(list(SMALL), name, word) for word in ("hot", "graph") for name in NAMES],
+        *[(list(SMALL), name, "none") for name in NAMES],
+        *[(list(LARGE), name, "hot") for name in NAMES],
+    ]
+
+
+def test_each_process_leaves_one_median_of_its_own_samples(fresh):
+    _, record = fresh
+    assert record.run["processes"] == 2
+    timed = [cell for cell in record.cells if cell["clock"] == "hot"]
+    assert len(timed) == 6
+    assert any(cell["medians_us"][0] != cell["medians_us"][1] for cell in timed)
+    for cell in timed:
+        assert cell["status"] == "ok"
+        assert len(cell["medians_us"]) == 2
+        assert 0 < len(cell["samples_us"]) <= records.MAX_SAMPLES
+        assert min(cell["samples_us"]) <= max(cell["medians_us"])
+        assert cell["outliers"]["of"] >= 8
+        assert cell["error"] is not None
+        assert 0 < cell["error"] < 1e-5
+
+
+def test_a_clock_that_is_not_there_is_skipped_with_its_reason(fresh):
+    _, record = fresh
+    cells = [cell for cell in record.cells if cell["clock"] == "graph"]
+    assert {(cell["status"], cell["reason"]) for cell in cells} == {("skipped", "CUDA graphs need a CUDA device")}
+    assert all(cell["medians_us"] == [] for cell in cells)
+
+
+def test_without_a_clock_a_variant_is_checked_and_has_no_time(fresh):
+    _, record = fresh
+    cells = [cell for cell in record.cells if cell["clock"] == "none"]
+    assert {(cell["status"], cell["reason"]) for cell in cells} == {("ok", "checked only")}
+    assert all(cell["medians_us"] == [] and cell["error"] is not None for cell in cells)
+
+
+def test_a_control_is_compared_with_what_it_repeats(fresh):
+    _, record = fresh
+    assert {c["variant"]: c["baseline"] for c in record.cells} == {
+        "eager": "eager",
+        "eager@again": "eager",
+        "epilogue": "eager",
+    }
+    rows = results.rows([record])
+    ratios = [row["ratio"] for row in rows if row["clock"] == "hot" and row["variant"] == "eager@again"]
+    assert len(ratios) == 2
+    assert all(0.05 < ratio < 20 for ratio in ratios)
+
+
+def test_the_run_says_what_was_measured_where_and_with_what(fresh):
+    _, record = fresh
+    run = record.run
+    assert (run["machine"], run["experiment"], run["preset"], run["device"]) == ("box", "tiny", "quick", "cpu")
+    assert run["facts"]["cores"] >= 1
+    assert "torch" in run["facts"]["versions"]
+    assert len(run["started"]) == len("2025-01-01T00:00:00Z")
+
+
+# ---------------------------------------------------------------- real processes, cut short
+
+
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    real, given, pids = sessions.run_session, [], []
+
+    def watched(module: str, plan: Any, log: Path, *, on_event: Any, silence_s: float) -> Any:
+        given.append([index for index, _ in plan["groups"]])
+
+        def pass_on(event: dict[str, Any]) -> None:
+            on_event(event)
+            if event["event"] == "done" and len(given) == 1:
+                raise KeyboardInterrupt
+
+        return real(module, plan, log, on_event=pass_on, silence_s=silence_s)
+
+    popen = subprocess.Popen
+
+    def started(*arguments: Any, **more: Any) -> Any:
+        child = popen(*arguments, **more)
+        pids.append(child)
+        return child
+
+    monkeypatch.setattr(bench.sessions, "run_session", watched)
+    monkeypatch.setattr(sessions.subprocess, "Popen", started)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path)
+    assert [child.returncode for child in pids] == [-signal.SIGKILL]
+    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    head, *kept = (tmp_path / "box" / ".parts" / "tiny" / "0.jsonl").read_text().splitlines()
+    finished = {row["variant"]: row["median_us"] for row in map(json.loads, kept)}
+    assert json.loads(head)["excluded"] == {}
+    assert set(finished) == set(NAMES)
+
+    record = measure(tmp_path)
+    assert given == [[0, 1], [1]], "the finished group is not measured again"
+    first = {cell["variant"]: cell["medians_us"] for cell in record.cells if cell["shape"] == list(SMALL)}
+    assert first == {name: [pytest.approx(us, rel=1e-5)] for name, us in finished.items()}
+    assert [cell["status"] for cell in record.cells] == ["ok"] * 6
+    assert not (tmp_path / "box" / ".parts").exists()
+
+
+DEADLY = '''
+import ctypes
+
+import torch
+
+from hypatia_lab.variants import variant
+
+
+@variant("linear_relu", "segfaults", origin="own")
+def segfaults(workload, inputs):
+    """Reads address zero."""
+    return lambda: ctypes.string_at(0)
+
+
+@variant("linear_relu", "zeros", origin="own")
+def zeros(workload, inputs):
+    """Forgets to compute anything."""
+    return lambda: torch.zeros(workload.shape[0], workload.shape[2])
+
+
+class Late:
+    """Eager for three calls (two to check, one to see the pace), then whatever ``then`` does."""
+
+    def __init__(self, inputs, then):
+        self.inputs, self.then, self.calls = inputs, then, 0
+
+    def __call__(self):
+        self.calls += 1
+        right = torch.relu(torch.nn.functional.linear(*self.inputs.values()))
+        return right if self.calls <= 3 else self.then(right)
+
+
+@variant("linear_relu", "zeros_late", origin="own")
+def zeros_late(workload, inputs):
+    """Right when checked, wrong when timed."""
+    return Late(inputs, torch.zeros_like)
+
+
+def stop(right):
+    raise SystemExit(3)
+
+
+@variant("linear_relu", "dies_late", origin="own")
+def dies_late(workload, inputs):
+    """Right when checked; ends the process when timed."""
+    return Late(inputs, stop)
+
+
+@variant("linear_relu", "raises", origin="own")
+def raises(workload, inputs):
+    """Cannot be built."""
+    raise RuntimeError("no such tile\\nand a long story")
+
+
+@variant("linear_relu", "elsewhere", origin="own", needs=lambda workload, device: f"not on a {device}")
+def elsewhere(workload, inputs):
+    """Runs on no machine."""
+    raise AssertionError("was built")
+'''
+
+
+@pytest.fixture
+def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registers variants that go wrong, here and in every fresh Python process started from here."""
+    folder = tmp_path / "deadly"
+    folder.mkdir()
+    (folder / "deadly.py").write_text(DEADLY)
+    # Python imports sitecustomize at its start; torch must wait until the lab's own modules ask for it.
+    (folder / "sitecustomize.py").write_text(
+        "import sys\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'hypatia_lab.check':\n"
+        "            sys.meta_path.remove(self)\n"
+        "            import deadly\n"
+        "sys.meta_path.insert(0, Finder())\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
+    monkeypatch.setitem(variants._VARIANTS, "linear_relu", dict(variants._VARIANTS["linear_relu"]))
+    spec = importlib.util.spec_from_file_location("deadly", folder / "deadly.py")
+    assert spec is not None
+    assert spec.loader is not None
+    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+
+
+def test_a_variant_that_kills_its_process_is_named_and_the_rest_is_measured(tmp_path, lab, deadly):
+    lab(group(SMALL, ("eager", "segfaults", "zeros", "epilogue"), ("hot", "cold")))
+    root = tmp_path / "records"
+    give_ceilings(root)
+    record = measure(root)
+    assert statuses(record) == {
+        (name, word): {"segfaults": "crashed", "zeros": "wrong"}.get(name, "ok")
+        for name in ("eager", "segfaults", "zeros", "epilogue")
+        for word in ("hot", "cold")
+    }
+    told = {cell["variant"]: cell["reason"] for cell in record.cells}
+    assert told["segfaults"] == "the process died (signal SIGSEGV)"
+    assert told["zeros"]
+    assert all(bool(cell["medians_us"]) is (cell["status"] == "ok") for cell in record.cells)
+
+
+# ---------------------------------------------------------------- one process, seen from inside
+
+
+def session_here(excluded: Any = None) -> tuple[bench._Session, list[dict[str, Any]]]:
+    """A measuring process's work without the process, and the events it will have emitted."""
+    events: list[dict[str, Any]] = []
+    plan = {"device": "cpu", "number": 0, "excluded": excluded or {}}
+    return bench._Session(plan, lambda event, **fields: events.append({"event": event} | fields)), events
+
+
+def run_here(*names: str, excluded: Any = None) -> list[dict[str, Any]]:
+    """Every event that a measuring process emits over ``names`` on SMALL."""
+    session, events = session_here(excluded)
+    session.run(0, group(SMALL, names))
+    return events
+
+
+def rows_by_name(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """The row of each variant; each must have exactly one."""
+    rows = [event for event in events if event["event"] == "row"]
+    found = {row["variant"]: row for row in rows}
+    assert len(found) == len(rows)
+    return found
+
+
+def test_a_wrong_variant_never_has_a_speed(deadly):
+    rows = rows_by_name(run_here("eager", "zeros", "zeros_late"))
+    assert rows["eager"]["status"] == "ok"
+    assert rows["eager"]["median_us"] > 0
+    for name in ("zeros", "zeros_late"):
+        assert rows[name]["status"] == "wrong"
+        assert (rows[name]["median_us"], rows[name]["samples_us"]) == (None, [])
+    assert not rows["zeros"]["reason"].startswith("after timing")
+    assert rows["zeros_late"]["reason"].startswith("after timing: ")
+
+
+def test_a_wrong_variant_is_not_even_timed(deadly, monkeypatch):
+    timed = []
+
+    def spy(runs: Any, *_: Any, **__: Any) -> Any:
+        timed.append(sorted(runs))
+        return {name: clock.Timing(1, [1.0]) for name in runs}
+
+    monkeypatch.setattr(bench.clock, "measure", spy)
+    run_here("eager", "zeros", "epilogue")
+    assert timed == [["eager", "epilogue"]]
+    timed.clear()
+    run_here("zeros")
+    assert timed == []
+
+
+def test_a_variant_that_raises_is_crashed_with_the_first_line_of_its_reason(deadly, capfd):
+    rows = rows_by_name(run_here("eager", "raises"))
+    assert (rows["raises"]["status"], rows["raises"]["reason"]) == ("crashed", "RuntimeError: no such tile")
+    assert rows["eager"]["status"] == "ok"
+    assert "and a long story" in capfd.readouterr().err  # the whole of it goes to the log
+
+
+def test_a_variant_that_cannot_run_here_is_skipped_unbuilt(deadly):
+    rows = rows_by_name(run_here("eager", "elsewhere"))
+    assert (rows["elsewhere"]["status"], rows["elsewhere"]["reason"]) == ("skipped", "not on a cpu")
+
+
+def test_what_killed_an_earlier_process_is_left_out(deadly):
+    rows = rows_by_name(run_here("eager", "segfaults", excluded={"0/segfaults": ["timeout", "no sign of life"]}))
+    assert (rows["segfaults"]["status"], rows["segfaults"]["reason"]) == ("timeout", "no sign of life")
+
+
+def test_a_call_beyond_the_limit_is_skipped_with_its_length(monkeypatch):
+    monkeypatch.setattr(bench, "LONGEST_CALL_S", 1e-9)
+    rows = rows_by_name(run_here("eager"))
+    assert rows["eager"]["status"] == "skipped"
+    assert "s a call; the limit is" in rows["eager"]["reason"]
+
+
+def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
+    session, events = session_here()
+    session.rates["linear_relu", "eager", "float32", "ieee"] = 1.0  # FLOP/s on a smaller size
+    session.run(0, group(SMALL, ("eager@again",)))
+    row = rows_by_name(events)["eager@again"]
+    assert row["status"] == "skipped"
+    assert row["reason"].startswith(f"about {Workload('linear_relu', SMALL).flops} s a call")
+    assert row["error"] is None
+
+
+@pytest.mark.xfail(strict=True, reason="the first variant of the group is blamed")
+def test_a_death_while_timing_is_blamed_on_the_variant_that_was_running(deadly):
+    blamed = []
+    for names in (("eager", "dies_late"), ("dies_late", "eager")):
+        session, events = session_here()
+        with pytest.raises(SystemExit):
+            session.run(0, group(SMALL, names))
+        blamed.append([event["what"] for event in events if event["event"] == "begin"][-1])
+    assert blamed == [[0, "dies_late"]] * 2
+
+
+# ---------------------------------------------------------------- the parent: what becomes of the answers
+
+
+def test_the_worst_status_of_all_processes_counts(tmp_path, lab, process):
+    lab(group(), processes=3)
+    give_ceilings(tmp_path)
+
+    def alter(number: int, index: int, name: str) -> dict[str, Any]:
+        if (number, name) == (1, "epilogue"):
+            return {"status": "wrong", "reason": "bias missing", "error": 0.5, "median_us": None, "samples_us": []}
+        return {"median_us": 100.0 + number}
+
+    process.alter = alter
+    cells = {cell["variant"]: cell for cell in measure(tmp_path).cells}
+    assert cells["eager"]["medians_us"] == [100.0, 101.0, 102.0]
+    bad = cells["epilogue"]
+    assert (bad["status"], bad["reason"], bad["error"]) == ("wrong", "bias missing", 0.5)
+    assert (bad["medians_us"], bad["samples_us"]) == ([], [])
+
+
+def test_a_result_beyond_the_ceilings_is_too_fast_and_has_no_ratio(tmp_path, lab, process):
+    give_ceilings(tmp_path, us=100.0)
+    # A tenth beyond the ceiling is allowed: 100 µs / 1.1 = 90.9 µs.
+    process.alter = lambda number, index, name: {"median_us": {"epilogue": 90.8, "eager@again": 91.0}.get(name, 200.0)}
+    record = measure(tmp_path)
+    assert statuses(record) == {("eager", "hot"): "ok", ("eager@again", "hot"): "ok", ("epilogue", "hot"): "too_fast"}
+    row = {row["variant"]: row for row in results.rows([record])}
+    assert str(row["epilogue"]["reason"]) == "not believed: 90.8 µs, where this machine's best ceilings allow 100 µs"
+    assert str(row["epilogue"]["ratio"]) == str(row["epilogue"]["median_us"]) == "nan"
+    assert row["eager@again"]["ratio"] == pytest.approx(200 / 91)
+
+
+def test_one_process_beyond_the_ceilings_is_enough_to_doubt_the_cell(tmp_path, lab, process):
+    lab(group(), processes=2)
+    give_ceilings(tmp_path, us=100.0)
+    process.alter = lambda number, index, name: {"median_us": 50.0 if (number, name) == (1, "epilogue") else 200.0}
+    assert statuses(measure(tmp_path))["epilogue", "hot"] == "too_fast"
+
+
+def test_a_variant_that_hangs_is_a_timeout_and_the_rest_is_measured(tmp_path, lab, process):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    process.casualties = [Casualty([1, "epilogue"], "timeout", "no sign of life for 300 s")]
+    record = measure(tmp_path)
+    assert [(c["shape"], c["variant"]) for c in record.cells if c["status"] == "timeout"] == [(list(LARGE), "epilogue")]
+    assert [c["reason"] for c in record.cells if c["status"] == "timeout"] == ["no sign of life for 300 s"]
+    assert sum(c["status"] == "ok" for c in record.cells) == 5
+    assert process.measured() == [[0, 1], [1]]
+    assert process.plans[1]["excluded"] == {"1/epilogue": ["timeout", "no sign of life for 300 s"]}
+
+
+def test_a_process_that_dies_although_the_culprit_is_left_out_ends_the_run(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    process.casualties = [Casualty([0, "eager"], "crashed", "signal SIGSEGV")] * 2
+    with pytest.raises(SessionError, match=r"dies although eager is left out; see .*log\.txt"):
+        measure(tmp_path)
+    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+
+
+def test_a_recorded_experiment_is_not_measured_again(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    first = measure(tmp_path)
+    sessions_before = len(process.plans)
+    process.alter = lambda number, index, name: {"median_us": 1.0}
+    assert measure(tmp_path).digest == first.digest
+    assert len(process.plans) == sessions_before
+
+
+def test_overwrite_measures_again(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    first = measure(tmp_path)
+    process.alter = lambda number, index, name: {"median_us": 321.0}
+    again = measure(tmp_path, overwrite=True)
+    assert again.digest != first.digest
+    assert again.cells[0]["medians_us"] == [321.0]
+    assert again.digest == records.load_file(again.path).digest
+
+
+def test_an_interrupted_overwrite_keeps_the_old_record(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    first = measure(tmp_path)
+
+    def interrupt(number: int, index: int, name: str) -> dict[str, Any]:
+        raise KeyboardInterrupt
+
+    process.alter = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, overwrite=True)
+    assert records.load_file(first.path).digest == first.digest
+
+
+@pytest.mark.parametrize(("asked", "told"), [({"preset": "seed"}, "preset quick"), ({"device": "cuda"}, "on cpu")])
+def test_another_preset_or_device_without_overwrite_is_an_error(tmp_path, lab, process, asked, told):
+    give_ceilings(tmp_path)
+    first = measure(tmp_path)
+    process.plans.clear()
+    with pytest.raises(bench.BenchError, match=f"{told}.* --overwrite, or name another machine"):
+        measure(tmp_path, **asked)
+    assert process.plans == []
+    assert records.load_file(first.path).digest == first.digest
+
+
+def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(tmp_path, monkeypatch, lab, process):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    real, writes = os.fsync, []
+
+    def fill(handle: int) -> None:
+        writes.append(handle)
+        if len(writes) == 3:  # the log, the first group, and then the disk is full
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(records.os, "fsync", fill)
+        with pytest.raises(records.RecordError, match="disk is full; .* nothing measured so far is lost") as caught:
+            measure(tmp_path)
+    assert "\n" not in str(caught.value)
+    parts = "box/.parts/tiny/"
+    assert files_below(tmp_path) == [f"{parts}0.jsonl", f"{parts}log.txt", "box/ceilings.jsonl"]
+    measure(tmp_path)
+    assert process.measured() == [[0, 1], [1]]
+
+
+def test_a_finished_process_is_not_run_again(tmp_path, lab, process):
+    lab(group(), processes=2)
+    give_ceilings(tmp_path)
+
+    def interrupt(number: int, index: int, name: str) -> dict[str, Any]:
+        if number == 1 and len(process.plans) == 2:
+            raise KeyboardInterrupt
+        return {"median_us": 100.0 + len(process.plans)}
+
+    process.alter = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path)
+    assert measure(tmp_path).cells[0]["medians_us"] == [101.0, 103.0]
+    assert [plan["number"] for plan in process.plans] == [0, 1, 1]
+
+
+def test_parts_of_another_plan_are_not_mixed_in(tmp_path, lab, process):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+
+    def interrupt(number: int, index: int, name: str) -> dict[str, Any]:
+        if index == 1 and len(process.plans) == 1:
+            raise KeyboardInterrupt
+        return {"median_us": 100.0 * len(process.plans)}
+
+    process.alter = interrupt
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path)
+    lab(group((3, 3, 3)), group(LARGE))
+    assert {cell["medians_us"][0] for cell in measure(tmp_path).cells} == {200.0}
+    assert process.measured() == [[0, 1], [0, 1]]
+
+
+@pytest.mark.parametrize("damage", ["", "{", '{"key": "other", "excluded": {}}\n', "\x00\xff"])
+def test_damaged_parts_are_measured_again(tmp_path, lab, process, damage):
+    give_ceilings(tmp_path)
+    part = tmp_path / "box" / ".parts" / "tiny" / "0.jsonl"
+    part.parent.mkdir(parents=True)
+    part.write_bytes(damage.encode("latin-1"))
+    assert len(measure(tmp_path).cells) == len(NAMES)
+    assert process.measured() == [[0]]
+
+
+# ---------------------------------------------------------------- the parent: bad input
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind", "told"),
+    [
+        ({"name": "nope"}, bench.BenchError, "unknown experiment 'nope'; known: ceilings, tiny"),
+        ({"preset": "nope"}, bench.BenchError, "unknown preset 'nope'; known: quick, seed, full"),
+        ({"machine_name": "../x"}, records.RecordError, "machine name '../x' must be"),
+        ({"machine_name": ""}, records.RecordError, "machine name '' must be"),
+    ],
+)
+def test_bad_input_is_refused_before_anything_runs_or_is_written(tmp_path, lab, process, asked, kind, told):
+    with pytest.raises(kind, match=told.replace(".", r"\.")):
+        measure(tmp_path, **asked)
+    assert process.plans == []
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path, lab, process):
+    (tmp_path / "file").write_text("mine")
+    with pytest.raises(records.RecordError, match="a file stands where the folder should be"):
+        measure(tmp_path / "file")
+    assert process.plans == []
+    assert files_below(tmp_path) == ["file"]
+
+
+def test_malformed_ceilings_are_named_with_their_line(tmp_path, lab, process):
+    path = give_ceilings(tmp_path)
+    path.write_text(path.read_text()[:-30])
+    with pytest.raises(records.RecordError, match=r"ceilings\.jsonl:3: truncated"):
+        measure(tmp_path)
+    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+
+
+# ---------------------------------------------------------------- sessions: fresh processes and their ends
+
+CHILD = """
+import ctypes, os, subprocess, sys, time
+from hypatia_lab.profiler import sessions
+
+plan, emit = sessions.child_plan()
+for word, value in plan["steps"]:
+    if word == "begin":
+        emit("begin", what=value)
+    elif word == "tell":
+        emit("told", value=value, pid=os.getpid(), torch="torch" in sys.modules)
+    elif word == "print":
+        print(value)
+    elif word == "half":
+        os.write(int(sys.argv[1]), b'{"event": "beg')
+    elif word == "sleep":
+        time.sleep(value)
+    elif word == "exit":
+        os._exit(value)
+    elif word == "segfault":
+        ctypes.string_at(0)
+    elif word == "helper":
+        emit("helper", pid=subprocess.Popen(["sleep", str(value)]).pid)
+    elif word == "fork":
+        if os.fork() == 0:
+            time.sleep(value)
+            os._exit(0)
+    elif word == "raise":
+        raise RuntimeError(value)
+"""
+
+
+class Session:
+    """Runs CHILD over ``steps`` and keeps its events."""
+
+    def __init__(self, folder: Path) -> None:
+        self.events: list[dict[str, Any]] = []
+        self.log = folder / "log.txt"
+
+    def __call__(self, *steps: tuple[str, Any], silence_s: float = 30.0, on_event: Any = None) -> Casualty | None:
+        def keep(event: dict[str, Any]) -> None:
+            self.events.append(event)
+            if on_event:
+                on_event(event)
+
+        return sessions.run_session("session_child", {"steps": steps}, self.log, on_event=keep, silence_s=silence_s)
+
+
+@pytest.fixture
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Session:
+    """A child that follows a script."""
+    (tmp_path / "session_child.py").write_text(CHILD)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    return Session(tmp_path)
+
+
+def alive(pid: int) -> bool:
+    """Whether process ``pid`` still runs (a zombie does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def gone(pid: int, seconds: float = 5.0) -> bool:
+    """Whether process ``pid`` ends within ``seconds``."""
+    end = time.monotonic() + seconds
+    while alive(pid) and time.monotonic() < end:
+        time.sleep(0.02)
+    return not alive(pid)
+
+
+def test_a_session_is_a_fresh_process_that_tells_in_order(session):
+    value = {"shape": [1, 2], "text": "µs ≤ 5\nnext"}
+    assert session(("begin", [0, "a"]), ("tell", value), ("tell", 2)) is None
+    first = session.events[-1]["pid"]
+    assert [event["event"] for event in session.events] == ["begin", "told", "told"]
+    assert session.events[1]["value"] == value
+    assert session.events[1]["torch"] is False
+    assert session(("tell", 3)) is None
+    assert len({first, session.events[-1]["pid"], os.getpid()}) == 3
+
+
+def test_what_a_child_prints_goes_to_the_log(session, capfd):
+    assert session(("print", "one"), ("begin", 1)) is None
+    assert session(("print", "two"), ("begin", 1)) is None
+    assert session.log.read_text() == "one\ntwo\n"
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("end", "told"),
+    [
+        (("segfault", None), "the process died (signal SIGSEGV)"),
+        (("exit", 3), "the process died (exit status 3)"),
+        (("raise", "out of luck"), "the process died (exit status 1)"),
+    ],
+)
+def test_a_crash_names_what_had_begun_last(session, end, told):
+    found = session(("begin", [0, "a"]), ("begin", [0, "b"]), ("half", None), end)
+    assert found == Casualty([0, "b"], "crashed", told)
+    assert [event["what"] for event in session.events] == [[0, "a"], [0, "b"]]
+
+
+def test_silence_is_a_timeout_and_leaves_no_process_behind(session):
+    found = session(("begin", [0, "a"]), ("tell", 1), ("helper", 60), ("begin", [0, "b"]), ("sleep", 60), silence_s=1.5)
+    assert found == Casualty([0, "b"], "timeout", "no sign of life for 2 s")
+    pids = [event["pid"] for event in session.events if "pid" in event]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_child_may_take_long_as_long_as_it_tells(session):
+    steps = [step for n in range(6) for step in (("tell", n), ("sleep", 0.3))]
+    assert session(*steps, silence_s=1.5) is None
+    assert len(session.events) == 6
+
+
+def test_a_child_that_fails_before_it_began_is_an_error_with_its_last_words(session):
+    with pytest.raises(SessionError, match=r"ended with status 1 before it began(.|\n)*RuntimeError: no such device"):
+        session(("print", "hello"), ("raise", "no such device"))
+
+
+def test_an_unknown_module_is_an_error(tmp_path):
+    with pytest.raises(SessionError, match="No module named no_such_module"):
+        sessions.run_session("no_such_module", {}, tmp_path / "log", on_event=lambda event: None, silence_s=30)
+
+
+@pytest.mark.xfail(strict=True, reason="it is a Casualty of nothing, on which bench fails with a TypeError")
+def test_a_child_that_hangs_before_it_began_is_an_error_too(session):
+    with pytest.raises(SessionError, match="before it began"):
+        session(("sleep", 60), silence_s=1.0)
+
+
+@pytest.mark.xfail(strict=True, reason="the helper holds the pipe: a timeout, and the end is awaited")
+def test_a_crash_is_seen_although_a_forked_helper_lives_on(session):
+    found = session(("begin", [0, "a"]), ("fork", 3), ("segfault", None), silence_s=1.5)
+    assert found == Casualty([0, "a"], "crashed", "the process died (signal SIGSEGV)")
+
+
+def test_an_interrupt_kills_the_child_and_passes_on(session):
+    def interrupt(event: dict[str, Any]) -> None:
+        if event["event"] == "told":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        session(("helper", 60), ("tell", 1), ("sleep", 60), on_event=interrupt)
+    pids = [event["pid"] for event in session.events]
+    assert len(pids) == 2
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path, session):
+    program = (
+        "import pathlib\n"
+        "from hypatia_lab.profiler import sessions\n"
+        "sessions.run_session('session_child', {'steps': [['tell', 1], ['sleep', 60]]}, pathlib.Path('log'),\n"
+        "    on_event=lambda event: print(event['pid'], flush=True), silence_s=60)\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        child = int(parent.stdout.readline())
+        assert alive(child)
+        parent.kill()
+    assert gone(child)

@@ -1,0 +1,220 @@
+"""The timer on a CPU: what is inside the timed region, in which order, and what cannot be timed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from hypatia_lab import clock
+from hypatia_lab.clock import ClockError, Timing
+
+
+def timings(runs: Mapping[str, Callable[[], Any]], word: str, **more: Any) -> dict[str, Timing]:
+    """Measure on the CPU; every callable must have been timed."""
+    out: dict[str, Timing] = {}
+    for name, timing in clock.measure(runs, word, "cpu", **more).items():
+        assert isinstance(timing, Timing), timing
+        out[name] = timing
+    return out
+
+
+def order_of_samples(names: str, *, seed: int, word: str = "wall", budget_s: float = 0.0) -> tuple[list[str], int]:
+    """The order in which the variants were sampled, seen from within the calls; and how many probes there were."""
+    calls: list[str] = []
+    samples: list[str] = []
+    probes = 0
+
+    def probe() -> None:
+        nonlocal probes
+        probes += 1
+        if probes > 1:  # before the first probe there are warm-up calls too
+            assert len(set(calls)) == 1, "a sample mixes two variants"
+        samples.append(calls[-1])
+        calls.clear()
+
+    def make(name: str) -> Callable[[], None]:
+        def run() -> None:
+            calls.append(name)
+            time.sleep(1e-4)
+
+        return run
+
+    found = timings({name: make(name) for name in names}, word, seed=seed, budget_s=budget_s, probe=probe)
+    assert all(len(timing.samples_us) == samples.count(name) for name, timing in found.items())
+    assert all(timing.readings == [None] * len(timing.samples_us) for timing in found.values())
+    return samples, probes
+
+
+def test_every_round_runs_forwards_and_then_backwards():
+    samples, _ = order_of_samples("abcd", seed=3)
+    assert len(samples) == 16  # two rounds of two samples each
+    for number in (0, 8):
+        there, back = samples[number : number + 4], samples[number + 4 : number + 8]
+        assert sorted(there) == list("abcd")
+        assert back == there[::-1]
+
+
+def test_the_order_is_drawn_anew_by_round_and_by_seed():
+    rounds = [order_of_samples("abcde", seed=seed)[0] for seed in range(3)]
+    assert rounds[0] != rounds[1] or rounds[1] != rounds[2]
+    assert any(samples[:5] != samples[10:15] for samples in rounds)
+    assert order_of_samples("abcde", seed=1)[0] == rounds[1]
+
+
+def test_the_probe_is_called_once_after_each_sample():
+    for word in ("wall", "hot"):
+        samples, probes = order_of_samples("abc", seed=0, word=word)
+        assert probes == len(samples) == 12
+
+
+def test_what_the_probe_returns_is_kept_by_sample():
+    counter = iter(range(1000))
+    found = timings({"a": lambda: None, "b": lambda: None}, "hot", budget_s=0.0, probe=lambda: next(counter))
+    assert sorted(found["a"].readings + found["b"].readings) == list(range(8))
+
+
+def test_the_probe_is_outside_the_timed_region():
+    found = timings({"a": lambda: time.sleep(1e-3)}, "wall", budget_s=0.0, probe=lambda: time.sleep(0.05))
+    assert 1000 <= found["a"].median_us < 25_000
+
+
+def test_at_least_two_rounds_are_taken_and_at_most_ten():
+    assert len(timings({"a": lambda: time.sleep(1e-3)}, "hot", budget_s=0.0)["a"].samples_us) == 4
+    assert len(timings({"a": lambda: time.sleep(1e-3)}, "hot", budget_s=60.0)["a"].samples_us) == 20
+
+
+def test_a_long_call_gets_one_round_and_one_call_a_sample():
+    timing = timings({"a": lambda: time.sleep(0.06)}, "wall", budget_s=0.0)["a"]
+    assert (timing.calls, len(timing.samples_us)) == (1, 2)
+    assert min(timing.samples_us) >= 60_000
+
+
+@pytest.mark.parametrize("word", ["wall", "hot", "cold"])
+def test_a_time_is_microseconds_a_call_however_many_calls_a_sample_has(monkeypatch, word):
+    monkeypatch.setattr(clock, "_Flusher", lambda device: lambda: None)
+    timing = timings({"a": lambda: time.sleep(5e-4)}, word, budget_s=0.0)["a"]
+    assert timing.calls > 1
+    assert 500 <= min(timing.samples_us) < 5000
+    assert timing.median_us == sorted(timing.samples_us)[1] / 2 + sorted(timing.samples_us)[2] / 2
+
+
+def test_cold_flushes_the_caches_before_each_call_and_does_not_time_it(monkeypatch):
+    log: list[str] = []
+
+    def flush() -> None:
+        log.append("flush")
+        time.sleep(0.02)
+
+    monkeypatch.setattr(clock, "_Flusher", lambda device: flush)
+    timing = timings({"a": lambda: log.append("run")}, "cold", budget_s=0.0)["a"]
+    timed = log[log.index("flush") :]
+    assert timed == ["flush", "run"] * (len(timed) // 2)
+    assert len(timed) >= 2 * len(timing.samples_us)
+    assert timing.median_us < 5000
+
+
+def test_hot_never_flushes(monkeypatch):
+    def refuse(device: str) -> None:
+        raise AssertionError("flushed")
+
+    monkeypatch.setattr(clock, "_Flusher", refuse)
+    assert timings({"a": lambda: None}, "hot", budget_s=0.0)["a"].samples_us
+
+
+def test_a_flush_writes_more_than_the_caches_hold(monkeypatch):
+    for cache, least in ((2**20, 64 * 2**20), (100 * 2**20, 200 * 2**20)):
+        monkeypatch.setattr(clock, "last_level_cache", lambda cache=cache: cache)
+        assert clock.flush_bytes("cpu") == least
+
+
+def test_a_flush_overwrites_its_whole_buffer(monkeypatch):
+    import torch
+
+    monkeypatch.setattr(clock, "flush_bytes", lambda device: 4096)
+    monkeypatch.setattr(clock._Flusher, "_buffers", {})
+    flush = clock._Flusher("cpu")
+    buffer: torch.Tensor = clock._Flusher._buffers["cpu"]
+    buffer.fill_(7)
+    flush()
+    assert buffer.numel() * buffer.element_size() == 4096
+    assert not buffer.any()
+
+
+def test_warm_up_calls_at_least_twice_and_not_for_ever():
+    for seconds, least, most in ((0.03, 2, 2), (0.0, 2, clock.MAX_CALLS)):
+        calls: list[int] = []
+
+        def run(calls: list[int] = calls, seconds: float = seconds) -> None:
+            calls.append(1)
+            time.sleep(seconds)
+
+        found = clock.warm_up(run, "cpu")
+        assert found >= seconds
+        assert least <= len(calls) <= most
+
+
+def test_a_first_slow_call_does_not_count_as_the_pace():
+    delays = iter([0.1])
+    assert clock.warm_up(lambda: time.sleep(next(delays, 0.001)), "cpu") < 0.05
+
+
+def test_the_profiler_names_what_ran_and_sums_it_up():
+    import torch
+
+    x = torch.randn(64, 64)
+    seen = clock.kernels(lambda: torch.mm(x, x), "cpu")
+    assert "aten::mm" in {name for name, _ in seen}
+    timing = timings({"mm": lambda: torch.mm(x, x)}, "profiler", budget_s=0.0)["mm"]
+    assert 0 < timing.median_us < 100_000
+
+
+def test_the_profiler_says_when_it_saw_nothing():
+    with pytest.raises(ClockError, match="no kernel"):
+        clock.kernels(lambda: None, "cpu")
+    found = clock.measure({"idle": lambda: None}, "profiler", "cpu", budget_s=0.0)["idle"]
+    assert isinstance(found, ClockError)
+
+
+def test_a_graph_on_a_cpu_is_a_clock_error_not_a_time():
+    found = clock.measure({"a": lambda: None, "b": lambda: None}, "graph", "cpu", budget_s=0.0)
+    assert set(found) == {"a", "b"}
+    for error in found.values():
+        assert isinstance(error, ClockError)
+        assert str(error) == "CUDA graphs need a CUDA device"
+
+
+def test_one_that_cannot_be_timed_does_not_stop_the_others(monkeypatch):
+    def prepare(run: Callable[[], Any], device: str, calls: int) -> Callable[[], float]:
+        if run() == "bad":
+            raise ClockError("not here")
+        return lambda: 2e-6
+
+    monkeypatch.setitem(clock._SAMPLERS, "hot", prepare)
+    found = clock.measure({"bad": lambda: "bad", "good": lambda: "good"}, "hot", "cpu", budget_s=0.0)
+    assert isinstance(found["bad"], ClockError)
+    assert isinstance(found["good"], Timing)
+    assert found["good"].samples_us == pytest.approx([2.0] * 4)
+
+
+def test_an_unknown_clock_is_a_key_error():
+    with pytest.raises(KeyError, match="sundial"):
+        clock.measure({"a": lambda: None}, "sundial", "cpu")
+
+
+def test_what_a_variant_raises_passes_through():
+    def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        clock.measure({"a": fail}, "hot", "cpu")
+
+
+def test_nothing_to_measure_gives_nothing():
+    assert clock.measure({}, "hot", "cpu") == {}
+
+
+def test_every_clock_has_its_sampler():
+    assert set(clock._SAMPLERS) == set(clock.CLOCKS)

@@ -1,0 +1,169 @@
+"""Who may import whom, as a table: downwards only, and the leaves import nothing of the lab's."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hypatia_lab
+
+HOME = Path(hypatia_lab.__file__).resolve().parent
+
+ALLOWED: dict[str, set[str]] = {
+    # Leaves.
+    "clock": set(),
+    "formats": set(),
+    "intervals": set(),
+    "kernels": set(),
+    "profiler": set(),
+    "records": set(),
+    "variants": set(),
+    "workloads": set(),
+    # What is computed, and whether it is right.
+    "check": {"workloads"},
+    "fused_ops": {"kernels", "variants", "workloads"},
+    "machine": {"clock"},
+    "experiments": {"fused_ops", "variants", "workloads"},
+    # From records to pages; these measure nothing.
+    "results": {"intervals", "records"},
+    "claims": {"formats", "intervals", "records", "results"},
+    "tables": {"formats", "intervals", "records", "results"},
+    "figures": {"formats", "intervals", "records", "results", "tables"},
+    # The composer of measurements.
+    "bench": {
+        "check",
+        "clock",
+        "experiments",
+        "intervals",
+        "machine",
+        "profiler",
+        "records",
+        "results",
+        "variants",
+        "workloads",
+    },
+    # What people use.
+    "notebook": {"bench", "check", "fused_ops", "machine", "records", "results", "variants", "workloads"},
+    "findings": {"formats", "intervals", "notebook", "results", "tables"},
+    "book": set(),
+    "cli": {
+        "bench",
+        "book",
+        "claims",
+        "experiments",
+        "kernels",
+        "machine",
+        "notebook",
+        "records",
+        "results",
+        "tables",
+        "variants",
+        "workloads",
+    },
+    "__main__": {"cli"},
+}
+"""Module or package → what of the lab it imports, at the top or inside a function; imports that only a type checker
+sees do not count. Each may import only what stands above it here."""
+
+
+def part(dotted: str) -> str:
+    """``hypatia_lab.claims.ledger`` → ``claims``."""
+    return dotted.split(".")[1]
+
+
+def imported(source: str, module: str) -> set[str]:
+    """Parts of the lab that ``source`` (of ``hypatia_lab.<module>``) imports, other than its own part."""
+    found: set[str] = set()
+
+    def visit(node: ast.AST) -> None:
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            for child in node.orelse:
+                visit(child)
+            return
+        if isinstance(node, ast.Import):
+            found.update(part(a.name) for a in node.names if a.name.startswith("hypatia_lab."))
+            assert "hypatia_lab" not in [a.name for a in node.names], f"{module}: import what is needed, not the whole"
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{module}: a relative import"
+            if node.module == "hypatia_lab":
+                found.update(a.name for a in node.names)
+            elif node.module and node.module.startswith("hypatia_lab."):
+                found.add(part(node.module))
+        for child in ast.iter_child_nodes(node):
+            visit(child)
+
+    visit(ast.parse(source))
+    return found - {module}
+
+
+def parts() -> dict[str, list[Path]]:
+    """Every module or package of the lab with its source files."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(HOME.rglob("*.py")):
+        relative = path.relative_to(HOME)
+        if relative != Path("__init__.py"):
+            found.setdefault(relative.parts[0].removesuffix(".py"), []).append(path)
+    return found
+
+
+def test_the_table_lists_every_module():
+    assert set(parts()) == set(ALLOWED)
+
+
+@pytest.mark.parametrize("module", ALLOWED)
+def test_a_module_imports_what_the_table_says(module):
+    actual = set().union(*(imported(path.read_text(encoding="utf-8"), module) for path in parts()[module]))
+    assert actual == ALLOWED[module]
+
+
+def test_imports_go_upwards_in_the_table_only():
+    above: set[str] = set()
+    for module, allowed in ALLOWED.items():
+        assert allowed <= above, f"{module} imports what stands below it: {sorted(allowed - above)}"
+        above.add(module)
+
+
+def test_every_kind_of_import_is_seen():
+    source = """
+import hypatia_lab.fused_ops
+from hypatia_lab import bench, clock as timer
+from hypatia_lab.claims.ledger import Claim
+if TYPE_CHECKING:
+    from hypatia_lab.figures import Figure
+else:
+    from hypatia_lab.tables import Table
+def late():
+    if True:
+        from hypatia_lab.records import Record
+import json, os.path
+from hypatia_lab.own.sub import own
+"""
+    assert imported(source, "own") == {"fused_ops", "bench", "clock", "claims", "tables", "records"}
+
+
+def test_the_public_names_are_there_and_are_found_late():
+    assert set(hypatia_lab._HOME.values()) <= set(ALLOWED)
+    for name in hypatia_lab.__all__:
+        assert getattr(hypatia_lab, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nope'"):
+        hypatia_lab.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
+
+
+LIGHT = [module for module in ALLOWED if module not in ("__main__", "bench", "experiments", "fused_ops")]
+HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy")
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed():
+    program = (
+        "import importlib, sys\n"
+        "importlib.import_module('hypatia_lab')\n"
+        f"for name in {LIGHT!r}:\n"
+        "    importlib.import_module(f'hypatia_lab.{name}')\n"
+        f"print([name for name in {HEAVY!r} if name in sys.modules])\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,382 @@
+"""The statistics: intervals against known answers, ceilings and limits, and who counts in the A/A control."""
+
+from __future__ import annotations
+
+import math
+import random
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hypatia_lab import intervals, records, results
+from hypatia_lab.intervals import Interval
+
+# ---------------------------------------------------------------- intervals
+
+
+def test_the_mean_has_the_interval_of_the_textbook():
+    # Student's t for 4 degrees of freedom at 97.5% is 2.776445 (any printed table).
+    found = intervals.mean([1.0, 2.0, 3.0, 4.0, 5.0])
+    half = 2.776445 * math.sqrt(2.5) / math.sqrt(5)
+    assert found.value == 3.0
+    assert found.low == pytest.approx(3 - half, rel=1e-6)
+    assert found.high == pytest.approx(3 + half, rel=1e-6)
+    assert found.n == 5
+
+
+def test_the_geometric_interval_is_the_mean_interval_of_the_logarithms():
+    values = [0.5, 1.0, 2.0, 8.0]
+    logs = intervals.mean([math.log(v) for v in values])
+    found = intervals.geometric(values)
+    assert found.value == pytest.approx(statistics.geometric_mean(values))
+    assert (math.log(found.low), math.log(found.high)) == pytest.approx((logs.low, logs.high))
+
+
+def test_nineteen_of_twenty_intervals_hold_the_truth():
+    rng = random.Random(7)
+    trials = 2000
+    hits = sum(
+        found.low <= 3.0 <= found.high
+        for found in (
+            intervals.geometric([3.0 * math.exp(rng.gauss(0, 0.05)) for _ in range(8)]) for _ in range(trials)
+        )
+    )
+    assert 0.935 <= hits / trials <= 0.965  # three standard errors about 95%
+
+
+def test_one_process_gives_a_value_and_no_bounds():
+    found = intervals.geometric([2.0])
+    assert (found.value, found.n) == (2.0, 1)
+    assert math.isnan(found.low)
+    assert math.isnan(found.high)
+    assert not found.within(0, 10)
+    assert not found.outside(5, 10)
+
+
+@pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [1.0, math.nan], [1.0, math.inf]])
+def test_a_geometric_mean_refuses_what_has_no_logarithm(values):
+    with pytest.raises(ValueError, match="positive finite"):
+        intervals.geometric(values)
+
+
+def test_a_mean_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="at least one"):
+        intervals.mean([])
+
+
+def test_a_ratio_is_paired_by_process():
+    # Both drift tenfold from process to process; their ratio does not, and only pairing sees that.
+    found = intervals.ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0])
+    assert found.value == pytest.approx(2.0)
+    assert found.within(1.999, 2.001)
+
+
+def test_a_process_without_one_of_the_two_drops_out_of_a_ratio():
+    found = intervals.ratio([2.0, None, 8.0, 3.0], [1.0, 5.0, 4.0, None])
+    assert found.n == 2
+    assert found.value == pytest.approx(2.0)
+
+
+def test_a_ratio_without_a_pair_is_refused():
+    with pytest.raises(ValueError, match="positive finite"):
+        intervals.ratio([1.0, None], [None, 1.0])
+
+
+def test_a_ratio_of_unequal_numbers_of_processes_is_refused():
+    with pytest.raises(ValueError, match="zip"):
+        intervals.ratio([1.0, 2.0], [1.0])
+
+
+times = st.lists(
+    st.tuples(st.floats(1e-3, 1e6), st.floats(1e-3, 1e6)),
+    min_size=2,
+    max_size=12,
+)
+
+
+@settings(max_examples=50, deadline=None)
+@given(times)
+def test_turning_a_ratio_round_turns_its_interval_round(pairs):
+    a, b = zip(*pairs, strict=True)
+    one, other = intervals.ratio(a, b), intervals.ratio(b, a)
+    assert one.low <= one.value * (1 + 1e-9)
+    assert one.value <= one.high * (1 + 1e-9)
+    assert math.log(one.value) == pytest.approx(-math.log(other.value), abs=1e-9)
+    assert math.log(one.low) == pytest.approx(-math.log(other.high), abs=1e-6)
+    assert math.log(one.high) == pytest.approx(-math.log(other.low), abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "same"),
+    [(0.981, 1.019, True), (0.979, 1.0, False), (1.0, 1.021, False), (1.03, 1.04, False), (math.nan, math.nan, False)],
+)
+def test_equal_means_that_the_whole_interval_is_within_two_per_cent(low, high, same):
+    assert intervals.equal(Interval(1.0, low, high, 8)) is same
+
+
+def test_outside_means_that_the_whole_interval_misses():
+    interval = Interval(1.0, 0.9, 1.1, 8)
+    assert interval.outside(1.2, 1.3)
+    assert interval.outside(0.1, 0.8)
+    assert not interval.outside(1.05, 1.3)
+    assert not interval.outside(0.0, 2.0)
+
+
+def test_outliers_are_counted_by_tukeys_fences():
+    # Quartiles 2 and 4 of the eleven, IQR 2: mild beyond 7 or -1, severe beyond 10 or -4.
+    samples = [1.0, 2, 2, 2, 3, 3, 3, 4, 4, 8, 10.5]
+    assert intervals.outliers(samples) == {"mild": 1, "severe": 1, "of": 11}
+    assert intervals.outliers([1.0, 1.0, 100.0]) == {"mild": 0, "severe": 0, "of": 3}
+
+
+def test_the_binomial_test_rejects_only_what_five_per_cent_cannot_explain():
+    assert intervals.false_rate_p(2, 40) == pytest.approx(1.0)
+    # P(X ≥ 7 or as unlikely) of 40 at 5%: P(X ≥ 7) = 0.00339; no lower tail is as unlikely.
+    assert intervals.false_rate_p(7, 40) == pytest.approx(
+        sum(math.comb(40, k) * 0.05**k * 0.95 ** (40 - k) for k in range(7, 41)), rel=1e-9
+    )
+    assert intervals.false_rate_p(0, 40) > 0.05
+
+
+# ---------------------------------------------------------------- results
+
+
+def cell(shape: tuple[int, ...], medians: Sequence[float | None], variant: str = "eager", **changes: Any) -> dict:
+    """One cell with medians (µs, one a process); 2·m·k·n FLOPs and a thousand bytes unless told otherwise."""
+    return {
+        "kind": "cell",
+        "operation": "linear_relu",
+        "shape": list(shape),
+        "dtype": "float32",
+        "math": "ieee",
+        "direction": "forward",
+        "seed": 0,
+        "clock": "hot",
+        "variant": variant,
+        "origin": "peer",
+        "baseline": "eager",
+        "status": "ok",
+        "reason": "",
+        "error": 1e-7,
+        "max_error": 1e-6,
+        "flops": 2 * math.prod(shape),
+        "traffic": 1000,
+        "medians_us": list(medians),
+        "samples_us": [],
+        "calls": 1,
+        "outliers": {"mild": 0, "severe": 0, "of": 0},
+        "sm_mhz": [],
+        "power_w": [],
+        "throttled": False,
+    } | changes
+
+
+def record(*cells: dict, machine: str = "box", experiment: str = "method", device: str = "cpu") -> records.Record:
+    """A record in memory, with as many processes as its longest cell has medians."""
+    run = {
+        "machine": machine,
+        "experiment": experiment,
+        "device": device,
+        "processes": max(len(c["medians_us"]) for c in cells),
+    }
+    return records.Record(Path("nowhere"), run, tuple(cells), "")
+
+
+def product(n: int, us: Sequence[float | None], **changes: Any) -> dict:
+    """A cell of the ceilings: an n×n×n matrix product."""
+    return cell((n, n, n), us, operation="matmul", **changes)
+
+
+def copied(n: int, us: Sequence[float | None], **changes: Any) -> dict:
+    """A cell of the ceilings: n numbers copied, 8 bytes of traffic each."""
+    return cell((n,), us, operation="copy", flops=0, traffic=8 * n, **changes)
+
+
+def test_a_ratio_in_the_rows_is_baseline_time_over_variant_time():
+    slow, base = cell((2, 3, 4), [40.0, 42.0], "naive"), cell((2, 3, 4), [10.0, 10.5])
+    row = {r["variant"]: r for r in results.rows([record(base, slow)])}["naive"]
+    assert row["ratio"] == pytest.approx(0.25)
+    assert row["ratio_low"] == pytest.approx(0.25)
+    assert row["median_us"] == 41.0
+    assert row["workload"] == "linear_relu/2x3x4/float32/ieee/forward"
+
+
+def test_a_baseline_is_sought_on_the_same_workload_and_clock_only():
+    lonely = cell((2, 3, 4), [40.0, 42.0], "naive")
+    others = [
+        cell((2, 3, 5), [10.0, 10.0]),
+        cell((2, 3, 4), [10.0, 10.0], clock="cold"),
+        cell((2, 3, 4), [10.0, 10.0], dtype="bfloat16"),
+        cell((2, 3, 4), [10.0, 10.0], math="tf32"),
+    ]
+    row = results.rows([record(lonely, *others), record(cell((2, 3, 4), [1.0, 1.0]), experiment="other")])[0]
+    assert row["variant"] == "naive"
+    assert row["median_us"] == 41.0
+    assert math.isnan(row["ratio"])
+
+
+@pytest.mark.parametrize("status", [status for status in records.STATUSES if status != "ok"])
+def test_a_cell_that_is_not_ok_carries_no_time_and_no_ratio(status):
+    bad = cell((2, 3, 4), [5.0, 5.0], "naive", status=status, reason="told")
+    good = cell((2, 3, 4), [10.0, 10.0])
+    row = {r["variant"]: r for r in results.rows([record(good, bad)])}["naive"]
+    assert all(math.isnan(row[key]) for key in ("median_us", "ratio", "ratio_low", "ratio_high"))
+    assert row["medians_us"] == []
+    assert (row["status"], row["reason"]) == (status, "told")
+
+
+def test_a_baseline_that_is_not_ok_gives_no_ratio():
+    rows = results.rows([record(cell((2, 3, 4), [1.0, 1.0], status="too_fast"), cell((2, 3, 4), [5.0, 5.0], "naive"))])
+    assert math.isnan(rows[1]["ratio"])
+    assert rows[1]["median_us"] == 5.0
+
+
+def test_a_process_that_failed_is_left_out_of_median_and_ratio():
+    rows = results.rows(
+        [record(cell((2, 3, 4), [10.0, 20.0, None]), cell((2, 3, 4), [5.0, None, 7.0], "naive"))],
+    )
+    assert rows[1]["median_us"] == 6.0
+    assert rows[1]["ratio"] == 2.0
+    assert math.isnan(rows[1]["ratio_low"])  # one pair is left
+
+
+def test_the_best_size_and_process_is_the_ceiling():
+    best = results.ceilings(
+        [
+            record(
+                product(100, [50.0, 40.0]),  # 2e6 FLOP in 40 µs
+                product(200, [100.0, None]),  # 16e6 FLOP in 100 µs: the best
+                product(100, [1.0, 1.0], clock="cold", status="wrong", reason="no"),
+                product(100, [2.0, 2.0], dtype="bfloat16"),
+                copied(1000, [4.0, 2.0]),
+                copied(10, [1.0, 1.0]),
+                experiment="ceilings",
+            ),
+            record(copied(10**6, [0.001, 0.001]), experiment="method"),  # no ceiling: another experiment's
+        ]
+    )
+    assert best == pytest.approx(
+        {
+            ("matmul", "float32/ieee", "hot"): 16e6 / 100e-6,
+            ("matmul", "bfloat16/ieee", "hot"): 2e6 / 2e-6,
+            ("copy", "", "hot"): 8000 / 2e-6,
+        }
+    )
+
+
+BEST = {
+    ("matmul", "float32/ieee", "hot"): 1e12,
+    ("matmul", "float32/ieee", "cold"): 5e11,
+    ("copy", "", "hot"): 1e10,
+    ("copy", "", "cold"): 1e9,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "limit"),
+    [
+        ({"flops": 10**9, "traffic": 1000}, 1000.0),  # arithmetic: 1e9 / 1e12 s
+        ({"flops": 10**6, "traffic": 10**6}, 100.0),  # bytes: 1e6 / 1e10 s
+        ({"flops": 10**9, "traffic": 1000, "clock": "cold"}, 2000.0),
+        ({"flops": 10**6, "traffic": 10**6, "clock": "cold"}, 1000.0),
+        ({"flops": 10**9, "traffic": 1000, "clock": "wall"}, 1000.0),  # launching is no physical limit
+        ({"flops": 0, "traffic": 10**6, "dtype": "float64"}, 100.0),  # no arithmetic: no matrix rate needed
+    ],
+)
+def test_the_limit_is_the_larger_of_arithmetic_and_bytes(changes, limit):
+    assert results.limit_us(cell((2, 3, 4), [1.0], **changes), BEST) == pytest.approx(limit)
+
+
+def test_there_is_no_limit_where_no_ceiling_was_measured():
+    assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0], dtype="float64"), BEST))
+    assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0]), {}))
+    assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0]), {("matmul", "float32/ieee", "hot"): 1e12}))
+
+
+def test_a_gpu_is_held_to_what_its_graph_clock_measured():
+    best = BEST | {("matmul", "float32/ieee", "graph"): 2e12, ("copy", "", "graph"): 2e10}
+    for clock in ("graph", "hot", "wall"):
+        assert results.limit_us(cell((2, 3, 4), [1.0], flops=10**9, clock=clock), best) == pytest.approx(500.0)
+
+
+def test_what_is_not_timed_has_no_limit():
+    shape = (100, 100, 100)
+    top = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings")
+    rows = results.rows([top, record(cell(shape, [1.0]), cell(shape, [], clock="none"))])
+    assert rows[-2]["limit_us"] == pytest.approx(1.25)  # 1000 bytes at the copy's 800 bytes/µs
+    assert math.isnan(rows[-1]["limit_us"])
+
+
+def test_ceilings_of_one_machine_do_not_bound_another():
+    here = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings", machine="here")
+    rows = results.rows([here, record(cell((2, 3, 4), [1.0]), machine="there")])
+    assert [math.isnan(row["limit_us"]) for row in rows] == [False, False, True]
+
+
+def test_the_table_has_the_columns_of_the_contract():
+    table = results.table([record(cell((2, 3, 4), [1.0, 2.0]))])
+    # Written out: other programs rely on these names and this order.
+    assert " ".join(table.columns) == (
+        "machine experiment operation workload shape dtype math clock direction variant origin baseline median_us "
+        "ratio ratio_low ratio_high limit_us error max_error status reason"
+    )
+    assert len(table) == 1
+
+
+def pair(shape: tuple[int, ...], again: Sequence[float | None], clock: str, **changes: Any) -> list[dict]:
+    """An A/A pair: the baseline takes 10 µs in every process."""
+    base = cell(shape, [10.0] * len(again), clock=clock, **changes)
+    return [base, cell(shape, again, "eager@again", clock=clock, **changes)]
+
+
+SAME, OFF = (9.9, 10.1, 10.0, 10.0), (12.0, 12.1, 11.9, 12.0)
+
+
+@pytest.mark.parametrize(("device", "primary", "other"), [("cuda", "graph", "hot"), ("cpu", "hot", "cold")])
+def test_agreement_counts_one_pair_a_workload_at_the_primary_clock(device, primary, other):
+    cells = [
+        *pair((2, 3, 4), SAME, primary),
+        *pair((2, 3, 4), OFF, other),
+        *pair((2, 3, 4), OFF, "wall"),
+        *pair((2, 3, 5), SAME, primary),
+        *pair((2, 3, 6), SAME, primary, dtype="bfloat16"),
+        cell((2, 3, 4), OFF, "naive", clock=primary),
+    ]
+    (found,) = results.agreement([record(*cells, device=device)])
+    assert (found["pairs"], found["differences"], found["rate"]) == (3, 0, 0.0)
+
+
+def test_agreement_counts_each_false_difference():
+    cells = [*pair((2, 3, 4), SAME, "hot"), *pair((2, 3, 5), OFF, "hot"), *pair((2, 3, 6), SAME, "hot")]
+    (found,) = results.agreement([record(*cells)])
+    assert (found["pairs"], found["differences"]) == (3, 1)
+    assert found["rate"] == pytest.approx(1 / 3)
+    assert found["p"] == pytest.approx(intervals.false_rate_p(1, 3))
+
+
+def test_agreement_says_what_difference_could_be_detected():
+    wide = (8.0, 12.5, 10.0, 10.0)
+    cells = [*pair((2, 3, 4), SAME, "hot"), *pair((2, 3, 5), SAME, "hot"), *pair((2, 3, 6), wide, "hot")]
+    (found,) = results.agreement([record(*cells)])
+    half = {us: intervals.ratio([10.0] * 4, us) for us in (SAME, wide)}
+    assert found["detectable"] == pytest.approx(half[SAME].high / half[SAME].value - 1)
+    assert found["detectable"] < found["detectable_90"] < half[wide].high / half[wide].value - 1
+
+
+def test_agreement_leaves_out_pairs_without_an_interval():
+    assert results.agreement([record(*pair((2, 3, 4), (10.0,), "hot"))]) == []
+    cells = [*pair((2, 3, 4), SAME, "hot"), cell((2, 3, 5), SAME, "eager@again", status="crashed")]
+    (found,) = results.agreement([record(*cells)])
+    assert found["pairs"] == 1
+
+
+def test_agreement_keeps_machines_apart():
+    one = record(*pair((2, 3, 4), SAME, "graph"), machine="gpu", device="cuda")
+    two = record(*pair((2, 3, 4), OFF, "hot"), machine="cpu", device="cpu")
+    found = {row["machine"]: row["differences"] for row in results.agreement([one, two])}
+    assert found == {"gpu": 0, "cpu": 1}

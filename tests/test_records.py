@@ -1,0 +1,369 @@
+"""Records: what is written comes back, what is damaged names its line, and a failed write leaves nothing."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from hypatia_lab import records
+from hypatia_lab.records import RecordError
+
+
+def run_line(**changes: Any) -> dict[str, Any]:
+    """A valid run line of two processes."""
+    return {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": "box",
+        "experiment": "method",
+        "preset": "quick",
+        "device": "cpu",
+        "started": "2025-01-01T00:00:00Z",
+        "commit": "unknown",
+        "dirty": True,
+        "processes": 2,
+        "facts": {"name": "Prozessor für Tests"},
+    } | changes
+
+
+def cell_line(**changes: Any) -> dict[str, Any]:
+    """A valid cell line with a median for each of two processes."""
+    return {
+        "kind": "cell",
+        "operation": "linear_relu",
+        "shape": [2, 3, 4],
+        "dtype": "float32",
+        "math": "ieee",
+        "direction": "forward",
+        "seed": 0,
+        "clock": "hot",
+        "variant": "eager",
+        "origin": "peer",
+        "baseline": "eager",
+        "status": "ok",
+        "reason": "",
+        "error": 1e-7,
+        "max_error": None,
+        "flops": 48,
+        "traffic": 112,
+        "medians_us": [1.5, None],
+        "samples_us": [1.25, 1.5],
+        "calls": 3,
+        "outliers": {"mild": 0, "severe": 0, "of": 2},
+        "sm_mhz": [],
+        "power_w": [],
+        "throttled": False,
+    } | changes
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A good record of one run line and three cells."""
+    cells = [cell_line(), cell_line(variant="eager@again"), cell_line(clock="none", medians_us=[], samples_us=[])]
+    return records.write(tmp_path, run_line(), cells)
+
+
+def everything_below(folder: Path) -> list[str]:
+    """Every file below ``folder``, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+
+
+# ---------------------------------------------------------------- round trip
+
+
+def test_what_is_written_comes_back(tmp_path, written):
+    record = records.load_file(written)
+    assert written == tmp_path / "box" / "method.jsonl"
+    assert record.run == run_line()
+    assert [cell["variant"] for cell in record.cells] == ["eager", "eager@again", "eager"]
+    assert record.cells[0] == cell_line()
+    assert (record.machine, record.experiment, record.path) == ("box", "method", written)
+    assert everything_below(tmp_path) == ["box/method.jsonl"]
+
+
+def test_the_digest_changes_with_any_number_and_not_with_the_layout(written):
+    before = records.load_file(written).digest
+    rows = [json.loads(line) for line in written.read_text().splitlines()]
+    written.write_text("".join(json.dumps(dict(reversed(row.items())), indent=None) + "\n" for row in rows))
+    assert records.load_file(written).digest == before
+    rows[1]["medians_us"][0] *= 1.2
+    written.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    after = records.load_file(written)
+    assert after.digest != before
+    assert records.digests([after]) == f"box/method  {after.digest}"
+
+
+def test_records_are_readable_by_others(written):
+    assert written.stat().st_mode & 0o777 == 0o644
+
+
+def test_a_record_is_replaced_only_when_asked(tmp_path, written):
+    before = written.read_bytes()
+    with pytest.raises(RecordError, match="exists; .*--overwrite"):
+        records.write(tmp_path, run_line(preset="seed"), [])
+    assert written.read_bytes() == before
+    records.write(tmp_path, run_line(preset="seed"), [], overwrite=True)
+    assert records.load_file(written).run["preset"] == "seed"
+
+
+# ---------------------------------------------------------------- malformed
+
+
+def test_a_file_cut_off_anywhere_in_a_line_names_that_line(written):
+    whole = written.read_bytes()
+    for size in range(len(whole)):
+        if size and whole[:size].endswith(b"\n"):
+            continue
+        written.write_bytes(whole[:size])
+        line = whole[:size].count(b"\n") + 1
+        with pytest.raises(RecordError) as caught:
+            records.load_file(written)
+        assert str(caught.value).startswith(f"{written}:{line}: ")
+        assert "\n" not in str(caught.value)
+
+
+def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
+    """An edit of line ``number`` (from 1)."""
+    return lambda rows: rows[number - 1].update(changes)
+
+
+@pytest.mark.parametrize(
+    ("edit", "line", "told"),
+    [
+        (change(1, schema=99), 1, "schema"),
+        (change(1, machine="../x"), 1, "machine"),
+        (change(1, processes=0), 1, "processes"),
+        (change(1, surprise=1), 1, "surprise"),
+        (change(1, kind="cell"), 1, "must contain"),
+        (change(1, machine="other"), 1, "it belongs in other/method.jsonl"),
+        (change(1, experiment="other"), 1, "it belongs in box/other.jsonl"),
+        (change(2, kind="note"), 2, "'note'"),
+        (change(2, clock="sundial"), 2, "clock"),
+        (change(2, dtype="float8"), 2, "dtype"),
+        (change(2, shape=[2, 0, 4]), 2, "shape"),
+        (change(2, shape=[2, "3", 4]), 2, "shape"),
+        (change(2, status="fine"), 2, "status"),
+        (change(3, medians_us=[-1.0, 2.0]), 3, "medians_us"),
+        (change(3, medians_us=[0.0, 2.0]), 3, "medians_us"),
+        (change(3, medians_us=["1.0", 2.0]), 3, "medians_us"),
+        (change(3, medians_us=[1.0]), 3, "1 medians for 2 processes"),
+        (change(3, samples_us=[1.0] * 21), 3, "samples_us"),
+        (change(3, surprise=1), 3, "surprise"),
+        (lambda rows: rows[3].pop("flops"), 4, "flops"),
+        (lambda rows: rows.append(run_line()), 5, "second run line"),
+        (lambda rows: rows.append([1, 2]), 5, "kind"),
+        (lambda rows: rows.append("text"), 5, "kind"),
+        (lambda rows: rows.pop(0), 1, "first line must be the run"),
+    ],
+)
+def test_a_malformed_line_is_named_with_its_fault(written, edit, line, told):
+    rows = [json.loads(text) for text in written.read_text().splitlines()]
+    edit(rows)
+    written.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(RecordError) as caught:
+        records.load_file(written)
+    message = str(caught.value)
+    assert message.startswith(f"{written}:{line}: ")
+    assert told in message
+    assert "\n" not in message
+
+
+@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "1" * 5000, "0x10", "01"])
+def test_what_is_no_json_number_is_refused(written, number):
+    lines = written.read_text().splitlines()
+    lines[1] = lines[1].replace("1.5, null", f"{number}, null")
+    written.write_text("\n".join(lines) + "\n")
+    with pytest.raises(RecordError, match=f"{written.name}:2: not a whole JSON line"):
+        records.load_file(written)
+
+
+def test_a_blank_line_is_malformed(written):
+    written.write_text(written.read_text().replace("\n", "\n\n", 1))
+    with pytest.raises(RecordError, match=r"method\.jsonl:2: not a whole JSON line"):
+        records.load_file(written)
+
+
+def test_what_is_not_utf8_names_its_line(written):
+    raw = written.read_bytes().split(b"\n")
+    raw[2] = raw[2].replace(b"ieee", b"\xff\xfe")
+    written.write_bytes(b"\n".join(raw))
+    with pytest.raises(RecordError, match=r"method\.jsonl:3: not UTF-8"):
+        records.load_file(written)
+
+
+def test_nesting_without_end_is_malformed_not_a_crash(written):
+    written.write_text("[" * 200_000 + "\n")
+    with pytest.raises(RecordError, match=r"method\.jsonl:1: not a whole JSON line"):
+        records.load_file(written)
+
+
+def test_an_empty_file_and_a_missing_file_are_named(tmp_path):
+    path = tmp_path / "box" / "method.jsonl"
+    with pytest.raises(RecordError, match="cannot be read .No such file"):
+        records.load_file(path)
+    path.parent.mkdir()
+    path.touch()
+    with pytest.raises(RecordError, match=r"method\.jsonl:1: empty file"):
+        records.load_file(path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_any_damage_gives_a_record_or_one_clear_error(tmp_path, data):
+    path = records.write(tmp_path, run_line(), [cell_line(), cell_line(variant="naive")], overwrite=True)
+    raw = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        raw[data.draw(st.integers(0, len(raw) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(raw)
+    complaint = ""
+    try:
+        record = records.load_file(path)
+    except RecordError as cause:
+        complaint = str(cause)
+    else:
+        # Still a record of its schema: one that could have been written.
+        records.write(tmp_path, record.run, record.cells, overwrite=True)
+        assert records.load_file(path).cells == record.cells
+    assert not complaint or complaint.startswith(f"{path}:")
+    assert "\n" not in complaint
+
+
+# ---------------------------------------------------------------- writing
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "/etc", "a\\b", "A", "-a", "a b", "a\n", "x" * 65, "ü"])
+def test_a_machine_name_cannot_lead_out_of_its_folder(tmp_path, name):
+    with pytest.raises(RecordError, match="machine name") as caught:
+        records.write(tmp_path / "records", run_line(machine=name), [cell_line()])
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["h200", "my-laptop", "epyc_2c", "0"])
+def test_a_plain_machine_name_is_taken_as_it_is(name):
+    assert records.machine_name(name) == name
+
+
+def test_an_experiment_name_cannot_lead_out_of_its_folder(tmp_path):
+    with pytest.raises(RecordError, match="experiment"):
+        records.write(tmp_path, run_line(experiment="../../x"), [cell_line()])
+    assert everything_below(tmp_path) == []
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
+def test_a_malformed_cell_is_refused_before_anything_is_written(tmp_path, number):
+    with pytest.raises(RecordError, match=r"method\.jsonl:3: "):
+        records.write(tmp_path, run_line(), [cell_line(), cell_line(medians_us=[number, 1.0])])
+    assert list(tmp_path.iterdir()) == []
+
+
+FAILURES = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "quota",
+    errno.EROFS: "read-only; choose another",
+    errno.EACCES: "not writable",
+    errno.EIO: "nothing was written",
+}
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace", "chmod"])
+@pytest.mark.parametrize("code", FAILURES)
+def test_a_write_that_fails_says_why_and_leaves_the_old_record(tmp_path, monkeypatch, written, step, code):
+    before = written.read_bytes()
+
+    def fail(*_: Any) -> None:
+        raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(records.os, step, fail)
+        with pytest.raises(RecordError, match=FAILURES[code]) as caught:
+            records.write(tmp_path, run_line(), [], overwrite=True)
+    assert str(written) in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert written.read_bytes() == before
+    assert everything_below(tmp_path) == ["box/method.jsonl"]
+
+
+def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch, written):
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(records.os, "fsync", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        records.write(tmp_path, run_line(experiment="other"), [cell_line()])
+    assert everything_below(tmp_path) == ["box/method.jsonl"]
+
+
+def test_a_file_in_place_of_the_folder_is_named_with_its_remedy(tmp_path):
+    (tmp_path / "records").write_text("mine")
+    with pytest.raises(RecordError, match="a file stands where the folder should be; choose another with --records"):
+        records.write(tmp_path / "records", run_line(), [cell_line()])
+    assert (tmp_path / "records").read_text() == "mine"
+
+
+def test_a_folder_that_takes_no_files_is_named():
+    root = Path("/proc/no-such-folder")
+    with pytest.raises(RecordError, match=f"cannot write {root}/box/method.jsonl: "):
+        records.write(root, run_line(), [cell_line()])
+
+
+# ---------------------------------------------------------------- loading
+
+
+def test_machines_and_experiments_restrict_what_is_read(tmp_path):
+    for machine in ("a", "b"):
+        for experiment in ("x", "y"):
+            records.write(tmp_path, run_line(machine=machine, experiment=experiment), [])
+
+    def names(**wanted: Any) -> list[str]:
+        return [f"{r.machine}/{r.experiment}" for r in records.load(tmp_path, **wanted)]
+
+    assert names() == ["a/x", "a/y", "b/x", "b/y"]
+    assert names(machines=["b"]) == ["b/x", "b/y"]
+    assert names(experiments=["y"]) == ["a/y", "b/y"]
+    assert names(machines=["a"], experiments=["x"]) == ["a/x"]
+
+
+def test_a_damaged_record_that_was_not_asked_for_does_no_harm(tmp_path, written):
+    bad = tmp_path / "broken" / "method.jsonl"
+    bad.parent.mkdir()
+    bad.write_text("{")
+    assert [r.machine for r in records.load(tmp_path, machines=["box"])] == ["box"]
+    with pytest.raises(RecordError, match=r"broken.method\.jsonl:1"):
+        records.load(tmp_path)
+
+
+def test_a_later_folder_wins(tmp_path):
+    for number, folder in enumerate(("one", "two")):
+        records.write(tmp_path / folder, run_line(facts={"number": number}), [])
+    (found,) = records.load(tmp_path / "one", tmp_path / "two")
+    assert found.run["facts"] == {"number": 1}
+
+
+def test_a_machine_without_records_is_named_with_those_that_have(tmp_path, written):
+    with pytest.raises(RecordError, match="no records of machine 'h300'; recorded machines: box"):
+        records.load(tmp_path, machines=["h300"])
+    with pytest.raises(RecordError, match="recorded machines: none"):
+        records.load(tmp_path / "empty", machines=["h300"])
+
+
+def test_unfinished_files_are_not_read(tmp_path, written):
+    (written.parent / ".half.jsonl").write_text("{")
+    (written.parent / ".parts" / "method").mkdir(parents=True)
+    (written.parent / ".parts" / "method" / "0.jsonl").write_text("{")
+    assert len(records.load(tmp_path)) == 1
+
+
+def test_every_committed_record_is_sound():
+    found = records.load()
+    assert found, f"no records below {records.COMMITTED}"
+    for record in found:
+        assert record.cells, f"{record.path} holds no cell"
