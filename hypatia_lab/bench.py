@@ -103,19 +103,15 @@ class _Session:
 
     def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
         timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
-        for word in group.clocks:
-            self.emit("begin", what=[index, next(iter(ready), "")])
-            measured = (
-                clock.measure(
-                    ready,
-                    word,
-                    self.device,
-                    budget_s=group.budget_s,
-                    seed=f"{self.number}/{index}/{word}",
-                    probe=self.probe,
-                )
-                if ready
-                else {}
+        for word in group.clocks if ready else ():
+            measured = clock.measure(
+                ready,
+                word,
+                self.device,
+                budget_s=group.budget_s,
+                seed=f"{self.number}/{index}/{word}",
+                probe=self.probe,
+                announce=lambda name: self.emit("begin", what=[index, name]),
             )
             timings.update({(name, word): timing for name, timing in measured.items()})
         for name, run in ready.items():
@@ -130,7 +126,8 @@ class _Session:
             for word in group.clocks:
                 timing = timings[name, word]
                 if isinstance(timing, clock.ClockError):
-                    self._row(index, name, word, "skipped", str(timing), found[name])
+                    status = "crashed" if isinstance(timing, clock.RunError) else "skipped"
+                    self._row(index, name, word, status, str(timing), found[name])
                 else:
                     self._row(index, name, word, "ok", "", found[name], timing)
 
@@ -233,7 +230,7 @@ class _Parts:
             parsed = [json.loads(line) for line in lines]
         except (OSError, ValueError):
             return [], {}
-        if not parsed or parsed[0].get("key") != self.key:
+        if not parsed or not isinstance(parsed[0], dict) or parsed[0].get("key") != self.key:
             return [], {}
         return parsed[1:], {k: tuple(v) for k, v in parsed[0]["excluded"].items()}
 
@@ -275,9 +272,15 @@ def measure(
                 f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
+        if shapes and {tuple(cell["shape"]) for cell in kept.cells} != {group.workload.shape for group in groups}:
+            raise BenchError(
+                f"{experiment} of {machine_name} is recorded with other shapes; measure again with --overwrite"
+            )
         return kept
     if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
         measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
+    if experiment != "ceilings":
+        _own_ceilings(target.parent, device)
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     head, dirty = commit()
     described = [asdict(group) for group in groups]
@@ -300,13 +303,24 @@ def measure(
     }
     best = {}
     if experiment != "ceilings":
-        best = results.ceilings([records.load_file(target.parent / "ceilings.jsonl")])
+        best = results.ceilings([_own_ceilings(target.parent, device)])
     cells = [
         _cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(groups, per_process)
     ]
     records.write(root, run, cells, overwrite=overwrite)
     parts.clear()
     return records.load_file(target)
+
+
+def _own_ceilings(folder: Path, device: str) -> records.Record:
+    """The ceilings of this machine. Raises :class:`BenchError` when they are another device's."""
+    found = records.load_file(folder / "ceilings.jsonl")
+    if found.run["device"] != device:
+        raise BenchError(
+            f"the ceilings of {found.machine} were measured on {found.run['device']}, not on {device}; "
+            "name another machine"
+        )
+    return found
 
 
 def _sessions(

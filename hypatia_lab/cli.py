@@ -96,13 +96,16 @@ def run(
     stopped when it is started again; finished records are kept. A notebook that fails does not stop the
     others; the exit status is then 1.
     """
-    from hypatia_lab import bench
-    from hypatia_lab.machine import choose_device, default_name
     from hypatia_lab.notebook import Parameters
+    from hypatia_lab.records import ensure_writable
 
     chosen = _choose(notebooks)
-    Parameters("measure", preset, device, machine, shapes, records)
+    parameters = Parameters("measure", preset, device, machine, shapes, records)
+    from hypatia_lab import bench
+    from hypatia_lab.machine import choose_device, default_name
+
     place = choose_device(device)
+    ensure_writable(parameters.root)
     given = {
         "mode": "measure",
         "preset": preset,
@@ -146,6 +149,7 @@ def _choose(names: tuple[str, ...]) -> list[Path]:
 def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool:
     """Execute one notebook through papermill; False, with the reason printed, when it fails."""
     import papermill
+    from nbclient.exceptions import DeadKernelError
 
     os.environ.setdefault("TQDM_MININTERVAL", "1" if sys.stderr.isatty() else "20")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
@@ -162,6 +166,9 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
         )
     except papermill.PapermillExecutionError as cause:
         click.echo(f"{path.stem}: {cause.ename}: {cause.evalue}", err=True)
+        return False
+    except DeadKernelError:
+        click.echo(f"{path.stem}: its kernel died; what was measured before is kept", err=True)
         return False
     except KeyboardInterrupt:
         click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)

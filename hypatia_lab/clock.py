@@ -32,6 +32,10 @@ class ClockError(RuntimeError):
     """A clock that cannot time this callable here; the message is the reason for the skipped cell."""
 
 
+class RunError(ClockError):
+    """A callable that failed while it was timed; the message says how."""
+
+
 @dataclass
 class Timing:
     """Samples of one variant under one clock: µs per call, in the order taken, ``calls`` calls a sample.
@@ -263,6 +267,7 @@ def measure(
     budget_s: float = 0.5,
     seed: str = "",
     probe: Callable[[], Any] | None = None,
+    announce: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing | ClockError]:
     """Time every callable in ``runs`` under ``clock`` and return its :class:`Timing` (or why it has none).
 
@@ -270,8 +275,9 @@ def measure(
     difference of half a per cent) and interleaved: each round visits them in a random order and then in the
     reverse (ABBA), so each round gives two samples of every one and slow drift cancels. Rounds go on until
     ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (at least one, where a call takes
-    over 50 ms). ``probe`` is called after each sample, outside the timed region. Raises ``KeyError`` for an
-    unknown clock.
+    over 50 ms). ``probe`` is called after each sample, outside the timed region, ``announce`` with the name
+    of whoever runs next. A callable that fails has a :class:`RunError` instead of a timing, and the others go on.
+    Raises ``KeyError`` for an unknown clock.
     """
     prepare = _SAMPLERS[clock]
     out: dict[str, Timing | ClockError] = {}
@@ -281,22 +287,22 @@ def measure(
     names = list(runs)
     shuffle(names)
     for name in names:
-        run = runs[name]
-        seconds = warm_up(run, device)
-        slowest = max(slowest, seconds)
-        calls = max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
-        if clock == "graph" and device == "cuda":
-            # One call by the host clock is mostly launch; size the graph by what a replayed call takes.
-            seconds = _hot(run, device, calls)()
-            calls = max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
+        announce(name)
         try:
-            samplers[name] = prepare(run, device, calls)
-            samplers[name]()
+            seconds = warm_up(runs[name], device)
+            slowest = max(slowest, seconds)
+            if clock == "graph" and device == "cuda":
+                # One call by the host clock is mostly launch; size the graph by what a replayed call takes.
+                seconds = _hot(runs[name], device, _calls(seconds, device))()
+            timing = Timing(_calls(seconds, device))
+            sampler = prepare(runs[name], device, timing.calls)
+            sampler()
         except ClockError as cause:
-            samplers.pop(name, None)
             out[name] = cause
-            continue
-        out[name] = Timing(calls=calls)
+        except Exception as cause:
+            out[name] = _failure(cause)
+        else:
+            out[name], samplers[name] = timing, sampler
     order = list(samplers)
     least = 1 if slowest > 0.05 else 2
     start = time.perf_counter()
@@ -306,8 +312,23 @@ def measure(
         shuffle(order)
         for name in (*order, *reversed(order)):
             timing = out[name]
-            assert isinstance(timing, Timing)
-            timing.samples_us.append(samplers[name]() * 1e6)
+            if not isinstance(timing, Timing):
+                continue  # failed in an earlier round
+            announce(name)
+            try:
+                timing.samples_us.append(samplers[name]() * 1e6)
+            except Exception as cause:
+                out[name] = _failure(cause)
+                continue
             if probe is not None:
                 timing.readings.append(probe())
     return out
+
+
+def _calls(seconds: float, device: str) -> int:
+    """How many calls of ``seconds`` make up one sample."""
+    return max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
+
+
+def _failure(cause: Exception) -> RunError:
+    return RunError(f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}")

@@ -33,7 +33,7 @@ _number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
 _RUN_KEYS = ("kind", "schema", "machine", "experiment", "preset", "device", "started", "commit", "dirty")
-_RUN_KEYS += ("processes", "facts")
+_RUN_KEYS += ("processes", "cells", "facts")
 _CELL_KEYS = ("kind", "operation", "shape", "dtype", "math", "direction", "seed", "clock", "variant", "origin")
 _CELL_KEYS += ("baseline", "status", "reason", "error", "max_error", "flops", "traffic", "medians_us", "samples_us")
 _CELL_KEYS += ("calls", "outliers", "sm_mhz", "power_w", "throttled")
@@ -65,6 +65,7 @@ RUN = {
         "commit": {"type": "string"},
         "dirty": {"type": "boolean"},
         "processes": {"type": "integer", "minimum": 1},
+        "cells": {"type": "integer", "minimum": 0},
         "facts": {"type": "object"},
     },
 }
@@ -224,6 +225,11 @@ def load_file(path: Path) -> Record:
                 f"{path}:{number}: {len(cell['medians_us'])} medians for {run['processes']} processes; "
                 "restore the file or measure again"
             )
+    if len(cells) != run["cells"]:
+        raise RecordError(
+            f"{path}:{len(lines)}: {len(cells)} cells where the run line promises {run['cells']}; "
+            "restore the file or measure again"
+        )
     if path.parent.name != run["machine"] or path.stem != run["experiment"]:
         raise RecordError(
             f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
@@ -294,14 +300,27 @@ def write_text(path: Path, text: str) -> None:
 def write(root: Path, run: dict[str, Any], cells: Iterable[dict[str, Any]], *, overwrite: bool = False) -> Path:
     """Write one record under ``root`` and return its path.
 
-    Every line is validated first. Raises :class:`RecordError` when a line is malformed, when the record
-    exists and ``overwrite`` is false, or when the folder cannot be written; nothing is left half-written.
+    The run line gets its number of ``cells`` here. Every line is validated first. Raises :class:`RecordError` when
+    a line is malformed, when the record exists and ``overwrite`` is false, or when the folder cannot be written;
+    nothing is left half-written.
     """
-    path = root / machine_name(run["machine"]) / f"{run['experiment']}.jsonl"
+    path = root / machine_name(run.get("machine", "")) / f"{run.get('experiment')}.jsonl"
     if path.exists() and not overwrite:
         raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
-    lines = [json.dumps(row, sort_keys=True) for row in (run, *cells)]  # a NaN is refused by parse, with its line
+    cells = list(cells)
+    rows = (run | {"cells": len(cells)}, *cells)
+    lines = [json.dumps(row, sort_keys=True) for row in rows]  # a NaN is refused by parse, with its line
     for number, line in enumerate(lines, 1):
         parse(line, f"{path}:{number}")
     write_text(path, "\n".join(lines) + "\n")
     return path
+
+
+def ensure_writable(folder: Path) -> None:
+    """Find out now whether files can be made in ``folder``. Raises :class:`RecordError` with the reason if not."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as cause:
+        raise explain(cause, folder) from None

@@ -272,7 +272,6 @@ def test_cuda_without_a_gpu_says_what_to_do_instead(refused, monkeypatch):
     assert line.endswith("use --device cpu")
 
 
-@pytest.mark.xfail(strict=True, reason="run finds it in the notebook: many lines, and an executed notebook is left")
 @pytest.mark.parametrize("where", ["file", "/proc/nope"])
 def test_a_records_folder_that_cannot_be_written_is_found_before_anything_runs(refused, tmp_path, where):
     (tmp_path / "file").write_text("mine")
@@ -393,7 +392,6 @@ def test_a_notebook_that_fails_does_not_stop_the_others_and_the_exit_status_says
     assert json.loads("".join(printed)) == ["measure", "quick", "cpu", "box", "2x3x4", str(tmp_path / "r"), False]
 
 
-@pytest.mark.xfail(strict=True, reason="nbclient's DeadKernelError ends the command with a traceback")
 def test_a_kernel_that_dies_does_not_stop_the_others(notebooks, call, tmp_path):
     (notebooks / "01_dies.ipynb").write_text(notebook("import os; os._exit(1)"))
     (notebooks / "02_good.ipynb").write_text(notebook("print('reached')"))

@@ -82,11 +82,18 @@ def everything_below(folder: Path) -> list[str]:
 def test_what_is_written_comes_back(tmp_path, written):
     record = records.load_file(written)
     assert written == tmp_path / "box" / "method.jsonl"
-    assert record.run == run_line()
+    assert record.run == run_line() | {"cells": 3}
     assert [cell["variant"] for cell in record.cells] == ["eager", "eager@again", "eager"]
     assert record.cells[0] == cell_line()
     assert (record.machine, record.experiment, record.path) == ("box", "method", written)
     assert everything_below(tmp_path) == ["box/method.jsonl"]
+
+
+def test_a_file_cut_at_the_end_of_a_line_is_noticed(written):
+    lines = written.read_text().splitlines(keepends=True)
+    written.write_text("".join(lines[:-1]))
+    with pytest.raises(RecordError, match=":3: 2 cells where the run line promises 3"):
+        records.load_file(written)
 
 
 def test_the_digest_changes_with_any_number_and_not_with_the_layout(written):

@@ -6,6 +6,7 @@ crashes or falls silent, the last ``begin`` event names the culprit, which is le
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import queue
@@ -13,6 +14,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,27 +61,31 @@ def run_session(
         try:
             child.stdin.write(json.dumps(plan).encode() + b"\n")
             child.stdin.flush()
-            begun, silent = _follow(events, on_event, silence_s)
-            if silent:
-                _kill(child)
-                return Casualty(begun, "timeout", f"no sign of life for {silence_s:.0f} s")
-            code = child.wait(timeout=30)
+            begun, silent = _follow(child, events, on_event, silence_s)
+            code = None if silent else child.wait(timeout=30)
         except (BrokenPipeError, subprocess.TimeoutExpired):
-            _kill(child)
-            begun, code = None, -9
+            begun, silent, code = None, False, -signal.SIGKILL
         finally:
             _kill(child)
             child.stdin.close()
     if code == 0:
         return None
+    why = f"no sign of life for {silence_s:.0f} s" if silent else _death(code or 0)
     if begun is None:
         last = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        raise SessionError(f"a measuring process ended with status {code} before it began; it said last:\n{last}")
-    why = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return Casualty(begun, "crashed", f"the process died ({why})")
+        raise SessionError(f"a measuring process ended before it began: {why}; it said last:\n{last}")
+    return Casualty(begun, "timeout" if silent else "crashed", why)
 
 
-def _follow(events: IO[str], on_event: Callable[[Event], None], silence_s: float) -> tuple[Any, bool]:
+def _death(code: int) -> str:
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    return f"the process died ({how})"
+
+
+def _follow(
+    child: subprocess.Popen[bytes], events: IO[str], on_event: Callable[[Event], None], silence_s: float
+) -> tuple[Any, bool]:
+    """Hand on the child's events until it ends or falls silent: what it began last, and whether it fell silent."""
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
@@ -89,11 +95,15 @@ def _follow(events: IO[str], on_event: Callable[[Event], None], silence_s: float
 
     threading.Thread(target=read, daemon=True).start()
     begun: Any = None
-    while True:
+    heard = time.monotonic()
+    while time.monotonic() - heard < silence_s:
         try:
-            line = lines.get(timeout=silence_s)
+            line = lines.get(timeout=min(0.5, silence_s))
         except queue.Empty:
-            return begun, True
+            if child.poll() is not None:  # dead, while a process it forked still holds the pipe
+                return begun, False
+            continue
+        heard = time.monotonic()
         if line is None:
             return begun, False
         if not line.endswith("\n"):
@@ -102,12 +112,14 @@ def _follow(events: IO[str], on_event: Callable[[Event], None], silence_s: float
         if event["event"] == "begin":
             begun = event["what"]
         on_event(event)
+    return begun, True
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:
-    if child.poll() is None:
+    """End the child and whatever it forked: they share a process group of their own."""
+    with contextlib.suppress(ProcessLookupError):
         os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+    child.wait()
 
 
 def child_plan() -> tuple[dict[str, Any], Callable[..., None]]:
