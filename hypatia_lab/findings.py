@@ -104,8 +104,8 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _free(lab: Evidence, row: Row) -> bool:
-    """Whether the fused call takes at most 2% longer than Linear alone, surely (same processes)."""
+def against_linear(lab: Evidence, row: Row) -> intervals.Interval | None:
+    """Time of ``row`` over that of Linear alone (same workload, clock and processes); None if it was not measured."""
     alone = lab.select(
         machine=row["machine"],
         experiment=row["experiment"],
@@ -116,9 +116,37 @@ def _free(lab: Evidence, row: Row) -> bool:
         clock=row["clock"],
         status="ok",
     )
-    if not alone:
-        return False
-    return intervals.ratio(row["medians_us"], alone[0]["medians_us"]).high <= 1 + intervals.EQUIVALENCE
+    return intervals.ratio(row["medians_us"], alone[0]["medians_us"]) if alone else None
+
+
+def _free(lab: Evidence, row: Row) -> bool:
+    """Whether a fused call surely takes at most 2% longer than Linear alone."""
+    found = against_linear(lab, row)
+    return found is not None and found.high <= 1 + intervals.EQUIVALENCE
+
+
+def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """What the ReLU adds to the product, in eager and in the epilogue: one row of text a workload, smallest first."""
+    out = []
+    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
+        for row in _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode):
+            eager = lab.leading(machine, experiment="aten_fusion", workload=row["workload"], variant="eager")[0]
+            plain, fused = against_linear(lab, eager), against_linear(lab, row)
+            if plain is None or fused is None:
+                continue
+            out.append(
+                {
+                    "workload": f"{_at(row)} {dtype}/{mode}",
+                    "eager / Linear alone": formats.interval(plain.value, plain.low, plain.high),
+                    "epilogue / Linear alone": formats.interval(fused.value, fused.low, fused.high),
+                    "the ReLU is": "free (within 2%)"
+                    if fused.high <= 1 + intervals.EQUIVALENCE
+                    else "not free"
+                    if fused.low > 1 + intervals.EQUIVALENCE
+                    else "free or nearly so",
+                }
+            )
+    return out
 
 
 def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding | None:

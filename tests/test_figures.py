@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, formats, records, results
+from hypatia_lab import drawing, figures, formats, records, results
 
 SHAPES = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 VARIANTS = {"eager": 1.0, "naive": 27.0, "cublas_relu": 1.001, "aten": 1.0, "epilogue": 0.94, "compile": 0.97}
@@ -306,7 +306,7 @@ def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
 
 
 def test_origins_show_without_colour() -> None:
-    families = [set(symbols) for symbols in figures.SHAPES.values()]
+    families = [set(symbols) for symbols in drawing.SHAPES.values()]
     assert sum(map(len, families)) == len(set.union(*families))
     for name, origin in {
         "naive": "seed",
@@ -315,8 +315,8 @@ def test_origins_show_without_colour() -> None:
         "eager": "peer",
         "epilogue": "peer",
     }.items():
-        assert figures.style(name, origin).symbol in figures.SHAPES[origin]
-    for origin, symbols in figures.SHAPES.items():
+        assert figures.style(name, origin).symbol in drawing.SHAPES[origin]
+    for origin, symbols in drawing.SHAPES.items():
         assert figures.style("never_seen_before", origin).symbol in symbols
 
 

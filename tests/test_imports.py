@@ -32,7 +32,8 @@ ALLOWED: dict[str, set[str]] = {
     "results": {"intervals", "records"},
     "claims": {"formats", "intervals", "records", "results"},
     "tables": {"formats", "intervals", "records", "results"},
-    "figures": {"formats", "intervals", "records", "results", "tables"},
+    "drawing": {"formats", "intervals", "tables"},
+    "figures": {"drawing", "formats", "records", "results", "tables"},
     # The composer of measurements.
     "bench": {
         "check",
