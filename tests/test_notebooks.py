@@ -1,0 +1,112 @@
+"""The published notebooks: executed, deterministic, and tied to the records they were made from."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hypatia_lab import records
+
+ROOT = Path(__file__).resolve().parent.parent
+NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
+RECORDS = sorted(records.COMMITTED.glob("*/*.jsonl"))
+
+
+def code_cells(path: Path) -> list[dict]:
+    cells = json.loads(path.read_text())["cells"]
+    return [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
+
+
+def printed(path: Path) -> str:
+    return "".join(
+        "".join(output.get("text", "")) for cell in code_cells(path) for output in cell["outputs"] if "text" in output
+    )
+
+
+def altered(source: Path, target: Path) -> None:
+    """Copy a record with the first number it measured (else the first operation count) raised by a fifth."""
+    lines = source.read_text().splitlines()
+    for number, line in enumerate(lines[1:], 1):
+        cell = json.loads(line)
+        if cell["medians_us"] and cell["medians_us"][0]:
+            cell["medians_us"][0] *= 1.2
+            lines[number] = json.dumps(cell, sort_keys=True)
+            target.write_text("\n".join(lines) + "\n")
+            return
+    raise AssertionError(f"{source} holds no measured number")
+
+
+def test_there_are_notebooks_and_records_of_a_gpu_and_a_cpu() -> None:
+    assert [path.stem for path in NOTEBOOKS][:4] == ["00_findings", "01_method", "02_naive_vs_cublas", "03_aten_fusion"]
+    assert {record.run["device"] for record in records.load()} == {"cpu", "cuda"}
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_was_executed_in_order_and_without_error(path: Path) -> None:
+    counts = [cell["execution_count"] for cell in code_cells(path)]
+    assert counts == list(range(1, len(counts) + 1))
+    kinds = {output["output_type"] for cell in code_cells(path) for output in cell["outputs"]}
+    assert "error" not in kinds
+    assert not any(output.get("name") == "stderr" for cell in code_cells(path) for output in cell["outputs"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_nothing_is_hidden_from_the_comparison(path: Path) -> None:
+    tags = [tag for cell in code_cells(path) for tag in cell["metadata"].get("tags", [])]
+    assert not [tag for tag in tags if tag.startswith("nbval")]
+    assert tags.count("parameters") == 1
+    assert sum(bool(cell["outputs"]) for cell in code_cells(path)) >= 2
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_the_parameters_are_the_contract(path: Path) -> None:
+    cell = next(cell for cell in code_cells(path) if "parameters" in cell["metadata"].get("tags", []))
+    names = [line.split(":")[0] for line in "".join(cell["source"]).splitlines()]
+    assert names == ["mode", "preset", "device", "machine", "shapes", "records", "overwrite"]
+    assert 'mode: str = "recorded"' in "".join(cell["source"])
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_nothing_of_the_machine_that_rendered_it_is_left(path: Path) -> None:
+    text = path.read_text()
+    assert str(ROOT) not in text
+    assert "papermill" not in text
+
+
+@pytest.mark.parametrize("source", RECORDS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_a_record_altered_by_a_fifth_shows_in_a_notebook(source: Path, tmp_path: Path) -> None:
+    record = records.load_file(source)
+    line = f"{record.machine}/{record.experiment}  {record.digest}"
+    assert any(line in printed(path) for path in NOTEBOOKS), "no notebook names this record as it is"
+    target = tmp_path / source.parent.name / source.name
+    target.parent.mkdir()
+    altered(source, target)
+    assert records.load_file(target).digest != record.digest
+
+
+@pytest.mark.slow
+def test_nbval_fails_on_an_altered_record(tmp_path: Path) -> None:
+    for name in ("hypatia_lab", "notebooks", "book/records"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".parts"))
+
+    def nbval() -> int:
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", "notebooks/00_findings.ipynb"],
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode in (0, 1), done.stdout + done.stderr
+        return done.returncode
+
+    assert nbval() == 0
+    source = RECORDS[-1]
+    altered(source, tmp_path / "book" / "records" / source.parent.name / source.name)
+    assert nbval() == 1
