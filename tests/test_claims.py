@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from synthetic import cell_line, run_line
 
 import hypatia_lab.fused_ops  # noqa: F401  (registers the variants that claims name)
 from hypatia_lab import records
@@ -28,21 +29,18 @@ RELU = "relu/1024x2048/float32/ieee/forward"
 WOBBLE = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.003, 0.997)
 
 
-def run_line(machine: str = "box", experiment: str = "fusion", device: str = "cuda", processes: int = 8) -> dict:
+def run_of(machine: str = "box", experiment: str = "fusion", device: str = "cuda", processes: int = 8) -> dict:
     """The run line of a synthetic record."""
-    return {
-        "kind": "run",
-        "schema": records.SCHEMA,
-        "machine": machine,
-        "experiment": experiment,
-        "preset": "seed",
-        "device": device,
-        "started": "2025-01-01T00:00:00Z",
-        "commit": "synthetic",
-        "dirty": False,
-        "processes": processes,
-        "facts": {},
-    }
+    return run_line(
+        machine=machine,
+        experiment=experiment,
+        preset="seed",
+        device=device,
+        commit="synthetic",
+        dirty=False,
+        processes=processes,
+        facts={},
+    )
 
 
 def cell(workload: str, variant: str, us: float | Sequence[float | None], clock: str = "graph", **changes) -> dict:
@@ -50,32 +48,25 @@ def cell(workload: str, variant: str, us: float | Sequence[float | None], clock:
     operation, shape, dtype, math_mode, direction = workload.split("/")
     extents = [int(n) for n in shape.split("x")]
     medians = [us * wobble for wobble in WOBBLE] if isinstance(us, int | float) else list(us)
-    return {
-        "kind": "cell",
-        "operation": operation,
-        "shape": extents,
-        "dtype": dtype,
-        "math": math_mode,
-        "direction": direction,
-        "seed": 0,
-        "clock": clock,
-        "variant": variant,
-        "origin": "peer",
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 1e-7,
-        "max_error": 5e-7,
-        "flops": 2 * math.prod(extents) if operation in ("linear", "linear_relu", "matmul") else 0,
-        "traffic": 4 * sum(extents),
-        "medians_us": medians,
-        "samples_us": [],
-        "calls": 1,
-        "outliers": {"mild": 0, "severe": 0, "of": 0},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    } | changes
+    return (
+        cell_line(
+            operation=operation,
+            shape=extents,
+            dtype=dtype,
+            math=math_mode,
+            direction=direction,
+            clock=clock,
+            variant=variant,
+            max_error=5e-7,
+            flops=2 * math.prod(extents) if operation in ("linear", "linear_relu", "matmul") else 0,
+            traffic=4 * sum(extents),
+            medians_us=medians,
+            samples_us=[],
+            calls=1,
+            outliers={"mild": 0, "severe": 0, "of": 0},
+        )
+        | changes
+    )
 
 
 @pytest.fixture
@@ -84,7 +75,7 @@ def measured(tmp_path):
 
     def write(*cells: dict, **run: str) -> list[records.Record]:
         processes = max(len(c["medians_us"]) for c in cells)
-        records.write(tmp_path, run_line(processes=processes, **run), cells, overwrite=True)
+        records.write(tmp_path, run_of(processes=processes, **run), cells, overwrite=True)
         return records.load(tmp_path)
 
     return write

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import cell_line, run_line
 
 from hypatia_lab import cli, records
 
@@ -49,49 +50,34 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
 def cell(variant: str, medians: list[float | None], **changes: Any) -> dict[str, Any]:
     """A valid cell of S001's medium size."""
-    return {
-        "kind": "cell",
-        "operation": "linear_relu",
-        "shape": [1024, 784, 2048],
-        "dtype": "float32",
-        "math": "ieee",
-        "direction": "forward",
-        "seed": 0,
-        "clock": "hot",
-        "variant": variant,
-        "origin": "seed" if variant == "naive" else "peer",
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 1e-7,
-        "max_error": 1e-6,
-        "flops": 2 * 1024 * 784 * 2048,
-        "traffic": 10**7,
-        "medians_us": medians,
-        "samples_us": [],
-        "calls": 1,
-        "outliers": {"mild": 0, "severe": 0, "of": 0},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    } | changes
+    return (
+        cell_line(
+            shape=[1024, 784, 2048],
+            variant=variant,
+            origin="seed" if variant == "naive" else "peer",
+            max_error=1e-6,
+            flops=2 * 1024 * 784 * 2048,
+            traffic=10**7,
+            medians_us=medians,
+            samples_us=[],
+            calls=1,
+            outliers={"mild": 0, "severe": 0, "of": 0},
+        )
+        | changes
+    )
 
 
 def write_record(root: Path, machine: str, slowdown: float) -> Path:
     """A record in which the naive kernel takes ``slowdown`` times the library's time."""
-    run = {
-        "kind": "run",
-        "schema": records.SCHEMA,
-        "machine": machine,
-        "experiment": "naive_vs_cublas",
-        "preset": "seed",
-        "device": "cpu",
-        "started": "2025-01-01T00:00:00Z",
-        "commit": "synthetic",
-        "dirty": False,
-        "processes": 3,
-        "facts": {},
-    }
+    run = run_line(
+        machine=machine,
+        experiment="naive_vs_cublas",
+        preset="seed",
+        commit="synthetic",
+        dirty=False,
+        processes=3,
+        facts={},
+    )
     base = [100.0, 101.0, 99.0]
     cells = [
         cell("eager", list(base)),

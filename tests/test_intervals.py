@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from synthetic import cell_line
 
 from hypatia_lab import intervals, records, results
 from hypatia_lab.intervals import Interval
@@ -148,32 +149,20 @@ def test_the_binomial_test_rejects_only_what_five_per_cent_cannot_explain():
 
 def cell(shape: tuple[int, ...], medians: Sequence[float | None], variant: str = "eager", **changes: Any) -> dict:
     """One cell with medians (µs, one a process); 2·m·k·n FLOPs and a thousand bytes unless told otherwise."""
-    return {
-        "kind": "cell",
-        "operation": "linear_relu",
-        "shape": list(shape),
-        "dtype": "float32",
-        "math": "ieee",
-        "direction": "forward",
-        "seed": 0,
-        "clock": "hot",
-        "variant": variant,
-        "origin": "peer",
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 1e-7,
-        "max_error": 1e-6,
-        "flops": 2 * math.prod(shape),
-        "traffic": 1000,
-        "medians_us": list(medians),
-        "samples_us": [],
-        "calls": 1,
-        "outliers": {"mild": 0, "severe": 0, "of": 0},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    } | changes
+    return (
+        cell_line(
+            shape=list(shape),
+            variant=variant,
+            max_error=1e-6,
+            flops=2 * math.prod(shape),
+            traffic=1000,
+            medians_us=list(medians),
+            samples_us=[],
+            calls=1,
+            outliers={"mild": 0, "severe": 0, "of": 0},
+        )
+        | changes
+    )
 
 
 def record(*cells: dict, machine: str = "box", experiment: str = "method", device: str = "cpu") -> records.Record:

@@ -12,56 +12,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from synthetic import cell_line, run_line
 
 from hypatia_lab import records
 from hypatia_lab.records import RecordError
-
-
-def run_line(**changes: Any) -> dict[str, Any]:
-    """A valid run line of two processes."""
-    return {
-        "kind": "run",
-        "schema": records.SCHEMA,
-        "machine": "box",
-        "experiment": "method",
-        "preset": "quick",
-        "device": "cpu",
-        "started": "2025-01-01T00:00:00Z",
-        "commit": "unknown",
-        "dirty": True,
-        "processes": 2,
-        "facts": {"name": "Prozessor für Tests"},
-    } | changes
-
-
-def cell_line(**changes: Any) -> dict[str, Any]:
-    """A valid cell line with a median for each of two processes."""
-    return {
-        "kind": "cell",
-        "operation": "linear_relu",
-        "shape": [2, 3, 4],
-        "dtype": "float32",
-        "math": "ieee",
-        "direction": "forward",
-        "seed": 0,
-        "clock": "hot",
-        "variant": "eager",
-        "origin": "peer",
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 1e-7,
-        "max_error": None,
-        "flops": 48,
-        "traffic": 112,
-        "medians_us": [1.5, None],
-        "samples_us": [1.25, 1.5],
-        "calls": 3,
-        "outliers": {"mild": 0, "severe": 0, "of": 2},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    } | changes
 
 
 @pytest.fixture

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import cell_line, run_line
 
 from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import verdicts
@@ -34,50 +35,36 @@ def cell(
 ) -> dict[str, Any]:
     """One valid cell; its medians (µs, one a process) are given, the rest is filled in."""
     flops, traffic = work(operation, shape)
-    filled: dict[str, Any] = {
-        "kind": "cell",
-        "operation": operation,
-        "shape": list(shape),
-        "dtype": "float32",
-        "math": "ieee",
-        "direction": "forward",
-        "seed": 0,
-        "clock": "hot",
-        "variant": variant,
-        "origin": ORIGINS.get(variant.removesuffix("@again"), "own"),
-        "baseline": "eager",
-        "status": "ok",
-        "reason": "",
-        "error": 3.1e-7,
-        "max_error": 1.3e-4,
-        "flops": flops,
-        "traffic": traffic,
-        "medians_us": medians,
-        "samples_us": [m for m in medians if m is not None],
-        "calls": 10,
-        "outliers": {"mild": 0, "severe": 0, "of": len(medians)},
-        "sm_mhz": [],
-        "power_w": [],
-        "throttled": False,
-    }
+    filled: dict[str, Any] = cell_line(
+        operation=operation,
+        shape=list(shape),
+        variant=variant,
+        origin=ORIGINS.get(variant.removesuffix("@again"), "own"),
+        error=3.1e-7,
+        max_error=1.3e-4,
+        flops=flops,
+        traffic=traffic,
+        medians_us=medians,
+        samples_us=[m for m in medians if m is not None],
+        calls=10,
+        outliers={"mild": 0, "severe": 0, "of": len(medians)},
+    )
     return filled | more
 
 
 def run(machine: str, experiment: str, processes: int, **more: Any) -> dict[str, Any]:
     """A valid run line."""
-    filled = {
-        "kind": "run",
-        "schema": records.SCHEMA,
-        "machine": machine,
-        "experiment": experiment,
-        "preset": "seed",
-        "device": "cuda",
-        "started": "2025-11-20T10:00:00Z",
-        "commit": "0123456789abcdef",
-        "dirty": False,
-        "processes": processes,
-        "facts": FACTS,
-    }
+    filled = run_line(
+        machine=machine,
+        experiment=experiment,
+        preset="seed",
+        device="cuda",
+        started="2025-11-20T10:00:00Z",
+        commit="0123456789abcdef",
+        dirty=False,
+        processes=processes,
+        facts=FACTS,
+    )
     return filled | more
 
 
