@@ -53,18 +53,19 @@ def _dtypes(device: str) -> list[tuple[str, str]]:
 def _ceilings(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "cold") if gpu else ("hot", "cold")
+    budget_s = 0.1 if preset == "quick" else 0.3
     sides = [1024, 2048, 4096, 8192] if gpu else [512, 1024] if preset == "quick" else [512, 1024, 2048]
     cubes = shapes or [(n, n, n) for n in sides] + ([LARGE] if gpu else [])
     kinds = [*_dtypes(device), ("float16", "ieee"), ("float64", "ieee")]
     groups = [
-        Group(Workload("matmul", shape, dtype, math), ("eager",), clocks, 0.3)
+        Group(Workload("matmul", shape, dtype, math), ("eager",), clocks, budget_s)
         for dtype, math in kinds
         for shape in cubes
         # A CPU without float16 matrix units needs seconds for a large half-precision product.
         if gpu or dtype != "float16" or shape == cubes[0]
     ]
     lengths = [2**n for n in ((18, 20, 21, 22, 24, 26, 28, 30) if gpu else (12, 14, 16, 18, 20, 22, 24))]
-    return groups + [Group(Workload("copy", (n,)), ("eager",), clocks, 0.3) for n in lengths]
+    return groups + [Group(Workload("copy", (n,)), ("eager",), clocks, budget_s) for n in lengths]
 
 
 def _method(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
@@ -83,6 +84,7 @@ def _agreement(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> l
     dtypes = (
         [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee"), ("float64", "ieee")]
     )
+    dtypes = dtypes[:1] if preset == "quick" else dtypes
     clock = "graph" if device == "cuda" else "hot"
     return [
         Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), 0.15)
@@ -120,9 +122,13 @@ def _linear_relu(
     return groups
 
 
+def _cpu_clocks(preset: str) -> tuple[str, ...]:
+    return ("hot",) if preset == "quick" else ("hot", "cold")
+
+
 def _naive(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list[Group]:
     names = ("eager", "eager" + AGAIN, "naive")
-    clocks = ("graph", "cold") if device == "cuda" else ("hot", "cold")
+    clocks = ("graph", "cold") if device == "cuda" else _cpu_clocks(preset)
     return [group for group, _ in _linear_relu(names, clocks, preset, device, shapes)]
 
 
@@ -131,7 +137,7 @@ def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list
     # One thread per output has an experiment of its own; tuning takes a minute a shape on two cores.
     left_out = {"naive"} if gpu or preset != "quick" else {"naive", "compile_max_autotune"}
     names = ("eager", "eager" + AGAIN, *(n for n in variants("linear_relu") if n != "eager" and n not in left_out))
-    clocks = ("graph", "wall") if gpu else ("hot", "cold")
+    clocks = ("graph", "wall") if gpu else _cpu_clocks(preset)
     groups = []
     for group, timed in _linear_relu(names, clocks, preset, device, shapes):
         groups.append(group)
