@@ -125,13 +125,15 @@ class Evidence:
         return records.digests(self.records)
 
 
-def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidence:
+def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everything: bool = False) -> Evidence:
     """Read the records of ``experiments`` (empty: all); in measure mode, measure them on this machine first.
+
+    ``everything`` reads the records of all other experiments too, without measuring them.
 
     Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
     :class:`ParameterError`, or what :func:`hypatia_lab.bench.measure` raises.
     """
-    wanted = [*experiments, "ceilings"] if experiments else []
+    wanted = [*experiments, "ceilings"] if experiments and not everything else []
     here = ""
     if parameters.mode == "recorded":
         found = records.load(records.COMMITTED, machines=parameters.machines, experiments=wanted)
