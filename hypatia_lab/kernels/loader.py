@@ -145,12 +145,21 @@ def _headers() -> str:
 
 
 class _TorchStream:
-    """torch's current stream, in the form cuda.core takes from strangers."""
+    """A stream of torch's, in the form cuda.core takes from strangers."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        import torch
+        return 0, self._handle
 
-        return 0, torch.cuda.current_stream().cuda_stream
+
+@cache
+def _stream(handle: int) -> Any:
+    import torch
+    from cuda.core import Device  # pyright: ignore[reportMissingImports]
+
+    return Device(torch.cuda.current_device()).create_stream(_TorchStream(handle))
 
 
 @cache
@@ -185,4 +194,4 @@ def launch_cuda(
 
     kernel = _cuda_kernel(name, dtype)
     values = [a.data_ptr() if isinstance(a, torch.Tensor) else 0 if a is None else numpy.int64(a) for a in arguments]
-    launch(_TorchStream(), LaunchConfig(grid=grid, block=block), kernel, *values)
+    launch(_stream(torch.cuda.current_stream().cuda_stream), LaunchConfig(grid=grid, block=block), kernel, *values)
