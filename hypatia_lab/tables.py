@@ -136,7 +136,7 @@ def verdict_text(verdict: str) -> str:
 
 
 def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text: id, claim, claimed, measured, bound, machine, verdict, section, reason.
+    """The ledger as a DataFrame of text: id, verdict, machine, claim, claimed, measured, bound, section, reason.
 
     ``claimed`` is written as the seed wrote it, ``measured`` with its interval, or as the span of all intervals
     where several workloads were judged. Raises :class:`TableError` when there is no claim, ``KeyError`` for an
@@ -148,12 +148,12 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
         [
             {
                 "id": row["id"],
+                "verdict": verdict_text(row["verdict"]),
+                "machine": _machine(row["machine"]),
                 "claim": row["claim"],
                 "claimed": _quantity(row["claimed"], row["unit"]),
                 "measured": _judged(row),
                 "bound": _quantity(row["bound"], row["unit"]),
-                "machine": _machine(row["machine"]),
-                "verdict": verdict_text(row["verdict"]),
                 "section": row["section"],
                 "reason": row["reason"] or MISSING,
             }
