@@ -468,7 +468,11 @@ def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_
     part = store / "box" / ".parts" / "ceilings" / "0.jsonl"
     command = [sys.executable, "-m", "hypatia_lab", "run", "02", "--device", "cpu", "--machine", "box"]
     command += ["--shapes", "8x8x8", "--records", str(store), "--output", str(tmp_path / "out")]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as running:
+
+    def hear_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background has been told to ignore them
+
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=hear_interrupts) as running:
         try:
             end = time.monotonic() + 60
             while not part.exists() and running.poll() is None and time.monotonic() < end:
