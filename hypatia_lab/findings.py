@@ -141,9 +141,9 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
             out.append(
                 {
                     "workload": f"{_at(row)} {dtype}/{mode}",
-                    "eager / Linear alone": formats.interval(plain.value, plain.low, plain.high),
-                    "epilogue / Linear alone": formats.interval(fused.value, fused.low, fused.high),
-                    "ReLU": "free"
+                    "eager": formats.interval(plain.value, plain.low, plain.high),
+                    "epilogue": formats.interval(fused.value, fused.low, fused.high),
+                    "the ReLU is": "free"
                     if fused.high <= 1 + intervals.EQUIVALENCE
                     else "not free"
                     if fused.low > 1 + intervals.EQUIVALENCE

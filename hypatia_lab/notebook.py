@@ -109,8 +109,7 @@ class Evidence:
     @property
     def machines(self) -> list[str]:
         """Machines that were read, GPUs first."""
-        devices = {record.machine: record.run["device"] for record in self.records}
-        return sorted(devices, key=lambda name: (devices[name] != "cuda", name))
+        return list(dict.fromkeys(record.machine for record in self.records))
 
     def of(self, machine: str) -> list[records.Record]:
         """The records of one machine."""
@@ -155,6 +154,7 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
         found = records.load(records.COMMITTED, parameters.root, experiments=wanted)
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
+    found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
     return Evidence(found, results.rows(found), here)
 
 
@@ -163,11 +163,18 @@ def verify(operation: str, device: str = "auto") -> str:
 
     Returns one constant line; raises ``AssertionError`` naming each variant that is wrong and how.
     """
+    import logging
     import warnings
 
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's advice differs from device to device; a notebook's output must not
-        wrong = _wrong_variants(operation, device)
+    # torch's advice differs from machine to machine; a notebook's output must not.
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            wrong = _wrong_variants(operation, device)
+    finally:
+        logging.disable(before)
     assert not wrong, "\n".join(wrong)
     return f"{operation}: every variant this machine can run agrees with float64"
 

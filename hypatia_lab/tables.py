@@ -174,12 +174,12 @@ def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
     """How many judgements of each verdict: one line a verdict, one column a machine.
 
     Only verdicts that occur have a line, in the order of :data:`VERDICTS`. A claim judged on two machines counts
-    once on each; claims that no machine decides are counted under ``any machine``. Raises :class:`TableError`
+    once on each, in the order of the rows; claims that no machine decides are counted under ``any machine``. Raises :class:`TableError`
     when there is no claim.
     """
     if not claim_rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    machines = sorted({row["machine"] for row in claim_rows}, key=lambda name: (name == ANY, name))
+    machines = sorted(dict.fromkeys(row["machine"] for row in claim_rows), key=lambda name: name == ANY)
     counts = Counter((row["verdict"], row["machine"]) for row in claim_rows)
     present = [verdict for verdict in VERDICTS if any(counts[verdict, machine] for machine in machines)]
     lines = [

@@ -250,11 +250,11 @@ def test_verdicts_are_counted_by_machine() -> None:
         CLAIM | {"seed": "S004", "machine": "any"},
     ]
     table = tables.verdict_counts(ledger)
-    assert list(table.columns) == ["verdict", "epyc-2c", "h200", "any machine"]
+    assert list(table.columns) == ["verdict", "h200", "epyc-2c", "any machine"]
     assert [tuple(line) for line in table.itertuples(index=False, name=None)] == [
-        (tables.verdict_text("confirmed"), 0, 1, 0),
-        (tables.verdict_text("refuted"), 1, 2, 1),
-        ("all", 1, 3, 1),
+        (tables.verdict_text("confirmed"), 1, 0, 0),
+        (tables.verdict_text("refuted"), 2, 1, 1),
+        ("all", 3, 1, 1),
     ]
     with pytest.raises(tables.TableError, match="no claims"):
         tables.verdict_counts([])
