@@ -173,9 +173,9 @@ def _judged(row: dict[str, Any]) -> str:
 def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
     """How many judgements of each verdict: one line a verdict, one column a machine.
 
-    Only verdicts that occur have a line, in the order of :data:`VERDICTS`. A claim judged on two machines counts
-    once on each, in the order of the rows; claims that no machine decides are counted under ``any machine``. Raises :class:`TableError`
-    when there is no claim.
+    Only verdicts that occur have a line, in the order of :data:`VERDICTS`; machines stand in the order of the rows.
+    A claim judged on two machines counts once on each; claims that no machine decides are counted under
+    ``any machine``. Raises :class:`TableError` when there is no claim.
     """
     if not claim_rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
