@@ -39,14 +39,7 @@ def operation(name: str) -> Any:
     return {"naive": torch.ops.hypatia.linear_relu_naive, "cublas_relu": torch.ops.hypatia.linear_relu_cublas}[name]
 
 
-OWN = ["naive", "cublas_relu", "aten"]
-
-
-@pytest.mark.parametrize("dtype", MATH)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype: str) -> None:
-    workload = Workload("linear_relu", shape, dtype)
+def agrees_with_float64(name: str, workload: Workload) -> None:
     variant = variants("linear_relu")[name]
     if missing := variant.needs(workload, DEVICE):
         pytest.skip(missing)
@@ -55,16 +48,20 @@ def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype:
     assert found.ok, found.reason
 
 
+OWN = ["naive", "cublas_relu", "aten"]
+
+
+@pytest.mark.parametrize("dtype", MATH)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    agrees_with_float64(name, Workload("linear_relu", shape, dtype))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["compile", "compile_max_autotune"])
 def test_torch_compile_agrees_with_float64(mode: str) -> None:
-    workload = Workload("linear_relu", (33, 77, 129))
-    variant = variants("linear_relu")[mode]
-    if missing := variant.needs(workload, DEVICE):
-        pytest.skip(missing)
-    problem = Problem(workload, DEVICE)
-    found = check(variant.factory(workload, problem.inputs), problem)
-    assert found.ok, found.reason
+    agrees_with_float64(mode, Workload("linear_relu", (33, 77, 129)))
 
 
 @pytest.mark.parametrize("batch", [(), (5,), (2, 3), (2, 1, 4, 3), (0,), (3, 0)])
