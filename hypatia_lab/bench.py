@@ -75,15 +75,16 @@ class _Session:
         if missing:
             return "skipped", missing
         pace = (workload.operation, candidate.name, workload.dtype, workload.math)
-        if workload.flops and workload.flops / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
-            expected = workload.flops / self.rates[pace]
+        amount = workload.flops or workload.traffic
+        if amount / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
+            expected = amount / self.rates[pace]
             return (
                 "skipped",
                 f"about {expected:.0f} s a call at its pace on a smaller size; the limit is {LONGEST_CALL_S:.0f} s",
             )
         try:
             run = candidate.factory(workload, problem.inputs)
-            found[name] = check.check(run, problem)
+            found[name] = check.check(run, problem, place="cpu" if candidate.host else "")
             if not found[name].ok:
                 return "wrong", found[name].reason
             seconds = clock.once_s(run, self.device)
@@ -95,7 +96,7 @@ class _Session:
                 torch.cuda.synchronize()  # a device left in error ends this process here, with this variant named
             return "crashed", f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
         if seconds > 1e-3:  # a shorter call is mostly overhead, and says nothing of a large one
-            self.rates[pace] = workload.flops / seconds
+            self.rates[pace] = amount / seconds
         if seconds > LONGEST_CALL_S:
             return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"
         ready[name] = run
@@ -103,9 +104,12 @@ class _Session:
 
     def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
         timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
+        host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
         for word in group.clocks if ready else ():
+            timed = {name: run for name, run in ready.items() if word == "wall" or name not in host}
+            timings.update({(name, word): clock.ClockError("runs on the host: the wall clock times it") for name in host})
             measured = clock.measure(
-                ready,
+                timed,
                 word,
                 self.device,
                 budget_s=group.budget_s,
@@ -116,7 +120,7 @@ class _Session:
             timings.update({(name, word): timing for name, timing in measured.items()})
         for name, run in ready.items():
             self.emit("begin", what=[index, name])
-            again = check.judge(run(), problem)
+            again = check.judge(run(), problem, place="cpu" if name in host else "")
             if not again.ok:
                 for word in group.clocks or ("none",):
                     self._row(index, name, word, "wrong", f"after timing: {again.reason}", again)
@@ -151,6 +155,7 @@ class _Session:
             reason=reason,
             error=found.error if found else None,
             max_error=found.max_error if found else None,
+            peak=found.peak if found else None,
             median_us=timing.median_us if timing else None,
             samples_us=timing.samples_us if timing else [],
             calls=timing.calls if timing else 0,
@@ -211,7 +216,7 @@ def plan(experiment: str, preset: str, device: str, shapes: Sequence[tuple[int, 
     own = shapes if experiment not in ("ceilings", "agreement") else ()
     groups = spec.plan(preset, device, own)
     # Small first: the pace on a small size tells which large ones would take too long.
-    return sorted(groups, key=lambda group: group.workload.flops)
+    return sorted(groups, key=lambda group: (group.workload.flops, group.workload.traffic))
 
 
 class _Parts:
@@ -422,6 +427,8 @@ def _cell(
         "power_w": _span([v for row in there for v in row["power_w"]]),
         "throttled": any(row["throttled"] for row in there),
     }
+    if peaks := [row["peak"] for row in there if row["peak"] is not None]:
+        cell["peak"] = _round(min(peaks))
     limit = results.limit_us(cell, best) if timed and best else math.nan
     fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)
     if fastest < limit / results.TOLERANCE:

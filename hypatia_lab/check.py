@@ -31,12 +31,14 @@ PEAK = 8.0
 class Check:
     """Outcome of a check: ``reason`` is empty when right; errors are NaN-free numbers or None.
 
-    ``error`` is ‖out − ref‖/‖ref‖ and ``max_error`` is max |out − ref|, both against float64.
+    ``error`` is ‖out − ref‖/‖ref‖ and ``max_error`` is max |out − ref|, both against float64; ``peak`` is max |ref|
+    where errors are judged against it.
     """
 
     reason: str
     error: float | None = None
     max_error: float | None = None
+    peak: float | None = None
 
     @property
     def ok(self) -> bool:
@@ -98,8 +100,10 @@ def poisoned(device: str, nbytes: int) -> Iterator[None]:
         flag.value = False
 
 
-def check(run: Callable[[], torch.Tensor], problem: Problem) -> Check:
+def check(run: Callable[[], torch.Tensor], problem: Problem, *, place: str = "") -> Check:
     """Call ``run`` on two draws of ``problem``'s inputs and judge both outputs; returns the worse :class:`Check`.
+
+    ``place`` is where the output must lie, if not on the problem's device.
 
     Exceptions of ``run`` pass through. Sources: quack's tests (error relative to a higher-precision reference),
     KernelBench (checks before timing).
@@ -109,22 +113,29 @@ def check(run: Callable[[], torch.Tensor], problem: Problem) -> Check:
         problem.draw(number)
         reference = problem.reference()
         before = {name: tensor.clone() for name, tensor in problem.inputs.items()}
-        with poisoned(problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)):
+        with poisoned(place or problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)):
             out = run()
         for name, tensor in problem.inputs.items():
             if not _same_bits(tensor, before[name]):
                 return Check(f"input changed: the call wrote into {name!r}")
-        found = judge(out, problem)
+        found = judge(out, problem, place=place)
         if not found.ok:
             return found
+        # The smaller peak: errors relative to it are then never flattered.
         worst = Check(
-            "", max(worst.error or 0.0, found.error or 0.0), max(worst.max_error or 0.0, found.max_error or 0.0)
+            "",
+            max(worst.error or 0.0, found.error or 0.0),
+            max(worst.max_error or 0.0, found.max_error or 0.0),
+            found.peak if worst.peak is None or found.peak is None else min(worst.peak, found.peak),
         )
     return worst
 
 
-def judge(out: object, problem: Problem) -> Check:
-    """Compare one output with the reference of the inputs as now drawn; name the fault if it is wrong."""
+def judge(out: object, problem: Problem, *, place: str = "") -> Check:
+    """Compare one output with the reference of the inputs as now drawn; name the fault if it is wrong.
+
+    ``place`` is where the output must lie, if not on the problem's device.
+    """
     import torch
 
     workload, reference = problem.workload, problem.reference()
@@ -134,20 +145,35 @@ def judge(out: object, problem: Problem) -> Check:
         return Check(f"wrong shape: {list(out.shape)} instead of {list(reference.shape)}")
     if out.dtype != getattr(torch, workload.dtype):
         return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {workload.dtype}")
-    if out.device.type != problem.device:
-        return Check(f"wrong device: {out.device.type} instead of {problem.device}")
+    if out.device.type != (place or problem.device):
+        return Check(f"wrong device: {out.device.type} instead of {place or problem.device}")
+    out = out.to(problem.device)
     unwritten = _is_poison(out)
     if bool(unwritten.any()):
         return Check(f"unwritten: {_region(unwritten)} still hold the poison")
     invalid = out.isnan() & ~reference.isnan()
     if bool(invalid.any()):
         return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
-    error, peak = _errors(out, reference)
-    tolerance = workload.tolerance()
+    error, largest = _errors(out, reference)
+    peak = float(reference.abs().max()) if workload.spec.peak_error is not None and reference.numel() else None
+    agrees = _agreement(workload, reference)
+    if agrees(error, largest):
+        return Check("", error, largest, peak)
+    return Check(_diagnose(out, problem, error, agrees), error, largest, peak)
+
+
+def _allowed(workload: Workload, reference: torch.Tensor) -> float:
+    """Largest acceptable error of one element."""
+    if workload.spec.peak_error is not None:
+        return workload.tolerance() * (float(reference.abs().max()) if reference.numel() else 0.0)
     rms = float(reference.norm()) / max(1, reference.numel()) ** 0.5
-    if error <= tolerance and peak <= PEAK * tolerance * rms:
-        return Check("", error, peak)
-    return Check(_diagnose(out, problem, error, tolerance, rms), error, peak)
+    return PEAK * workload.tolerance() * rms
+
+
+def _agreement(workload: Workload, reference: torch.Tensor) -> Callable[[float, float], bool]:
+    """Whether two errors, of the norm and of the worst element, are those of a right answer."""
+    by_norm, allowed = workload.spec.peak_error is None, _allowed(workload, reference)
+    return lambda error, largest: (not by_norm or error <= workload.tolerance()) and largest <= allowed
 
 
 def _itemsize(workload: Workload) -> int:
@@ -188,19 +214,20 @@ def _region(mask: torch.Tensor) -> str:
     )
 
 
-def _diagnose(out: torch.Tensor, problem: Problem, error: float, tolerance: float, rms: float) -> str:
+def _diagnose(out: torch.Tensor, problem: Problem, error: float, agrees: Callable[[float, float], bool]) -> str:
     """The fault a wrong output looks like. Order matters: exact matches first, patterns next, size last."""
     import torch
 
     workload, reference = problem.workload, problem.reference()
+    tolerance, allowed = workload.tolerance(), _allowed(workload, reference)
     # A fault's own output carries rounding of the same size as a right one, hence the same tolerance.
     for old in problem.stale():
-        if _errors(out, old)[0] <= tolerance:
+        if agrees(*_errors(out, old)):
             return "stale output: this is the answer to the previous inputs"
     for name, wrong in workload.spec.faults(problem.inputs).items():
-        if wrong.shape == reference.shape and _errors(out, wrong)[0] <= tolerance:
+        if wrong.shape == reference.shape and agrees(*_errors(out, wrong)):
             return f"{name}: the output matches that mistake to {_errors(out, wrong)[0]:.1e}"
-    bad = (out.double() - reference).abs() > PEAK * tolerance * rms
+    bad = (out.double() - reference).abs() > allowed
     grid = bad.reshape(-1, bad.shape[-1])
     share = float(grid.double().mean()) if grid.numel() else 0.0
     if grid.shape[1] > 1 and bool(bad.any()) and not bool(grid[:, 1:].any()):
@@ -216,4 +243,7 @@ def _diagnose(out: torch.Tensor, problem: Problem, error: float, tolerance: floa
             f"low precision: error {error:.1e} is that of {level} arithmetic, "
             f"not of {workload.dtype} (at most {tolerance:.1e})"
         )
+    if workload.spec.peak_error is not None:
+        largest = _errors(out, reference)[1] / float(reference.abs().max())
+        return f"wrong values: off by {largest:.1e} of the peak, at most {tolerance:.1e} is right; {_region(bad)} are off"
     return f"wrong values: error {error:.1e} against a tolerance of {tolerance:.1e}; {_region(bad)} are off"

@@ -21,6 +21,8 @@ ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
 PALETTE = (ORANGE, SKY, GREEN, BLUE, RED, PURPLE)
 """Okabe and Ito's colours that show on white and on black (https://jfly.uni-koeln.de/color/)."""
+OLIVE, WINE = "#999933", "#AA4499"
+"""Two of Paul Tol's, for named variants beyond the palette (https://personal.sron.nl/~pault/)."""
 SHAPES = {
     "seed": ("square", "diamond", "square-x", "diamond-x", "square-cross", "diamond-cross"),
     "peer": ("circle", "circle-x", "circle-cross", "hexagon", "hexagon2", "octagon"),
@@ -66,12 +68,19 @@ class Style:
 
 KNOWN = {
     "eager": Style(GREY, "circle", 0),
-    "naive": Style(RED, "square", 1),
-    "cublas_relu": Style(ORANGE, "diamond", 2),
-    "aten": Style(PURPLE, "square-x", 3),
-    "epilogue": Style(GREEN, "circle-x", 4),
-    "compile": Style(SKY, "hexagon", 5),
-    "compile_max_autotune": Style(BLUE, "circle-cross", 6),
+    "eager_direct": Style(RED, "diamond", 1),
+    "one_by_one": Style(BLUE, "hexagon2", 2),
+    "c_openmp": Style(PURPLE, "square", 3),
+    "naive": Style(RED, "square", 4),
+    "cublas_relu": Style(ORANGE, "diamond", 5),
+    "aten": Style(PURPLE, "square-x", 6),
+    "epilogue": Style(GREEN, "circle-x", 7),
+    "compile": Style(SKY, "hexagon", 8),
+    "compile_reduce_overhead": Style(OLIVE, "octagon", 9),
+    "compile_max_autotune": Style(BLUE, "circle-cross", 10),
+    "compile_anchored": Style(WINE, "triangle-down", 11),
+    "triton": Style(ORANGE, "star", 12),
+    "cuda": Style(GREEN, "triangle-up", 13),
 }
 
 

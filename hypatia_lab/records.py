@@ -1,8 +1,9 @@
 """What a measurement leaves behind: the one record schema, its writer and its reader.
 
 A record is a file ``<records>/<machine>/<experiment>.jsonl``: one ``run`` line (where, when, with which
-versions), then one ``cell`` line for every workload × variant × clock. Files are written whole, by rename,
-and are never replaced unless that is asked for.
+versions), then one ``cell`` line for every workload × variant × clock, then one ``detail`` line for everything
+that a probe saw of one call or one process (a stage of a cold start, a kernel, an error measure). Files are
+written whole, by rename, and are never replaced unless that is asked for.
 """
 
 from __future__ import annotations
@@ -66,6 +67,7 @@ RUN = {
         "dirty": {"type": "boolean"},
         "processes": {"type": "integer", "minimum": 1},
         "cells": {"type": "integer", "minimum": 0},
+        "details": {"type": "integer", "minimum": 0},
         "facts": {"type": "object"},
     },
 }
@@ -128,6 +130,44 @@ CELL = {
         "sm_mhz": {"type": "array", "items": {"type": "number"}},
         "power_w": {"type": "array", "items": {"type": "number"}},
         "throttled": {"type": "boolean"},
+        "peak": _number_or_null,  # largest |reference|, where errors are judged against it
+    },
+}
+
+DETAIL = {
+    "type": "object",
+    "required": [
+        "kind",
+        "operation",
+        "shape",
+        "dtype",
+        "math",
+        "variant",
+        "topic",
+        "case",
+        "name",
+        "unit",
+        "count",
+        "values",
+        "status",
+        "reason",
+    ],
+    "additionalProperties": False,
+    "properties": {
+        "kind": {"const": "detail"},
+        "operation": _name,
+        "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+        "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
+        "math": _name,
+        "variant": {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,63}$"},
+        "topic": _name,
+        "case": {"type": "string", "maxLength": 64},  # which of several ways, "" when there is one
+        "name": {"type": "string", "minLength": 1, "maxLength": 200},
+        "unit": {"enum": ["s", "ms", "us", "%", "1", "B"]},
+        "count": {"type": "integer", "minimum": 1},  # how often it occurred in one call
+        "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}},  # one a process
+        "status": {"enum": list(STATUSES)},
+        "reason": {"type": "string"},
     },
 }
 
@@ -138,12 +178,13 @@ class RecordError(ValueError):
 
 @dataclass(frozen=True)
 class Record:
-    """One record file: its ``run`` line, its ``cell`` lines, where it lies, and a digest of its content."""
+    """One record file: its ``run``, ``cell`` and ``detail`` lines, where it lies, and a digest of its content."""
 
     path: Path
     run: dict[str, Any]
     cells: tuple[dict[str, Any], ...]
     digest: str
+    details: tuple[dict[str, Any], ...] = ()
 
     @property
     def machine(self) -> str:
@@ -170,7 +211,7 @@ def machine_name(text: str) -> str:
 def _validators() -> dict[str, Any]:
     import fastjsonschema
 
-    return {"run": fastjsonschema.compile(RUN), "cell": fastjsonschema.compile(CELL)}
+    return {name: fastjsonschema.compile(schema) for name, schema in (("run", RUN), ("cell", CELL), ("detail", DETAIL))}
 
 
 def _reject(constant: str) -> float:
@@ -190,8 +231,10 @@ def parse(line: str, where: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as cause:
         raise RecordError(f"{where}: not a whole JSON line ({cause}); restore the file or measure again") from None
     kind = row.get("kind") if isinstance(row, dict) else None
-    if kind not in ("run", "cell"):
-        raise RecordError(f"{where}: kind must be 'run' or 'cell', found {kind!r}; restore the file or measure again")
+    if kind not in ("run", "cell", "detail"):
+        raise RecordError(
+            f"{where}: kind must be 'run', 'cell' or 'detail', found {kind!r}; restore the file or measure again"
+        )
     try:
         _validators()[kind](row)
     except fastjsonschema.JsonSchemaException as cause:
@@ -214,29 +257,32 @@ def load_file(path: Path) -> Record:
     if not text.endswith("\n"):
         raise RecordError(f"{path}:{len(lines)}: truncated (no end of line); restore the file or measure again")
     rows = [parse(line, f"{path}:{number}") for number, line in enumerate(lines, 1)]
-    run, cells = rows[0], rows[1:]
+    run, lines_after = rows[0], rows[1:]
     if run["kind"] != "run":
         raise RecordError(f"{path}:1: the first line must be the run; restore the file or measure again")
-    for number, cell in enumerate(cells, 2):
-        if cell["kind"] != "cell":
+    for number, row in enumerate(lines_after, 2):
+        if row["kind"] == "run":
             raise RecordError(f"{path}:{number}: a second run line; one file holds one run")
-        if len(cell["medians_us"]) not in (0, run["processes"]):
+        if row["kind"] == "cell" and len(row["medians_us"]) not in (0, run["processes"]):
             raise RecordError(
-                f"{path}:{number}: {len(cell['medians_us'])} medians for {run['processes']} processes; "
+                f"{path}:{number}: {len(row['medians_us'])} medians for {run['processes']} processes; "
                 "restore the file or measure again"
             )
-    if len(cells) != run["cells"]:
-        raise RecordError(
-            f"{path}:{len(lines)}: {len(cells)} cells where the run line promises {run['cells']}; "
-            "restore the file or measure again"
-        )
+    cells = tuple(row for row in lines_after if row["kind"] == "cell")
+    details = tuple(row for row in lines_after if row["kind"] == "detail")
+    for what, there, promised in (("cells", cells, run["cells"]), ("details", details, run.get("details", 0))):
+        if len(there) != promised:
+            raise RecordError(
+                f"{path}:{len(lines)}: {len(there)} {what} where the run line promises {promised}; "
+                "restore the file or measure again"
+            )
     if path.parent.name != run["machine"] or path.stem != run["experiment"]:
         raise RecordError(
             f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
             f"it belongs in {run['machine']}/{run['experiment']}.jsonl"
         )
     canonical = "\n".join(json.dumps(row, sort_keys=True) for row in rows)
-    return Record(path, run, tuple(cells), hashlib.sha256(canonical.encode()).hexdigest()[:12])
+    return Record(path, run, cells, hashlib.sha256(canonical.encode()).hexdigest()[:12], details)
 
 
 def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] = ()) -> list[Record]:
@@ -297,18 +343,26 @@ def write_text(path: Path, text: str) -> None:
             os.unlink(temporary)
 
 
-def write(root: Path, run: dict[str, Any], cells: Iterable[dict[str, Any]], *, overwrite: bool = False) -> Path:
+def write(
+    root: Path,
+    run: dict[str, Any],
+    cells: Iterable[dict[str, Any]],
+    details: Iterable[dict[str, Any]] = (),
+    *,
+    overwrite: bool = False,
+) -> Path:
     """Write one record under ``root`` and return its path.
 
-    The run line gets its number of ``cells`` here. Every line is validated first. Raises :class:`RecordError` when
+    The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. Raises :class:`RecordError` when
     a line is malformed, when the record exists and ``overwrite`` is false, or when the folder cannot be written;
     nothing is left half-written.
     """
     path = root / machine_name(run.get("machine", "")) / f"{run.get('experiment')}.jsonl"
     if path.exists() and not overwrite:
         raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
-    cells = list(cells)
-    rows = (run | {"cells": len(cells)}, *cells)
+    cells, details = list(cells), list(details)
+    counts = {"cells": len(cells)} | ({"details": len(details)} if details else {})
+    rows = (run | counts, *cells, *details)
     lines = [json.dumps(row, sort_keys=True) for row in rows]  # a NaN is refused by parse, with its line
     for number, line in enumerate(lines, 1):
         parse(line, f"{path}:{number}")

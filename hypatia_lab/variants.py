@@ -32,7 +32,8 @@ class Variant:
 
     ``factory(workload, inputs)`` allocates and compiles, then returns a callable of no arguments that
     computes the output once; only that callable is timed. ``needs(workload, device)`` returns ``""``
-    when the variant can run there, else the reason why not.
+    when the variant can run there, else the reason why not. A ``host`` variant computes on the CPU's cores whatever
+    the workload's device, and its output lies there: only the wall clock can time it beside a GPU's.
     """
 
     operation: str
@@ -41,6 +42,7 @@ class Variant:
     factory: Factory
     needs: Callable[[Workload, str], str]
     baseline: bool
+    host: bool
     summary: str
 
 
@@ -54,6 +56,7 @@ def variant(
     origin: str,
     needs: Callable[[Workload, str], str] = anywhere,
     baseline: bool = False,
+    host: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
@@ -72,7 +75,7 @@ def variant(
         if not factory.__doc__:
             raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
         summary = factory.__doc__.strip().splitlines()[0]
-        known[name] = Variant(operation, name, origin, factory, needs, baseline, summary)
+        known[name] = Variant(operation, name, origin, factory, needs, baseline, host, summary)
         return factory
 
     return add

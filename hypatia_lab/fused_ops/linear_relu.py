@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.fused_ops.compiled import compile_missing, compiled
+from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import Operation, register

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,8 @@ def cpp_missing() -> str:
     return "" if compiler() else "no C++ compiler found (install g++ or set CXX)"
 
 
-def _build(source: Path, flags: list[str], against: str = "") -> Path:
+def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so") -> Path:
+    """Compile ``source`` with ``flags`` once and return the cached result; ``against`` is what else it depends on."""
     compile_with = compiler()
     if not compile_with:
         raise BuildError(f"{source.name}: {cpp_missing()}")
@@ -66,32 +68,22 @@ def _build(source: Path, flags: list[str], against: str = "") -> Path:
     processor = Path("/proc/cpuinfo").read_text().split("\n\n")[0] if Path("/proc/cpuinfo").exists() else ""
     flagged = [line for line in processor.splitlines() if line.startswith(("model name", "flags", "Features"))]
     key = hashlib.sha256("\0".join([source.read_text(), *flags, against, version, *flagged]).encode()).hexdigest()[:16]
-    target = cache_folder() / f"{source.stem}-{key}.so"
+    target = cache_folder() / f"{source.stem}-{key}{suffix}"
     if target.exists():
         return target
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(suffix=".so", dir=target.parent)
+    handle, temporary = tempfile.mkstemp(suffix=suffix, dir=target.parent)
     os.close(handle)
     try:
         done = subprocess.run(
-            [
-                compile_with,
-                "-shared",
-                "-fPIC",
-                "-std=c++20",
-                "-O3",
-                "-march=native",
-                str(source),
-                "-o",
-                temporary,
-                *flags,
-            ],
+            [compile_with, "-std=c++20", "-O3", "-march=native", str(source), "-o", temporary, *flags],
             capture_output=True,
             text=True,
         )
         if done.returncode:
             complaints = "\n".join(done.stderr.splitlines()[:5])
             raise BuildError(f"{source.name} does not build with {compile_with}:\n{complaints}")
+        os.chmod(temporary, 0o755)
         os.replace(temporary, target)
     finally:
         if os.path.exists(temporary):
@@ -99,10 +91,27 @@ def _build(source: Path, flags: list[str], against: str = "") -> Path:
     return target
 
 
+SHARED = ["-shared", "-fPIC"]
+
+
 @cache
-def cpp_library(name: str) -> ctypes.CDLL:
+def cpp_library(name: str, *, fast_math: bool = False) -> ctypes.CDLL:
     """The plain C library built from ``cpu/<name>.cpp`` (OpenMP on). Raises :class:`BuildError`."""
-    return ctypes.CDLL(str(_build(SOURCES / "cpu" / f"{name}.cpp", ["-fopenmp"])))
+    # With -ffast-math, gcc links start-up code that makes the whole process flush denormals to zero, torch included;
+    # the library's own arithmetic needs no start-up code.
+    flags = ["-fopenmp", *(["-ffast-math", "-nostartfiles"] if fast_math else [])]
+    return ctypes.CDLL(str(_build(SOURCES / "cpu" / f"{name}.cpp", [*SHARED, *flags])))
+
+
+@cache
+def cpp_program(name: str, *, includes: str) -> Path:
+    """The program built from ``cpu/<name>.cpp``, which includes ``cpu/<includes>.cpp`` (OpenMP and fast math on).
+
+    Raises :class:`BuildError`.
+    """
+    source = SOURCES / "cpu" / f"{name}.cpp"
+    part = (source.parent / f"{includes}.cpp").read_text()
+    return _build(source, ["-fopenmp", "-ffast-math"], against=part, suffix="")
 
 
 @cache
@@ -117,7 +126,7 @@ def aten_library(name: str) -> None:
     flags = [f"-I{path}" for path in cpp_extension.include_paths()]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     flags += [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
-    torch.ops.load_library(str(_build(SOURCES / "aten" / f"{name}.cpp", flags, against=torch.__version__)))
+    torch.ops.load_library(str(_build(SOURCES / "aten" / f"{name}.cpp", [*SHARED, *flags], against=torch.__version__)))
 
 
 def cuda_missing() -> str:
@@ -163,35 +172,78 @@ def _stream(handle: int) -> Any:
 
 
 @cache
-def _cuda_kernel(name: str, dtype: str) -> Any:
+def _cuda_kernel(name: str, instance: str) -> Any:
+    """The kernel ``instance`` of ``cuda/<name>.cu``; its machine code is kept, so that only one process compiles it."""
     import torch
-    from cuda.core import Device, Program, ProgramOptions  # pyright: ignore[reportMissingImports]
+    from cuda.core import Device, ObjectCode  # pyright: ignore[reportMissingImports]
 
     device = Device(torch.cuda.current_device())
     device.set_current()
     major, minor = torch.cuda.get_device_capability()
-    options = ProgramOptions(std="c++17", arch=f"sm_{major}{minor}", include_path=[_headers()])
-    instance = f"{name}<{', '.join(SCALARS[dtype])}>"
+    arch = f"sm_{major}{minor}"
     source = (SOURCES / "cuda" / f"{name}.cu").read_text()
+    key = hashlib.sha256("\0".join([source, instance, arch]).encode()).hexdigest()[:16]
+    stored = cache_folder() / f"{name}-{key}.cubin"
+    try:
+        symbol, _, code = stored.read_bytes().partition(b"\0")
+    except OSError:
+        symbol, code = _compile_cuda(name, source, instance, arch)
+        _store(stored, symbol + b"\0" + code)
+    return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
+
+
+def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:
+    """Mangled name and machine code (cubin) of ``instance``, compiled by NVRTC. Raises :class:`BuildError`."""
+    from cuda.core import Program, ProgramOptions  # pyright: ignore[reportMissingImports]
+
+    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers()])
     try:
         module = Program(source, code_type="c++", options=options).compile("cubin", name_expressions=(instance,))
     except Exception as cause:
-        raise BuildError(f"{name}.cu does not build for sm_{major}{minor}: {str(cause)[:500]}") from cause
-    return module.get_kernel(instance)
+        raise BuildError(f"{name}.cu does not build for {arch}: {str(cause)[:500]}") from cause
+    symbol = module.symbol_mapping[instance]
+    return symbol.encode() if isinstance(symbol, str) else symbol, module.code
 
 
-def launch_cuda(
-    name: str, dtype: str, grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | int | None
-) -> None:
-    """Launch ``cuda/<name>.cu`` for ``dtype`` on torch's current stream.
+def _store(path: Path, data: bytes) -> None:
+    """Write ``data`` to ``path`` whole or not at all; a cache that cannot be written is no reason to stop."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "wb") as stream:
+            stream.write(data)
+        os.replace(temporary, path)
+    except OSError:
+        return
 
-    Tensors are passed as pointers, None as a null pointer, whole numbers as 64-bit integers.
+
+Launch = Callable[..., None]
+
+
+def cuda_launcher(name: str, instance: str) -> Launch:
+    """``launch(grid, block, *arguments)`` for ``instance`` of ``cuda/<name>.cu``, on torch's current stream.
+
+    ``instance`` names the kernel with its template arguments, such as ``relu_inplace<float, float>``. Tensors are
+    passed as pointers, None as a null pointer, whole numbers as 64-bit integers. Compiled at most once on a machine.
     Raises :class:`BuildError` when the source does not compile.
     """
     import numpy
     import torch
     from cuda.core import LaunchConfig, launch  # pyright: ignore[reportMissingImports]
 
-    kernel = _cuda_kernel(name, dtype)
-    values = [a.data_ptr() if isinstance(a, torch.Tensor) else 0 if a is None else numpy.int64(a) for a in arguments]
-    launch(_stream(torch.cuda.current_stream().cuda_stream), LaunchConfig(grid=grid, block=block), kernel, *values)
+    kernel = _cuda_kernel(name, instance)
+
+    def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | int | None) -> None:
+        values = [
+            a.data_ptr() if isinstance(a, torch.Tensor) else 0 if a is None else numpy.int64(a) for a in arguments
+        ]
+        launch(_stream(torch.cuda.current_stream().cuda_stream), LaunchConfig(grid=grid, block=block), kernel, *values)
+
+    return run
+
+
+def launch_cuda(
+    name: str, dtype: str, grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | int | None
+) -> None:
+    """Launch ``cuda/<name>.cu`` for ``dtype`` as :func:`cuda_launcher` does. Raises :class:`BuildError`."""
+    cuda_launcher(name, f"{name}<{', '.join(SCALARS[dtype])}>")(grid, block, *arguments)

@@ -37,29 +37,37 @@ class Casualty:
 
 
 def run_session(
-    module: str, plan: dict[str, Any], log: Path, *, on_event: Callable[[Event], None], silence_s: float
+    module: str,
+    plan: dict[str, Any],
+    log: Path,
+    *,
+    on_event: Callable[[Event], None],
+    silence_s: float,
+    env: dict[str, str] | None = None,
 ) -> Casualty | None:
     """Run one fresh process over ``plan`` and hand each of its events to ``on_event``.
 
     Returns None when the child finished, else the :class:`Casualty` that ended it. ``silence_s`` is the longest
-    a child may go without an event. The child's own output goes to ``log``. Raises :class:`SessionError` when
+    a child may go without an event; ``env`` adds to its environment. The child's own output goes to ``log``. The plan
+    gets ``spawned``: the monotonic clock (s) just before the process was made. Raises :class:`SessionError` when
     the child fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
     """
     reader, writer = os.pipe()
     with log.open("ab") as output, os.fdopen(reader, "r", encoding="utf-8") as events:
+        spawned = time.monotonic()
         child = subprocess.Popen(
             [sys.executable, "-m", module, str(writer)],
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(writer,),
-            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"},
+            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | (env or {}),
             start_new_session=True,
         )
         os.close(writer)
         assert child.stdin is not None
         try:
-            child.stdin.write(json.dumps(plan).encode() + b"\n")
+            child.stdin.write(json.dumps(plan | {"spawned": spawned}).encode() + b"\n")
             child.stdin.flush()
             begun, silent = _follow(child, events, on_event, silence_s)
             code = None if silent else child.wait(timeout=30)

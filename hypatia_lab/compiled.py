@@ -15,7 +15,9 @@ def compiled(function: Callable[..., Any], *, mode: str = "default") -> Callable
     """
     import torch
 
-    own = types.FunctionType(function.__code__.replace(), function.__globals__, function.__name__)
+    own = types.FunctionType(
+        function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__
+    )
     return torch.compile(own, mode=mode, dynamic=False, fullgraph=True)
 
 

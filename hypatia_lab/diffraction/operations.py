@@ -1,0 +1,146 @@
+"""The diffraction problems that are checked and timed: one operation a case, over detector sizes.
+
+``diffraction`` is S003's benchmark; the other cases hold what it leaves out: a triclinic cell turned out of its axes,
+several wavelengths and spindle angles, a table of structure factors, many crystals at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypatia_lab.diffraction import physics
+from hypatia_lab.diffraction.physics import Layout
+from hypatia_lab.diffraction.scene import Beam, Crystal, Detector, Scene, Spindle, seed_scene
+from hypatia_lab.workloads import Operation, Workload, register
+
+if TYPE_CHECKING:
+    from hypatia_lab.workloads import Inputs
+
+TRICLINIC = Crystal(cell=(70.0, 80.0, 90.0, 75.0, 85.0, 95.0), misset=(10.0, 20.0, 30.0))
+"""The crystal of the second and third golden image of the reference C program."""
+
+PEAK_ERROR = {"float64": 1e-9, "float32": 5e-5}
+"""dtype → largest acceptable max |out − ref| / max |ref|."""
+
+
+def _table() -> dict[tuple[int, int, int], float]:
+    """A made-up but reproducible table: F falls off with the index and varies from reflection to reflection."""
+    span = range(-12, 13)
+    return {
+        (h, k, l): 400 * math.exp(-0.01 * (h * h + k * k + l * l)) * (0.5 + ((7 * h + 13 * k + 29 * l) % 17) / 17)
+        for h in span
+        for k in span
+        for l in span
+    }
+
+
+def _triclinic(pixels: tuple[int, int]) -> Scene:
+    return Scene(TRICLINIC, Beam(1.0), Spindle(), Detector(*pixels))
+
+
+def _sources(pixels: tuple[int, int]) -> Scene:
+    beam = Beam(1.0, dispersion=2.0, dispersion_steps=3)
+    return Scene(TRICLINIC, beam, Spindle(phi=0.5, oscillation=1.0, steps=3), Detector(*pixels))
+
+
+def _structure(pixels: tuple[int, int]) -> Scene:
+    crystal = dataclasses.replace(TRICLINIC, structure=_table(), default_f=10.0)
+    return Scene(crystal, Beam(3.0, polarization=0.9), Spindle(), Detector(*pixels))
+
+
+CASES: dict[str, tuple[str, Callable[[tuple[int, int]], Scene]]] = {
+    "diffraction": (
+        "S003's benchmark: a cubic cell of 100 Å, 5³ unit cells, 6.2 Å",
+        lambda pixels: dataclasses.replace(seed_scene(1), detector=Detector(*pixels)),
+    ),
+    "diffraction_triclinic": ("a triclinic cell out of its axes at 1 Å", _triclinic),
+    "diffraction_sources": ("the same with three wavelengths and three spindle angles", _sources),
+    "diffraction_table": ("the same at 3 Å, polarized, with structure factors from a table", _structure),
+    "diffraction_batch": (
+        "many missets of S003's crystal, one image each",
+        lambda pixels: dataclasses.replace(seed_scene(1), detector=Detector(*pixels)),
+    ),
+}
+"""Operation → (what it is, scene for slow × fast pixels)."""
+
+BATCH = "diffraction_batch"
+
+
+def scene_of(workload: Workload) -> Scene:
+    """The scene behind ``workload`` as published, before any draw moves it."""
+    slow, fast = workload.shape[-2:]
+    return CASES[workload.operation][1]((slow, fast))
+
+
+def layout_of(workload: Workload) -> Layout:
+    """What of the scene is fixed when a kernel is built."""
+    return Layout.of(scene_of(workload))
+
+
+def _moved(scene: Scene, generator: torch.Generator, device: str) -> dict[str, torch.Tensor]:
+    """Cell, misset, distance and wavelength of ``scene``, each moved a little at random (float64, CPU)."""
+    draw = (2 * torch.rand(11, generator=generator, device=device, dtype=torch.float64) - 1).cpu()
+    cell = torch.tensor(scene.crystal.cell, dtype=torch.float64)
+    return {
+        "cell": cell * torch.cat([1 + 0.02 * draw[:3], 1 + 0.01 * draw[3:6]]),
+        "misset": torch.tensor(scene.crystal.misset, dtype=torch.float64) + 5 * draw[6:9],
+        "distance": scene.detector.distance * (1 + 0.05 * draw[9]),
+        "wavelength": scene.beam.wavelength * (1 + 0.05 * draw[10]),
+    }
+
+
+def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
+    scene = scene_of(workload)
+    # Draw 0 is the case as published, so that its image can be compared; every other draw is new.
+    published = generator.initial_seed() % 1_000_003 == 0
+    inputs = physics.vectors(scene, **({} if published else _moved(scene, generator, device)))
+    if workload.operation == BATCH:
+        missets = 360 * torch.rand(workload.shape[0], 3, generator=generator, device=device, dtype=torch.float64).cpu()
+        cell = torch.tensor(scene.crystal.cell, dtype=torch.float64)
+        inputs["crystals"] = torch.stack([physics.cell_vectors(cell, misset)[None] for misset in missets])
+    return {name: tensor.to(device) for name, tensor in inputs.items()} | {"layout": layout_of(workload).tensor()}
+
+
+def _reference(inputs: Inputs) -> torch.Tensor:
+    layout = Layout.from_tensor(inputs["layout"])
+    vectors = {name: tensor for name, tensor in inputs.items() if name != "layout"}
+    if vectors["crystals"].dim() == 3:
+        return physics.reference(vectors, layout)
+    return torch.stack(
+        [physics.reference(vectors | {"crystals": crystals}, layout) for crystals in inputs["crystals"]]
+    )
+
+
+def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
+    detector = inputs["detector"].clone()
+    detector[:3] -= 0.5 * (detector[3:6] + detector[6:9])
+    mirrored = inputs["crystals"].mT.contiguous()
+    polarized = inputs["polarization"].clone()
+    polarized[0] = 1.0 if float(polarized[0]) == 0 else 0.0
+    return {
+        "pixel corners taken for centres": _reference(inputs | {"detector": detector}),
+        "crystal vectors transposed": _reference(inputs | {"crystals": mirrored}),
+        "polarization factor ignored": _reference(inputs | {"polarization": polarized}),
+    }
+
+
+for _name, (_summary, _) in CASES.items():
+    register(
+        Operation(
+            name=_name,
+            dims=("crystals", "slow", "fast") if _name == BATCH else ("slow", "fast"),
+            summary=_summary,
+            make_inputs=_inputs,
+            reference=_reference,
+            # What a pixel costs depends on the form; only the bytes of the image are compulsory.
+            flops=lambda shape: 0,
+            traffic=lambda shape, size: size * math.prod(shape),
+            faults=_faults,
+            peak_error=lambda workload: PEAK_ERROR.get(workload.dtype, 1e-2),
+        )
+    )

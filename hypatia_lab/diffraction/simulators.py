@@ -1,0 +1,280 @@
+"""Who computes the image: plain C, torch as it comes, torch compiled, and kernels of our own.
+
+Each variant takes the float64 vectors that :func:`hypatia_lab.diffraction.physics.vectors` makes (crystals, sources,
+detector, polarization, structure) and returns the image, (slow, fast), or (crystals, slow, fast) of a batch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab.diffraction import anchored, physics
+from hypatia_lab.diffraction.operations import BATCH, CASES, PEAK_ERROR, layout_of
+from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+NAMES = ("crystals", "sources", "detector", "polarization", "structure")
+"""The tensors of the inputs, in the order in which every form takes them."""
+
+Form = Callable[..., torch.Tensor]
+
+
+def _dtype(workload: Workload) -> torch.dtype:
+    return getattr(torch, workload.dtype)
+
+
+def _whole_image(workload: Workload, reduce: bool) -> Form:
+    layout, dtype = layout_of(workload), _dtype(workload)
+
+    def form(
+        crystals: torch.Tensor,
+        sources: torch.Tensor,
+        detector: torch.Tensor,
+        polarization: torch.Tensor,
+        structure: torch.Tensor,
+    ) -> torch.Tensor:
+        inputs = dict(zip(NAMES, (crystals, sources, detector, polarization, structure), strict=True))
+        return physics.plain(inputs, layout, 0, layout.slow, dtype, reduce=reduce)
+
+    return form
+
+
+def torch_form(workload: Workload) -> tuple[Form, tuple[str, ...]]:
+    """The function behind ``eager`` and the compiled variants, and the names of the inputs it takes, in order."""
+    return _whole_image(workload, reduce=True), NAMES
+
+
+def _bind(form: Form, inputs: Inputs) -> Run:
+    tensors = [inputs[name] for name in NAMES]
+    return lambda: form(*tensors)
+
+
+# ---------------------------------------------------------------- where a variant can run
+
+
+def _supported(workload: Workload, device: str) -> str:
+    return "" if workload.dtype in PEAK_ERROR else f"the simulator runs in {' and '.join(PEAK_ERROR)}"
+
+
+def _compiles(workload: Workload, device: str) -> str:
+    return _supported(workload, device) or compile_missing(workload, device)
+
+
+def _compiles_to_graphs(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "CUDA graphs need a CUDA device"
+    return _compiles(workload, device)
+
+
+def _triton(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "Triton kernels need a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return _supported(workload, device)
+
+
+def _cuda(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "needs a CUDA device"
+    return _supported(workload, device) or loader.cuda_missing()
+
+
+def _c(workload: Workload, device: str) -> str:
+    return _supported(workload, device) or loader.cpp_missing()
+
+
+# ---------------------------------------------------------------- the variants
+
+
+def eager(workload: Workload, inputs: Inputs) -> Run:
+    """Plain PyTorch: the formulae as they stand, many small operations, integers removed before π."""
+    return _bind(_whole_image(workload, reduce=True), inputs)
+
+
+def eager_direct(workload: Workload, inputs: Inputs) -> Run:
+    """Plain PyTorch as the seed wrote it: sin(πNh)/sin(πh) with the integers still in h."""
+    return _bind(_whole_image(workload, reduce=False), inputs)
+
+
+def _compiled_in(mode: str) -> Factory:
+    return lambda workload, inputs: _bind(compiled(_whole_image(workload, reduce=True), mode=mode), inputs)
+
+
+def compile_default(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, default mode."""
+    return _compiled_in("default")(workload, inputs)
+
+
+def compile_reduce_overhead(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead), as the seed ran it."""
+    return _compiled_in("reduce-overhead")(workload, inputs)
+
+
+def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
+    return _compiled_in("max-autotune-no-cudagraphs")(workload, inputs)
+
+
+def compile_anchored(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the anchored form: integers removed in float64 once a tile, then small differences."""
+    layout, dtype = layout_of(workload), _dtype(workload)
+    # Two compiled functions: in one, the anchors' float64 arithmetic would be fused into every pixel.
+    prepare, finish = compiled(_anchors_of(layout, dtype)), compiled(_pixels_of(layout))
+    return _bind(lambda *tensors: finish(*prepare(*tensors), *tensors), inputs)
+
+
+def _anchors_of(layout: physics.Layout, dtype: torch.dtype) -> Callable[..., Any]:
+    def form(
+        crystals: torch.Tensor,
+        sources: torch.Tensor,
+        detector: torch.Tensor,
+        polarization: torch.Tensor,
+        structure: torch.Tensor,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        return anchored.anchors({"crystals": crystals, "sources": sources, "detector": detector}, layout, dtype)
+
+    return form
+
+
+def _pixels_of(layout: physics.Layout) -> Form:
+    def form(
+        places: torch.Tensor,
+        steps: torch.Tensor,
+        whole: torch.Tensor,
+        crystals: torch.Tensor,
+        sources: torch.Tensor,
+        detector: torch.Tensor,
+        polarization: torch.Tensor,
+        structure: torch.Tensor,
+    ) -> torch.Tensor:
+        inputs = dict(zip(NAMES, (crystals, sources, detector, polarization, structure), strict=True))
+        return anchored.pixels(places, steps, whole, inputs, layout)
+
+    return form
+
+
+def c_openmp(workload: Workload, inputs: Inputs) -> Run:
+    """Plain C on all cores, double arithmetic, a row's pixels innermost so that the compiler can vectorise."""
+    return _c_run("diffraction", workload, inputs)
+
+
+def c_pixelwise(workload: Workload, inputs: Inputs) -> Run:
+    """Plain C on all cores as the seed's C program is built: pixel by pixel, every sum innermost."""
+    return _c_run("diffraction_pixelwise", workload, inputs)
+
+
+def _c_run(name: str, workload: Workload, inputs: Inputs) -> Run:
+    layout = layout_of(workload)
+    function = getattr(loader.cpp_library("diffraction", fast_math=True), f"{name}_{workload.dtype}")
+    versions: list[int] = []
+    host: list[torch.Tensor] = []
+
+    def run() -> torch.Tensor:
+        # Numbers that lie on a GPU are fetched when they change, not at every call.
+        now = [inputs[name]._version for name in NAMES]
+        if now != versions:
+            versions[:] = now
+            host[:] = [inputs[name].cpu().contiguous() for name in NAMES]
+        out = torch.empty(layout.slow, layout.fast, dtype=_dtype(workload))
+        sizes = (len(host[0]), len(host[1]), *host[4].shape, *layout.miller_low)
+        sizes += (layout.slow, layout.fast, layout.oversample, *layout.cells)
+        pointers = [ctypes.c_void_p(tensor.data_ptr()) for tensor in (*host, out)]
+        function(*pointers, *map(ctypes.c_int64, sizes))
+        return out
+
+    return run
+
+
+def triton(workload: Workload, inputs: Inputs) -> Run:
+    """One Triton kernel of our own: anchored differences, one launch, nothing in between."""
+    from hypatia_lab.kernels.triton.diffraction import diffraction
+
+    layout, dtype = layout_of(workload), _dtype(workload)
+    tensors = [inputs[name] for name in NAMES]
+    settings = {"oversample": layout.oversample, "cells": layout.cells, "miller_low": layout.miller_low}
+
+    def run() -> torch.Tensor:
+        out = torch.empty(workload.shape, dtype=dtype, device="cuda")
+        diffraction(*tensors, out, **settings)
+        return out
+
+    return run
+
+
+CUDA_TILE = (32, 64)
+"""Pixels (slow, fast) of one block of the CUDA kernel."""
+
+
+def cuda(workload: Workload, inputs: Inputs) -> Run:
+    """One CUDA C++ kernel of our own: anchored differences, one launch, nothing in between."""
+    layout, dtype = layout_of(workload), _dtype(workload)
+    tensors = [inputs[name] for name in NAMES]
+    crystals, sources, structure = (inputs[name] for name in ("crystals", "sources", "structure"))
+    real = loader.SCALARS[workload.dtype][0]
+    table, kahn = int(structure.numel() > 1), int(bool(float(inputs["polarization"][0])))
+    instance = f"diffraction<{real}, {', '.join(map(str, (*layout.cells, table, kahn)))}>"
+    count = crystals.shape[0] if workload.operation == BATCH else 1
+    grid = (-(-layout.fast // CUDA_TILE[1]), -(-layout.slow // CUDA_TILE[0]), count)
+    sizes = (crystals.shape[-3], len(sources), *structure.shape, *layout.miller_low)
+    sizes += (layout.slow, layout.fast, layout.oversample)
+    launch = loader.cuda_launcher("diffraction", instance)
+
+    def run() -> torch.Tensor:
+        out = torch.empty(workload.shape, dtype=dtype, device="cuda")
+        launch(grid, (256,), *tensors, out, *sizes)
+        return out
+
+    return run
+
+
+def one_by_one(workload: Workload, inputs: Inputs) -> Run:
+    """A loop over the batch, one warm compiled image a crystal (the form that the seed would loop)."""
+    form = compiled(_whole_image(workload, reduce=True))
+    crystals, *rest = (inputs[name] for name in NAMES)
+    return lambda: torch.stack([form(own, *rest) for own in crystals])
+
+
+def compile_batch(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form vectorised over the batch by torch.vmap."""
+    single = _whole_image(workload, reduce=True)
+
+    def form(crystals: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        return torch.vmap(single, in_dims=(0, None, None, None, None))(crystals, *rest)
+
+    return _bind(compiled(form), inputs)
+
+
+def eager_batch(workload: Workload, inputs: Inputs) -> Run:
+    """A loop over the batch, one eager image a crystal."""
+    form = _whole_image(workload, reduce=True)
+    crystals, *rest = (inputs[name] for name in NAMES)
+    return lambda: torch.stack([form(own, *rest) for own in crystals])
+
+
+for _case in CASES:
+    if _case == BATCH:
+        variant(_case, "one_by_one", origin="seed", needs=_compiles, baseline=True)(one_by_one)
+        variant(_case, "eager", origin="peer", needs=_supported)(eager_batch)
+        variant(_case, "compile", origin="peer", needs=_compiles)(compile_batch)
+    else:
+        variant(_case, "eager", origin="peer", needs=_supported, baseline=True)(eager)
+        variant(_case, "eager_direct", origin="seed", needs=_supported)(eager_direct)
+        variant(_case, "compile", origin="peer", needs=_compiles)(compile_default)
+        variant(_case, "compile_reduce_overhead", origin="seed", needs=_compiles_to_graphs)(compile_reduce_overhead)
+        variant(_case, "compile_max_autotune", origin="peer", needs=_compiles)(compile_max_autotune)
+        variant(_case, "compile_anchored", origin="own", needs=_compiles)(compile_anchored)
+        variant(_case, "c_pixelwise", origin="seed", needs=_c, host=True)(c_pixelwise)
+        variant(_case, "c_openmp", origin="peer", needs=_c, host=True)(c_openmp)
+    variant(_case, "triton", origin="own", needs=_triton)(triton)
+    variant(_case, "cuda", origin="own", needs=_cuda)(cuda)

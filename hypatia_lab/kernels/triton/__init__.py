@@ -1,0 +1,1 @@
+"""Kernels written in Triton; importing one of the modules needs the package triton."""

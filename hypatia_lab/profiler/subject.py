@@ -1,0 +1,86 @@
+"""The one variant that a probe looks at, in a process of its own, and how every probe begins and ends."""
+
+from __future__ import annotations
+
+import importlib
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import check, variants
+from hypatia_lab.profiler import sessions
+from hypatia_lab.workloads import Workload
+
+Emit = Callable[..., None]
+
+
+class Ended(Exception):
+    """A probe that ends before its time, with a ``status`` (skipped, wrong, crashed) and the ``reason``."""
+
+    def __init__(self, status: str, reason: str) -> None:
+        super().__init__(reason)
+        self.status, self.reason = status, reason
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a probe looks at: ``variant`` on ``workload``, its output on ``device``.
+
+    ``case`` says which of several ways; ``folder`` outlives this process and is shared by the probe's processes,
+    of which this is ``number``.
+    """
+
+    workload: Workload
+    variant: variants.Variant
+    device: str
+    case: str
+    folder: Path
+    number: int
+
+    def problem(self) -> check.Problem:
+        """Inputs as published (draw 0) and their float64 reference, on ``device``."""
+        return check.Problem(self.workload, self.device)
+
+    def checked(self, problem: check.Problem) -> variants.Run:
+        """The variant built on ``problem``'s inputs and found right. Raises :class:`Ended` when it is wrong."""
+        run = self.variant.factory(self.workload, problem.inputs)
+        found = check.check(run, problem)
+        if not found.ok:
+            raise Ended("wrong", found.reason)
+        return run
+
+
+def workload_of(plan: dict[str, Any]) -> Workload:
+    """The workload that ``plan`` describes, its operation and variants registered."""
+    operation = plan["workload"]["operation"]
+    importlib.import_module(f"hypatia_lab.{'diffraction' if operation.startswith('diffraction') else 'fused_ops'}")
+    return Workload(**plan["workload"] | {"shape": tuple(plan["workload"]["shape"])})
+
+
+def subject(plan: dict[str, Any]) -> Subject:
+    """What ``plan`` asks for. Raises :class:`Ended` (skipped) when the variant cannot run here."""
+    workload = workload_of(plan)
+    variant = variants.find(workload.operation, plan["variant"])
+    missing = variant.needs(workload, plan["device"])
+    if missing:
+        raise Ended("skipped", missing)
+    device = "cpu" if variant.host else plan["device"]
+    return Subject(workload, variant, device, plan["case"], Path(plan["folder"]), plan["number"])
+
+
+def probe(look: Callable[[Subject, Emit], None]) -> None:
+    """Entry of a probe's process: ``look`` at the plan's subject, in its math mode, and say how that ended."""
+    plan, emit = sessions.child_plan()
+    emit("begin", what=plan["variant"])
+    try:
+        found = subject(plan)
+        with found.workload.precision():
+            look(found, emit)
+    except Ended as end:
+        emit("status", status=end.status, reason=end.reason)
+    except Exception as cause:
+        traceback.print_exc()
+        said = (str(cause).strip() or "no message").splitlines()[0][:200]
+        emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
