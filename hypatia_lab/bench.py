@@ -9,6 +9,7 @@ import math
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 import traceback
@@ -17,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, intervals, machine, records, results, variants
+from hypatia_lab import check, clock, intervals, machine, probes, records, results, variants
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Group
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
@@ -26,7 +27,6 @@ LONGEST_CALL_S = 5.0
 """Nothing that needs longer a call is timed."""
 SILENCE_S = 300.0
 """A measuring process that says nothing for so long is taken to hang."""
-SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong")
 
 
 class BenchError(ValueError):
@@ -107,7 +107,9 @@ class _Session:
         host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
         for word in group.clocks if ready else ():
             timed = {name: run for name, run in ready.items() if word == "wall" or name not in host}
-            timings.update({(name, word): clock.ClockError("runs on the host: the wall clock times it") for name in host})
+            timings.update(
+                {(name, word): clock.ClockError("runs on the host: the wall clock times it") for name in host}
+            )
             measured = clock.measure(
                 timed,
                 word,
@@ -244,9 +246,7 @@ class _Parts:
         records.write_text(self.path(number), "".join(json.dumps(row) + "\n" for row in (head, *rows)))
 
     def clear(self) -> None:
-        for path in self.folder.glob("*"):
-            path.unlink()
-        self.folder.rmdir()
+        shutil.rmtree(self.folder)
         if not any(self.folder.parent.iterdir()):
             self.folder.parent.rmdir()
 
@@ -277,7 +277,11 @@ def measure(
                 f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
-        if shapes and {tuple(cell["shape"]) for cell in kept.cells} != {group.workload.shape for group in groups}:
+        if (
+            shapes
+            and groups
+            and {tuple(cell["shape"]) for cell in kept.cells} != {group.workload.shape for group in groups}
+        ):
             raise BenchError(
                 f"{experiment} of {machine_name} is recorded with other shapes; measure again with --overwrite"
             )
@@ -289,10 +293,13 @@ def measure(
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     head, dirty = commit()
     described = [asdict(group) for group in groups]
-    key = hashlib.sha256(json.dumps([experiment, preset, device, head, described]).encode()).hexdigest()
+    asked = EXPERIMENTS[experiment].probes(preset, device, shapes)
+    planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked]]
+    key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     parts = _Parts(target.parent / ".parts" / experiment, key)
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-    per_process = _sessions(experiment, preset, device, described, parts, progress)
+    per_process = _sessions(experiment, preset, device, described, parts, progress) if groups else []
+    details = probes.collect(asked, device, parts.folder, key, progress=progress)
     run = {
         "kind": "run",
         "schema": records.SCHEMA,
@@ -312,7 +319,8 @@ def measure(
     cells = [
         _cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(groups, per_process)
     ]
-    records.write(root, run, cells, overwrite=overwrite)
+    records.write(root, run, cells, details, overwrite=overwrite)
+    probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
     parts.clear()
     return records.load_file(target)
 
@@ -393,7 +401,7 @@ def _cell(
         for rows in per_process
     ]
     there = [row for row in mine if row is not None]
-    worst = max(there, key=lambda row: SEVERITY.index(row["status"]))
+    worst = max(there, key=lambda row: probes.SEVERITY.index(row["status"]))
     workload = group.workload
     spec = variants.find(workload.operation, name)
     samples = [sample for row in there for sample in row["samples_us"]]

@@ -113,7 +113,9 @@ def check(run: Callable[[], torch.Tensor], problem: Problem, *, place: str = "")
         problem.draw(number)
         reference = problem.reference()
         before = {name: tensor.clone() for name, tensor in problem.inputs.items()}
-        with poisoned(place or problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)):
+        with poisoned(
+            place or problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)
+        ):
             out = run()
         for name, tensor in problem.inputs.items():
             if not _same_bits(tensor, before[name]):
@@ -245,5 +247,7 @@ def _diagnose(out: torch.Tensor, problem: Problem, error: float, agrees: Callabl
         )
     if workload.spec.peak_error is not None:
         largest = _errors(out, reference)[1] / float(reference.abs().max())
-        return f"wrong values: off by {largest:.1e} of the peak, at most {tolerance:.1e} is right; {_region(bad)} are off"
+        return (
+            f"wrong values: off by {largest:.1e} of the peak, at most {tolerance:.1e} is right; {_region(bad)} are off"
+        )
     return f"wrong values: error {error:.1e} against a tolerance of {tolerance:.1e}; {_region(bad)} are off"

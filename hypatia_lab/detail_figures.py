@@ -1,10 +1,10 @@
-"""Figures of what cells cannot hold: one call, one process, one kernel, and the diffraction image itself.
+"""Figures of details: what one call did, one process, one kernel.
 
-Each function returns ``(figure, table)`` as in :mod:`hypatia_lab.figures`. Most take ``details``: detail lines of
-records (see :data:`hypatia_lab.records.DETAIL`), each with its ``machine``, filtered by the caller; a line without
-``origin`` gets that of its variant's marker, else ``own``. A variant × case is called a way. A way that was skipped,
-crashed or wrong is named with its status and never drawn. Values are over fresh processes, one each; the bars are 95%
-t-intervals, of logarithms wherever the axis is one. Raises :class:`FigureError` when there is nothing to draw.
+Each function takes detail lines of records, each with its ``machine``, filtered by the caller, and returns
+``(figure, table)`` as in :mod:`hypatia_lab.figures`. A variant × case (and whatever else differs) is a way, which keeps
+its variant's look. A way that was skipped, crashed or wrong is named with its status and never drawn. Values are over
+fresh processes, one each; the bars are 95% t-intervals, of logarithms where the axis is logarithmic. When there is
+nothing to draw :class:`FigureError` says why.
 """
 
 from __future__ import annotations
@@ -13,47 +13,57 @@ import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats
 from hypatia_lab.drawing import (
     BLUE,
-    FAINT,
     GREEN,
     GREY,
-    KNOWN,
     LINE,
     ORANGE,
     PURPLE,
     RED,
-    SHAPES,
     SKY,
     FigureError,
-    Style,
     assemble,
     error_bars,
     heading,
-    legend_names,
     listing,
     log_axis,
-    measured,
-    origins_key,
-    plain,
     points_trace,
     rule_trace,
-    several,
     short,
-    singles,
-    spanning,
-    split_fields,
-    style,
     time_axis,
     with_legend,
-    wrapped,
 )
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.tables import Triple
+from hypatia_lab.ways import (
+    COLUMN,
+    FACTORS,
+    NONE,
+    SMALL,
+    bar_trace,
+    closed,
+    ends,
+    filled,
+    frame,
+    hollowed,
+    identity,
+    lane_rules,
+    lanes,
+    legend_columns,
+    legend_lines,
+    mean,
+    nothing,
+    origin_key,
+    process_count,
+    read,
+    thinned,
+    timed,
+    told_apart,
+)
 
 STAGES = {
     "interpreter": (GREY, ""),
@@ -70,299 +80,6 @@ STAGES = {
     "rest of call 1": (PURPLE, ""),
 }
 """The stages of a start in their order: colour by phase (process, device, set-up, trace, generate, run) and pattern."""
-MICROSECONDS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0}
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SMALL = {"showarrow": False, "font": {"size": 12}}
-NONE = (math.nan, math.nan, math.nan)
-
-
-@dataclass(frozen=True)
-class Way:
-    """One way of computing something: variant and case, where it ran, and its detail lines in their order."""
-
-    variant: str
-    case: str
-    origin: str
-    where: Mapping[str, str]
-    pixels: int
-    lines: list[dict[str, Any]] = field(default_factory=list)
-
-    @property
-    def look(self) -> Style:
-        return style(self.variant, self.origin)
-
-    @property
-    def fault(self) -> str:
-        """Status and reason of its first line that is not ok; empty when all are."""
-        bad = next((line for line in self.lines if line["status"] != "ok"), None)
-        return "" if bad is None else f"{bad['status'].replace('_', ' ')}: {bad['reason']}".removesuffix(": ")
-
-    def per_process(self, *names: str) -> list[float | None]:
-        """Sum of the lines called ``names`` in each process (times in µs), None where one has no value."""
-        found = [line for line in self.lines if line["name"] in names and line["values"]]
-        if self.fault or not found:
-            return []
-        columns = zip(*(line["values"] for line in found), strict=True)
-        factor = MICROSECONDS[found[0]["unit"]]
-        return [None if any(map(absent, column)) else factor * math.fsum(column) for column in columns]
-
-    def triple(self, *names: str, logarithms: bool = True) -> Triple:
-        """Mean over the processes between its bounds, geometric or arithmetic; NaN where nothing was measured."""
-        values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
-        return _mean(values, logarithms) if values else NONE
-
-    def text(self, fields: Sequence[str]) -> str:
-        """Variant, case and those of ``fields`` that tell ways apart, on one line."""
-        return ", ".join(part for part in (self.variant, self.case, *(self.where[f] for f in fields)) if part)
-
-    def label(self, fields: Sequence[str], room: int = 17) -> str:
-        """The same for the margin of a narrow figure: several lines."""
-        lines = wrapped(self.variant).split("<br>")
-        for part in filter(None, (self.case, *(self.where[f] for f in fields))):
-            if len(lines[-1]) + len(part) + 3 <= room:
-                lines[-1] += f" · {part}"
-            else:
-                lines.append(part)
-        return "<br>".join(lines)
-
-
-def _mean(values: Sequence[float], logarithms: bool) -> Triple:
-    found = intervals.geometric(values) if logarithms else intervals.mean(values)
-    return found.value, found.low if logarithms else max(0.0, found.low) if found.n > 1 else math.nan, found.high
-
-
-def _ways(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[list[Way], list[str], list[str]]:
-    """The ways in details of ``topic``: smallest workload first, variants in their places, cases as they come.
-
-    With them the fields that tell them apart, and what they have in common as text.
-    """
-    own = [d for d in details if d["topic"] == topic]
-    if not own:
-        known = ", ".join(dict.fromkeys(d["topic"] for d in details)) or "none at all"
-        raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
-    found: dict[tuple[str, ...], Way] = {}
-    for d in own:
-        where = {
-            "operation": d["operation"],
-            "shape": "×".join(map(str, d["shape"])),
-            "math": f"{d['dtype']}/{d['math']}",
-            "machine": d["machine"],
-        }
-        key = (*where.values(), d["variant"], d["case"])
-        symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
-        origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
-        found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines.append(d)
-    ways = list(found.values())
-    fields = [f for f in ways[0].where if len({way.where[f] for way in ways}) > 1]
-    places = list(dict.fromkeys((way.where["machine"], way.where["operation"]) for way in ways))
-
-    def place(way: Way) -> tuple[int, int, str, int]:
-        here = places.index((way.where["machine"], way.where["operation"]))
-        return here, way.pixels, way.where["math"], way.look.place
-
-    return sorted(ways, key=place), fields, [ways[0].where[f] for f in ways[0].where if f not in fields]
-
-
-def _nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
-    seen = "; ".join(f"{way.text([])}: {way.fault or 'not measured'}" for way in ways)
-    return FigureError(f"{figure}: none of {len(ways)} ways has {what} ({seen[:400]})")
-
-
-def _said(triple: Triple) -> str:
-    """A time in µs between its bounds, in the unit that suits it: ``1.52 s [1.50, 1.54]``."""
-    if absent(triple[0]):
-        return formats.MISSING
-    unit = formats.duration(triple[0]).split(" ")[1]
-    factor = {"s": 1e6, "ms": 1e3, "µs": 1.0, "ns": 1e-3}[unit]
-    return formats.interval(*(x / factor for x in triple), unit)
-
-
-def _frame(rows: Sequence[dict[str, Any]]) -> Any:
-    import pandas
-
-    return pandas.DataFrame(list(rows))
-
-
-def _identity(way: Way) -> dict[str, str]:
-    return {"variant": way.variant, "case": way.case or formats.MISSING} | dict(way.where)
-
-
-def _processes(ways: Sequence[Way]) -> str:
-    counts = [len(line["values"]) for way in ways for line in way.lines if line["values"]]
-    most = max(counts, default=0)
-    return f"{most} fresh process{'' if most == 1 else 'es'}"
-
-
-def _lanes(head: dict[str, Any], labels: Sequence[str], pitch: int = 0) -> dict[str, Any]:
-    """Margins, height and y axis for a lane a label, the first at the top; lane n lies at y = n."""
-    parts = [label.split("<br>") for label in labels]
-    pitch = max(pitch, 30, 12 + 15 * max(map(len, parts)))
-    left = round(18 + 6.6 * max(len(part) for lines in parts for part in lines))
-    head["margin"] |= {"l": left}
-    return head | {
-        "height": pitch * len(labels),
-        "yaxis": {
-            "range": [len(labels) - 0.5, -0.5],
-            "tickvals": list(range(len(labels))),
-            "ticktext": list(labels),
-            "showgrid": False,
-        },
-    }
-
-
-def _closed(layout: dict[str, Any]) -> dict[str, Any]:
-    """``layout``, whose height is that of its panel, without a legend."""
-    margin = layout["margin"]
-    return layout | {"height": layout["height"] + margin["t"] + margin["b"]}
-
-
-def _bars(
-    colour: str, pattern: str, base: Sequence[float] | None, x: Sequence[float], y: Sequence[float], **more: Any
-) -> dict[str, Any]:
-    """Horizontal bars; a pattern lies over the colour, so that neighbours are told apart without it."""
-    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if pattern:
-        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.5)", "size": 6}
-    trace = {"type": "bar", "orientation": "h", "marker": marker, "hoverinfo": "text", "y": list(y)}
-    trace |= {} if base is None else {"base": [significant(b) for b in base]}
-    return trace | {"x": [significant(v) for v in x]} | more
-
-
-# ---------------------------------------------------------------- the image
-
-DRAWN, FELT = 384, 128
-"""Most pixels along an edge of an image that are drawn, and that answer to the pointer."""
-LEVELS = 255
-
-
-def _reduced(values: Any, most: int) -> tuple[Any, int]:
-    """``values`` by the largest of each block, at most ``most`` along an edge; and the block's edge in pixels."""
-    import numpy
-
-    block = math.ceil(max(values.shape) / most)
-    edges = [(0, -extent % block) for extent in values.shape]
-    padded = numpy.pad(values, edges)
-    slow, fast = (extent // block for extent in padded.shape)
-    return padded.reshape(slow, block, fast, block).max(axis=(1, 3)), block
-
-
-def _spots(values: Any, count: int) -> list[tuple[int, int]]:
-    """Pixels (slow, fast) of the ``count`` brightest spots; neighbours of equal brightness count once.
-
-    Compared in float32, so that the last bits of a float64 image decide nothing.
-    """
-    import numpy
-
-    rounded = values.astype("float32")
-    padded = numpy.pad(rounded, 1)
-    slow, fast = rounded.shape
-    around = [padded[1 + i : 1 + i + slow, 1 + j : 1 + j + fast] for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    places = numpy.argwhere((rounded >= numpy.max(around, axis=0)) & (rounded > 0))
-    order = numpy.lexsort((places[:, 1], places[:, 0], -rounded[places[:, 0], places[:, 1]]))
-    reach, chosen = max(2, max(values.shape) // 100), []
-    for s, f in places[order].tolist():
-        if all(max(abs(s - a), abs(f - b)) > reach for a, b in chosen):
-            chosen.append((s, f))
-        if len(chosen) == count:
-            break
-    return chosen
-
-
-def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float]) -> tuple[Any, Any]:
-    """A diffraction image on a log scale of 2 to 5 decades, so that weak and strong spots show; axes in mm from the beam.
-
-    ``values``: intensities, shape (slow, fast), array or tensor of any real dtype; ``pixel`` (mm) and ``centre``
-    (slow, fast, mm from the first pixel's corner) as in ``scene.Detector``. What is drawn has 8 bits, and a large image is
-    reduced by the largest value of each block, so that no spot is lost; intensities under the pointer have 3 digits
-    and are the largest of at most 128 blocks along an edge. The table lists the ten brightest spots.
-    Raises :class:`FigureError` for another rank, for NaN or negative intensities, and when no pixel is lit.
-    """
-    import numpy
-
-    array = numpy.asarray(values, dtype="float64")
-    if array.ndim != 2 or not array.size:
-        raise FigureError(f"image: shape {array.shape} is not an image of slow × fast pixels")
-    if not numpy.isfinite(array).all() or array.min() < 0:
-        raise FigureError("image: it holds NaN, infinite or negative intensities, which no log scale can show")
-    peak = float(array.max())
-    if not peak:
-        raise FigureError("image: every pixel is dark; there is nothing to draw")
-    shown, block = _reduced(array, DRAWN)
-    dim = float(numpy.quantile(shown[shown > 0], 0.25))
-    decades = min(5, max(2, math.ceil(math.log10(peak / dim))))
-    floor = peak / 10**decades
-    levels = numpy.rint(LEVELS * (1 + numpy.log10(numpy.maximum(shown, floor) / peak) / decades)).astype("uint8")
-    felt, coarse = _reduced(array, FELT)
-    places = 2 - numpy.floor(numpy.log10(numpy.maximum(felt, floor)))
-    rounded = numpy.where(felt < floor, 0, numpy.rint(felt * 10.0**places) / 10.0**places).astype("float32")
-    powers = range(math.ceil(math.log10(floor)), math.floor(math.log10(peak)) + 1)
-    ticks = [10.0**e for e in powers if e < math.log10(peak) - 0.4] + [peak]
-    colourbar = {
-        "orientation": "h",
-        "lenmode": "pixels",
-        "len": 270,
-        "thickness": 10,
-        "x": 0,
-        "xanchor": "left",
-        "xpad": 8,
-        "y": 1,
-        "yanchor": "bottom",
-        "ypad": 4,
-        "outlinewidth": 0,
-        "tickvals": [round(LEVELS * (1 + math.log10(t / peak) / decades), 1) for t in ticks],
-        "ticktext": [*(plain(significant(t)) for t in ticks[:-1]), formats.number(peak)],
-        "tickfont": {"size": 11},
-        "title": {"text": "intensity (log scale)", "side": "top", "font": {"size": 12}},
-    }
-
-    def grid(step: int) -> dict[str, float]:
-        first = {"y0": 0.5 * step * pixel - centre[0], "x0": 0.5 * step * pixel - centre[1]}
-        return {k: round(v, 4) for k, v in (first | {"dx": step * pixel, "dy": step * pixel}).items()}
-
-    scale = {"colorscale": "Inferno", "zmin": 0, "zmax": LEVELS, "zsmooth": "fast", "colorbar": colourbar}
-    hover = "%{x:.2f} mm fast, %{y:.2f} mm slow<br>intensity %{z:.3~g}<extra></extra>"
-    data = [
-        {"type": "heatmap", "z": levels, "hoverinfo": "skip"} | grid(block) | scale,
-        # What the pointer feels: coarser than the eye, and in intensities, which 8 bits cannot hold.
-        {"type": "heatmap", "z": rounded, "opacity": 0, "showscale": False, "hovertemplate": hover} | grid(coarse),
-    ]
-    slow, fast = array.shape
-    size = f"{slow}×{fast} pixels"
-    below = f"{decades} decades, black below {formats.number(floor)}"
-    head = heading(title, [size, below, f"drawn: largest of {block}×{block} pixels" if block > 1 else ""])
-    panel = 370
-    head["margin"] |= {"t": head["margin"]["t"] + 56}
-    frame = {"showgrid": False, "mirror": True, "showline": True, "ticks": "outside", "constrain": "domain"}
-    across = frame | {"constraintoward": "left", "nticks": 6, "title": {"text": "mm from the beam, fast"}}
-    down = frame | {"constraintoward": "top", "scaleanchor": "x", "autorange": "reversed", "nticks": 7}
-    down |= {"title": {"text": "mm from the beam, slow"}}
-    figure_layout = _closed(head | {"height": panel, "xaxis": across, "yaxis": down})
-
-    def at(place: tuple[int, int]) -> list[float]:
-        return [round((n + 0.5) * pixel - c, 3) for n, c in zip(place, centre, strict=True)]
-
-    brightest = [(at(place), float(array[place])) for place in _spots(array, 10)]
-    table = _frame(
-        [
-            {
-                "spot": number,
-                "mm slow": formats.number(place[0]),
-                "mm fast": formats.number(place[1]),
-                "intensity": formats.number(value),
-                "of the peak": f"{formats.number(100 * value / peak)}%",
-            }
-            for number, (place, value) in enumerate(brightest, 1)
-        ]
-    )
-    where = " and ".join(formats.number(abs(x)) for x in brightest[0][0])
-    alt = (
-        f"Diffraction image of {size} on a log scale of {decades} decades. The brightest spot, {formats.number(peak)}, "
-        f"lies {where} mm from the beam; the mean intensity is {formats.number(float(array.mean()))}."
-    )
-    return assemble(data, figure_layout, alt), table
-
-
-# ---------------------------------------------------------------- a fresh process
 
 
 def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Sequence[str] = ()) -> tuple[Any, Any]:
@@ -374,7 +91,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     """
     if unknown := [name for name in leave_out if name not in STAGES]:
         raise FigureError(f"waterfall: there is no stage {unknown[0]!r} to leave out; stages: {', '.join(STAGES)}")
-    ways, fields, common = _ways(details, "waterfall", "start")
+    ways, fields, common = read(details, "waterfall", "start")
     kept = [name for name in STAGES if name not in leave_out]
     means: list[dict[str, float]] = []
     totals: list[Triple] = []
@@ -384,10 +101,14 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             columns["rest of call 1"] = way.per_process("call 1")
         columns = {name: values for name, values in columns.items() if values}
         whole = [n for n in range(max(map(len, columns.values()), default=0)) if None not in _row(columns, n)]
-        means.append({name: math.fsum(values[n] or 0 for n in whole) / len(whole) for name, values in columns.items()} if whole else {})
-        totals.append(_mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
+        means.append(
+            {name: math.fsum(values[n] or 0 for n in whole) / len(whole) for name, values in columns.items()}
+            if whole
+            else {}
+        )
+        totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
     if not any(means):
-        raise _nothing(ways, "waterfall", "a stage")
+        raise nothing(ways, "waterfall", "a stage")
     labels = [way.label(fields) for way in ways]
     data: list[dict[str, Any]] = []
     for stage in kept:
@@ -401,17 +122,26 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         ]
         starts = [math.fsum(means[n].get(s, 0) for s in kept[: kept.index(stage)]) / 1e3 for n in own]
         shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.62}
-        shown |= {"text": [shown["name"]] * len(own), "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-        data.append(_bars(*STAGES[stage], starts, [means[n][stage] / 1e3 for n in own], own, **shown))
-    legend = [trace["name"] for trace in data]
-    notes = _ends(data, ways, fields, [tuple(x / 1e3 for x in t) for t in totals], [formats.duration(t[0]) for t in totals])
+        shown |= {
+            "text": [shown["name"]] * len(own),
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "textfont": {"size": 12},
+        }
+        data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / 1e3 for n in own], own, **shown))
+    legend = legend_columns(data)
+    notes = ends(data, ways, fields, totals)
     longest = max(x for t in totals for x in t if not absent(x)) / 1e3
     left_out = f"without {listing(list(leave_out))}" if leave_out else ""
-    head = heading(title, [*common, _processes(ways), "bars: 95% intervals of the whole", left_out])
-    layout = _lanes(head, labels) | {
+    head = heading(
+        title, [*common, origin_key(ways), process_count(ways), "bars: 95% intervals of the whole", left_out]
+    )
+    head["margin"] |= {"r": COLUMN}
+    layout = lanes(head, labels) | {
         "barmode": "overlay",
-        "uniformtext": {"minsize": 9, "mode": "hide"},
-        "xaxis": {"range": [0, significant(1.3 * longest)], "nticks": 6, "title": {"text": "time, ms"}},
+        "uniformtext": {"minsize": 10, "mode": "hide"},
+        "xaxis": {"range": [0, significant(1.05 * longest)], "nticks": 5, "title": {"text": "time, ms"}},
         "annotations": notes,
     }
     points = "; ".join(
@@ -420,39 +150,381 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         for way, found, total in zip(ways, means, totals, strict=True)
         if found
     )
-    table = _frame(
+    table = frame(
         [
-            _identity(way)
-            | {stage: formats.duration(found.get(stage)) for stage in kept if any(stage in m for m in means)}
-            | {"whole": _said(total), "status": way.fault or "ok"}
+            identity(way)
+            | {
+                stage: formats.duration(found.get(stage)) if found.get(stage) != 0 else "0"
+                for stage in kept
+                if any(stage in m for m in means)
+            }
+            | {"whole": timed(total), "status": way.fault or "ok"}
             for way, found, total in zip(ways, means, totals, strict=True)
         ]
     )
-    return assemble(data, with_legend(layout, legend), f"Stages of a start ({', '.join(common)}). {points}."), table
+    return assemble(data, legend(layout), f"Stages of a start ({', '.join(common)}). {points}."), table
 
 
 def _row(columns: Mapping[str, Sequence[float | None]], number: int) -> list[float | None]:
     return [values[number] for values in columns.values()]
 
 
-def _ends(
-    data: list[dict[str, Any]],
-    ways: Sequence[Way],
-    fields: Sequence[str],
-    triples: Sequence[Triple],
-    texts: Sequence[str],
-    log: bool = False,
-) -> list[dict[str, Any]]:
-    """Put each way's marker with its interval at ``triples`` and return ``texts`` to its right, or its fault."""
+def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+    """Every call of a fresh process on its own (topic ``start``, lines ``call 1``, …): time on a log axis over number.
+
+    One line a way, with the geometric mean and interval over the processes. Where there is a way of
+    ``compile_reduce_overhead`` its first calls are marked compile, record and replay.
+    Raises :class:`FigureError` when no way has a call.
+    """
+    ways, fields, common = read(details, "calls", "start")
+    data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
-    for n, (way, triple, text) in enumerate(zip(ways, triples, texts, strict=True)):
-        if absent(triple[0]):
-            said = {"text": f"<i>{(way.fault or 'not measured').split(':')[0]}</i>", "xref": "paper", "x": 0.01}
-            notes.append(SMALL | said | {"y": n, "xanchor": "left"})
+    rows: list[dict[str, Any]] = []
+    seen: list[float] = []
+    told: list[str] = []
+    last = 1
+    for way, dash, hollow in told_apart(ways):
+        numbers = sorted(int(line["name"][5:]) for line in way.lines if re.fullmatch(r"call \d+", line["name"]))
+        triples = {n: t for n in numbers if not absent((t := way.triple(f"call {n}"))[0])}
+        rows.append(identity(way) | {f"call {n}": timed(t) for n, t in triples.items()} | {"status": way.fault or "ok"})
+        if not triples:
             continue
-        hover = [f"{way.text(fields)} ({way.origin})<br>{text}"]
-        data.append(points_trace(way.look, [triple], [n], hover, name=way.text(fields), showlegend=False))
-        end = triple[0] if absent(triple[2]) else triple[2]
-        place = {"x": round(math.log10(end), 4) if log else significant(end), "xanchor": "left", "xshift": 7}
-        notes.append(SMALL | {"text": text, "y": n} | place)
+        name = way.text(fields)
+        hover = [f"{name}, call {n}<br>{timed(t)}" for n, t in triples.items()]
+        line = {"color": way.look.colour, "dash": dash, "width": 2}
+        more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
+        data.append(points_trace(hollowed(way.look, hollow), list(triples.values()), list(triples), hover, **more))
+        seen += [x for t in triples.values() for x in t if not absent(x)]
+        last = max(last, *triples)
+        settled = triples[max(triples)][0]
+        told.append(
+            f"{name}: call 1 {formats.duration(triples[min(triples)][0])}, "
+            f"call {max(triples)} {formats.duration(settled)}"
+        )
+        if way.variant == "compile_reduce_overhead" and not notes:
+            notes = _named(triples)
+    if not data:
+        raise nothing(ways, "calls", "a call")
+    missing = [f"{way.text(fields)} ({way.status})" for way in ways if way.fault]
+    under = [
+        *common,
+        origin_key(ways),
+        process_count(ways),
+        "bars: 95% intervals",
+        f"not drawn: {', '.join(missing)}" if missing else "",
+    ]
+    layout = heading(title, under) | {
+        "height": 300,
+        "xaxis": {"range": [0.5, last + 0.5], "dtick": 1, "title": {"text": "call of a fresh process"}},
+        "yaxis": time_axis([*seen, 2.5 * max(seen)]),  # room for a word above the first call
+        "annotations": notes,
+    }
+    alt = f"Time of each call of a fresh process, log axis ({', '.join(common)}). {'; '.join(told)}."
+    return assemble(data, with_legend(layout, legend_lines(data)), alt), filled(rows)
+
+
+def _named(triples: Mapping[int, Triple]) -> list[dict[str, Any]]:
+    """What the first calls under CUDA graphs do; the third and all later ones replay, said where nothing else is."""
+    notes: list[dict[str, Any]] = []
+    height = {n: round(math.log10(t[0]), 4) for n, t in triples.items()}
+    for n, word in ((1, "compile"), (2, "record")):
+        if n in height:
+            beside = {"xanchor": "left", "xshift": 9, "yanchor": "bottom", "yshift": -3}
+            notes.append(SMALL | beside | {"text": word, "x": n, "y": height[n]})
+    if 2 in height and 3 in height and max(height) > 7:
+        arrow = {"showarrow": True, "arrowhead": 2, "arrowwidth": 1, "arrowcolor": LINE, "standoff": 6}
+        tail = {"axref": "x", "ax": 7, "ayref": "y", "ay": height[2]}
+        notes.append(SMALL | arrow | tail | {"text": "replay", "x": 3, "y": height[3]})
     return notes
+
+
+def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequence[float] = ()) -> tuple[Any, Any]:
+    """From CUDA context to first image (topic ``start``, line ``first image``): a lane a way, on a log axis.
+
+    ``goals`` in ms are dashed lines. Dots are geometric means over the processes.
+    Raises :class:`FigureError` when no way has a first image.
+    """
+    ways, fields, common = read(details, "first_image", "start")
+    triples = [way.triple("first image") for way in ways]
+    seen = [x for t in triples for x in t if not absent(x)]
+    if not seen:
+        raise nothing(ways, "first_image", "a first image")
+    marks = [significant(goal) for goal in goals]
+    goal_texts = [_ms(mark) for mark in marks]
+    span = [-0.5, len(ways) - 0.5]
+    data = [rule_trace([mark] * 2, span, "dash", f"goal: {_ms(mark)}") for mark in marks]
+    notes = ends(data, ways, fields, triples)
+    for mark, text in zip(marks, goal_texts, strict=True):
+        place = {"x": round(math.log10(mark), 4), "y": 1, "yref": "paper", "yanchor": "bottom"}
+        notes.append(SMALL | {"text": text} | place)
+    goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
+    head = heading(title, [*common, origin_key(ways), process_count(ways), "bars: 95% intervals", goal])
+    head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
+    axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 4)
+    layout = lanes(head, [way.label(fields) for way in ways])
+    layout |= {"xaxis": axis, "annotations": notes, "shapes": lane_rules(len(ways))}
+    table = frame(
+        [
+            identity(way)
+            | {"first image": timed(t)}
+            | {f"within {text}": _within(t, 1e3 * mark) for mark, text in zip(marks, goal_texts, strict=True)}
+            | {"status": way.fault or "ok"}
+            for way, t in zip(ways, triples, strict=True)
+        ]
+    )
+    points = "; ".join(f"{way.text(fields)}: {timed(t)}" for way, t in zip(ways, triples, strict=True) if t[0] > 0)
+    against = f" Dashed lines mark {listing(goal_texts)}." if marks else ""
+    alt = f"Time to the first image on a log axis ({', '.join(common)}). {points}.{against}"
+    return assemble(data, closed(layout), alt), table
+
+
+def _ms(value: float) -> str:
+    return short(formats.duration(1e3 * value))
+
+
+def _within(triple: Triple, goal: float) -> str:
+    """Whether a time keeps to ``goal``: ``undecided`` where its interval holds the goal, or there is none."""
+    value, low, high = triple
+    if absent(value):
+        return formats.MISSING
+    return "yes" if high <= goal else "no" if low > goal else "undecided"
+
+
+def shares(
+    details: Sequence[dict[str, Any]],
+    title: str,
+    *,
+    topic: str = "start",
+    parts: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Any, Any]:
+    """How a whole divides into named parts, in %: a lane a way, smallest workload first.
+
+    ``parts``: name → the lines of ``topic`` that make it up; by default what a process of twelve images spends on the
+    first and on the others. Shares are worked out in each process, then averaged; the bar ends carry their intervals.
+    Raises :class:`FigureError` when ``parts`` are fewer than two or no way has all of them.
+    """
+    later = [f"call {n}" for n in range(2, 13)]
+    parts = parts or {"first image": ["first image"], "calls 2 to 12": later}
+    if len(parts) < 2:
+        raise FigureError(f"shares: a whole divides into at least two parts, given: {', '.join(parts)}")
+    ways, fields, common = read(details, "shares", topic)
+    found: list[dict[str, Triple]] = []
+    for way in ways:
+        columns = [way.per_process(*names) for names in parts.values()]
+        together = [row for row in zip(*columns, strict=False) if None not in row and math.fsum(row) > 0]
+        percent = [[100 * v / math.fsum(row) for v in row] for row in together]
+        found.append(
+            {name: mean([row[n] for row in percent], False) for n, name in enumerate(parts)} if percent else {}
+        )
+    if not any(found):
+        raise nothing(ways, "shares", f"all of {', '.join(parts)}")
+    looks = ((SKY, ""), (ORANGE, "/"), (GREEN, "x"), (PURPLE, "\\"), (RED, "."), (BLUE, "-"))
+    data: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    own = [n for n, shared in enumerate(found) if shared]
+    for number, (name, look) in enumerate(zip(parts, itertools.cycle(looks), strict=False)):
+        triples = [found[n][name] for n in own]
+        starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
+        texts = [f"{formats.number(t[0], 0)}%" if t[0] > 15 else "" for t in triples]  # what a phone has room for
+        hover = [
+            f"{ways[n].text(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
+        ]
+        more: dict[str, Any] = {"name": name, "hovertext": hover, "width": 0.6, "text": texts, "textangle": 0}
+        more |= {
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "constraintext": "none",
+            "textfont": {"size": 12},
+        }
+        data.append(bar_trace(*look, starts, [t[0] for t in triples], own, **more))
+        if number < len(parts) - 1:
+            borders = [round(start + t[0], 3) for start, t in zip(starts, triples, strict=True)]
+            # Marks of their own, drawn last: the next bar would hide half of its neighbour's interval.
+            mark = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
+            mark |= {"x": borders, "y": own, "showlegend": False, "name": f"interval of {name}"}
+            marks.append(mark | {"error_x": error_bars(triples, "#333333")})
+    place_legends = legend_columns(data)
+    notes = [
+        SMALL | {"text": f"<i>{ways[n].status}</i>", "y": n} | {"xref": "paper", "x": 0.01, "xanchor": "left"}
+        for n, shared in enumerate(found)
+        if not shared
+    ]
+    layout = lanes(
+        heading(title, [*common, process_count(ways), "bars: 95% intervals"]), [w.label(fields) for w in ways]
+    )
+    layout |= {
+        "barmode": "overlay",
+        "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of the whole, %"}},
+        "annotations": notes,
+    }
+    table = frame(
+        [
+            identity(way)
+            | {name: formats.interval(*shared[name], "%") if shared else formats.MISSING for name in parts}
+            | {"status": way.fault or "ok"}
+            for way, shared in zip(ways, found, strict=True)
+        ]
+    )
+    first = next(iter(parts))
+    points = "; ".join(
+        f"{way.text(fields)}: {formats.number(shared[first][0])}%"
+        for way, shared in zip(ways, found, strict=True)
+        if shared
+    )
+    alt = f"Shares of {listing(list(parts))} ({', '.join(common)}). {first}: {points}."
+    return assemble(data + marks, place_legends(layout), alt), table
+
+
+_FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")
+_WRAPPERS = ("AUnary", "BUnary", "Binary", "gpu")
+
+
+def short_kernel(name: str, room: int = 36) -> str:
+    """A kernel's name for a narrow figure: no return type, namespaces, template arguments, but the functor in them."""
+    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
+    base = re.split(r"(?<=\w)[<(]", bare)[0].split("::")[-1]
+    found = (first or second for first, second in _FUNCTOR.findall(bare.partition("<")[2]))
+    inside = next((word for word in found if word not in _WRAPPERS), "")
+    if inside and inside not in base:
+        base = f"{base.removesuffix('_kernel')} ({inside})"
+    if len(base) <= room:
+        return base
+    tail = (room - 1) // 3
+    return f"{base[: room - 1 - tail]}…{base[-tail:]}"
+
+
+def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> tuple[Any, Any]:
+    """Device time of one call by kernel (topic ``kernels``): the ``top`` of each way as bars with launch counts.
+
+    What is left is gathered in one bar. Times are arithmetic means over the processes, with their intervals; names
+    are shortened, the table and the text under the pointer have them whole.
+    Raises :class:`FigureError` when no way has a kernel.
+    """
+    ways, fields, common = read(details, "kernels", "kernels")
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
+    y, longest = 0.0, 0.0
+    for way in ways:
+        listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
+        listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
+        whole, launches = math.fsum(t[0] for _, _, t in listed), sum(count for _, count, _ in listed)
+        plural = "" if launches == 1 else "es"
+        said = f"{launches} launch{plural}, {formats.duration(whole)}" if listed else way.status
+        notes.append(SMALL | {"text": f"<b>{way.text(fields)}</b>: {said}", "y": y} | _AT_LEFT)
+        if not listed:
+            y = round(y + 1, 2)
+            continue
+        shown, rest = listed[:top], listed[top:]
+        if len(rest) == 1:  # one kernel is no crowd
+            shown, rest = listed, []
+        if rest:
+            left = math.fsum(t[0] for _, _, t in rest)
+            shown = [*shown, (f"{len(rest)} others", sum(count for _, count, _ in rest), (left, math.nan, math.nan))]
+        places = []
+        for name, count, t in shown:
+            y = round(y + 1.35, 2)
+            places.append(y)
+            text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
+            end = significant(t[0] if absent(t[2]) else t[2])
+            notes.append(SMALL | {"text": short_kernel(name), "y": round(y - 0.6, 2)} | _AT_LEFT)
+            notes.append(SMALL | {"text": text, "x": end, "xanchor": "left", "xshift": 5, "y": y})
+            longest = max(longest, end)
+        hover = ["<br>".join([way.text(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
+        bars = bar_trace(way.look.colour, "", None, [t[0] for _, _, t in shown], places, hovertext=hover, width=0.45)
+        bars["marker"]["opacity"] = 0.55  # the interval shows on its bar
+        data.append(bars | {"error_x": error_bars([t for _, _, t in shown], way.look.colour), "name": way.text(fields)})
+        y = round(y + 1.25, 2)
+        name, count, t = listed[0]
+        share = formats.number(100 * t[0] / whole)
+        told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
+        rows += [
+            identity(way)
+            | {"time": timed(t), "share": f"{formats.number(100 * t[0] / whole)}%", "launches": count, "kernel": name}
+            for name, count, t in listed
+        ]
+    if not data:
+        raise nothing(ways, "kernels", "a kernel")
+    head = heading(title, [*common, "device time of one call", "n×: launches", "bars: 95% intervals"])
+    head["margin"] |= {"l": 14}
+    layout = head | {
+        "height": round(24 * (y + 0.2)),
+        "xaxis": {
+            "range": [0, significant(1.5 * longest)],
+            "showgrid": False,
+            "nticks": 6,
+            "title": {"text": "device time per call, µs"},
+        },
+        "yaxis": {"range": [round(y - 0.4, 2), -0.6], "showticklabels": False, "showgrid": False},
+        "annotations": notes,
+    }
+    return assemble(data, closed(layout), f"Top kernels ({', '.join(common)}). {'. '.join(told)}."), frame(rows)
+
+
+_AT_LEFT = {"xref": "paper", "x": 0, "xanchor": "left", "xshift": 2}
+
+
+def _broken(name: str) -> list[str]:
+    """A long name on lines that a hover box has room for."""
+    return [name[n : n + 60] for n in range(0, min(len(name), 240), 60)]
+
+
+def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+    """What the device did in one call (topic ``timeline``, values start and duration): a lane a way, gaps left blank.
+
+    Neighbouring events alternate between two strengths of the variant's colour. Raises :class:`FigureError` when no
+    way has an event.
+    """
+    ways, fields, common = read(details, "timeline", "timeline")
+    data: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
+    labels: list[str] = []
+    for n, way in enumerate(ways):
+        factor = FACTORS[way.lines[0]["unit"]]
+        events = (
+            []
+            if way.fault
+            else [(*(factor * v for v in line["values"]), line["name"]) for line in way.lines if line["values"]]
+        )
+        events.sort()
+        if not events:
+            labels.append(f"{way.label(fields)}<br>{way.status}")
+            continue
+        reached, busy, gap = 0.0, 0.0, 0.0
+        for start, length, name in events:
+            idle = max(0.0, start - reached)
+            busy += max(0.0, start + length - max(start, reached))
+            gap, reached = max(gap, idle), max(reached, start + length)
+            rows.append(
+                {"variant": way.text(fields), "start": formats.duration(start), "duration": formats.duration(length)}
+                | {"idle before": formats.duration(idle) if idle else formats.MISSING, "event": name}
+            )
+        share = f"{formats.number(100 * busy / reached, 0)}%"
+        labels.append(f"{way.label(fields)}<br>busy {share}")
+        said = f"{len(events)} event{'' if len(events) == 1 else 's'} in {formats.duration(reached)}, busy {share}"
+        told.append(f"{way.text(fields)}: {said}, {f'longest gap {formats.duration(gap)}' if gap else 'no gap'}")
+        hover = [
+            f"{way.text(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
+            for start, length, name in events
+        ]
+        more = {"hovertext": hover, "width": 0.6, "name": way.text(fields)}
+        starts, lengths = [e[0] for e in events], [e[1] for e in events]
+        bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
+        bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
+        data.append(bars)
+    if not data:
+        raise nothing(ways, "timeline", "an event")
+    longest = max(start + length for trace in data for start, length in zip(trace["base"], trace["x"], strict=True))
+    under = [*common, "one call of one process", "blank: the device is idle", "shades tell neighbours apart"]
+    layout = lanes(heading(title, under), labels) | {
+        "barmode": "overlay",
+        "xaxis": {
+            "range": [0, significant(1.02 * longest)],
+            "nticks": 6,
+            "title": {"text": "since the first start, µs"},
+        },
+        "shapes": lane_rules(len(ways)),
+    }
+    return assemble(data, closed(layout), f"Device timeline ({', '.join(common)}). {'; '.join(told)}."), frame(rows)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import hypatia_lab.diffraction
 import hypatia_lab.fused_ops  # noqa: F401  (registers the operations and variants that the plans name)
 from hypatia_lab.variants import AGAIN, variants
 from hypatia_lab.workloads import Workload
@@ -31,18 +32,37 @@ class Group:
 
 
 @dataclass(frozen=True)
+class Probe:
+    """A look at one variant that no clock gives: ``processes`` fresh processes of ``profiler.<topic>``.
+
+    ``topic``: start (every stage and call of a fresh process), trace (kernels), accuracy (error measures) or process
+    (a whole program). ``case`` says which of several ways, such as which caches are warm.
+    """
+
+    topic: str
+    workload: Workload
+    variant: str
+    case: str = ""
+    processes: int = 3
+
+
+Shapes = Sequence[tuple[int, ...]]
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A question: its notebook, one line on it, and the plan that answers it.
 
     ``plan(preset, device, shapes)`` lists the groups; ``shapes`` replaces the preset's shapes of the
-    experiment's ``operation`` when given.
+    experiment's ``operation`` when given. ``probes`` lists the probes in the same way.
     """
 
     name: str
     notebook: str
     summary: str
     operation: str
-    plan: Callable[[str, str, Sequence[tuple[int, ...]]], list[Group]]
+    plan: Callable[[str, str, Shapes], list[Group]] = lambda preset, device, shapes: []
+    probes: Callable[[str, str, Shapes], list[Probe]] = lambda preset, device, shapes: []
 
 
 def _dtypes(device: str) -> list[tuple[str, str]]:
@@ -153,6 +173,123 @@ def _fusion(preset: str, device: str, shapes: Sequence[tuple[int, ...]]) -> list
     return groups
 
 
+DIFFRACTION_SIZES = (256, 512, 1024, 2048, 4096)
+"""S003's detectors: pixels along each side."""
+
+
+def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
+    sides = DIFFRACTION_SIZES if device == "cuda" or preset != "quick" else DIFFRACTION_SIZES[:3]
+    return list(shapes) or [(n, n) for n in sides]
+
+
+def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "wall") if gpu else _cpu_clocks(preset)
+    tuned = ("compile_max_autotune",) if gpu or preset != "quick" else ()
+    names = ("eager", "eager" + AGAIN, "eager_direct", "compile", "compile_reduce_overhead", *tuned)
+    names += ("compile_anchored", "c_pixelwise", "c_openmp", "triton", "cuda")
+    groups = [Group(Workload("diffraction", shape), names, clocks, 0.2) for shape in _sides(preset, device, shapes)]
+    # float64 is only checked here; its times are the precision chapter's.
+    checked = ("eager", "c_pixelwise", "c_openmp", *(("compile_anchored", "triton", "cuda") if gpu else ()))
+    side = 1024 if gpu else 256
+    for case in ("diffraction_triclinic", "diffraction_sources", "diffraction_table"):
+        if preset != "quick" or case == "diffraction_table":
+            own = tuple(name for name in names if name not in ("eager" + AGAIN, "compile_max_autotune"))
+            # Nine steps unrolled take a minute to compile on two cores.
+            own = own if gpu or case != "diffraction_sources" else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
+            groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.2))
+        groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
+    batch = (64, 256, 256) if gpu or preset != "quick" else (8, 128, 128)
+    groups.append(
+        Group(Workload("diffraction_batch", batch), ("one_by_one", "eager", "compile", "triton", "cuda"), clocks, 0.4)
+    )
+    return groups
+
+
+def _whole_programs(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    names = ("c_openmp", "cuda") if device == "cuda" else ("c_openmp", "eager")
+    count = 2 if preset == "quick" else 5
+    sides = _sides(preset, device, shapes)
+    sides = sides if preset != "quick" else sides[-1:]
+    return [Probe("process", Workload("diffraction", shape), name, "", count) for shape in sides for name in names]
+
+
+def _profiles(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    side = 1024 if device == "cuda" or preset != "quick" else 256
+    names = ("eager", "compile", "compile_reduce_overhead", "compile_anchored", "triton", "cuda")
+    names = names if device == "cuda" else ("eager", "compile", "compile_anchored")
+    names = names if device == "cuda" or preset != "quick" else names[:2]
+    sizes = list(shapes) or [(side, side)]
+    return [
+        Probe("trace", Workload("diffraction", shape), name, "", 2 if preset == "quick" else 3)
+        for shape in sizes
+        for name in names
+    ]
+
+
+def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clock = ("graph",) if gpu else ("hot",)
+    sides = [1024, 4096] if gpu else [512] if preset == "quick" else [1024]
+    names = ("eager", "eager" + AGAIN, "compile", "compile_anchored", "c_openmp", "triton", "cuda")
+    # Kernels that replay CUDA graphs of their own are timed by the wall, as in the document.
+    replayed = (*names, "compile_reduce_overhead") if gpu else names
+    groups = [
+        Group(Workload("diffraction", shape, dtype), replayed, (*clock, "wall") if gpu else clock, 0.2)
+        for shape in list(shapes) or [(n, n) for n in sides]
+        for dtype in ("float32", "float64")
+    ]
+    cubes = [1024, 4096, 8192] if gpu else [512] if preset == "quick" else [512, 1024]
+    kinds = [("float32", "ieee"), ("float64", "ieee"), ("bfloat16", "ieee")]
+    kinds += [("float32", "tf32"), ("float32", "tf32x3"), ("float32", "bf16x3")] if gpu else []
+    groups += [
+        Group(Workload("matmul", (n, n, n), dtype, math), ("split",) if math[-2:] == "x3" else ("eager",), clock, 0.3)
+        for n in cubes
+        for dtype, math in kinds
+    ]
+    return groups
+
+
+def _accuracy(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    sides = (1024, 2048, 4096) if device == "cuda" else (512,) if preset == "quick" else (1024, 2048)
+    names = ("eager", "eager_direct", "compile", "compile_anchored", "triton", "cuda")
+    names = names if device == "cuda" else ("eager", "eager_direct", "c_openmp")
+    own = "cuda" if device == "cuda" else "c_openmp"
+    probes = [
+        Probe("accuracy", Workload("diffraction", shape), name, "", 1)
+        for shape in list(shapes) or [(n, n) for n in sides]
+        for name in names
+    ]
+    return probes + [
+        Probe("accuracy", Workload("diffraction", (sides[0], sides[0])), own, case, 1)
+        for case in ("scaled", "faulty row")
+    ]
+
+
+def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    gpu, quick = device == "cuda", preset == "quick"
+    count = 2 if quick else 3
+    if not gpu and quick:
+        small = Workload("diffraction", shapes[0] if shapes else (256, 256))
+        ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("c_openmp", "")]
+        return [Probe("start", small, name, case, count) for name, case in ways]
+    compiled = "compile_reduce_overhead" if gpu else "compile"
+    # By size: the document's set-up and first runs, every compiler cache empty.
+    probes = [
+        Probe("start", Workload("diffraction", shape), compiled, "empty", count)
+        for shape in _sides(preset, device, shapes)
+    ]
+    work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
+    ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("compile", "mega")]
+    ways += [("compile", "aoti_package"), ("compile", "aoti_raw"), ("c_openmp", "")]
+    if gpu:
+        ways += [("compile_reduce_overhead", "disk"), ("compile_max_autotune", "empty")]
+        ways += [("triton", "no cubin"), ("triton", "cubin"), ("cuda", "no cubin"), ("cuda", "cubin")]
+    # The ways that compete for the first image are worth as many processes as a ratio.
+    fast = ("cubin", "aoti_raw", "")
+    return probes + [Probe("start", work, name, case, 8 if case in fast else count) for name, case in ways]
+
+
 EXPERIMENTS = {
     experiment.name: experiment
     for experiment in (
@@ -169,5 +306,18 @@ EXPERIMENTS = {
             "naive_vs_cublas", "02_naive_vs_cublas", "one thread per output against the library", "linear_relu", _naive
         ),
         Experiment("aten_fusion", "03_aten_fusion", "what fusing Linear and ReLU gives", "linear_relu", _fusion),
+        Experiment(
+            "diffraction",
+            "07_diffraction",
+            "a diffraction simulator: C, torch, compiled torch, one kernel",
+            "diffraction",
+            _diffraction,
+            _whole_programs,
+        ),
+        Experiment("profile", "08_profile", "kernels, launches and gaps of one image", "diffraction", probes=_profiles),
+        Experiment(
+            "precision", "09_precision", "float32, float64, TF32 and split products", "matmul", _precision, _accuracy
+        ),
+        Experiment("warm_up", "10_warm_up", "every call of a fresh process", "diffraction", probes=_starts),
     )
 }

@@ -85,7 +85,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records behind a page, and their tidy rows. ``here`` names the machine measured now, if any."""
+    """The records behind a page, their tidy rows and details. ``here`` names the machine measured now, if any."""
 
     records: list[records.Record]
     rows: list[dict[str, Any]]
@@ -93,14 +93,7 @@ class Evidence:
 
     def select(self, **wanted: Any) -> list[dict[str, Any]]:
         """Rows whose columns equal ``wanted``; a tuple or list of values means any of them."""
-        return [
-            row
-            for row in self.rows
-            if all(
-                row[key] in value if isinstance(value, (tuple, list)) else row[key] == value
-                for key, value in wanted.items()
-            )
-        ]
+        return _selected(self.rows, wanted)
 
     def leading(self, machine: str, **wanted: Any) -> list[dict[str, Any]]:
         """Rows of ``machine`` at its primary clock whose columns equal ``wanted``."""
@@ -119,9 +112,25 @@ class Evidence:
         """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
         return results.primary_clock(self.of(machine)[0].run["device"])
 
+    def details(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Detail lines whose keys equal ``wanted`` (a tuple or list: any of them), each with its machine."""
+        lines = [line | {"machine": record.machine} for record in self.records for line in record.details]
+        return _selected(lines, wanted)
+
     def digest(self) -> str:
         """A line a record; any altered record changes it."""
         return records.digests(self.records)
+
+
+def _selected(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        row
+        for row in rows
+        if all(
+            row[key] in value if isinstance(value, (tuple, list)) else row[key] == value
+            for key, value in wanted.items()
+        )
+    ]
 
 
 def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everything: bool = False) -> Evidence:
@@ -180,24 +189,29 @@ def verify(operation: str, device: str = "auto") -> str:
 
 
 def _wrong_variants(operation: str, device: str) -> list[str]:
-    import hypatia_lab.fused_ops  # noqa: F401  (registers the variants)
+    import hypatia_lab.experiments  # noqa: F401  (registers the variants)
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
-    from hypatia_lab.workloads import MATH, Workload
+    from hypatia_lab.workloads import MATH, SPLIT, Workload, operations
 
     place = machine.choose_device(device)
     wrong = []
-    kinds = [(dtype, math) for dtype, maths in MATH.items() for math in (maths if place == "cuda" else maths[:1])]
+    plain = {dtype: [math for math in maths if math not in SPLIT] for dtype, maths in MATH.items()}
+    kinds = [(dtype, math) for dtype, maths in plain.items() for math in (maths if place == "cuda" else maths[:1])]
+    rank = len(operations()[operation].dims)
     for dtype, math in kinds:
-        for shape in ((33, 77, 129), (64, 64, 64)):
+        for shape in ((33, 77, 129)[-rank:], (64, 64, 64)[-rank:]):
             workload = Workload(operation, shape, dtype, math)
+            if all(variant.needs(workload, place) for variant in variants(operation).values()):
+                continue
             with workload.precision():
                 problem = check.Problem(workload, place)
                 for name, variant in variants(operation).items():
                     # Tuning a kernel takes long and computes what plain compiling computes.
                     if variant.needs(workload, place) or name == "compile_max_autotune":
                         continue
-                    found = check.check(variant.factory(workload, problem.inputs), problem)
+                    run = variant.factory(workload, problem.inputs)
+                    found = check.check(run, problem, place="cpu" if variant.host else "")
                     if not found.ok:
                         wrong.append(f"{name} at {workload.shape_text} {dtype} {math}: {found.reason}")
     return wrong

@@ -353,9 +353,9 @@ def write(
 ) -> Path:
     """Write one record under ``root`` and return its path.
 
-    The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. Raises :class:`RecordError` when
-    a line is malformed, when the record exists and ``overwrite`` is false, or when the folder cannot be written;
-    nothing is left half-written.
+    The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. Raises
+    :class:`RecordError` when a line is malformed, when the record exists and ``overwrite`` is false, or when the
+    folder cannot be written; nothing is left half-written.
     """
     path = root / machine_name(run.get("machine", "")) / f"{run.get('experiment')}.jsonl"
     if path.exists() and not overwrite:

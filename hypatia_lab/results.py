@@ -90,7 +90,7 @@ def _medians(cell: dict[str, Any]) -> list[float | None]:
 
 
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Tidy rows (:data:`COLUMNS`, and ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``).
+    """Tidy rows (:data:`COLUMNS`, and ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``, ``peak``).
 
     ``ratio`` is baseline time over variant time within the same processes, so above 1 is faster; numbers
     that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio.
@@ -148,6 +148,7 @@ def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, An
         "flops": cell["flops"],
         "traffic": cell["traffic"],
         "throttled": cell["throttled"],
+        "peak": math.nan if cell.get("peak") is None else cell["peak"],
     }
 
 

@@ -21,8 +21,18 @@ if TYPE_CHECKING:
 DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 """torch dtype name → bytes an element."""
 
-MATH = {"float64": ("ieee",), "float32": ("ieee", "tf32"), "bfloat16": ("ieee",), "float16": ("ieee",)}
-"""dtype → math modes it can run in; ``ieee`` means the dtype's own arithmetic."""
+MATH = {
+    "float64": ("ieee",),
+    "float32": ("ieee", "tf32", "tf32x3", "bf16x3"),
+    "bfloat16": ("ieee",),
+    "float16": ("ieee",),
+}
+"""dtype → math modes it can run in; ``ieee`` means the dtype's own arithmetic.
+
+``tf32x3`` and ``bf16x3`` split each operand into two terms and add three of their products.
+"""
+
+SPLIT = ("tf32x3", "bf16x3")
 
 DIRECTIONS = ("forward",)
 
@@ -152,7 +162,7 @@ class Workload:
         import torch
 
         before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.math == "tf32" else "highest")
+        torch.set_float32_matmul_precision("high" if self.math in ("tf32", "tf32x3") else "highest")
         try:
             yield
         finally:
@@ -168,6 +178,7 @@ class Workload:
         if self.spec.peak_error is not None:
             return self.spec.peak_error(self)
         unit = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
-        operand = 2.0**-11 if self.math == "tf32" else 0.0
+        # Split operands lack the product of their two small terms: twice the digits of one term, less a little.
+        operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.math, 0.0)
         accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
         return 2.0 * (operand + accumulator * math.sqrt(self.spec.depth(self.shape)) + unit[self.dtype])

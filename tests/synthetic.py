@@ -52,3 +52,23 @@ def cell_line(**changes: Any) -> dict[str, Any]:
         "power_w": [],
         "throttled": False,
     } | changes
+
+
+def detail_line(**changes: Any) -> dict[str, Any]:
+    """A valid detail line: the second call of ``eager`` in each of two processes."""
+    return {
+        "kind": "detail",
+        "operation": "linear_relu",
+        "shape": [2, 3, 4],
+        "dtype": "float32",
+        "math": "ieee",
+        "variant": "eager",
+        "topic": "start",
+        "case": "",
+        "name": "call 2",
+        "unit": "ms",
+        "count": 1,
+        "values": [1.5, 1.25],
+        "status": "ok",
+        "reason": "",
+    } | changes

@@ -11,7 +11,7 @@ import math
 import re
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -32,13 +32,30 @@ class ClaimError(ValueError):
 
 
 @dataclass(frozen=True)
+class Figure:
+    """One figure of a record: what probe ``topic`` says of ``name`` (in ``case``), or without a topic a cell's time.
+
+    A cell is timed at ``clock`` (``""``: the one that verdicts rest on). ``workload`` is ``""`` where it is the one
+    that is being judged.
+    """
+
+    variant: str
+    topic: str = ""
+    name: str = ""
+    case: str = ""
+    clock: str = ""
+    workload: str = ""
+
+
+@dataclass(frozen=True)
 class Claim:
     """One claim of one seed, with the band that decides it, written down before measuring.
 
     ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high.
     ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
-    open. ``untestable`` says why no verdict is possible, whatever is measured.
+    open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
+    ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line.
     """
 
     id: str
@@ -56,6 +73,9 @@ class Claim:
     bound: str = ""
     device: str = ""
     clock: str = ""
+    of: tuple[Figure, ...] = ()
+    over: tuple[Figure, ...] = ()
+    under: tuple[Figure, ...] = ()
     expression: str = ""
     untestable: str = ""
     conflicts: tuple[str, ...] = ()
@@ -69,6 +89,7 @@ class Claim:
 _COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")
 _MEASURED = ("workloads", "band")
 _MAY = ("device", "clock", "untestable", "conflicts")
+_NAMED = ("device", "untestable", "conflicts")
 
 QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ratio": ((*_MEASURED, "variant"), (*_MAY, "baseline", "bound")),
@@ -79,8 +100,10 @@ QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "rate": ((*_MEASURED, "variant"), (*_MAY, "bound")),
     "bandwidth": ((*_MEASURED, "variant"), (*_MAY, "bound")),
     "share": ((*_MEASURED, "part"), _MAY),
-    "launch": (_MEASURED, ("device", "untestable", "conflicts")),
+    "launch": (_MEASURED, _NAMED),
     "max_error": ((*_MEASURED, "variant"), _MAY),
+    "figure": ((*_MEASURED, "of"), _NAMED),
+    "quotient": ((*_MEASURED, "over", "under"), _NAMED),
     "arithmetic": (("expression", "band"), ("conflicts",)),
     "none": (("untestable",), ("conflicts",)),
 }
@@ -92,12 +115,16 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process"),
 }
 _PATTERNS = {
     "id": (r"S[0-9]{3}-[0-9]{2}", "S001-01"),
-    "workloads": (
-        r"[a-z0-9_]+/[0-9]+(x[0-9]+)*/[a-z0-9]+/[a-z0-9]+/(forward|forward_backward)",
-        "linear_relu/1024x784x2048/float32/ieee/forward",
+    **dict.fromkeys(
+        ("workloads", "workload"),
+        (
+            r"[a-z0-9_]+/[0-9]+(x[0-9]+)*/[a-z0-9]+/[a-z0-9]+/(forward|forward_backward)",
+            "linear_relu/1024x784x2048/float32/ieee/forward",
+        ),
     ),
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
@@ -196,10 +223,41 @@ def _figure(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[float, 
     return value, value
 
 
+def _named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> Figure:
+    """One figure of a record, ``{topic: start, name: call 2, variant: eager}`` or ``{clock: wall, variant: eager}``."""
+    if not isinstance(node, yaml.MappingNode):
+        raise _Fault(node, f"{key} must be a figure such as {{topic: start, name: call 2, variant: eager}}, or a list")
+    known = [field.name for field in fields(Figure)]
+    found: dict[str, str] = {}
+    for name, value in node.value:
+        inner = name.value if isinstance(name, yaml.ScalarNode) else "?"
+        if inner not in known:
+            raise _Fault(name, f"unknown key {inner!r} in {key}; known: {', '.join(known)}")
+        if inner in found:
+            raise _Fault(name, f"key {inner!r} stands twice in one figure of {key}")
+        found[inner] = _text(loader, value, inner)
+    if "variant" not in found:
+        raise _Fault(node, f"a figure of {key} lacks its variant")
+    if ("topic" in found) != ("name" in found) or ("topic" not in found and "case" in found):
+        raise _Fault(node, f"a figure of {key} has topic and name (and maybe case), or none of them")
+    if "topic" in found and "clock" in found:
+        raise _Fault(node, f"a figure of {key} has a topic or a clock, not both")
+    return Figure(**found)
+
+
+def _all_named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[Figure, ...]:
+    """The figures that are added up: one, or a list of them."""
+    found = tuple(_named(loader, item, key) for item in (node.value if isinstance(node, yaml.SequenceNode) else [node]))
+    if not found or len(set(found)) < len(found):
+        raise _Fault(node, f"{key} must name at least one figure, and none twice")
+    return found
+
+
 _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
     **dict.fromkeys(("part", "bound", "device", "clock", "expression", "untestable"), _text),
     **dict.fromkeys(("workloads", "conflicts"), _texts),
+    **dict.fromkeys(("of", "over", "under"), _all_named),
     "claimed": _figure,
     "band": _pair,
 }

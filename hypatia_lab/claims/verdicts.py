@@ -1,7 +1,7 @@
 """Judging the ledger: each claim against the records of each machine, by interval, in plain words.
 
-A verdict sees results rows only. Its reason is put together from those rows and the claim, so no measured figure
-is ever typed.
+A verdict sees results rows and the details of records only. Its reason is put together from those and the claim, so
+no measured figure is ever typed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import intervals, results
+from hypatia_lab.claims import details
+from hypatia_lab.claims.details import NoFigure, place
 from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
 from hypatia_lab.formats import interval, number
 from hypatia_lab.intervals import Interval
@@ -97,14 +99,6 @@ QUANTITIES = {
 }
 
 
-class _NoFigure(Exception):
-    """There is no figure to judge: ``verdict`` says in which way, the message why."""
-
-    def __init__(self, verdict: str, message: str) -> None:
-        super().__init__(message)
-        self.verdict = verdict
-
-
 @dataclass(frozen=True)
 class _Case:
     """A claim at one workload on one machine."""
@@ -119,17 +113,21 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Machine:
-    """What is known of one machine: its device, its rows by experiment, and a warning when its A/A control fails."""
+    """What is known of one machine: its device, its rows by experiment, and a warning when its A/A control fails.
+
+    ``figures`` are its rows and details by name, for the claims that name them one by one.
+    """
 
     name: str
     device: str
     experiments: dict[str, dict[Key, Row]]
+    figures: details.Index
     warning: str
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, the one with most processes.
 
-        Raises :class:`_NoFigure`: not_testable when no experiment has them, invalid when one is not ok.
+        Raises :class:`NoFigure`: not_testable when no experiment has them, invalid when one is not ok.
         """
         groups = [[index[key] for key in keys] for index in self.experiments.values() if all(k in index for k in keys)]
         ran = [group for group in groups if all(row["status"] != "skipped" for row in group)]
@@ -137,17 +135,17 @@ class _Machine:
             for row in group:
                 if row["status"] != "ok":
                     what = f"{row['variant']} on {row['workload']}"
-                    raise _NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
+                    raise NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
         if ran:
             return max(ran, key=lambda group: group[0]["processes"])
         for group in groups:
             for row in group:
                 if row["status"] == "skipped":
                     what = f"{row['variant']} on {row['workload']} at the {row['clock']} clock"
-                    raise _NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
+                    raise NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
         lacking = [key for key in keys if all(key not in index for index in self.experiments.values())]
         workload, variant, clock = (lacking or keys)[0]
-        raise _NoFigure("not_testable", f"no record has {variant} on {workload} at the {clock} clock")
+        raise NoFigure("not_testable", f"no record has {variant} on {workload} at the {clock} clock")
 
 
 def _span(span: tuple[float, float]) -> str:
@@ -161,11 +159,11 @@ def _unit(unit: str) -> str:
 
 
 def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
-    """The quantity with its interval over processes. Raises :class:`_NoFigure` when no process measured all rows."""
+    """The quantity with its interval over processes. Raises :class:`NoFigure` when no process measured all rows."""
     processes = zip(*(row["medians_us"] for row in rows), strict=True)
     values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
     if not values or any(math.isnan(value) for value in values):
-        raise _NoFigure("not_testable", "no process measured everything that is needed")
+        raise NoFigure("not_testable", "no process measured everything that is needed")
     if len(set(values)) == 1 and not quantity.logarithmic:  # an error: one exact figure, not an estimate
         return Interval(values[0], values[0], values[0], len(values))
     return intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
@@ -178,7 +176,7 @@ def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
         keys = [(workload, claim.baseline, clock), (_part(workload, "linear"), "eager", clock)]
         try:
             return _interval(QUANTITIES["ratio"], machine.rows(keys)).value
-        except _NoFigure:
+        except NoFigure:
             return math.nan
     limit = [own["limit_us"]]
     if claim.quantity == "ratio":
@@ -188,12 +186,15 @@ def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
 
 def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
     """Judge one workload: the interval against the band."""
-    quantity = QUANTITIES[claim.quantity]
     try:
-        rows = machine.rows(quantity.keys(claim, workload, clock))
-        found = _interval(quantity, rows)
+        if claim.quantity in details.QUANTITIES:
+            found, throttled = details.measured(claim, machine.figures, workload, clock)
+        else:
+            quantity = QUANTITIES[claim.quantity]
+            rows = machine.rows(quantity.keys(claim, workload, clock))
+            found, throttled = _interval(quantity, rows), any(row["throttled"] for row in rows)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
-    except _NoFigure as cause:
+    except NoFigure as cause:
         return _Case(workload, cause.verdict, str(cause))
     if found.within(*claim.band):
         verdict = "confirmed"
@@ -201,17 +202,11 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
         verdict = "refuted"
     else:  # also when a single process leaves no interval
         verdict = "undecided"
-    return _Case(workload, verdict, "", found, bound, any(row["throttled"] for row in rows))
-
-
-def _place(workload: str) -> str:
-    """``linear_relu 1024x784x2048 float32``: a workload in a sentence (the math mode only where it is not ieee)."""
-    operation, shape, dtype, math_mode, _ = workload.split("/")
-    return f"{operation} {shape} {dtype}" + ("" if math_mode == "ieee" else f" as {math_mode}")
+    return _Case(workload, verdict, "", found, bound, throttled)
 
 
 def _places(cases: Sequence[_Case], verdict: str) -> str:
-    return ", ".join(_place(case.workload) for case in cases if case.verdict == verdict)
+    return ", ".join(place(case.workload) for case in cases if case.verdict == verdict)
 
 
 def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
@@ -249,12 +244,14 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
     return f"These records cannot tell whether it lies inside {band}."
 
 
-def _show(case: _Case, unit: str, many: bool) -> str:
-    found = case.found
+def _show(case: _Case, claim: Claim, many: bool) -> str:
+    found, unit = case.found, claim.unit
     text = f"{number(found.value)}{_unit(unit)}"
-    if found.low < found.high:
+    if claim.quantity == "figure" and found.low == found.high:  # exact: a correlation of 0.9999 must not read 1
+        text = f"{found.value:,.8g}{_unit(unit)}"
+    elif found.low < found.high:
         text = f"{interval(found.value, found.low, found.high, unit)} (95% interval)"
-    return f"{text} at {_place(case.workload)}" + (f", {case.verdict}" if many else "")
+    return f"{text} at {place(case.workload)}" + (f", {case.verdict}" if many else "")
 
 
 def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figures: Any) -> dict[str, Any]:
@@ -293,6 +290,15 @@ def _worked_out(claim: Claim) -> dict[str, Any]:
     return _row(claim, ANY, verdict, [sentence, claim.why], measured=value, low=value, high=value)
 
 
+def _subject(claim: Claim, clock: str) -> str:
+    """What the claim's figure is, as the noun phrase of a reason."""
+    if claim.quantity in details.QUANTITIES:
+        return details.subject(claim, clock)
+    part = {"relu": "the ReLU", "linear": "the Linear"}.get(claim.part)
+    text = QUANTITIES[claim.quantity].subject.format(variant=claim.variant, baseline=claim.baseline, part=part)
+    return text if claim.quantity in ("launch", "max_error") else f"{text} ({clock} clock)"
+
+
 def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     """The row of a claim that this machine's records decide, or the reason why they cannot."""
     if claim.device and claim.device != machine.device:
@@ -311,15 +317,9 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     if not judged:
         reason = [f"On {machine.name} {missing[0].rstrip('.')}."]
         return _row(claim, machine.name, "not_testable", [claim.untestable, *reason, claim.why])
-    subject = QUANTITIES[claim.quantity].subject.format(
-        variant=claim.variant,
-        baseline=claim.baseline,
-        part={"relu": "the ReLU", "linear": "the Linear"}.get(claim.part),
-    )
-    under = "" if claim.quantity in ("launch", "max_error") else f" ({clock} clock)"
     many = len(judged) > 1
-    shown = "; ".join(_show(case, claim.unit, many and not claim.untestable) for case in judged)
-    reason = [f"On {machine.name}, {subject}{under} is {shown}."]
+    shown = "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)
+    reason = [f"On {machine.name}, {_subject(claim, clock)} is {shown}."]
     if claim.untestable:
         verdict = "not_testable"
         reason.insert(0, claim.untestable)
@@ -364,9 +364,16 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
 def _machines(records: Sequence[Record]) -> list[_Machine]:
     devices = {record.machine: record.run["device"] for record in records}
     experiments: dict[str, dict[str, dict[Key, Row]]] = {name: {} for name in devices}
-    for row in results.rows(records):
+    rows = results.rows(records)
+    for row in rows:
         index = experiments[row["machine"]].setdefault(row["experiment"], {})
         index[row["workload"], row["variant"], row["clock"]] = row
+    figures = {
+        name: details.index(
+            (record for record in records if record.machine == name), (row for row in rows if row["machine"] == name)
+        )
+        for name in devices
+    }
     warnings = {
         control["machine"]: (
             f"Caution: the A/A control of {control['machine']} calls identical code different in "
@@ -375,7 +382,10 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
         for control in results.agreement(records)
         if control["p"] < DOUBT
     }
-    return [_Machine(name, device, experiments[name], warnings.get(name, "")) for name, device in devices.items()]
+    return [
+        _Machine(name, device, experiments[name], figures[name], warnings.get(name, ""))
+        for name, device in devices.items()
+    ]
 
 
 def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.diffraction.physics import Layout, interference, nearest, structure_at, subpixels
+from hypatia_lab.diffraction.physics import Layout, interference, nearest, polarization_factor, structure_at, subpixels
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -47,17 +47,17 @@ def anchors(inputs: Inputs, layout: Layout, dtype: torch.dtype) -> tuple[Tensor,
     radius = square.sqrt()
     lean = 2 * torch.einsum("d,dsf->sf", along, place), 2 * torch.einsum("d,dsf->sf", down, place)
     flat = torch.ones_like(square)
-    places = torch.stack(
-        [square, radius, *lean, *place.unbind(), flat * (along @ along), flat * (down @ down)]
-    )
+    places = torch.stack([square, radius, *lean, *place.unbind(), flat * (along @ along), flat * (down @ down)])
     incident, wavelength = sources[:, :3], sources[:, 3]
     waves = crystals[None] / wavelength[:, None, None, None]
     projected = torch.einsum("jmad,dsf->jmasf", waves, place)
     index = projected / radius - torch.einsum("jmad,jd->jma", waves, incident)[..., None, None]
     whole = nearest(index)
-    per_step = [index - whole, projected, *(
-        torch.einsum("jmad,d->jma", waves, step)[..., None, None].expand_as(index) for step in (along, down)
-    )]
+    per_step = [
+        index - whole,
+        projected,
+        *(torch.einsum("jmad,d->jma", waves, step)[..., None, None].expand_as(index) for step in (along, down)),
+    ]
     return (
         places.to(dtype),
         torch.stack(per_step, 3).flatten(0, 1).to(dtype),
@@ -65,9 +65,7 @@ def anchors(inputs: Inputs, layout: Layout, dtype: torch.dtype) -> tuple[Tensor,
     )
 
 
-def pixels(
-    places: Tensor, steps: Tensor, whole: Tensor, inputs: Inputs, layout: Layout
-) -> Tensor:
+def pixels(places: Tensor, steps: Tensor, whole: Tensor, inputs: Inputs, layout: Layout) -> Tensor:
     """The image, shape (slow, fast), from the anchors, in their dtype."""
     dtype, device = places.dtype, places.device
     sources, crystals = inputs["sources"], inputs["crystals"]
@@ -83,14 +81,12 @@ def pixels(
         moved = df * (lean_fast + df * fast2) + ds * (lean_slow + ds * slow2)
         inverse = torch.rsqrt(square + moved)
         change = -moved * inverse / (radius * ((square + moved) * inverse + radius))
-        direction = [
-            (p + df * f + ds * s) * inverse for p, f, s in zip((px, py, pz), along, down, strict=True)
-        ]
+        x, y, z = ((p + df * f + ds * s) * inverse for p, f, s in zip((px, py, pz), along, down, strict=True))
         intensity = torch.zeros((), device=device, dtype=dtype)
         for number in range(count):
             source = sources[number // len(crystals)]
             if number % len(crystals) == 0:
-                polarization = _polarization(direction, source[:3].to(dtype), pole)
+                polarization = polarization_factor((x, y, z), source[:3].to(dtype), pole)
             lattice, index = torch.ones((), device=device, dtype=dtype), []
             for axis in range(3):
                 start, at, by_fast, by_slow = steps[number, axis][:, :, None, :, None].unbind()
@@ -103,14 +99,3 @@ def pixels(
         total = total + far * inverse**3 * intensity
     image = (total / (count * layout.oversample**2)).flatten(2, 3).flatten(0, 1)
     return image[: layout.slow, : layout.fast].contiguous()
-
-
-def _polarization(direction: list[Tensor], incident: Tensor, pole: Tensor) -> Tensor:
-    """Kahn's factor from the three components of the direction, kept apart so that they fuse."""
-    across = torch.linalg.cross(pole[1:], incident)
-    across = across / across.norm().clamp_min(1e-12)
-    up = torch.linalg.cross(incident, across)
-    cosine, sideways, upwards = (
-        sum(d * v for d, v in zip(direction, vector, strict=True)) for vector in (incident, across, up)
-    )
-    return 0.5 * (1 + cosine * cosine - pole[0] * (upwards * upwards - sideways * sideways))  # pyright: ignore[reportOperatorIssue]

@@ -32,10 +32,10 @@ def _table() -> dict[tuple[int, int, int], float]:
     """A made-up but reproducible table: F falls off with the index and varies from reflection to reflection."""
     span = range(-12, 13)
     return {
-        (h, k, l): 400 * math.exp(-0.01 * (h * h + k * k + l * l)) * (0.5 + ((7 * h + 13 * k + 29 * l) % 17) / 17)
+        (h, k, m): 400 * math.exp(-0.01 * (h * h + k * k + m * m)) * (0.5 + ((7 * h + 13 * k + 29 * m) % 17) / 17)
         for h in span
         for k in span
-        for l in span
+        for m in span
     }
 
 
@@ -111,9 +111,7 @@ def _reference(inputs: Inputs) -> torch.Tensor:
     vectors = {name: tensor for name, tensor in inputs.items() if name != "layout"}
     if vectors["crystals"].dim() == 3:
         return physics.reference(vectors, layout)
-    return torch.stack(
-        [physics.reference(vectors | {"crystals": crystals}, layout) for crystals in inputs["crystals"]]
-    )
+    return torch.stack([physics.reference(vectors | {"crystals": crystals}, layout) for crystals in inputs["crystals"]])
 
 
 def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:

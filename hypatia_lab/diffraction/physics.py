@@ -199,15 +199,23 @@ def nearest(h: Tensor) -> Tensor:
     return torch.ceil(h.detach() - 0.5)
 
 
-def polarization_factor(direction: Tensor, incident: Tensor, polarization: Tensor) -> Tensor:
-    """Kahn's P = ½(1 + cos²2θ − K·cos2ψ·sin²2θ) for unit ``direction`` (3, ...) and ``incident`` (3)."""
-    cosine = torch.tensordot(incident, direction, 1)
+Point = tuple["Tensor", "Tensor", "Tensor"]
+"""The components x, y, z of a field of vectors, kept apart: stacked ones would be written out and read back."""
+
+
+def along(point: Point, vector: Tensor) -> Tensor:
+    """The scalar product of every vector of ``point`` with ``vector`` (3)."""
+    return point[0] * vector[0] + point[1] * vector[1] + point[2] * vector[2]
+
+
+def polarization_factor(direction: Point, incident: Tensor, polarization: Tensor) -> Tensor:
+    """Kahn's P = ½(1 + cos²2θ − K·cos2ψ·sin²2θ) for unit vectors ``direction`` and ``incident`` (3)."""
+    cosine = along(direction, incident)
     across = torch.linalg.cross(polarization[1:], incident)
     across = across / across.norm().clamp_min(1e-12)
-    along = torch.linalg.cross(incident, across)
     # cos2ψ·sin²2θ is the difference of the squared components across the beam: no angle is needed.
-    turned = torch.tensordot(along, direction, 1) ** 2 - torch.tensordot(across, direction, 1) ** 2
-    return 0.5 * (1 + cosine**2 - polarization[0] * turned)
+    up, side = along(direction, torch.linalg.cross(incident, across)), along(direction, across)
+    return 0.5 * (1 + cosine * cosine - polarization[0] * (up * up - side * side))
 
 
 def subpixels(oversample: int) -> Iterator[tuple[float, float]]:
@@ -217,9 +225,7 @@ def subpixels(oversample: int) -> Iterator[tuple[float, float]]:
             yield (slow + 0.5) / oversample, (fast + 0.5) / oversample
 
 
-def plain(
-    inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dtype, *, reduce: bool = True
-) -> Tensor:
+def plain(inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dtype, *, reduce: bool = True) -> Tensor:
     """Rows ``first`` to ``last`` of the image, shape (last − first, fast), by the formulae as they stand.
 
     All arithmetic from the pixel's position on is done in ``dtype``. ``reduce`` removes the integer part of
@@ -230,31 +236,29 @@ def plain(
     device = detector.device
     slow = torch.arange(first, last, device=device, dtype=dtype)[:, None]
     fast = torch.arange(layout.fast, device=device, dtype=dtype)[None, :]
-    corner, along, down, distance = detector[0:3], detector[3:6], detector[6:9], detector[9]
-    area = along.norm() * down.norm()
+    corner, step_fast, step_slow, distance = detector[0:3], detector[3:6], detector[6:9], detector[9]
+    area = step_fast.norm() * step_slow.norm()
     total = torch.zeros((), device=device, dtype=dtype)
     for ds, df in subpixels(layout.oversample):
-        position = (
-            corner[:, None, None] + (fast + df) * along[:, None, None] + (slow + ds) * down[:, None, None]
+        x, y, z = (
+            start + (fast + df) * across + (slow + ds) * below
+            for start, across, below in zip(corner, step_fast, step_slow, strict=True)
         )
-        radius = position.norm(dim=0)
-        direction = position / radius
-        omega = area * distance / radius**3
+        radius = torch.sqrt(x * x + y * y + z * z)
+        x, y, z = x / radius, y / radius, z / radius
+        omega = area * distance / (radius * radius * radius)
         point = torch.zeros((), device=device, dtype=dtype)
         for source in sources:
-            incident, wavelength = source[:3], source[3]
-            scattering = (direction - incident[:, None, None]) / wavelength
-            polarization = polarization_factor(direction, incident, pole)
+            wavelength = source[3]
+            scattering = ((x - source[0]) / wavelength, (y - source[1]) / wavelength, (z - source[2]) / wavelength)
+            polarization = polarization_factor((x, y, z), source[:3], pole)
             for crystal in crystals:
-                index = torch.tensordot(crystal, scattering, 1)
-                whole = nearest(index)
-                inner = index - whole if reduce else index
-                lattice = (
-                    interference(inner[0], layout.cells[0])
-                    * interference(inner[1], layout.cells[1])
-                    * interference(inner[2], layout.cells[2])
-                )
-                point = point + polarization * structure_at(structure, layout.miller_low, *whole) * lattice**2
+                lattice, whole = polarization, []
+                for edge, count in zip(crystal, layout.cells, strict=True):
+                    index = along(scattering, edge)
+                    whole.append(nearest(index))
+                    lattice = lattice * interference(index - whole[-1] if reduce else index, count) ** 2
+                point = point + structure_at(structure, layout.miller_low, whole[0], whole[1], whole[2]) * lattice
         total = total + omega * point
     return total / (len(sources) * len(crystals) * layout.oversample**2)
 

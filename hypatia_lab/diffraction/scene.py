@@ -247,4 +247,3 @@ class Scene:
 def seed_scene(pixels: int) -> Scene:
     """S003's benchmark: the cubic 100 Å cell, 5³ unit cells, 6.2 Å, ``pixels``² of 0.1 mm at 100 mm."""
     return Scene(beam=Beam(wavelength=6.2), detector=Detector(pixels, pixels))
-

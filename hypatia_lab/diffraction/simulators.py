@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.diffraction import anchored, physics
 from hypatia_lab.diffraction.operations import BATCH, CASES, PEAK_ERROR, layout_of
-from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 
@@ -27,6 +27,10 @@ NAMES = ("crystals", "sources", "detector", "polarization", "structure")
 """The tensors of the inputs, in the order in which every form takes them."""
 
 Form = Callable[..., torch.Tensor]
+
+
+def _named(*tensors: torch.Tensor) -> Inputs:
+    return dict(zip(NAMES, tensors, strict=True))
 
 
 def _dtype(workload: Workload) -> torch.dtype:
@@ -43,7 +47,7 @@ def _whole_image(workload: Workload, reduce: bool) -> Form:
         polarization: torch.Tensor,
         structure: torch.Tensor,
     ) -> torch.Tensor:
-        inputs = dict(zip(NAMES, (crystals, sources, detector, polarization, structure), strict=True))
+        inputs = _named(crystals, sources, detector, polarization, structure)
         return physics.plain(inputs, layout, 0, layout.slow, dtype, reduce=reduce)
 
     return form
@@ -158,7 +162,7 @@ def _pixels_of(layout: physics.Layout) -> Form:
         polarization: torch.Tensor,
         structure: torch.Tensor,
     ) -> torch.Tensor:
-        inputs = dict(zip(NAMES, (crystals, sources, detector, polarization, structure), strict=True))
+        inputs = _named(crystals, sources, detector, polarization, structure)
         return anchored.pixels(places, steps, whole, inputs, layout)
 
     return form
@@ -201,19 +205,26 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
     from hypatia_lab.kernels.triton.diffraction import diffraction
 
     layout, dtype = layout_of(workload), _dtype(workload)
-    tensors = [inputs[name] for name in NAMES]
-    settings = {"oversample": layout.oversample, "cells": layout.cells, "miller_low": layout.miller_low}
+    arguments: dict[str, Any] = {name: inputs[name] for name in NAMES}
+    arguments |= {"oversample": layout.oversample, "cells": layout.cells, "miller_low": layout.miller_low}
 
     def run() -> torch.Tensor:
         out = torch.empty(workload.shape, dtype=dtype, device="cuda")
-        diffraction(*tensors, out, **settings)
+        diffraction(out=out, **arguments)
         return out
 
     return run
 
 
-CUDA_TILE = (32, 64)
-"""Pixels (slow, fast) of one block of the CUDA kernel."""
+CUDA_TILE_FAST, CUDA_WARPS = 64, 4
+"""Pixels along fast of one warp of the CUDA kernel, and warps of one block, one below the other."""
+
+
+def _cuda_rows(layout: physics.Layout, images: int) -> int:
+    """Rows of one warp: as many as leave every multiprocessor its warps, so that a centre serves many pixels."""
+    warps = 132 * 16  # of an H100 or H200; other GPUs lose a little, at small images
+    rows = layout.slow * -(-layout.fast // CUDA_TILE_FAST) * images // warps
+    return next((n for n in (32, 16, 8, 4) if rows >= n), 2)
 
 
 def cuda(workload: Workload, inputs: Inputs) -> Run:
@@ -221,18 +232,20 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     layout, dtype = layout_of(workload), _dtype(workload)
     tensors = [inputs[name] for name in NAMES]
     crystals, sources, structure = (inputs[name] for name in ("crystals", "sources", "structure"))
+    images = crystals.shape[0] if workload.operation == BATCH else 1
+    steps, table = crystals.shape[-3] * len(sources), int(structure.numel() > 1)
+    single = int(steps == 1 and layout.oversample == 1 and not table)
     real = loader.SCALARS[workload.dtype][0]
-    table, kahn = int(structure.numel() > 1), int(bool(float(inputs["polarization"][0])))
-    instance = f"diffraction<{real}, {', '.join(map(str, (*layout.cells, table, kahn)))}>"
-    count = crystals.shape[0] if workload.operation == BATCH else 1
-    grid = (-(-layout.fast // CUDA_TILE[1]), -(-layout.slow // CUDA_TILE[0]), count)
+    instance = f"diffraction<{real}, {', '.join(map(str, (*layout.cells, single, table)))}>"
+    rows = _cuda_rows(layout, images)
+    grid = (-(-layout.fast // CUDA_TILE_FAST), -(-layout.slow // (rows * CUDA_WARPS)), images)
     sizes = (crystals.shape[-3], len(sources), *structure.shape, *layout.miller_low)
-    sizes += (layout.slow, layout.fast, layout.oversample)
+    sizes += (layout.slow, layout.fast, layout.oversample, rows)
     launch = loader.cuda_launcher("diffraction", instance)
 
     def run() -> torch.Tensor:
         out = torch.empty(workload.shape, dtype=dtype, device="cuda")
-        launch(grid, (256,), *tensors, out, *sizes)
+        launch(grid, (32, CUDA_WARPS), *tensors, out, *sizes)
         return out
 
     return run
@@ -250,7 +263,7 @@ def compile_batch(workload: Workload, inputs: Inputs) -> Run:
     single = _whole_image(workload, reduce=True)
 
     def form(crystals: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
-        return torch.vmap(single, in_dims=(0, None, None, None, None))(crystals, *rest)
+        return torch.vmap(lambda own: single(own, *rest))(crystals)
 
     return _bind(compiled(form), inputs)
 

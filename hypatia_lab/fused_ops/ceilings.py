@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import Operation, register
+from hypatia_lab.workloads import SPLIT, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -53,12 +53,47 @@ register(
 )
 
 
-@variant("matmul", "eager", origin="peer", baseline=True)
+def _unsplit(workload: Workload, device: str) -> str:
+    return f"a plain product knows no {workload.math}" if workload.math in SPLIT else ""
+
+
+@variant("matmul", "eager", origin="peer", needs=_unsplit, baseline=True)
 def matmul(workload: Workload, inputs: Inputs) -> Run:
     """torch.mm into a tensor that is already there."""
     a, b = inputs["a"], inputs["b"]
     out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
     return lambda: torch.mm(a, b, out=out)
+
+
+def _splittable(workload: Workload, device: str) -> str:
+    if workload.math not in SPLIT:
+        return f"{workload.math} is no split precision"
+    return "" if device == "cuda" else "split products need matrix units: a CUDA device"
+
+
+def _terms(x: torch.Tensor, math: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """``x`` (float32) as a large and a small term: bfloat16, or float32 whose digits TF32 keeps."""
+    if math == "bf16x3":
+        large = x.bfloat16()
+        return large, (x - large).bfloat16()
+    # TF32 drops the last 13 bits; rounding to nearest by hand, so that the rest is exact.
+    large = ((x.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+    return large, x - large
+
+
+@variant("matmul", "split", origin="own", needs=_splittable)
+def split(workload: Workload, inputs: Inputs) -> Run:
+    """Three matrix products of split operands, added in float32: large·large + large·small + small·large."""
+    a, b, math = inputs["a"], inputs["b"], workload.math
+
+    def run() -> torch.Tensor:
+        (a_large, a_small), (b_large, b_small) = _terms(a, math), _terms(b, math)
+        # One product over three times the inner length, small terms first: the sum rounds once.
+        left = torch.cat([a_small, a_large, a_large], 1)
+        right = torch.cat([b_large, b_small, b_large], 0)
+        return torch.mm(left, right) if math == "tf32x3" else torch.mm(left, right, out_dtype=torch.float32)
+
+    return run
 
 
 @variant("copy", "eager", origin="peer", baseline=True)

@@ -59,7 +59,7 @@ def command(subject: Subject, image: Path) -> list[str]:
     if subject.variant.name == "c_openmp":
         return _c_command(subject, image)
     plan = {"workload": asdict(subject.workload), "variant": subject.variant.name, "device": subject.device}
-    return [sys.executable, "-m", __spec__.name, json.dumps(plan), str(image)]
+    return [sys.executable, "-m", "hypatia_lab.profiler.process", json.dumps(plan), str(image)]
 
 
 def program(plan: str, image: str) -> None:

@@ -1,34 +1,48 @@
-// The whole diffraction image in one launch. One block computes a tile of the detector; gridDim.z counts crystals of a
+// The whole diffraction image in one launch. Each warp computes a tile of the detector; gridDim.z counts crystals of a
 // batch. At the tile's centre h, k, l are worked out in double and lose their integer part; every pixel then adds the
-// exact difference to the centre,
-//     1/R - 1/R0 = -(R^2 - R0^2) / (R R0 (R + R0)),
-// so float keeps the digits that count. All numbers of the scene are read from device memory: nothing waits for the host.
+// exact difference to the centre. With R^2 = R0^2 (1 + w), s = R0/R and t = s - 1 that is
+//     a.p/R - a.p0/R0 = (a.p0 t + a.(p - p0) s) / R0,
+// so float keeps the digits that count. All numbers of the scene are read from device memory: nothing waits for the
+// host. Warps never wait for each other: with one centre a block, its latency was half of the kernel's time.
 
-constexpr int TILE_FAST = 64, TILE_SLOW = 32, ACROSS = 4, THREADS = 256, CHUNK = 16;
-constexpr int LANES = TILE_FAST / ACROSS, ROWS = THREADS / LANES;
+constexpr int TILE_FAST = 64, ACROSS = 4, WARPS = 4, CHUNK = 8;
+constexpr int LANES = TILE_FAST / ACROSS, ROWS = 32 / LANES;
 constexpr double PI = 3.14159265358979323846;
 
-template <typename T> struct Quad { T start, at, by_fast, by_slow; };
-template <typename T> struct Place { T square, radius, inverse, lean_fast, lean_slow, fast_square, slow_square, far; };
-template <typename T> struct Turn { T at, by_fast, by_slow; };
+// One axis of one step at the centre, as angles: pi times h without its integer part, and how it moves.
+template <typename T> struct alignas(4 * sizeof(T)) Axis { T start, by_turn, by_fast, by_slow; };
+
+// One source seen from the centre: w, and polarization times (R/R0)^2, are quadratic in the pixel's offset.
+template <typename T> struct alignas(4 * sizeof(T)) View {
+    T fast, slow, fast_fast, slow_slow;
+    T here, view_fast, view_slow, view_fast_fast, view_slow_slow, view_fast_slow, unused[2];
+};
+
+template <typename T> struct Tile {
+    Axis<T> axes[CHUNK][3];
+    View<T> views[CHUNK];
+    int whole[CHUNK][3];
+};
 
 __device__ inline float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ inline double inverse_root(double x) { return 1.0 / sqrt(x); }
-__device__ inline float reciprocal(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-__device__ inline double reciprocal(double x) { return 1.0 / x; }
-__device__ inline float sine(float x) { return __sinf(float(PI) * x); }
-__device__ inline double sine(double x) { return sinpi(x); }
+__device__ inline double inverse_root(double x) { return rsqrt(x); }
+__device__ inline float sine(float x) { return __sinf(x); }
+__device__ inline double sine(double x) { return sin(x); }
 __device__ inline float exact_sine(float x) { return sinpif(x); }
 __device__ inline double exact_sine(double x) { return sinpi(x); }
+__device__ inline double dot(const double* a, const double* b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
+__device__ inline void cross(const double* a, const double* b, double* out) {
+    for (int d = 0; d < 3; ++d) out[d] = a[(d + 1) % 3] * b[(d + 2) % 3] - a[(d + 2) % 3] * b[(d + 1) % 3];
+}
 
-constexpr double choose(int n, int k) {
+__device__ constexpr double choose(int n, int k) {
     double c = 1;
     for (int i = 1; i <= k; ++i) c = c * (n - k + i) / i;
     return c;
 }
 
 // Coefficient of q^j in sin(Nx)/sin(x) (odd N) or sin(Nx)/(sin(x) cos(x)) (even N), with q = sin^2(x).
-constexpr double coefficient(int n, int j) {
+__device__ constexpr double coefficient(int n, int j) {
     const int m = n / 2;
     double power = n % 2 ? 1 : 2;
     for (int i = 0; i < j; ++i) power *= -4;
@@ -41,182 +55,179 @@ template <typename T, int N, int J> __device__ inline T horner(T q) {
     else return T(coefficient(N, J)) + q * horner<T, N, J + 1>(q);
 }
 
-// sin(pi N p) / sin(pi p) without its sign, squared only where N is even (there it has a factor of cos).
-template <typename T, int N> __device__ inline T interference(T p, T& squared) {
+// sin(Nx) / sin(x) without its sign; where N is even, all but a factor cos(x), whose square goes to `squared`.
+template <typename T, int N> __device__ inline T interference(T x, T& squared) {
     if constexpr (N == 1) {
         return T(1);
     } else if constexpr (N <= 8) {
-        const T s = sine(p), q = s * s;
+        const T s = sine(x), q = s * s;
         if constexpr (N % 2 == 0) squared *= T(1) - q;
         return horner<T, N, 0>(q);
     } else {  // a polynomial of high degree would lose digits
-        const T d = p - rint(p);
+        const T p = x * T(1 / PI), d = p - rint(p);
         return d == T(0) ? T(N) : exact_sine(T(N) * d) / exact_sine(d);
     }
 }
 
-template <typename T, int NA, int NB, int NC, int TABLE, int KAHN>
-__global__ void __launch_bounds__(THREADS) diffraction(
+// The place (mm) of a point of the detector, in pixels from its corner.
+__device__ inline void place(const double* detector, double f, double s, double* at) {
+    for (int d = 0; d < 3; ++d) at[d] = detector[d] + f * detector[3 + d] + s * detector[6 + d];
+}
+
+template <typename T>
+__device__ Axis<T> axis_at(const double* at, const double* edge, const double* source, const double* detector, int* whole) {
+    const double inverse = rsqrt(dot(at, at)), scale = PI * inverse / source[3];
+    const double index = (dot(edge, at) * inverse - dot(edge, source)) / source[3], integer = ceil(index - 0.5);
+    *whole = int(integer);
+    return {T(PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),
+            T(dot(edge, detector + 6) * scale)};
+}
+
+template <typename T>
+__device__ View<T> view_at(const double* at, const double* source, const double* detector, const double* polarization,
+                           double share) {
+    const double *fast = detector + 3, *slow = detector + 6;
+    const double square = dot(at, at), per = 1 / square, inverse = rsqrt(square);
+    const double fast_fast = dot(fast, fast) * per, slow_slow = dot(slow, slow) * per;
+    double across[3], up[3];
+    cross(polarization + 1, source, across);
+    const double length = sqrt(dot(across, across));
+    for (int d = 0; d < 3; ++d) across[d] /= fmax(length, 1e-12);
+    cross(source, across, up);
+    // R^2 P = (R^2 + (i.p)^2 - K ((e.p)^2 - (b.p)^2)) / 2, here over R0^2 and with the centre's solid angle.
+    double here = 1, by_fast = 2 * dot(at, fast) * per, by_slow = 2 * dot(at, slow) * per, ff = fast_fast, ss = slow_slow, fs = 0;
+    const double first = by_fast, second = by_slow;
+    const double* vectors[3] = {source, up, across};
+    const double weights[3] = {1, -polarization[0], polarization[0]};
+    for (int n = 0; n < 3; ++n) {
+        const double a = dot(vectors[n], at), f = dot(vectors[n], fast), s = dot(vectors[n], slow), weight = weights[n] * per;
+        here += weight * a * a;
+        by_fast += 2 * weight * a * f;
+        by_slow += 2 * weight * a * s;
+        ff += weight * f * f;
+        ss += weight * s * s;
+        fs += 2 * weight * f * s;
+    }
+    const double solid = 0.5 * share * detector[9] * sqrt(dot(fast, fast) * dot(slow, slow)) * inverse * per;
+    return {T(first),           T(second),          T(fast_fast),  T(slow_slow),  T(solid * here), T(solid * by_fast),
+            T(solid * by_slow), T(solid * ff), T(solid * ss), T(solid * fs)};
+}
+
+// The nearest whole number to h, from the moved angle x in float; too near a tie for float, from the pixel in double.
+template <typename T>
+__device__ inline int nearest(T x, int whole, const double* edge, const double* source, const double* detector, double f,
+                              double s) {
+    const T p = x * T(1 / PI), up = ceil(p - T(0.5));
+    if (abs(abs(p - up) - T(0.5)) > T(1e-5)) return whole + int(up);
+    double at[3];
+    place(detector, f, s, at);
+    return int(ceil((dot(edge, at) / sqrt(dot(at, at)) - dot(edge, source)) / source[3] - 0.5));
+}
+
+// SINGLE: one source, one crystal, one point a pixel and no table of structure factors; then no loop is left inside.
+template <typename T, int NA, int NB, int NC, int SINGLE, int TABLE>
+__global__ void __launch_bounds__(32 * WARPS) diffraction(
     const double* crystals, const double* sources, const double* detector, const double* polarization,
     const double* structure, T* out, long long crystal_count, long long source_count, long long size_h, long long size_k,
     long long size_l, long long low_h, long long low_k, long long low_l, long long slow, long long fast,
-    long long oversample) {
-    __shared__ Place<T> place;
-    __shared__ Quad<T> steps[CHUNK][3];
-    __shared__ int whole[CHUNK][3];
-    __shared__ Turn<T> turns[CHUNK][KAHN ? 3 : 1];  // along the beam; with polarization also across it, two ways
+    long long oversample, long long tile_slow) {
+    __shared__ Tile<T> tiles[WARPS];
+    Tile<T>& tile = tiles[threadIdx.y];
 
-    const int step_count = int(crystal_count * source_count), points = int(oversample);
-    const long long first_fast = (long long)blockIdx.x * TILE_FAST, first_slow = (long long)blockIdx.y * TILE_SLOW;
-    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES;
+    const int crystals_here = SINGLE ? 1 : int(crystal_count), points = SINGLE ? 1 : int(oversample);
+    const int step_count = SINGLE ? 1 : crystals_here * int(source_count);
+    const int first_fast = blockIdx.x * TILE_FAST, first_slow = (blockIdx.y * WARPS + threadIdx.y) * int(tile_slow);
+    if (first_slow >= slow) return;
+    const double centre_fast = first_fast + TILE_FAST / 2, centre_slow = first_slow + 0.5 * tile_slow;
+    const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, column = first_fast + lane * ACROSS;
+    const int passes = int(min(tile_slow, slow - first_slow) + ROWS - 1) / ROWS;
     crystals += blockIdx.z * crystal_count * 9;
-    out += blockIdx.z * slow * fast;
+    out += (long long)blockIdx.z * slow * fast;
 
-    const double* along = detector + 3;
-    const double* down = detector + 6;
-    double at[3], square = 0;
-    for (int d = 0; d < 3; ++d) {
-        at[d] = detector[d] + (first_fast + TILE_FAST / 2) * along[d] + (first_slow + TILE_SLOW / 2) * down[d];
-        square += at[d] * at[d];
-    }
-
-    T total[TILE_SLOW / ROWS][ACROSS] = {};
     for (int begun = 0; begun < step_count; begun += CHUNK) {
-        const int count = min(CHUNK, step_count - begun);
-        __syncthreads();
-        for (int task = threadIdx.x; task <= 3 * count; task += THREADS) {
-            const double radius = sqrt(square), inverse = 1.0 / radius;
-            if (task == 3 * count) {
-                double lean_fast = 0, lean_slow = 0, fast_square = 0, slow_square = 0;
-                for (int d = 0; d < 3; ++d) {
-                    lean_fast += 2 * at[d] * along[d];
-                    lean_slow += 2 * at[d] * down[d];
-                    fast_square += along[d] * along[d];
-                    slow_square += down[d] * down[d];
-                }
-                const double far = detector[9] * sqrt(fast_square * slow_square) / (step_count * points * points);
-                place = {T(square), T(radius), T(inverse), T(lean_fast), T(lean_slow), T(fast_square), T(slow_square), T(far)};
-                continue;
-            }
-            const int number = task / 3, axis = task % 3;
-            const double* source = sources + (begun + number) / crystal_count * 4;
-            const double* edge = crystals + (begun + number) % crystal_count * 9 + axis * 3;
-            double projected = 0, forward = 0, by_fast = 0, by_slow = 0;
-            for (int d = 0; d < 3; ++d) {
-                projected += edge[d] * at[d];
-                forward += edge[d] * source[d];
-                by_fast += edge[d] * along[d];
-                by_slow += edge[d] * down[d];
-            }
-            const double wave = 1.0 / source[3], index = (projected * inverse - forward) * wave;
-            const double integer = ceil(index - 0.5);
-            whole[number][axis] = int(integer);
-            // -inverse: what the change of 1/R still lacks, taken along for nothing.
-            steps[number][axis] = {T(index - integer), T(-projected * wave * inverse), T(by_fast * wave), T(by_slow * wave)};
-            if (axis == 0 || KAHN) {
-                double vector[3] = {source[0], source[1], source[2]};
-                if (axis > 0) {
-                    const double* pole = polarization + 1;
-                    double across[3], length = 0;
-                    for (int d = 0; d < 3; ++d) {
-                        across[d] = pole[(d + 1) % 3] * source[(d + 2) % 3] - pole[(d + 2) % 3] * source[(d + 1) % 3];
-                        length += across[d] * across[d];
-                    }
-                    length = sqrt(length);
-                    for (int d = 0; d < 3; ++d) across[d] /= length;
-                    for (int d = 0; d < 3; ++d)
-                        vector[d] = axis == 1 ? across[d]
-                                              : source[(d + 1) % 3] * across[(d + 2) % 3] - source[(d + 2) % 3] * across[(d + 1) % 3];
-                }
-                double here = 0, there = 0, below = 0;
-                for (int d = 0; d < 3; ++d) {
-                    here += vector[d] * at[d];
-                    there += vector[d] * along[d];
-                    below += vector[d] * down[d];
-                }
-                turns[number][axis] = {T(here), T(there), T(below)};
-            }
+        const int count = SINGLE ? 1 : min(CHUNK, step_count - begun);
+        __syncwarp();
+        const int task = threadIdx.x, number = task / 4, kind = task % 4;
+        if (number < count) {
+            double at[3];
+            place(detector, centre_fast, centre_slow, at);
+            const double* source = sources + (begun + number) / crystals_here * 4;
+            const double* edge = crystals + (begun + number) % crystals_here * 9 + kind * 3;
+            const double share = (TABLE ? 1.0 : structure[0]) / (double(step_count) * points * points);
+            if (kind < 3) tile.axes[number][kind] = axis_at<T>(at, edge, source, detector, &tile.whole[number][kind]);
+            else tile.views[number] = view_at<T>(at, source, detector, polarization, share);
         }
-        __syncthreads();
+        __syncwarp();
 
-        const T kahn = KAHN ? T(polarization[0]) : T(0);
-        const T single = TABLE ? T(0) : T(structure[0]);
-        const T spacing = T(1) / T(points);
-        for (int point = 0; point < points * points; ++point) {
-            const T shift_slow = (T(point / points) + T(0.5)) * spacing - T(TILE_SLOW / 2);
-            const T shift_fast = (T(point % points) + T(0.5)) * spacing - T(TILE_FAST / 2);
-#pragma unroll
-            for (int pass = 0; pass < TILE_SLOW / ROWS; ++pass) {
-                const T ds = T(row + pass * ROWS) + shift_slow;
-                const T moved_slow = ds * (place.lean_slow + ds * place.slow_square);
-                T inverse[ACROSS], change[ACROSS], df[ACROSS], sum[ACROSS], factor[ACROSS];
+        for (int pass = 0; pass < passes; ++pass) {
+            const int line = row + pass * ROWS;
+            T total[ACROSS] = {};
+            for (int point = 0; point < points * points; ++point) {
+                const T spacing = T(1) / T(points), corner = T(0.5) * spacing;
+                const T ds = T(line) - T(0.5) * T(tile_slow) + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
+                const T df = T(lane * ACROSS - TILE_FAST / 2) + (SINGLE ? T(0.5) : T(point % points) * spacing + corner);
+                const View<T> centre = tile.views[0];
+                const T w_slow = ds * (centre.slow + ds * centre.slow_slow);
+                T s[ACROSS], t[ACROSS], weight[ACROSS];
 #pragma unroll
                 for (int j = 0; j < ACROSS; ++j) {
-                    df[j] = T(lane * ACROSS + j) + shift_fast;
-                    const T moved = df[j] * (place.lean_fast + df[j] * place.fast_square) + moved_slow;
-                    const T squared = place.square + moved;
-                    inverse[j] = inverse_root(squared);
-                    change[j] = moved * inverse[j] * reciprocal(squared * inverse[j] + place.radius);
-                    sum[j] = 0;
+                    const T x = df + T(j), w = x * (centre.fast + x * centre.fast_fast) + w_slow;
+                    s[j] = inverse_root(T(1) + w);
+                    // s is rounded off near 1, so s - 1 lacks digits; a Newton step on 1 = s^2 (1 + w) gives them back.
+                    t[j] = s[j] - T(1);
+                    t[j] -= T(0.5) * ((T(1) + w) * (t[j] * s[j] + t[j]) + w);
                 }
+#pragma unroll 1
                 for (int number = 0; number < count; ++number) {
-                    if (number == 0 || (begun + number) % int(crystal_count) == 0) {
-                        const Turn<T> beam = turns[number][0];
+                    if (SINGLE || number == 0 || (begun + number) % crystals_here == 0) {
+                        const View<T> view = tile.views[number];
+                        const T below = view.here + ds * (view.view_slow + ds * view.view_slow_slow);
+                        const T slope = view.view_fast + ds * view.view_fast_slow;
 #pragma unroll
                         for (int j = 0; j < ACROSS; ++j) {
-                            const T cosine = (beam.at + ds * beam.by_slow + df[j] * beam.by_fast) * inverse[j];
-                            factor[j] = T(0.5) + T(0.5) * cosine * cosine;
-                            if constexpr (KAHN) {
-                                const Turn<T> one = turns[number][1], two = turns[number][2];
-                                const T side = (one.at + ds * one.by_slow + df[j] * one.by_fast) * inverse[j];
-                                const T up = (two.at + ds * two.by_slow + df[j] * two.by_fast) * inverse[j];
-                                factor[j] -= T(0.5) * kahn * (up * up - side * side);
-                            }
+                            const T x = df + T(j), s2 = s[j] * s[j];
+                            weight[j] = (below + x * (slope + x * view.view_fast_fast)) * (s2 * s2 * s[j]);
                         }
                     }
-                    const Quad<T> h = steps[number][0], k = steps[number][1], l = steps[number][2];
+                    const Axis<T> h = tile.axes[number][0], k = tile.axes[number][1], l = tile.axes[number][2];
                     const T down_h = ds * h.by_slow, down_k = ds * k.by_slow, down_l = ds * l.by_slow;
 #pragma unroll
                     for (int j = 0; j < ACROSS; ++j) {
-                        const T ph = h.start + h.at * change[j] + (down_h + df[j] * h.by_fast) * inverse[j];
-                        const T pk = k.start + k.at * change[j] + (down_k + df[j] * k.by_fast) * inverse[j];
-                        const T pl = l.start + l.at * change[j] + (down_l + df[j] * l.by_fast) * inverse[j];
-                        T squared = factor[j];
-                        const T lattice = interference<T, NA>(ph, squared) * interference<T, NB>(pk, squared) *
-                                          interference<T, NC>(pl, squared);
+                        const T x = df + T(j);
+                        const T ah = h.start + h.by_turn * t[j] + (down_h + x * h.by_fast) * s[j];
+                        const T ak = k.start + k.by_turn * t[j] + (down_k + x * k.by_fast) * s[j];
+                        const T al = l.start + l.by_turn * t[j] + (down_l + x * l.by_fast) * s[j];
+                        T squared = weight[j];
+                        const T lattice = interference<T, NA>(ah, squared) * interference<T, NB>(ak, squared) *
+                                          interference<T, NC>(al, squared);
                         if constexpr (TABLE) {
-                            const int ih = whole[number][0] + int(ceil(ph - T(0.5))) - int(low_h);
-                            const int ik = whole[number][1] + int(ceil(pk - T(0.5))) - int(low_k);
-                            const int il = whole[number][2] + int(ceil(pl - T(0.5))) - int(low_l);
+                            const double f = centre_fast + double(x), s0 = centre_slow + double(ds);
+                            const double* source = sources + (begun + number) / crystals_here * 4;
+                            const double* edges = crystals + (begun + number) % crystals_here * 9;
+                            const int ih = nearest(ah, tile.whole[number][0], edges, source, detector, f, s0) - int(low_h);
+                            const int ik = nearest(ak, tile.whole[number][1], edges + 3, source, detector, f, s0) - int(low_k);
+                            const int il = nearest(al, tile.whole[number][2], edges + 6, source, detector, f, s0) - int(low_l);
                             const int ch = max(0, min(ih, int(size_h) - 1)), ck = max(0, min(ik, int(size_k) - 1));
                             const int cl = max(0, min(il, int(size_l) - 1));
                             squared *= T(structure[(ch * size_k + ck) * size_l + cl]);
                         }
-                        sum[j] += squared * lattice * lattice;
+                        total[j] += squared * lattice * lattice;
                     }
                 }
-#pragma unroll
-                for (int j = 0; j < ACROSS; ++j) {
-                    const T solid = place.far * inverse[j] * inverse[j] * inverse[j];
-                    total[pass][j] += (TABLE ? solid : solid * single) * sum[j];
-                }
             }
-        }
-    }
-
-    const long long column = first_fast + lane * ACROSS;
-    const bool aligned = sizeof(T) == 4 && fast % ACROSS == 0;
-#pragma unroll
-    for (int pass = 0; pass < TILE_SLOW / ROWS; ++pass) {
-        const long long line = first_slow + row + pass * ROWS;
-        if (line >= slow || column >= fast) continue;
-        T* to = out + line * fast + column;
-        if (aligned) {
-            // Written once and not read here: the image should not push anything else out of the cache.
-            __stcs(reinterpret_cast<float4*>(to), make_float4(total[pass][0], total[pass][1], total[pass][2], total[pass][3]));
-        } else {
-            for (int j = 0; j < ACROSS; ++j)
-                if (column + j < fast) to[j] = total[pass][j];
+            if (first_slow + line >= slow || column >= fast || line >= tile_slow) continue;
+            T* to = out + (long long)(first_slow + line) * fast + column;
+            if (sizeof(T) == 4 && fast % ACROSS == 0) {
+                float4 four = make_float4(total[0], total[1], total[2], total[3]);
+                if (begun > 0) {
+                    const float4 before = *reinterpret_cast<float4*>(to);
+                    four = make_float4(four.x + before.x, four.y + before.y, four.z + before.z, four.w + before.w);
+                }
+                *reinterpret_cast<float4*>(to) = four;
+            } else {
+                for (int j = 0; j < ACROSS; ++j)
+                    if (column + j < fast) to[j] = begun > 0 ? to[j] + total[j] : total[j];
+            }
         }
     }
 }

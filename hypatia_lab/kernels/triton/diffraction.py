@@ -5,6 +5,10 @@ takes the centre of its pixels as an anchor, finds h there in float64 (once, as 
 the change of h from the anchor, written as differences that cancel exactly; no series is cut off anywhere.
 """
 
+# Triton's language is not Python to a type checker, and triton need not be installed.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
 from __future__ import annotations
 
 import math
@@ -17,20 +21,41 @@ import triton.language as tl
 if TYPE_CHECKING:
     from torch import Tensor
 
-SMALL = 8
+SMALL: tl.constexpr = tl.constexpr(8)
 """Largest number of unit cells along an axis whose interference is a polynomial."""
 
 
 @triton.constexpr_function
-def _coefficient(count, power):
-    """Coefficient of q^power, q = sin² x, of sin(count·x) / (count·sin x), for even counts also divided by cos x.
+def _wave(count):
+    """How to compute sin(Nx) / (N sin x), N = ``count``, but for the sign, and without its factor cos x if N is even.
 
-    Both series end: the odd one after q^((count − 1)/2), the even one after q^((count − 2)/2).
+    It is a polynomial in q = sin² x. In g = scale·q + shift it has no second term, its first coefficient is ±1, and the
+    others cost one multiplication less. Returns scale, shift and those others from the third on.
     """
-    odd, value = count % 2, 1.0
-    for n in range(power):
-        value *= -(count**2 - (2 * n + 2 - odd) ** 2) / ((2 * n + 2) * (2 * n + 3))
-    return value
+    odd, degree = count % 2, (count - 1) // 2
+    if degree == 0:
+        return (1.0, 0.0)
+    inq = [1.0]
+    for n in range(degree):
+        inq.append(-inq[n] * (count**2 - (2 * n + 2 - odd) ** 2) / ((2 * n + 2) * (2 * n + 3)))
+    scale = abs(inq[degree]) ** (1 / degree)
+    shift = scale * inq[degree - 1] / (degree * inq[degree])
+    sign = math.copysign(1.0, inq[degree])
+    ing = [
+        sign * sum(inq[j] / scale**j * math.comb(j, k) * (-shift) ** (j - k) for j in range(k, degree + 1))
+        for k in range(degree - 1)
+    ]
+    return (scale, shift, *reversed(ing))
+
+
+@triton.constexpr_function
+def _series(single):
+    """Coefficients of sin²(π√y) as a polynomial in y, 0 ≤ y ≤ ¼, from the highest power to the first."""
+    if single:
+        # Least |error| / (sin² + 0.1): the intensity is where the sine is near 0.
+        return (10.753091669985112, -29.53171578848722, 42.66572929831613, -32.46699428984369, 9.86957229696704)
+    # Taylor: the first term left out is 1e-16.
+    return tuple(-((-1) ** k) * 2 ** (2 * k - 1) * math.pi ** (2 * k) / math.factorial(2 * k) for k in range(13, 0, -1))
 
 
 @triton.jit
@@ -65,33 +90,45 @@ def _axis(at, per_wavelength, incident, anchor, fast, slow, NUMBER: tl.constexpr
     vector = _scaled(_vector(at), per_wavelength)
     index = _dot(vector, anchor) - _dot(vector, incident)
     whole = tl.ceil(index - 0.5)
-    return whole, (index - whole).to(NUMBER), _along(vector, anchor, fast, slow, NUMBER)
+    onward, along_fast, along_slow = _along(vector, anchor, fast, slow, NUMBER)
+    return whole, (index - whole).to(NUMBER), onward, along_fast, along_slow
+
+
+@triton.jit
+def _nearest(x):
+    """The nearest whole number, |x| < 2^22: 1.5 · 2^(bits of the mantissa) leaves no room for a fraction.
+
+    Two additions, where the rounding instruction runs at an eighth of their rate.
+    """
+    big: tl.constexpr = 12582912.0 if x.dtype.is_fp32() else 6755399441055744.0
+    return (x + big) - big
 
 
 @triton.jit
 def _change(axis, s, t, x, y):
     """h less the whole index at the anchor, and the whole number nearest to that; see :func:`_image`."""
-    _, fraction, (onward, along_fast, along_slow) = axis
+    _, fraction, onward, along_fast, along_slow = axis
     index = (fraction + onward * t) + (along_fast * x + along_slow * y) * s
-    # Adding 1.5 · 2^(mantissa bits) leaves no room for a fraction: two additions, where rounding runs at an eighth
-    # of their rate.
-    big: tl.constexpr = 12582912.0 if index.dtype.is_fp32() else 6755399441055744.0
-    whole = (index + big) - big
+    whole = _nearest(index)
     return index - whole, whole
 
 
 @triton.jit
-def _sine_squared(delta):
-    """sin²(πδ) for |δ| ≤ ½; in float32 to 5e-7 at the ends and 5e-8 near 0, where the intensity is."""
-    if delta.dtype.is_fp64():
-        sine = tl.sin(math.pi * delta)
-        return sine * sine
-    # Polynomial through 0 with the least |error| / (sin² + 0.1); the library's sine costs several times as much.
+def _entry(axis, whole, low, size):
+    """Position along one axis of the table; outside it, the nearest, where the table holds the default."""
+    return tl.clamp(whole + (axis[0] - low).to(whole.dtype), 0.0, (size - 1).to(whole.dtype)).to(tl.int32)
+
+
+@triton.jit
+def _sine_squared(delta, scale: tl.constexpr, shift: tl.constexpr):
+    """scale · sin²(πδ) + shift for |δ| ≤ ½; in float32 the sine² is off by at most 1e-6."""
+    # A polynomial without first term: the library's sine costs several times as much.
+    series: tl.constexpr = _series(delta.dtype.is_fp32())
     y = delta * delta
-    q = 10.753091669985112 * y - 29.531715788
-    q = q * y + 42.66572929831613
-    q = q * y - 32.46699428984369
-    return (q * y + 9.86957229696704) * y
+    g = y * (scale * series[0]) + scale * series[1]
+    for n in tl.static_range(2, len(series)):
+        g = g * y + scale * series[n]
+    return g * y + shift
 
 
 @triton.jit
@@ -99,20 +136,24 @@ def _interfere(amplitude, square, delta, COUNT: tl.constexpr):
     """Multiply ``amplitude``² · ``square`` by [sin(πNδ) / (N sin πδ)]², N = ``COUNT``, with whatever is cheaper."""
     if COUNT == 1:
         return amplitude, square
-    q = _sine_squared(delta)
     if COUNT > SMALL:
-        inner = COUNT * delta
-        big: tl.constexpr = 12582912.0 if delta.dtype.is_fp32() else 6755399441055744.0
-        inner -= (inner + big) - big
         # At δ = 0 the two tiny terms make 1; elsewhere they are lost.
-        return amplitude, square * ((_sine_squared(inner) + 1e-30) / (COUNT * COUNT * q + 1e-30))
-    degree: tl.constexpr = (COUNT - 1) // 2
-    ratio = tl.full(q.shape, _coefficient(COUNT, degree), q.dtype)
-    for step in tl.static_range(degree):
-        ratio = ratio * q + _coefficient(COUNT, degree - 1 - step)
+        tiny: tl.constexpr = 1e-30
+        inner = COUNT * delta
+        over = _sine_squared(inner - _nearest(inner), 1.0, tiny)
+        under = tl.rsqrt(_sine_squared(delta, 1.0 * COUNT * COUNT, tiny))
+        return amplitude, square * (over * under * under)
+    wave: tl.constexpr = _wave(COUNT)
+    g = _sine_squared(delta, wave[0], wave[1])
     if COUNT % 2 == 0:
-        square *= 1 - q
-    return amplitude * ratio, square
+        # cos² x, which must not be rounded below 0.
+        square *= tl.maximum((1 + wave[1] / wave[0]) - g * (1 / wave[0]), 0.0)
+    if COUNT > 2:
+        ratio = g
+        for n in tl.static_range(2, (COUNT + 1) // 2):
+            ratio = ratio * g + wave[n]
+        amplitude *= ratio
+    return amplitude, square
 
 
 @triton.jit(do_not_specialize=["table_h", "table_k", "table_l", "low_h", "low_k", "low_l"])
@@ -171,12 +212,13 @@ def _image(
     w_x, w_y = 2 * w_x, 2 * w_y
 
     # Solid angle at the anchor, interference at its peak (1 further down), and the mean over all terms.
-    weight = tl.sqrt(_dot(fast, fast) * _dot(slow, slow)) * distance * inverse
+    weight = (tl.sqrt(w_xx) * tl.sqrt(w_yy)).to(tl.float64) * distance * inverse
     weight *= (N_A * N_B * N_C) * 1.0
     weight *= (N_A * N_B * N_C) * 1.0
     weight = weight / source_count / crystal_count / (OVERSAMPLE * OVERSAMPLE)
     if not TABLE:
         weight *= tl.load(structure)
+    weight = weight.to(NUMBER)
 
     column = tl.arange(0, COLUMNS)[None, :]
     inside_fast = first_column + column < fast_pixels
@@ -192,9 +234,8 @@ def _image(
         across = _cross(pole, incident)
         i_0, i_x, i_y = _along(incident, anchor, fast, slow, NUMBER)
         c_0, c_x, c_y = _along(across, anchor, fast, slow, NUMBER)
-        even = (0.5 * (1 - kahn) * weight).to(NUMBER)
-        beam = (0.5 * (1 + kahn) * weight).to(NUMBER)
-        side = (kahn * weight / tl.maximum(_dot(across, across), 1e-24)).to(NUMBER)
+        even, beam = 0.5 * (1 - kahn) * weight, 0.5 * (1 + kahn) * weight
+        side = kahn * weight / tl.maximum(_dot(across, across), 1e-24).to(NUMBER)
         p_0 = even + beam * i_0 * i_0 + side * c_0 * c_0
         p_x = even * w_x + 2 * (beam * i_0 * i_x + side * c_0 * c_x)
         p_y = even * w_y + 2 * (beam * i_0 * i_y + side * c_0 * c_y)
@@ -235,19 +276,23 @@ def _image(
                     amplitude, square = _interfere(amplitude, square, delta_k, N_B)
                     amplitude, square = _interfere(amplitude, square, delta_l, N_C)
                     if TABLE:
-                        h = tl.clamp(whole_h + (a[0] - low_h).to(NUMBER), 0.0, (table_h - 1).to(NUMBER)).to(tl.int32)
-                        k = tl.clamp(whole_k + (b[0] - low_k).to(NUMBER), 0.0, (table_k - 1).to(NUMBER)).to(tl.int32)
-                        l = tl.clamp(whole_l + (c[0] - low_l).to(NUMBER), 0.0, (table_l - 1).to(NUMBER)).to(tl.int32)
-                        square *= tl.load(structure + (h * table_k + k) * table_l + l).to(NUMBER)
+                        entry = _entry(a, whole_h, low_h, table_h)
+                        entry = entry * table_k + _entry(b, whole_k, low_k, table_k)
+                        entry = entry * table_l + _entry(c, whole_l, low_l, table_l)
+                        square *= tl.load(structure + entry).to(NUMBER)
                     total += amplitude * amplitude * square
                 tl.store(where, total, mask=inside)
 
 
-def default_tile(pixels: int) -> tuple[int, int, int]:
-    """Rows, columns and chunks of a program for ``pixels`` in all images together: few pixels, small programs."""
+def default_tile(pixels: int, dtype: torch.dtype) -> tuple[int, int, int]:
+    """Rows, columns and chunks of a program for ``pixels`` in all images together.
+
+    Many pixels share the work at an anchor; few are better spread over the device; float64 takes twice the registers.
+    """
+    rows = 8 if dtype == torch.float32 else 4
     if pixels >= 2**22:
-        return 8, 64, 4
-    return (8, 64, 1) if pixels >= 2**19 else (2, 64, 1)
+        return rows, 64, 32 // rows
+    return (rows, 64, 1) if pixels >= 2**19 else (2, 64, 1)
 
 
 def _check(name: str, tensor: Tensor, out: Tensor, *shapes: tuple[int | None, ...]) -> None:
@@ -279,6 +324,7 @@ def diffraction(
     miller_low: tuple[int, int, int],
     tile: tuple[int, int, int] | None = None,
     warps: int = 1,
+    registers: int | None = None,
 ) -> None:
     """Write the image into ``out`` (slow, fast), or a batch of images into ``out`` (B, slow, fast), in one launch.
 
@@ -289,8 +335,9 @@ def diffraction(
     (h, k, l): F² from index ``miller_low`` on, or one F² for every reflection. ``cells``: unit cells along a, b, c.
     Every pixel is the mean of ``oversample``² points.
 
-    ``tile``: rows and columns (powers of two) that a program computes at a time, and how many times; ``warps``: warps
-    of a program. Raises ValueError naming the tensor of a wrong shape, dtype, device or layout.
+    ``tile``: rows and columns (powers of two) that a program computes at a time, and how many times, in place of
+    :func:`default_tile`; ``warps``: warps of a program; ``registers``: most registers of a thread, None for the
+    compiler's choice. Raises ValueError naming the tensor of a wrong shape, dtype, device or layout.
     """
     if out.dtype not in (torch.float32, torch.float64):
         raise ValueError(f"out is {out.dtype}, expected torch.float32 or torch.float64")
@@ -301,7 +348,7 @@ def diffraction(
     _check("detector", detector, out, (10,))
     _check("polarization", polarization, out, (4,))
     _check("structure", structure, out, (None, None, None))
-    rows, columns, chunks = tile or default_tile(out.numel())
+    rows, columns, chunks = tile or default_tile(out.numel(), out.dtype)
     steps = crystals.shape[-3], sources.shape[0]
     grid = triton.cdiv(fast, columns), triton.cdiv(slow, rows * chunks), *(batch or [1])
     with torch.cuda.device_of(out):
@@ -327,4 +374,5 @@ def diffraction(
             COLUMNS=columns,
             CHUNKS=chunks,
             num_warps=warps,
+            maxnreg=registers,
         )

@@ -1,0 +1,283 @@
+"""Claims about figures that are named one by one: details of probes, times of cells, their sums and quotients."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from synthetic import cell_line, detail_line, run_line
+
+from hypatia_lab import records
+from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge
+from hypatia_lab.claims.ledger import Figure
+
+SMALL, LARGE = "diffraction/256x256/float32/ieee/forward", "diffraction/1024x1024/float32/ieee/forward"
+DOUBLE = LARGE.replace("float32", "float64")
+
+
+def place(workload: str) -> dict:
+    operation, shape, dtype, math_mode, _ = workload.split("/")
+    return {
+        "operation": operation,
+        "shape": [int(n) for n in shape.split("x")],
+        "dtype": dtype,
+        "math": math_mode,
+    }
+
+
+def detail(name: str, values: Sequence[float | None], workload: str = LARGE, **changes) -> dict:
+    return detail_line(**place(workload) | {"name": name, "variant": "compile", "values": list(values)} | changes)
+
+
+def cell(variant: str, us: Sequence[float], workload: str = LARGE, **changes) -> dict:
+    fields = {"variant": variant, "medians_us": list(us), "samples_us": [], "clock": "wall"}
+    return cell_line(**place(workload) | fields | changes)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """Writes lines as one record and reads all records written so far."""
+
+    def write(*lines: dict, experiment: str = "warm_up", device: str = "cuda") -> list[records.Record]:
+        cells = [line for line in lines if line["kind"] == "cell"]
+        details = [line for line in lines if line["kind"] == "detail"]
+        processes = max((len(line["medians_us"]) for line in cells), default=1) or 1
+        run = run_line(experiment=experiment, device=device, processes=processes)
+        records.write(tmp_path, run, cells, details, overwrite=True)
+        return records.load(tmp_path)
+
+    return write
+
+
+def start(name: str, variant: str = "compile", **more: str) -> Figure:
+    return Figure(variant, "start", name, **more)
+
+
+SECOND, TWELFTH = start("call 2"), start("call 12")
+
+
+def figure(*of: Figure, unit: str = "ms", band: tuple[float, float] = (9, 11), **more) -> Claim:
+    fields = {"workloads": (LARGE,), "of": of, **more}
+    return Claim("S003-01", "A", "A claim.", band, unit, "figure", "Because.", band=band, **fields)
+
+
+def quotient(
+    over: Sequence[Figure], under: Sequence[Figure], unit: str = "×", band: tuple[float, float] = (9, 11), **more
+) -> Claim:
+    fields = {"workloads": (LARGE,), "over": tuple(over), "under": tuple(under), **more}
+    return Claim("S003-01", "A", "A claim.", band, unit, "quotient", "Because.", band=band, **fields)
+
+
+def verdict(found: list[records.Record], claim: Claim) -> dict:
+    [row] = judge(found, [claim])
+    assert set(COLUMNS) <= set(row)
+    assert row["verdict"] in VERDICTS
+    return row
+
+
+# One figure
+
+
+@pytest.mark.parametrize(
+    ("values", "word"),
+    [
+        ((10, 10.1, 9.9), "confirmed"),
+        ((20, 20.1, 19.9), "refuted"),
+        ((9, 11, 13), "undecided"),
+        ((10,), "undecided"),
+        ((10, None), "undecided"),
+        ((None, None), "not_testable"),
+        ((), "not_testable"),
+    ],
+)
+def test_a_time_is_judged_by_its_interval_over_processes(written, values, word):
+    row = verdict(written(detail("call 2", values)), figure(SECOND))
+    assert row["verdict"] == word
+    assert row["workload"] == LARGE
+    if word == "confirmed":
+        assert row["measured"] == pytest.approx(10, rel=1e-3)
+        assert row["low"] < row["measured"] < row["high"]
+        assert "On box, call 2 (start) of compile is 10.00 ms [" in row["reason"]
+
+
+@pytest.mark.parametrize(
+    ("values", "word"), [((10.0,), "confirmed"), ((10.0,) * 3, "confirmed"), ((12.0,) * 3, "refuted")]
+)
+def test_a_count_that_is_always_the_same_is_exact(written, values, word):
+    claim = figure(Figure("compile", "trace", "kernel launches"), unit="launches")
+    row = verdict(written(detail("kernel launches", values, topic="trace", unit="1")), claim)
+    assert row["verdict"] == word
+    assert row["low"] == row["measured"] == row["high"] == values[0]
+
+
+def test_an_exact_figure_is_not_rounded_into_its_band(written):
+    claim = figure(Figure("compile", "accuracy", "correlation"), unit="correlation", band=(0.9999995, 1.0000005))
+    row = verdict(written(detail("correlation", [0.99998] * 3, topic="accuracy", unit="1")), claim)
+    assert row["verdict"] == "refuted"
+    assert "is 0.99998 correlation at" in row["reason"]
+
+
+def test_a_figure_may_be_zero_or_negative(written):
+    claim = figure(Figure("compile", "trace", "in graph replay"), unit="%", band=(0, 1))
+    row = verdict(written(detail("in graph replay", [0.0, 0.0], topic="trace", unit="%")), claim)
+    assert (row["verdict"], row["measured"]) == ("confirmed", 0)
+    row = verdict(written(detail("in graph replay", [0.0, 0.01, 0.02], topic="trace", unit="%")), claim)
+    assert row["low"] < 0 < row["high"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "record", "value"),
+    [("s", "ms", 0.01), ("ms", "ms", 10), ("µs", "ms", 10_000), ("ms", "s", 10_000), ("ms", "us", 0.01)],
+)
+def test_units_are_converted(written, unit, record, value):
+    row = verdict(written(detail("call 2", [10.0, 10.0], unit=record)), figure(SECOND, unit=unit))
+    assert row["measured"] == pytest.approx(value)
+
+
+def test_figures_are_added_process_by_process(written):
+    found = written(detail("first image", [7.0, 8, 9]), detail("call 2", [3.0, 2, 1]))
+    row = verdict(found, figure(start("first image"), SECOND))
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert "first image + call 2 (start) of compile" in row["reason"]
+
+
+def test_units_that_do_not_go_together_are_refused(written):
+    found = written(detail("call 2", [1.0, 1.0]), detail("error over peak", [1.0, 1.0], unit="1"))
+    for claim in (
+        figure(SECOND, unit="%"),
+        figure(SECOND, start("error over peak")),
+        quotient([SECOND], [start("error over peak")]),
+    ):
+        row = verdict(found, claim)
+        assert row["verdict"] == "not_testable"
+        assert "do not go together" in row["reason"]
+
+
+# One over another
+
+
+def test_quotients_are_paired_by_process(written):
+    found = written(detail("call 2", [10.0, 200, None, 30]), detail("call 12", [1.0, 20, 5, 3]))
+    row = verdict(found, quotient([SECOND], [TWELFTH]))
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert "call 2 (start) of compile over call 12 (start) of compile" in row["reason"]
+    found = written(detail("call 2", [10.0, 10, 10]), detail("call 12", [1.0, 0, None]))
+    assert verdict(found, quotient([SECOND], [TWELFTH]))["verdict"] == "undecided"  # one process is left
+
+
+def test_a_share_is_in_per_cent(written):
+    found = written(detail("first image", [1.0, 2.0]), detail("call 2", [9.0, 18.0]))
+    row = verdict(found, quotient([start("first image")], [start("first image"), SECOND], unit="%"))
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert "first image (start) of compile as a share of first image + call 2 (start) of compile" in row["reason"]
+
+
+def test_cells_and_details_go_together(written):
+    trace = Figure("compile", "trace", "GPU time")
+    claim = quotient([trace], [Figure("compile", clock="wall")], unit="%")
+    gpu = detail("GPU time", [10.0, 10.1, 9.9], topic="trace", unit="us")
+    row = verdict(written(gpu, cell("compile", [100.0] * 8, throttled=True)), claim)
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10, rel=1e-3))
+    assert "GPU time (trace) of compile as a share of the time (wall clock) of compile" in row["reason"]
+    assert "throttled" in row["reason"]
+
+
+def test_a_figure_may_have_a_workload_of_its_own(written):
+    claim = quotient([Figure("cuda", workload=DOUBLE)], [Figure("cuda")])  # at the clock that verdicts rest on
+    single, double = ([10.0, 20.0], LARGE), ([100.0, 200.0], DOUBLE)
+    found = written(*(cell("cuda", *which, clock="graph") for which in (single, double)))
+    row = verdict(found, claim)
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert "(graph clock) of cuda at diffraction 1024x1024 float64 over the time (graph clock) of cuda" in row["reason"]
+    assert row["workload"] == LARGE
+    found = written(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")
+    assert verdict(found, claim)["verdict"] == "confirmed"
+
+
+def test_cases_variants_topics_and_workloads_are_told_apart(written):
+    found = written(
+        detail("call 2", [10.0, 10.0], case="empty"),
+        detail("call 2", [1.0, 1.0]),
+        detail("call 2", [2.0, 2.0], variant="eager"),
+        detail("call 2", [3.0, 3.0], topic="process"),
+        detail("call 2", [4.0, 4.0], SMALL),
+        detail("call 2", [5.0, 5.0], DOUBLE),
+    )
+    row = verdict(found, figure(start("call 2", case="empty")))
+    assert (row["verdict"], row["measured"]) == ("confirmed", 10)
+    assert "call 2 (start, empty) of compile" in row["reason"]
+    assert verdict(found, figure(SECOND))["measured"] == 1
+    assert verdict(found, figure(SECOND, workloads=(SMALL,)))["measured"] == 4
+
+
+def test_several_sizes_make_a_claim_conditional(written):
+    claim = figure(SECOND, workloads=(SMALL, LARGE))
+    found = written(detail("call 2", [1.0, 1.0], SMALL), detail("call 2", [10.0, 10.0]))
+    row = verdict(found, claim)
+    assert row["verdict"] == "conditional"
+    assert math.isnan(row["measured"])
+    assert [case["verdict"] for case in row["cases"]] == ["refuted", "confirmed"]
+
+
+# What cannot be judged
+
+
+def test_what_is_not_recorded_is_not_testable(written):
+    row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [TWELFTH]))
+    assert row["verdict"] == "not_testable"
+    assert "On box no record has call 12 (start) of compile at diffraction 1024x1024 float32." in row["reason"]
+    row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [Figure("triton", workload=DOUBLE)]))
+    assert "no record has the time (graph clock) of triton at diffraction 1024x1024 float64." in row["reason"]
+
+
+@pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
+def test_a_probe_that_failed_judges_nothing(written, status):
+    failed = {"status": status, "reason": "NaN in the image"}
+    for line in (detail("call 2", [10.0, 10.0], **failed), detail("set-up", [], **failed)):
+        row = verdict(written(line), figure(SECOND))
+        assert row["verdict"] == "invalid"
+        assert f"{status}, NaN in the image" in row["reason"]
+    row = verdict(written(cell("compile", [1.0], **failed)), figure(Figure("compile", clock="wall")))
+    assert row["verdict"] == "invalid"
+
+
+def test_a_skipped_probe_says_why(written):
+    row = verdict(written(detail("status", [], status="skipped", reason="no nvcc here")), figure(SECOND))
+    assert row["verdict"] == "not_testable"
+    assert "no nvcc here" in row["reason"]
+    row = verdict(written(detail("call 2", [10.0, 10.0]), experiment="other"), figure(SECOND))
+    assert row["verdict"] == "confirmed"  # another experiment could
+
+
+def test_untestable_still_shows_what_was_measured(written):
+    claim = figure(SECOND, untestable="Nobody has that GPU.")
+    row = verdict(written(detail("call 2", [10.0, 10.0])), claim)
+    assert (row["verdict"], row["measured"]) == ("not_testable", 10)
+    assert row["reason"].startswith("Nobody has that GPU. On box, call 2 (start) of compile is 10 ms at ")
+
+
+def test_a_claim_about_gpus_is_not_judged_on_a_cpu(written):
+    found = written(detail("call 2", [10.0, 10.0]), device="cpu")
+    assert verdict(found, figure(SECOND, device="cuda"))["verdict"] == "not_testable"
+    assert verdict(found, figure(SECOND))["verdict"] == "confirmed"
+
+
+# Which experiment
+
+
+def test_figures_come_from_one_experiment_where_one_has_them_all(written):
+    written(detail("call 2", [10.0, 10.0]), detail("call 12", [1.0, 1.0]), experiment="both")
+    written(detail("call 2", [70.0] * 9), experiment="half")
+    found = written(detail("call 2", [70.0]), detail("call 12", [1.0]), experiment="few")
+    assert verdict(found, quotient([SECOND], [TWELFTH]))["measured"] == pytest.approx(10)
+
+
+def test_figures_come_from_several_experiments_where_none_has_them_all(written):
+    written(detail("call 2", [10.0] * 3), experiment="warm_up")
+    whole = detail("whole", [1.0] * 5, variant="c_openmp", topic="process")
+    found = written(whole, experiment="diffraction")
+    row = verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    found = written(whole | {"status": "wrong", "reason": "half an image"}, experiment="again")
+    assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))["verdict"] == "invalid"

@@ -1,0 +1,165 @@
+"""Figures of rows that set one number against another, and the diffraction image, from synthetic numbers."""
+
+from __future__ import annotations
+
+import base64
+import math
+from typing import Any
+
+import numpy
+import pytest
+from test_detail_figures import DRAW, PLACE, SPEED, Rows, content, notes, points, rows_of, spots
+
+from hypatia_lab import drawing, formats, image_figure, scatter_figures
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return rows_of(tmp_path_factory.mktemp("records"))
+
+
+# ---------------------------------------------------------------- the image
+
+
+def _decoded(trace: dict[str, Any]) -> numpy.ndarray:
+    packed = trace["z"]
+    flat = numpy.frombuffer(base64.b64decode(packed["bdata"]), packed["dtype"])
+    return flat.reshape([int(n) for n in packed["shape"].split(",")])
+
+
+def test_image_is_small_and_loses_no_spot() -> None:
+    values = numpy.full((1000, 1100), 1e-3)
+    values[700, 123] = 42.0
+    figure, table = image_figure.image(values, "One spot", pixel=0.1, centre=(50.0, 55.0))
+    seen, felt = content(figure)["data"]
+    assert (seen["z"]["dtype"], felt["z"]["dtype"]) == ("u1", "f4")
+    levels, intensities = _decoded(seen), _decoded(felt)
+    assert max(levels.shape) <= image_figure.DRAWN
+    assert max(intensities.shape) <= image_figure.FELT
+    assert levels.max() == image_figure.LEVELS
+    assert numpy.argwhere(levels == levels.max()).tolist() == [[700 // 3, 123 // 3]]
+    assert intensities.max() == 42.0
+    y, x = 700 // 3, 123 // 3
+    assert seen["y0"] + y * seen["dy"] == pytest.approx(70.15 - 50, abs=0.15)
+    assert seen["x0"] + x * seen["dx"] == pytest.approx(12.35 - 55, abs=0.15)
+    assert [float(table.loc[0, name]) for name in ("mm slow", "mm fast")] == pytest.approx([20.05, -42.65], abs=0.06)
+    assert len(figure.to_json()) < 400_000
+    assert figure.layout.yaxis.scaleanchor == "x"
+    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # slow runs downwards, as on a detector
+
+
+def test_image_colour_bar_is_in_intensity() -> None:
+    values = numpy.geomspace(1e-4, 1.0, 10_000).reshape(100, 100)
+    figure, _ = image_figure.image(values, "Grey wedge", **PLACE)
+    bar = content(figure)["data"][0]["colorbar"]
+    levels = _decoded(content(figure)["data"][0]).ravel()
+    for place, text in zip(bar["tickvals"], bar["ticktext"], strict=True):
+        nearest = numpy.abs(values.ravel() - float(text)).argmin()
+        assert abs(float(levels[nearest]) - place) <= 1
+    assert bar["ticktext"][-1] == "1.00"
+
+
+def test_last_bits_of_the_image_change_nothing() -> None:
+    values = spots()
+    noise = 1 + 1e-13 * numpy.random.default_rng(1).standard_normal(values.shape)
+    first, second = (image_figure.image(v, "Spots", **PLACE) for v in (values, values * noise))
+    assert first[0].to_json() == second[0].to_json()
+    assert first[1].to_string() == second[1].to_string()
+    assert list(first[1]["spot"]) == list(range(1, 11))
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        (numpy.zeros((4, 4)), "every pixel is dark"),
+        (numpy.full((4, 4), math.nan), "NaN"),
+        (numpy.full((4, 4), -1.0), "negative"),
+        (numpy.zeros(4), r"shape \(4,\)"),
+        (numpy.zeros((0, 4)), r"shape \(0, 4\)"),
+    ],
+)
+def test_image_refuses_what_cannot_be_drawn(values: numpy.ndarray, said: str) -> None:
+    with pytest.raises(drawing.FigureError, match=f"image: .*{said}"):
+        image_figure.image(values, "Nothing", **PLACE)
+
+
+# ---------------------------------------------------------------- results rows
+
+
+def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
+    figure, table = DRAW["precision"](rows)
+    asked = {(r["variant"], r["dtype"]): r for r in rows if r["shape"] == "1024x1024"}
+    assert sum(len(t["x"]) for t in points(figure)) == len(table) == len(asked)
+    own = next(t for t in points(figure) if t["name"] == "cuda (own)")
+    wanted = [asked["cuda", dtype] for dtype in ("float64", "float32")]
+    assert own["y"] == [formats.significant(r["max_error"] / 150) for r in wanted]
+    assert own["x"] == [formats.significant(r["median_us"]) for r in wanted]
+    assert "<i>↙ faster and more exact</i>" in notes(figure)
+    assert "largest error / peak" in figure.layout.yaxis.title.text
+    assert {text for t in points(figure) for text in t["text"]} <= {"float32", "float64", ""}
+
+
+def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -> None:
+    bare: Rows = [r | {"peak": None} for r in rows if r["shape"] == "1024x1024" and r["variant"] == "cuda"]
+    bare[0] |= {"error": 0.0}
+    figure, table = scatter_figures.precision(bare, "Without a peak")
+    assert "‖out − ref‖/‖ref‖" in figure.layout.yaxis.title.text
+    (own,) = points(figure)
+    assert min(own["y"]) == formats.significant(bare[1]["error"] / 10)
+    assert "float64, exact" in own["text"]
+    assert "0" in set(table["relative error"])
+    with pytest.raises(drawing.FigureError, match="none of 2 rows has an error"):
+        scatter_figures.precision([r | {"error": math.nan} for r in bare], "No error")
+
+
+def test_labels_beside_points_never_overlap(rows: Rows) -> None:
+    figure, _ = DRAW["precision"](rows)
+    x, y = figure.layout.xaxis.range, figure.layout.yaxis.range
+    boxes = []
+    for trace in points(figure):
+        for a, b, text, side in zip(trace["x"], trace["y"], trace["text"], trace["textposition"], strict=True):
+            if text:
+                left = 260 * (math.log10(a) - x[0]) / (x[1] - x[0]) + {"middle right": 33, "middle left": -33}.get(
+                    side, 0
+                )
+                up = 260 * (math.log10(b) - y[0]) / (y[1] - y[0]) + {"top center": 14, "bottom center": -14}.get(
+                    side, 0
+                )
+                boxes.append((left, up))
+    assert len(boxes) > 4
+    for n, (a, b) in enumerate(boxes):
+        assert all(abs(a - c) > 40 or abs(b - d) > 13 for c, d in boxes[:n])
+
+
+def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
+    asked = [r for r in rows if r["dtype"] == "float32"]
+    figure, _ = DRAW["over_sizes"](rows)
+    limit = next(t for t in figure.data if t.mode == "lines")
+    wanted = {r["limit_us"] for r in asked}
+    assert list(limit.y) == sorted(formats.significant(us) for us in wanted)
+    assert list(figure.layout.xaxis.ticktext) == ["256²", "512²", "1024²", "2048²", "4096²"]
+    names = [t["name"] for t in points(figure)]
+    assert len(names) == len(SPEED)
+    assert "c_openmp (seed), hot clock" in names
+    assert "graph\u00a0clock\u00a0unless\u00a0said" in figure.layout.title.text
+    for trace in points(figure):
+        assert list(trace["x"]) == [side * side for side in (256, 512, 1024, 2048, 4096)]
+    bare, _ = scatter_figures.over_sizes(asked, "No limit", limit=False)
+    assert not [t for t in bare.data if t.mode == "lines"]
+    with pytest.raises(drawing.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
+        scatter_figures.over_sizes([*asked, asked[0] | {"operation": "matmul"}], "Two operations")
+
+
+def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
+    shapes = ["1x256x256", "64x256x256", "100x300"]
+    own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
+    figure, _ = scatter_figures.over_sizes(own, "Batches")
+    assert list(figure.layout.xaxis.ticktext) == ["100×300", "1×256²", "64×256²"]
+
+
+def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:
+    for draw in (scatter_figures.precision, scatter_figures.over_sizes):
+        with pytest.raises(drawing.FigureError, match="no rows to draw"):
+            draw([], "Nothing")
+        with pytest.raises(drawing.FigureError, match="none of 1 rows has a time"):
+            draw([rows[0] | {"median_us": math.nan, "status": "timeout"}], "Nothing")

@@ -1,0 +1,278 @@
+"""The waterfall of a fresh process: stages that add up, caches that are warm or empty as said, and honest ends."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import hypatia_lab.diffraction  # noqa: F401  (registers)
+from hypatia_lab import variants
+from hypatia_lab.kernels import loader
+from hypatia_lab.profiler import caches, compile_stages, sessions
+from hypatia_lab.profiler.start import CALLS
+from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.workloads import Workload
+
+SMALL = Workload("diffraction", (16, 16))
+FIRST = ["interpreter", "import torch", "import hypatia_lab", "set-up", "build"]
+EVERY_CALL = [f"call {number}" for number in range(1, CALLS + 1)]
+INSIDE = [*compile_stages.STAGES, "rest of call 1"]
+
+
+def plan_of(folder: Path, variant: str, case: str = "", workload: Workload = SMALL) -> dict[str, Any]:
+    """The plan of the first process of a probe."""
+    plan: dict[str, Any] = {"device": "cpu", "number": 0, "workload": asdict(workload)}
+    return plan | {"variant": variant, "case": case, "folder": str(folder)}
+
+
+class Heard:
+    """What one process of the probe said: ``values`` by name, and its ``status`` and ``reason`` ("ok" without one)."""
+
+    def __init__(self, plan: dict[str, Any], log: Path) -> None:
+        self.values: dict[str, float] = {}
+        self.status, self.reason = "ok", ""
+        # Inductor asks the compiler for ten seconds which vectors the processor has; here any answer will do. And
+        # threads that wait for one another are slow where several processes share two cores.
+        env = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_NUM_THREADS": "1"}
+        casualty = sessions.run_session(
+            "hypatia_lab.profiler.start", plan, log, on_event=self.hear, silence_s=300, env=env
+        )
+        assert casualty is None, log.read_text()
+
+    def hear(self, event: sessions.Event) -> None:
+        if event["event"] == "detail":
+            assert event["topic"] == "start"
+            assert event["unit"] == ("1" if event["name"] in ("error over peak", "cache misses") else "ms")
+            self.values[event["name"]] = event["value"]
+        elif event["event"] == "status":
+            self.status, self.reason = event["status"], event["reason"]
+
+
+def test_an_eager_start_stage_by_stage(tmp_path: Path):
+    heard = Heard(plan_of(tmp_path, "eager"), tmp_path / "log")
+    assert (heard.status, heard.reason) == ("ok", "")
+    assert list(heard.values) == [*FIRST, *EVERY_CALL, "first image", "error over peak"]
+    assert all(value > 0 for value in heard.values.values())
+    assert heard.values["import torch"] > 50 > heard.values["build"]
+    assert heard.values["error over peak"] < SMALL.tolerance()
+    parts = sum(heard.values[name] for name in ("set-up", "build", "call 1"))
+    assert heard.values["first image"] == pytest.approx(parts)
+
+
+def test_a_wrong_first_image_is_called_wrong(tmp_path: Path):
+    workload = Workload("diffraction", (512, 512))
+    heard = Heard(plan_of(tmp_path, "eager_direct", workload=workload), tmp_path / "log")
+    assert heard.status == "wrong"
+    assert heard.reason.startswith("call 1: wrong values")
+    assert heard.values["error over peak"] > workload.tolerance()
+
+
+def test_an_unknown_case_ends_with_its_reason(tmp_path: Path):
+    heard = Heard(plan_of(tmp_path, "eager", "tepid"), tmp_path / "log")
+    assert heard.status == "crashed"
+    assert "unknown case 'tepid'; known: '', 'empty'" in heard.reason
+
+
+def test_what_cannot_be_prepared_is_skipped(tmp_path: Path):
+    plan = plan_of(tmp_path, "compile_reduce_overhead", "disk")
+    heard = Heard(plan, tmp_path / "log")
+    assert (heard.status, heard.reason) == ("skipped", "while preparing: CUDA graphs need a CUDA device")
+    assert not list(tmp_path.glob("*/ready"))
+    # The probe's other processes take its word for it.
+    with pytest.raises(Ended, match="CUDA graphs need a CUDA device") as end:
+        caches.provide(plan | {"number": 1}, lambda: None)
+    assert end.value.status == "skipped"
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
+    """The compiled form under every case, by case; "empty" is the process that prepares "disk" and "mega"."""
+    if not loader.compiler():
+        pytest.skip(loader.cpp_missing())
+    folder = tmp_path_factory.mktemp("start")
+
+    def hear(case: str, **more: Any) -> Heard:
+        return Heard(plan_of(folder, "compile", case) | more, folder / f"{case}.log")
+
+    def by_caches() -> dict[str, Heard]:
+        return {"empty": hear("disk", preparing=True), "disk": hear("disk"), "mega": hear("mega")}
+
+    def ahead_of_time() -> dict[str, Heard]:
+        return {"aoti_raw": hear("aoti_raw"), "aoti_package": hear("aoti_package")}
+
+    with ThreadPoolExecutor(2) as pool:
+        found = [pool.submit(by_caches), pool.submit(ahead_of_time)]
+        both = found[0].result() | found[1].result()
+    assert not list(folder.glob("fresh-*")), "fresh caches are removed"
+    return both
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["empty", "disk", "mega"])
+def test_the_stages_of_compiling_add_up_to_the_first_call(compiled: dict[str, Heard], case: str):
+    heard = compiled[case]
+    assert heard.status == "ok", heard.reason
+    names = [*FIRST, *EVERY_CALL, *INSIDE, "first image", "cache misses"]
+    assert list(heard.values) == [*names, *(["error over peak"] if case != "empty" else [])]
+    assert sum(heard.values[name] for name in INSIDE) == pytest.approx(heard.values["call 1"])
+    assert all(heard.values[name] >= 0 for name in INSIDE)
+    assert heard.values["Dynamo"] > 0
+    assert heard.values["Triton"] == heard.values["autotune"] == 0
+    assert heard.values["rest of call 1"] < 0.5 * heard.values["call 1"]
+    assert min(heard.values[name] for name in EVERY_CALL[1:]) < 0.1 * heard.values["call 1"]
+
+
+@pytest.mark.slow
+def test_warm_caches_save_the_compiling(compiled: dict[str, Heard]):
+    empty, disk, mega = (compiled[case].values for case in ("empty", "disk", "mega"))
+    assert empty["cache misses"] == 1
+    assert disk["cache misses"] == mega["cache misses"] == 0
+    assert empty["AOTAutograd"] > 0 == disk["AOTAutograd"] == mega["AOTAutograd"]
+    assert disk["Inductor"] < 0.7 * empty["Inductor"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["aoti_package", "aoti_raw"])
+def test_a_package_compiles_nothing_in_the_first_call(compiled: dict[str, Heard], case: str):
+    heard = compiled[case]
+    assert heard.status == "ok", heard.reason
+    assert list(heard.values) == [*FIRST, *EVERY_CALL, "first image", "error over peak"]
+    assert heard.values["call 1"] < 0.1 * compiled["empty"].values["call 1"]
+
+
+@pytest.mark.slow
+def test_the_raw_loader_imports_no_compiler(compiled: dict[str, Heard]):
+    assert compiled["aoti_raw"].values["build"] < 0.3 * compiled["aoti_package"].values["build"]
+
+
+@pytest.fixture
+def provide(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., caches.Caches]:
+    """``provide(case)`` in this process: its environment is restored, and preparing leaves the file ``made``."""
+    for name in caches.VARIABLES:
+        monkeypatch.setenv(name, "untouched")
+
+    def prepare(plan: dict[str, Any], log: Path, alive: Callable[[], None]) -> None:
+        (tmp_path / caches._name(plan) / "made").touch()
+        alive()
+
+    monkeypatch.setattr(caches, "_prepare", prepare)
+    return lambda case, variant="compile": caches.provide(plan_of(tmp_path, variant, case), lambda: None)
+
+
+def environment() -> dict[str, str]:
+    """The cache folders that the environment names."""
+    return {name: os.environ[name] for name in caches.VARIABLES}
+
+
+def test_nothing_to_cache_leaves_the_environment_alone(provide: Callable[..., caches.Caches]):
+    own = provide("")
+    assert set(environment().values()) == {"untouched"}
+    own.close()
+
+
+@pytest.mark.parametrize("case", caches.FRESH)
+def test_fresh_caches_are_empty_apart_and_removed(provide: Callable[..., caches.Caches], case: str):
+    before, own = environment(), provide(case)
+    folders = [Path(folder) for folder in environment().values()]
+    assert before != environment()
+    assert all(folder.is_dir() and not any(folder.iterdir()) for folder in folders)
+    assert own.folder is not None
+    assert provide(case).folder != own.folder
+    own.close()
+    assert not own.folder.exists()
+
+
+@pytest.mark.parametrize("case", [case for case in caches.PREPARED if case not in caches.FRESH])
+def test_warm_caches_are_shared_and_stay(provide: Callable[..., caches.Caches], case: str):
+    own, again = provide(case), provide(case)
+    assert own.folder == again.folder
+    assert own.folder != provide(case, "eager").folder
+    own.close()
+    assert own.folder is not None
+    assert own.folder.exists()
+
+
+@pytest.mark.parametrize("case", caches.PREPARED)
+def test_an_interrupted_preparation_is_begun_anew_and_a_finished_one_kept(
+    provide: Callable[..., caches.Caches], case: str
+):
+    shared = provide(case).shared
+    assert shared is not None
+    (shared / "half").touch()
+    provide(case)
+    assert not (shared / "half").exists()
+    assert (shared / "made").exists()
+    (shared / "ready").touch()
+    (shared / "made").unlink()
+    provide(case)
+    assert not (shared / "made").exists()
+
+
+@pytest.mark.parametrize(
+    ("case", "name", "reason"),
+    [
+        ("aoti_raw", "eager", "diffraction/eager is not exported; diffraction/compile is"),
+        ("mega", "eager", "Mega-Cache holds nothing of this variant: Inductor compiles no part of it"),
+    ],
+)
+def test_a_case_that_does_not_suit_the_variant_is_skipped(tmp_path: Path, case: str, name: str, reason: str):
+    own = caches.Caches(case, tmp_path / "fresh", tmp_path, False)
+    with pytest.raises(Ended, match=reason) as end:
+        caches.build(own, SMALL, variants.find(SMALL.operation, name), SMALL.inputs("cpu"))
+    assert end.value.status == "skipped"
+
+
+def test_a_torch_without_the_raw_loader_is_skipped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def takes_nothing(*arguments: object) -> None:
+        raise TypeError
+
+    monkeypatch.setattr("torch._C._aoti.AOTIModelPackageLoader", takes_nothing)
+    with pytest.raises(Ended, match="takes other arguments"):
+        caches._load_raw(tmp_path / "model.pt2", [])
+    monkeypatch.delattr("torch._C._aoti.AOTIModelPackageLoader")
+    with pytest.raises(Ended, match="has no torch._C._aoti.AOTIModelPackageLoader"):
+        caches._load_raw(tmp_path / "model.pt2", [])
+
+
+def test_a_preparing_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def run_session(*arguments: Any, on_event: Callable[[sessions.Event], None], **more: Any) -> sessions.Casualty:
+        on_event({"event": "begin", "what": "compile"})
+        return sessions.Casualty("compile", "timeout", "no sign of life for 280 s")
+
+    monkeypatch.setattr(sessions, "run_session", run_session)
+    signs: list[bool] = []
+    with pytest.raises(Ended, match="while preparing: no sign of life"):
+        caches.provide(plan_of(tmp_path, "compile", "disk"), lambda: signs.append(True))
+    assert signs
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_each_moment_of_compiling_counts_once(device: str):
+    from torch._dynamo.utils import dynamo_timed
+
+    def phase(*names: str) -> None:
+        """Twenty milliseconds in each of the nested phases, on the way in."""
+        if names:
+            with dynamo_timed(names[0]):
+                time.sleep(0.02)
+                phase(*names[1:])
+
+    with compile_stages.watched(device) as spent:
+        begun = time.perf_counter()
+        phase("entire_frame_compile", "bytecode_tracing", "backend_compile", "create_aot_dispatcher_function")
+        phase("inductor_compile", "async_compile.wait", "mm_template_autotuning")
+        whole = (time.perf_counter() - begun) * 1e3
+        phase("of no compiler")
+    waiting = "Inductor" if device == "cpu" else "Triton"
+    assert set(spent) == {"Dynamo", "AOTAutograd", "Inductor", waiting, "autotune"}
+    assert sum(spent.values()) == pytest.approx(whole, rel=0.05)
+    assert spent["Dynamo"] >= 40 > spent["AOTAutograd"] >= 20
+    phase("entire_frame_compile")
+    assert sum(spent.values()) == pytest.approx(whole, rel=0.05)
