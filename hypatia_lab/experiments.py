@@ -207,11 +207,12 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 
 def _whole_programs(preset: str, device: str, shapes: Shapes) -> list[Probe]:
-    names = ("c_openmp", "cuda") if device == "cuda" else ("c_openmp", "eager")
-    count = 2 if preset == "quick" else 5
     sides = _sides(preset, device, shapes)
-    sides = sides if preset != "quick" else sides[-1:]
-    return [Probe("process", Workload("diffraction", shape), name, "", count) for shape in sides for name in names]
+    count = 2 if preset == "quick" else 3
+    # A Python program takes seconds to start, whatever the size: one size says it.
+    named = [(shape, "c_openmp") for shape in (sides if preset != "quick" else sides[-1:])]
+    named.append((sides[-1], "cuda" if device == "cuda" else "eager"))
+    return [Probe("process", Workload("diffraction", shape), name, "", count) for shape, name in named]
 
 
 def _profiles(preset: str, device: str, shapes: Shapes) -> list[Probe]:
@@ -271,23 +272,23 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     count = 2 if quick else 3
     if not gpu and quick:
         small = Workload("diffraction", shapes[0] if shapes else (256, 256))
-        ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("c_openmp", "")]
+        ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("c_openmp", "cubin")]
         return [Probe("start", small, name, case, count) for name, case in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
     # By size: the document's set-up and first runs, every compiler cache empty.
     probes = [
-        Probe("start", Workload("diffraction", shape), compiled, "empty", count)
-        for shape in _sides(preset, device, shapes)
+        Probe("start", Workload("diffraction", shape), compiled, "empty", 2) for shape in _sides(preset, device, shapes)
     ]
     work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
-    ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("compile", "mega")]
-    ways += [("compile", "aoti_package"), ("compile", "aoti_raw"), ("c_openmp", "")]
+    slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_package")]
+    fast = [("eager", ""), ("compile", "aoti_raw"), ("c_openmp", "cubin")]
     if gpu:
-        ways += [("compile_reduce_overhead", "disk"), ("compile_max_autotune", "empty")]
-        ways += [("triton", "no cubin"), ("triton", "cubin"), ("cuda", "no cubin"), ("cuda", "cubin")]
-    # The ways that compete for the first image are worth as many processes as a ratio.
-    fast = ("cubin", "aoti_raw", "")
-    return probes + [Probe("start", work, name, case, 8 if case in fast else count) for name, case in ways]
+        slow += [("compile_max_autotune", "empty"), ("triton", "no cubin"), ("cuda", "no cubin")]
+        fast += [("triton", "cubin"), ("cuda", "cubin")]
+    # The ways that compete for the first image are worth more processes.
+    return probes + [
+        Probe("start", work, *way, processes) for ways, processes in ((slow, 2), (fast, 6)) for way in ways
+    ]
 
 
 EXPERIMENTS = {

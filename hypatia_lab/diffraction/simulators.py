@@ -1,7 +1,8 @@
 """Who computes the image: plain C, torch as it comes, torch compiled, and kernels of our own.
 
 Each variant takes the float64 vectors that :func:`hypatia_lab.diffraction.physics.vectors` makes (crystals, sources,
-detector, polarization, structure) and returns the image, (slow, fast), or (crystals, slow, fast) of a batch.
+detector, polarization, structure) and the scene's ``layout`` beside them, and returns the image, (slow, fast), or
+(crystals, slow, fast) of a batch. Of the workload only shape and dtype count: any scene of that shape will do.
 """
 
 from __future__ import annotations
@@ -37,9 +38,11 @@ def _dtype(workload: Workload) -> torch.dtype:
     return getattr(torch, workload.dtype)
 
 
-def _whole_image(workload: Workload, reduce: bool) -> Form:
-    layout, dtype = layout_of(workload), _dtype(workload)
+def _layout(inputs: Inputs) -> physics.Layout:
+    return physics.Layout.from_tensor(inputs["layout"])
 
+
+def _whole_image(layout: physics.Layout, dtype: torch.dtype, *, reduce: bool = True) -> Form:
     def form(
         crystals: torch.Tensor,
         sources: torch.Tensor,
@@ -55,7 +58,7 @@ def _whole_image(workload: Workload, reduce: bool) -> Form:
 
 def torch_form(workload: Workload) -> tuple[Form, tuple[str, ...]]:
     """The function behind ``eager`` and the compiled variants, and the names of the inputs it takes, in order."""
-    return _whole_image(workload, reduce=True), NAMES
+    return _whole_image(layout_of(workload), _dtype(workload)), NAMES
 
 
 def _bind(form: Form, inputs: Inputs) -> Run:
@@ -103,16 +106,19 @@ def _c(workload: Workload, device: str) -> str:
 
 def eager(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch: the formulae as they stand, many small operations, integers removed before π."""
-    return _bind(_whole_image(workload, reduce=True), inputs)
+    return _bind(_whole_image(_layout(inputs), _dtype(workload)), inputs)
 
 
 def eager_direct(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch as the seed wrote it: sin(πNh)/sin(πh) with the integers still in h."""
-    return _bind(_whole_image(workload, reduce=False), inputs)
+    return _bind(_whole_image(_layout(inputs), _dtype(workload), reduce=False), inputs)
 
 
 def _compiled_in(mode: str) -> Factory:
-    return lambda workload, inputs: _bind(compiled(_whole_image(workload, reduce=True), mode=mode), inputs)
+    def factory(workload: Workload, inputs: Inputs) -> Run:
+        return _bind(compiled(_whole_image(_layout(inputs), _dtype(workload)), mode=mode), inputs)
+
+    return factory
 
 
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
@@ -132,7 +138,7 @@ def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
 
 def compile_anchored(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the anchored form: integers removed in float64 once a tile, then small differences."""
-    layout, dtype = layout_of(workload), _dtype(workload)
+    layout, dtype = _layout(inputs), _dtype(workload)
     # Two compiled functions: in one, the anchors' float64 arithmetic would be fused into every pixel.
     prepare, finish = compiled(_anchors_of(layout, dtype)), compiled(_pixels_of(layout))
     return _bind(lambda *tensors: finish(*prepare(*tensors), *tensors), inputs)
@@ -179,7 +185,7 @@ def c_pixelwise(workload: Workload, inputs: Inputs) -> Run:
 
 
 def _c_run(name: str, workload: Workload, inputs: Inputs) -> Run:
-    layout = layout_of(workload)
+    layout = _layout(inputs)
     function = getattr(loader.cpp_library("diffraction", fast_math=True), f"{name}_{workload.dtype}")
     versions: list[int] = []
     host: list[torch.Tensor] = []
@@ -204,7 +210,7 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel of our own: anchored differences, one launch, nothing in between."""
     from hypatia_lab.kernels.triton.diffraction import diffraction
 
-    layout, dtype = layout_of(workload), _dtype(workload)
+    layout, dtype = _layout(inputs), _dtype(workload)
     arguments: dict[str, Any] = {name: inputs[name] for name in NAMES}
     arguments |= {"oversample": layout.oversample, "cells": layout.cells, "miller_low": layout.miller_low}
 
@@ -222,14 +228,14 @@ CUDA_TILE_FAST, CUDA_WARPS = 64, 4
 
 def _cuda_rows(layout: physics.Layout, images: int) -> int:
     """Rows of one warp: as many as leave every multiprocessor its warps, so that a centre serves many pixels."""
-    warps = 132 * 16  # of an H100 or H200; other GPUs lose a little, at small images
+    warps = 132 * 8  # of an H100 or H200; other GPUs lose a little, at small images
     rows = layout.slow * -(-layout.fast // CUDA_TILE_FAST) * images // warps
-    return next((n for n in (32, 16, 8, 4) if rows >= n), 2)
+    return next((n for n in (64, 32, 16, 8, 4) if rows >= n), 2)
 
 
 def cuda(workload: Workload, inputs: Inputs) -> Run:
     """One CUDA C++ kernel of our own: anchored differences, one launch, nothing in between."""
-    layout, dtype = layout_of(workload), _dtype(workload)
+    layout, dtype = _layout(inputs), _dtype(workload)
     tensors = [inputs[name] for name in NAMES]
     crystals, sources, structure = (inputs[name] for name in ("crystals", "sources", "structure"))
     images = crystals.shape[0] if workload.operation == BATCH else 1
@@ -253,14 +259,14 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
 
 def one_by_one(workload: Workload, inputs: Inputs) -> Run:
     """A loop over the batch, one warm compiled image a crystal (the form that the seed would loop)."""
-    form = compiled(_whole_image(workload, reduce=True))
+    form = compiled(_whole_image(_layout(inputs), _dtype(workload)))
     crystals, *rest = (inputs[name] for name in NAMES)
     return lambda: torch.stack([form(own, *rest) for own in crystals])
 
 
 def compile_batch(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form vectorised over the batch by torch.vmap."""
-    single = _whole_image(workload, reduce=True)
+    single = _whole_image(_layout(inputs), _dtype(workload))
 
     def form(crystals: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
         return torch.vmap(lambda own: single(own, *rest))(crystals)
@@ -270,7 +276,7 @@ def compile_batch(workload: Workload, inputs: Inputs) -> Run:
 
 def eager_batch(workload: Workload, inputs: Inputs) -> Run:
     """A loop over the batch, one eager image a crystal."""
-    form = _whole_image(workload, reduce=True)
+    form = _whole_image(_layout(inputs), _dtype(workload))
     crystals, *rest = (inputs[name] for name in NAMES)
     return lambda: torch.stack([form(own, *rest) for own in crystals])
 

@@ -9,7 +9,7 @@ constexpr int TILE_FAST = 64, ACROSS = 4, WARPS = 4, CHUNK = 8;
 constexpr int LANES = TILE_FAST / ACROSS, ROWS = 32 / LANES;
 constexpr double PI = 3.14159265358979323846;
 
-// One axis of one step at the centre, as angles: pi times h without its integer part, and how it moves.
+// One axis of one step at the centre, as angles: 2 pi times h without its integer part, and how it moves.
 template <typename T> struct alignas(4 * sizeof(T)) Axis { T start, by_turn, by_fast, by_slow; };
 
 // One source seen from the centre: w, and polarization times (R/R0)^2, are quadratic in the pixel's offset.
@@ -26,8 +26,8 @@ template <typename T> struct Tile {
 
 __device__ inline float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }
-__device__ inline float sine(float x) { return __sinf(x); }
-__device__ inline double sine(double x) { return sin(x); }
+__device__ inline float cosine(float x) { return __cosf(x); }
+__device__ inline double cosine(double x) { return cos(x); }
 __device__ inline float exact_sine(float x) { return sinpif(x); }
 __device__ inline double exact_sine(double x) { return sinpi(x); }
 __device__ inline double dot(const double* a, const double* b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
@@ -42,29 +42,41 @@ __device__ constexpr double choose(int n, int k) {
 }
 
 // Coefficient of q^j in sin(Nx)/sin(x) (odd N) or sin(Nx)/(sin(x) cos(x)) (even N), with q = sin^2(x).
-__device__ constexpr double coefficient(int n, int j) {
+__device__ constexpr double in_sine(int n, int j) {
     const int m = n / 2;
     double power = n % 2 ? 1 : 2;
     for (int i = 0; i < j; ++i) power *= -4;
     return n % 2 ? power * n / (2 * j + 1) * choose(m + j, 2 * j) : power * choose(m + j, 2 * j + 1);
 }
 
-template <typename T, int N, int J> __device__ inline T horner(T q) {
-    constexpr int last = N % 2 ? N / 2 : N / 2 - 1;
-    if constexpr (J == last) return T(coefficient(N, J));
-    else return T(coefficient(N, J)) + q * horner<T, N, J + 1>(q);
+__device__ constexpr int degree(int n) { return n % 2 ? n / 2 : n / 2 - 1; }
+
+// The same in c = cos(2x) = 1 - 2q: one instruction less a pixel and axis.
+__device__ constexpr double in_cosine(int n, int i) {
+    double sum = 0;
+    for (int j = i; j <= degree(n); ++j) {
+        double half = in_sine(n, j) * choose(j, i) * (i % 2 ? -1 : 1);
+        for (int k = 0; k < j; ++k) half /= 2;
+        sum += half;
+    }
+    return sum;
 }
 
-// sin(Nx) / sin(x) without its sign; where N is even, all but a factor cos(x), whose square goes to `squared`.
-template <typename T, int N> __device__ inline T interference(T x, T& squared) {
+template <typename T, int N, int J> __device__ inline T horner(T c) {
+    if constexpr (J == degree(N)) return T(in_cosine(N, J));
+    else return T(in_cosine(N, J)) + c * horner<T, N, J + 1>(c);
+}
+
+// sin(Nx) / sin(x) without its sign, x = angle/2; where N is even, all but cos(x), whose square goes to `squared`.
+template <typename T, int N> __device__ inline T interference(T angle, T& squared) {
     if constexpr (N == 1) {
         return T(1);
     } else if constexpr (N <= 8) {
-        const T s = sine(x), q = s * s;
-        if constexpr (N % 2 == 0) squared *= T(1) - q;
-        return horner<T, N, 0>(q);
+        const T c = cosine(angle);
+        if constexpr (N % 2 == 0) squared *= T(0.5) + T(0.5) * c;
+        return horner<T, N, 0>(c);
     } else {  // a polynomial of high degree would lose digits
-        const T p = x * T(1 / PI), d = p - rint(p);
+        const T p = angle * T(0.5 / PI), d = p - rint(p);
         return d == T(0) ? T(N) : exact_sine(T(N) * d) / exact_sine(d);
     }
 }
@@ -76,10 +88,10 @@ __device__ inline void place(const double* detector, double f, double s, double*
 
 template <typename T>
 __device__ Axis<T> axis_at(const double* at, const double* edge, const double* source, const double* detector, int* whole) {
-    const double inverse = rsqrt(dot(at, at)), scale = PI * inverse / source[3];
+    const double inverse = rsqrt(dot(at, at)), scale = 2 * PI * inverse / source[3];
     const double index = (dot(edge, at) * inverse - dot(edge, source)) / source[3], integer = ceil(index - 0.5);
     *whole = int(integer);
-    return {T(PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),
+    return {T(2 * PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),
             T(dot(edge, detector + 6) * scale)};
 }
 
@@ -117,7 +129,7 @@ __device__ View<T> view_at(const double* at, const double* source, const double*
 template <typename T>
 __device__ inline int nearest(T x, int whole, const double* edge, const double* source, const double* detector, double f,
                               double s) {
-    const T p = x * T(1 / PI), up = ceil(p - T(0.5));
+    const T p = x * T(0.5 / PI), up = ceil(p - T(0.5));
     if (abs(abs(p - up) - T(0.5)) > T(1e-5)) return whole + int(up);
     double at[3];
     place(detector, f, s, at);
@@ -134,13 +146,14 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
     __shared__ Tile<T> tiles[WARPS];
     Tile<T>& tile = tiles[threadIdx.y];
 
+    const int height = int(slow), width = int(fast), tall = int(tile_slow);
     const int crystals_here = SINGLE ? 1 : int(crystal_count), points = SINGLE ? 1 : int(oversample);
     const int step_count = SINGLE ? 1 : crystals_here * int(source_count);
-    const int first_fast = blockIdx.x * TILE_FAST, first_slow = (blockIdx.y * WARPS + threadIdx.y) * int(tile_slow);
-    if (first_slow >= slow) return;
-    const double centre_fast = first_fast + TILE_FAST / 2, centre_slow = first_slow + 0.5 * tile_slow;
+    const int first_fast = blockIdx.x * TILE_FAST, first_slow = (blockIdx.y * WARPS + threadIdx.y) * tall;
+    if (first_slow >= height) return;
+    const double centre_fast = first_fast + TILE_FAST / 2, centre_slow = first_slow + 0.5 * tall;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, column = first_fast + lane * ACROSS;
-    const int passes = int(min(tile_slow, slow - first_slow) + ROWS - 1) / ROWS;
+    const int passes = (min(tall, height - first_slow) + ROWS - 1) / ROWS;
     crystals += blockIdx.z * crystal_count * 9;
     out += (long long)blockIdx.z * slow * fast;
 
@@ -164,7 +177,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
             T total[ACROSS] = {};
             for (int point = 0; point < points * points; ++point) {
                 const T spacing = T(1) / T(points), corner = T(0.5) * spacing;
-                const T ds = T(line) - T(0.5) * T(tile_slow) + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
+                const T ds = T(line) - T(0.5) * T(tall) + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
                 const T df = T(lane * ACROSS - TILE_FAST / 2) + (SINGLE ? T(0.5) : T(point % points) * spacing + corner);
                 const View<T> centre = tile.views[0];
                 const T w_slow = ds * (centre.slow + ds * centre.slow_slow);
@@ -215,9 +228,9 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                     }
                 }
             }
-            if (first_slow + line >= slow || column >= fast || line >= tile_slow) continue;
-            T* to = out + (long long)(first_slow + line) * fast + column;
-            if (sizeof(T) == 4 && fast % ACROSS == 0) {
+            if (first_slow + line >= height || column >= width || line >= tall) continue;
+            T* to = out + (long long)(first_slow + line) * width + column;
+            if (sizeof(T) == 4 && width % ACROSS == 0) {
                 float4 four = make_float4(total[0], total[1], total[2], total[3]);
                 if (begun > 0) {
                     const float4 before = *reinterpret_cast<float4*>(to);
@@ -226,7 +239,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                 *reinterpret_cast<float4*>(to) = four;
             } else {
                 for (int j = 0; j < ACROSS; ++j)
-                    if (column + j < fast) to[j] = begun > 0 ? to[j] + total[j] : total[j];
+                    if (column + j < width) to[j] = begun > 0 ? to[j] + total[j] : total[j];
             }
         }
     }

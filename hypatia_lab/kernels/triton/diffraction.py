@@ -106,11 +106,26 @@ def _nearest(x):
 
 @triton.jit
 def _change(axis, s, t, x, y):
-    """h less the whole index at the anchor, and the whole number nearest to that; see :func:`_image`."""
+    """h less the whole index at the anchor; see :func:`_image`."""
     _, fraction, onward, along_fast, along_slow = axis
-    index = (fraction + onward * t) + (along_fast * x + along_slow * y) * s
-    whole = _nearest(index)
-    return index - whole, whole
+    return (fraction + onward * t) + (along_fast * x + along_slow * y) * s
+
+
+@triton.jit
+def _reflection(index, axis, at, per_wavelength, incident, anchor, fast, slow, x, y):
+    """The whole number nearest to ``index`` of :func:`_change`, ties downwards; near a tie, found in float64."""
+    whole = tl.ceil(index - 0.5)
+    near = tl.abs(tl.abs(index - whole) - 0.5) < 1e-5
+    if tl.max(near.to(tl.int32)) > 0:
+        vector = _scaled(_vector(at), per_wavelength)
+        # The vectors are float64, and so is what they meet.
+        dx = anchor[0] + x.to(tl.float64) * fast[0] + y.to(tl.float64) * slow[0]
+        dy = anchor[1] + x.to(tl.float64) * fast[1] + y.to(tl.float64) * slow[1]
+        dz = anchor[2] + x.to(tl.float64) * fast[2] + y.to(tl.float64) * slow[2]
+        projected = (vector[0] * dx + vector[1] * dy + vector[2] * dz) / tl.sqrt(dx * dx + dy * dy + dz * dz)
+        exact = tl.ceil(projected - _dot(vector, incident) - 0.5) - axis[0]
+        whole = tl.where(near, exact.to(whole.dtype), whole)
+    return whole
 
 
 @triton.jit
@@ -132,11 +147,15 @@ def _sine_squared(delta, scale: tl.constexpr, shift: tl.constexpr):
 
 
 @triton.jit
-def _interfere(amplitude, square, delta, COUNT: tl.constexpr):
-    """Multiply ``amplitude``² · ``square`` by [sin(πNδ) / (N sin πδ)]², N = ``COUNT``, with whatever is cheaper."""
+def _interfere(amplitude, square, index, COUNT: tl.constexpr, UNIT: tl.constexpr):
+    """Multiply ``amplitude``² · ``square`` by [sin(πNh) / (N sin πh)]², N = ``COUNT``, with whatever is cheaper.
+
+    ``UNIT``: take cosines of float32 from the hardware's unit for them, which the interpreter does not have.
+    """
     if COUNT == 1:
         return amplitude, square
     if COUNT > SMALL:
+        delta = index - _nearest(index)
         # At δ = 0 the two tiny terms make 1; elsewhere they are lost.
         tiny: tl.constexpr = 1e-30
         inner = COUNT * delta
@@ -144,7 +163,14 @@ def _interfere(amplitude, square, delta, COUNT: tl.constexpr):
         under = tl.rsqrt(_sine_squared(delta, 1.0 * COUNT * COUNT, tiny))
         return amplitude, square * (over * under * under)
     wave: tl.constexpr = _wave(COUNT)
-    g = _sine_squared(delta, wave[0], wave[1])
+    if UNIT:
+        # sin² = (1 − cos)/2 has the period of h: nothing to remove first.
+        cosine = tl.inline_asm_elementwise(
+            "cos.approx.ftz.f32 $0, $1;", "=f,f", [index * 6.283185307179586], dtype=tl.float32, is_pure=True, pack=1
+        )
+        g = cosine * (-0.5 * wave[0]) + (0.5 * wave[0] + wave[1])
+    else:
+        g = _sine_squared(index - _nearest(index), wave[0], wave[1])
     if COUNT % 2 == 0:
         # cos² x, which must not be rounded below 0.
         square *= tl.maximum((1 + wave[1] / wave[0]) - g * (1 / wave[0]), 0.0)
@@ -183,6 +209,7 @@ def _image(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     CHUNKS: tl.constexpr,
+    UNIT: tl.constexpr,
 ):
     """One program: CHUNKS · ROWS × COLUMNS pixels around one anchor, ROWS × COLUMNS at a time.
 
@@ -269,16 +296,17 @@ def _image(
                     polarized = (p_0 + x * (p_x + p_xx * x)) + y * (p_y + p_yy * y) + (p_xy * x) * y
                     # Solid angle falls as s³, and the polarization here is (R/R₀)² too large.
                     amplitude, square = s * s, polarized * s
-                    delta_h, whole_h = _change(a, s, t, x, y)
-                    delta_k, whole_k = _change(b, s, t, x, y)
-                    delta_l, whole_l = _change(c, s, t, x, y)
-                    amplitude, square = _interfere(amplitude, square, delta_h, N_A)
-                    amplitude, square = _interfere(amplitude, square, delta_k, N_B)
-                    amplitude, square = _interfere(amplitude, square, delta_l, N_C)
+                    h, k, m = _change(a, s, t, x, y), _change(b, s, t, x, y), _change(c, s, t, x, y)
+                    amplitude, square = _interfere(amplitude, square, h, N_A, UNIT)
+                    amplitude, square = _interfere(amplitude, square, k, N_B, UNIT)
+                    amplitude, square = _interfere(amplitude, square, m, N_C, UNIT)
                     if TABLE:
-                        entry = _entry(a, whole_h, low_h, table_h)
-                        entry = entry * table_k + _entry(b, whole_k, low_k, table_k)
-                        entry = entry * table_l + _entry(c, whole_l, low_l, table_l)
+                        h = _reflection(h, a, cell, per_wavelength, incident, anchor, fast, slow, x, y)
+                        k = _reflection(k, b, cell + 3, per_wavelength, incident, anchor, fast, slow, x, y)
+                        m = _reflection(m, c, cell + 6, per_wavelength, incident, anchor, fast, slow, x, y)
+                        entry = _entry(a, h, low_h, table_h)
+                        entry = entry * table_k + _entry(b, k, low_k, table_k)
+                        entry = entry * table_l + _entry(c, m, low_l, table_l)
                         square *= tl.load(structure + entry).to(NUMBER)
                     total += amplitude * amplitude * square
                 tl.store(where, total, mask=inside)
@@ -290,6 +318,8 @@ def default_tile(pixels: int, dtype: torch.dtype) -> tuple[int, int, int]:
     Many pixels share the work at an anchor; few are better spread over the device; float64 takes twice the registers.
     """
     rows = 8 if dtype == torch.float32 else 4
+    if pixels >= 2**24 and dtype == torch.float32:
+        return 4, 128, 8
     if pixels >= 2**22:
         return rows, 64, 32 // rows
     return (rows, 64, 1) if pixels >= 2**19 else (2, 64, 1)
@@ -373,6 +403,7 @@ def diffraction(
             ROWS=rows,
             COLUMNS=columns,
             CHUNKS=chunks,
+            UNIT=out.dtype == torch.float32 and out.is_cuda,
             num_warps=warps,
             maxnreg=registers,
         )
