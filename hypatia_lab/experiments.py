@@ -236,7 +236,7 @@ def _profiles(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clock = ("graph",) if gpu else ("hot",)
-    sides = [1024, 4096] if gpu else [512] if preset == "quick" else [1024]
+    sides = ([512] if not gpu else [1024]) if preset == "quick" else ([1024, 4096] if gpu else [1024])
     names = ("eager", "compile", "compile_anchored", "triton", "cuda")
     # Those with a clock of their own, the document's replayed graphs and C, are compared by the wall at one size.
     by_wall = ("eager" + AGAIN, "c_openmp", "compile_reduce_overhead")
@@ -262,10 +262,11 @@ def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 
 def _accuracy(preset: str, device: str, shapes: Shapes) -> list[Probe]:
-    sides = (1024, 2048, 4096) if device == "cuda" else (512,) if preset == "quick" else (1024, 2048)
-    names = ("eager", "eager_direct", "compile", "compile_anchored", "triton", "cuda")
-    names = names if device == "cuda" else ("eager", "eager_direct", "c_openmp")
+    sides = (1024, 2048, 4096) if device == "cuda" else (1024, 2048)
+    sides = sides if preset != "quick" else (1024,) if device == "cuda" else (512,)
     own = "cuda" if device == "cuda" else "c_openmp"
+    names = ("eager", "eager_direct", own)
+    names += ("compile", "triton") if device == "cuda" and preset != "quick" else ()
     probes = [
         Probe("accuracy", Workload("diffraction", shape), name, "", 1)
         for shape in list(shapes) or [(n, n) for n in sides]
