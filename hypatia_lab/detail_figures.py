@@ -133,7 +133,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     legend = legend_columns(data)
     notes = ends(data, ways, fields, totals)
     longest = max(x for t in totals for x in t if not absent(x)) / 1e3
-    left_out = f"without {listing(list(leave_out))}" if leave_out else ""
+    left_out = f"without {_stretch(leave_out)}" if leave_out else ""
     head = heading(
         title, [*common, origin_key(ways), process_count(ways), "bars: 95% intervals of the whole", left_out]
     )
@@ -163,6 +163,13 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         ]
     )
     return assemble(data, legend(layout), f"Stages of a start ({', '.join(common)}). {points}."), table
+
+
+def _stretch(stages: Sequence[str]) -> str:
+    """Stages by name, or the first and the last of many neighbours, which a telephone has room for."""
+    places = [list(STAGES).index(stage) for stage in stages]
+    neighbours = len(places) > 2 and places == list(range(places[0], places[-1] + 1))
+    return f"{stages[0]} to {stages[-1]}" if neighbours else listing(list(stages))
 
 
 def _row(columns: Mapping[str, Sequence[float | None]], number: int) -> list[float | None]:
@@ -220,7 +227,8 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "annotations": notes,
     }
     alt = f"Time of each call of a fresh process, log axis ({', '.join(common)}). {'; '.join(told)}."
-    return assemble(data, with_legend(layout, legend_lines(data)), alt), filled(rows)
+    # Beside the axis a telephone has room for one column.
+    return assemble(data, with_legend(layout, [line.ljust(40) for line in legend_lines(data)]), alt), filled(rows)
 
 
 def _named(triples: Mapping[int, Triple]) -> list[dict[str, Any]]:

@@ -39,7 +39,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     under the title. Raises :class:`FigureError` when no row has both a time and an error.
     """
     kept = measured(singles(rows), "precision", "median_us", "a time")
-    over_peak = all(row.get("peak") and not absent(row["max_error"]) for row in kept)
+    over_peak = not any(absent(row.get("peak")) or absent(row["max_error"]) for row in kept)
     errors = [row["max_error"] / row["peak"] if over_peak else row["error"] for row in kept]
     if all(map(absent, errors)):
         raise FigureError(f"precision: none of {len(kept)} rows has an error")

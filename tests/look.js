@@ -7,7 +7,7 @@ async () => {
     return box ? [box.width, box.height] : [0, 0];
   };
 
-  const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg .trace"));
+  const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg :is(.trace, .hm)"));
   for (let tries = 0; tries < 60 && !drawn(); tries++) await pause(50);
   if (window.MathJax?.startup?.promise) await MathJax.startup.promise;
   await document.fonts.ready;
@@ -31,7 +31,7 @@ async () => {
     const { data } = JSON.parse(figure.querySelector("script").textContent);
     return {
       traces: data.filter((trace) => (trace.visible ?? true) === true && hasPoints(trace)).length,
-      drawn: all(".main-svg .trace", plot).filter((trace) => all("path, rect, image, text", trace).some(inked)).length,
+      drawn: all(".main-svg .trace, .main-svg .hm", plot).filter((trace) => all("path, rect, image, text", trace).some(inked)).length,
       size: size(plot.querySelector("svg.main-svg")),
       role: plot.getAttribute("role"),
       alt: (plot.getAttribute("aria-label") ?? "").trim(),

@@ -342,6 +342,9 @@ def test_waterfall_leaves_out_what_it_is_told_to() -> None:
     assert "import torch" not in [t["name"] for t in content(figure)["data"]]
     assert "import torch" not in table.columns
     assert "without\u00a0interpreter\u00a0and\u00a0import\u00a0torch" in figure.layout.title.text
+    many = ["interpreter", "import torch", "import hypatia_lab", "CUDA context"]
+    figure, _ = detail_figures.waterfall(starts(), "Less", leave_out=many)
+    assert "without\u00a0interpreter\u00a0to\u00a0CUDA\u00a0context" in figure.layout.title.text
     with pytest.raises(drawing.FigureError, match="no stage 'import numpy'"):
         detail_figures.waterfall(starts(), "Less", leave_out=["import numpy"])
 

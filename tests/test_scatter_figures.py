@@ -100,7 +100,7 @@ def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
 
 
 def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -> None:
-    bare: Rows = [r | {"peak": None} for r in rows if r["shape"] == "1024x1024" and r["variant"] == "cuda"]
+    bare: Rows = [r | {"peak": math.nan} for r in rows if r["shape"] == "1024x1024" and r["variant"] == "cuda"]
     bare[0] |= {"error": 0.0}
     figure, table = scatter_figures.precision(bare, "Without a peak")
     assert "‖out − ref‖/‖ref‖" in figure.layout.yaxis.title.text

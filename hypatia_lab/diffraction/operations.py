@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable
+from functools import cache
 from typing import TYPE_CHECKING
 
 import torch
@@ -71,6 +72,7 @@ CASES: dict[str, tuple[str, Callable[[tuple[int, int]], Scene]]] = {
 BATCH = "diffraction_batch"
 
 
+@cache
 def scene_of(workload: Workload) -> Scene:
     """The scene behind ``workload`` as published, before any draw moves it."""
     slow, fast = workload.shape[-2:]

@@ -1,0 +1,359 @@
+"""What the records say about the diffraction simulator: findings for the front page, sentences and tables for chapters.
+
+As in :mod:`hypatia_lab.findings` every figure is taken from the records when a page is made, and what a machine has not
+measured is left out: such a function returns None or an empty list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import formats, intervals, tables, ways
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.ways import Way, timed
+
+Row = dict[str, Any]
+
+SEED_SIZE = "1024x1024"
+"""The detector that S003 speaks of, where a machine has measured it."""
+TORCH = ("compile_reduce_overhead", "compile", "compile_max_autotune", "compile_anchored", "eager")
+OWN = ("cuda", "triton")
+C = ("c_pixelwise", "c_openmp")
+PARITY = {"graph": 10.0, "hot": 0.5}
+"""Primary clock of a GPU and of a CPU → the multiple of C's throughput that the simulator's specification asks for."""
+
+
+# ---------------------------------------------------------------- reading
+
+
+def waited(lab: Evidence, machine: str) -> str:
+    """The clock that a caller waits by: ``wall`` on a GPU, ``hot`` on a CPU."""
+    return "wall" if lab.primary(machine) == "graph" else "hot"
+
+
+def simulations(lab: Evidence, machine: str, clock: str, **wanted: Any) -> list[Row]:
+    """Timed rows of S003's benchmark in float32 by ``clock``, smallest detector first."""
+    wanted = {"experiment": "diffraction", "operation": "diffraction", "dtype": "float32", "status": "ok"} | wanted
+    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if not absent(row["median_us"])]
+    return sorted(found, key=pixels)
+
+
+def pixels(row: Row) -> int:
+    """How many pixels a row's workload has, over all its images."""
+    return math.prod(map(int, row["shape"].split("x")))
+
+
+def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
+    """The row of the quickest of ``variants``; None when none of them was timed."""
+    return min((row for row in rows if row["variant"] in variants), key=lambda row: row["median_us"], default=None)
+
+
+def seed_sized(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the detector that S003 speaks of, or of the largest one measured."""
+    shapes = [row["shape"] for row in sorted(rows, key=pixels)]
+    chosen = SEED_SIZE if SEED_SIZE in shapes else shapes[-1] if shapes else ""
+    return [row for row in rows if row["shape"] == chosen]
+
+
+def over(slow: Row, quick: Row) -> Interval:
+    """Time of one row over that of another, paired by process."""
+    return intervals.ratio(slow["medians_us"], quick["medians_us"])
+
+
+def took(row: Row) -> str:
+    """The time of a row with its interval, in the unit that suits it."""
+    return timed(tables.time_of(row))
+
+
+def times(found: Interval) -> str:
+    """An interval of ratios as text."""
+    return formats.interval(found.value, found.low, found.high)
+
+
+def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Way]:
+    """The ways that probes of ``topic`` saw on ``machine``, smallest workload first."""
+    lines = lab.details(machine=machine, topic=topic, **wanted)
+    return ways.read(lines, "findings", topic)[0] if lines else []
+
+
+def main_size(found: Sequence[Way]) -> list[Way]:
+    """The ways at the size that most ways were looked at (the others are there to compare sizes)."""
+    sizes = [way.pixels for way in found]
+    chosen = max(dict.fromkeys(sizes), key=sizes.count, default=0)
+    return [way for way in found if way.pixels == chosen]
+
+
+def only(found: Sequence[Way], variant: str, case: str = "") -> Way | None:
+    """The way of ``variant`` in ``case``; None when there is none that went well."""
+    return next((way for way in found if (way.variant, way.case) == (variant, case) and not way.fault), None)
+
+
+def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
+    """Geometric mean of a quotient within each process; None when no process has both."""
+    values = [a / b for a, b in zip(above, below, strict=False) if a and b]
+    return intervals.geometric(values) if values else None
+
+
+def at(row: Row) -> str:
+    """The shape of a row for a reader."""
+    return tables.shape_text(row["shape"])
+
+
+def error(row: Row) -> float:
+    """Largest error over the peak; NaN where the check did not get that far."""
+    return row["max_error"] / row["peak"] if row["peak"] else math.nan
+
+
+def _reads(found: Interval, above: str, below: str, between: str) -> str:
+    return above if found.low > 1 else below if found.high < 1 else between
+
+
+# ---------------------------------------------------------------- findings
+
+
+def against_c(lab: Evidence, machine: str) -> Finding | None:
+    """Warm PyTorch against C on the same machine at S003's size, by the clock that a caller waits by."""
+    rows = seed_sized(simulations(lab, machine, waited(lab, machine)))
+    seed, peer = (fastest(rows, [name]) for name in C)
+    # The compiled form that the seed ran, where it runs; on a CPU the best that torch has.
+    torch = fastest(rows, TORCH[:1]) or fastest(rows, TORCH)
+    if seed is None or torch is None:
+        return None
+    found, asked = over(seed, torch), PARITY[lab.primary(machine)]
+    gpu = lab.primary(machine) == "graph"
+    cores = lab.of(machine)[0].run["facts"].get("cores", "all")
+    text = f"At {at(torch)} a warm call of {torch['variant']} takes {took(torch)}, "
+    text += f"C on {cores} cores takes {took(seed)} pixel by pixel: PyTorch is {times(found)} as fast. "
+    if peer is not None:
+        text += f"Against C that the compiler can vectorise ({took(peer)}) it is {times(over(peer, torch))}. "
+    if (own := fastest(rows, OWN)) is not None:
+        text += f"One kernel of our own ({own['variant']}) is {times(over(seed, own))} as fast as the former. "
+    text += f"S003 measured 2.8 times slower; its specification asks for {asked:g} times C's speed."
+    if gpu:
+        title = _reads(found, "Warm, PyTorch is faster than C", "Warm, PyTorch is slower than C", "Warm, it is a draw")
+        verdict = _reads(found, "refuted", "confirmed", "undecided")
+    else:
+        title = _reads(found, "On the CPU, PyTorch outruns the C program", "On the CPU, C is faster", "A draw with C")
+        verdict = "confirmed" if found.low >= asked else "refuted" if found.high < asked else "undecided"
+    return Finding(f"{formats.number(found.value)}×", title, text, verdict, "07_diffraction")
+
+
+def near_limit(lab: Evidence, machine: str) -> Finding | None:
+    """The best kernel of our own at the largest detector, against the write limit and the compiled form."""
+    rows = [row for row in simulations(lab, machine, lab.primary(machine)) if not absent(row["limit_us"])]
+    rows = [row for row in rows if row["shape"] == rows[-1]["shape"]]
+    own, torch = fastest(rows, OWN), fastest(rows, ("compile", "compile_max_autotune"))
+    if own is None or torch is None:
+        return None
+    gain = over(torch, own)
+    text = f"At {at(own)} the {own['variant']} kernel takes {took(own)}, with an error of "
+    text += f"{formats.number(error(own))} of the peak. Writing the image alone takes "
+    text += f"{formats.duration(own['limit_us'])} here: the kernel reaches "
+    text += (
+        f"{formats.number(100 * own['limit_us'] / own['median_us'])}% of that limit. It is {times(gain)} as fast as "
+    )
+    text += f"the best that the compiler makes of the formulae ({torch['variant']}, {took(torch)}). "
+    # 30% more speed, or 50% less time: the band of the claims ledger.
+    more, less, within = gain.low > 2, gain.high < 1.3, gain.within(1.3, 2)
+    return Finding(
+        f"{formats.number(gain.value)}×",
+        f"A kernel by hand gains {'more than' if more else 'less than' if less else 'about what was'} hoped",
+        text + "S003 hopes for 30 to 50% from a kernel by hand.",
+        "refuted" if more or less else "confirmed" if within else "undecided",
+        "07_diffraction",
+    )
+
+
+def batch(lab: Evidence, machine: str) -> Finding | None:
+    """Many crystals in one call against one warm compiled image after the other."""
+    wanted = {"machine": machine, "operation": "diffraction_batch", "clock": waited(lab, machine), "status": "ok"}
+    rows = [row for row in lab.select(**wanted) if not absent(row["ratio_low"]) and row["variant"] != "one_by_one"]
+    if not rows:
+        return None
+    best = max(rows, key=lambda row: row["ratio"])
+    crystals, slow, fast = best["shape"].split("x")
+    others = [f"{row['variant']} {formats.interval(*tables.ratio_of(row))}" for row in rows if row is not best]
+    text = f"{crystals} crystals at {slow}×{fast} in one call of {best['variant']} have "
+    text += f"{formats.interval(*tables.ratio_of(best))} the throughput of one warm compiled image after the other. "
+    text += f"Others: {', '.join(others)}. " if others else ""
+    return Finding(
+        f"{formats.number(best['ratio'])}×",
+        "A batch in one call pays" if best["ratio_low"] > 1 else "A batch in one call gains nothing that shows",
+        text + "S003 hopes for 10 to 100 times.",
+        "confirmed" if best["ratio_low"] >= 10 else "refuted" if best["ratio_high"] < 10 else "undecided",
+        "07_diffraction",
+    )
+
+
+def early(way: Way) -> Interval | None:
+    """Mean of calls 2 to 4 over call 12 of the same process."""
+    early = [None if total is None else total / 3 for total in way.per_process("call 2", "call 3", "call 4")]
+    return quotient(early, way.per_process("call 12"))
+
+
+def compiled_start(lab: Evidence, machine: str) -> Way | None:
+    """The start that S003 timed: the compiled form with CUDA graphs, or on a CPU the compiled form, caches empty."""
+    found = main_size(probed(lab, machine, "start"))
+    return only(found, "compile_reduce_overhead", "empty") or only(found, "compile", "empty")
+
+
+def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
+    """What the mean of the three calls after the first says of the steady state."""
+    way = compiled_start(lab, machine)
+    found = None if way is None else early(way)
+    if way is None or found is None:
+        return None
+    calls = [timed(way.triple(f"call {number}")) for number in (2, 3, 4, 12)]
+    second = "records a CUDA graph and takes" if way.variant == "compile_reduce_overhead" else "takes"
+    text = "S003 takes the mean of three calls after one warm-up for the steady state. "
+    text += f"Here call 2 {second} {calls[0]}; calls 3 and 4 take {calls[1]} and {calls[2]}, call 12 {calls[3]}. "
+    text += f"The mean of calls 2 to 4 is {times(found)} call 12."
+    title = "The “warm mean of three” is mostly one call that is not warm"
+    apart, near = found.low > 1.1, found.high < 1.1
+    return Finding(
+        f"{formats.number(found.value)}×",
+        title if apart else "Here three early calls do speak for the later ones" if near else "Early calls are uneven",
+        text,
+        "refuted" if apart else "confirmed" if near else "undecided",
+        "10_warm_up",
+    )
+
+
+def first_image(lab: Evidence, machine: str) -> Finding | None:
+    """The quickest ways to a first correct image: our own, torch's, and torch's with nothing cached."""
+    found = [way for way in main_size(probed(lab, machine, "start")) if not way.fault]
+    reached = [(way, way.triple("first image")) for way in found]
+    reached = [(way, triple) for way, triple in reached if not absent(triple[0])]
+    kept = [pair for pair in reached if pair[0].variant.startswith("compile") and pair[0].case != "empty"]
+    if not kept:
+        return None
+    way, stored = min(kept, key=lambda pair: pair[1][0])
+    own = min((pair for pair in reached if pair[0].variant in OWN), key=lambda pair: pair[1][0], default=None)
+    text = "From the end of the imports (and of the CUDA context) to the first correct image, "
+    if own is not None:
+        text += f"our own kernel takes {timed(own[1])} ({own[0].text([])}); "
+    text += f"compiled torch takes {timed(stored)} at best ({way.text([])})"
+    empty = only(found, way.variant, "empty")
+    text += "." if empty is None else f", and {timed(empty.triple('first image'))} when nothing is stored."
+    best = stored if own is None else min(own[1], stored, key=lambda triple: triple[0])
+    return Finding(
+        formats.duration(best[0]),
+        "A fresh process need not compile" if best[2] <= 50e3 else "Stored code shortens a start",
+        text + " S003 wishes for less than 50 ms.",
+        "confirmed" if best[2] <= 50e3 else "refuted" if best[1] > 50e3 else "undecided",
+        "10_warm_up",
+    )
+
+
+def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
+    """What it costs to multiply by π before the whole number is removed, in float32, over sizes."""
+    found = [way for way in probed(lab, machine, "accuracy", case="") if way.variant in ("eager_direct", "eager")]
+    if not found:
+        return None
+    largest = [way for way in found if way.pixels == found[-1].pixels]
+    direct, plain = (only(largest, name) for name in ("eager_direct", "eager"))
+    if direct is None or plain is None:
+        return None
+    (bad,), (good,) = (way.triple("largest error over peak")[:1] for way in (direct, plain))
+    correlation = f"{direct.triple('correlation')[0]:.6f}"  # written as S003 writes it
+    return Finding(
+        f"{formats.number(100 * bad)}%",
+        "Perfect correlation, wrong pixels" if correlation == "1.000000" else "Subtract before you multiply by π",
+        f"In float32 the seed's form is wrong by up to {formats.number(100 * bad)}% of the peak at "
+        f"{direct.where['shape']}; its correlation with float64 is {correlation}. Subtracting the whole "
+        f"number before multiplying by π leaves {formats.number(100 * good)}%.",
+        "refuted" if bad > 10 * good else "undecided",
+        "09_precision",
+    )
+
+
+def dtype_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
+    """Each form of the simulator in float32 and float64 and its largest detector, with float64 / float32.
+
+    By the primary clock, or by the wall what has no other time on a GPU (graphs of its own, C on the host).
+    """
+    rows = lab.select(machine=machine, experiment="precision", operation="diffraction", status="ok")
+    rows = [row for row in rows if not absent(row["median_us"]) and "@" not in row["variant"]]
+    primary = lab.primary(machine)
+    out = []
+    for name in dict.fromkeys(row["variant"] for row in rows):
+        own = [row for row in rows if row["variant"] == name]
+        own = [row for row in own if row["clock"] == primary] or own
+        largest = max(map(pixels, own))
+        found = {row["dtype"]: row for row in own if pixels(row) == largest}
+        if {"float32", "float64"} <= set(found):
+            out.append((found["float32"], found["float64"], over(found["float64"], found["float32"])))
+    return out
+
+
+def product_pair(lab: Evidence, machine: str) -> Interval | None:
+    """float64 over float32 of the largest matrix product in the precision experiment."""
+    rows = lab.leading(machine, experiment="precision", operation="matmul", math="ieee", variant="eager", status="ok")
+    largest = max(map(pixels, rows), default=0)
+    found = {row["dtype"]: row for row in rows if pixels(row) == largest}
+    return over(found["float64"], found["float32"]) if {"float32", "float64"} <= set(found) else None
+
+
+def double(lab: Evidence, machine: str) -> Finding | None:
+    """float64 against float32 in the simulator's forms and in a matrix product."""
+    found = {row["variant"]: factor for row, _, factor in dtype_pairs(lab, machine)}
+    forms = {name: found[name] for name in ("compile", *OWN) if name in found}
+    product = product_pair(lab, machine)
+    if "compile" not in forms or product is None:
+        return None
+    costs = listing([f"{times(factor)} ({name})" for name, factor in forms.items()])
+    value = forms["compile"]
+    return Finding(
+        f"{formats.number(value.value)}×",
+        "float64 is not free"
+        if value.low > 1.02
+        else "float64 costs nothing"
+        if value.high < 1.02
+        else "What float64 costs is undecided",
+        f"An image in float64 takes {costs} as long as in float32, a matrix product {times(product)}. "
+        "S003 finds 1.01 from means of three calls, one of which records a CUDA graph.",
+        "refuted" if value.low > 1.02 else "confirmed" if value.high < 1.02 else "undecided",
+        "09_precision",
+    )
+
+
+def launches(lab: Evidence, machine: str) -> Finding | None:
+    """How many kernels one image takes, eager and compiled, against the 907 calls of S003."""
+    found = main_size(probed(lab, machine, "trace"))
+    counts = {way.variant: way.triple("kernel launches", logarithms=False)[0] for way in found}
+    counts = {name: round(count) for name, count in counts.items() if not absent(count)}
+    if not {"eager", "compile"} <= set(counts):
+        return None
+    gpu = lab.primary(machine) == "graph"
+    what = "kernel launches" if gpu else "operator calls"
+    rest = [f"{name} {count}" for name, count in counts.items() if name not in ("eager", "compile")]
+    text = f"One image at {found[0].where['shape']} takes {counts['eager']} {what} in eager PyTorch and "
+    text += f"{counts['compile']} compiled. " + (f"Others: {', '.join(rest)}. " if rest else "")
+    return Finding(
+        f"{counts['eager']} → {counts['compile']}",
+        "The compiler leaves little to fuse"
+        if 10 * counts["compile"] <= counts["eager"]
+        else "Compiling fuses kernels",
+        text + "S003 counts 907 calls of its compiled simulator, annotations included.",
+        "refuted" if gpu else "not_testable",
+        "08_profile",
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say of S003, most important first; what was not measured is left out."""
+    candidates = (
+        against_c(lab, machine),
+        mean_of_three(lab, machine),
+        near_limit(lab, machine),
+        whole_numbers(lab, machine),
+        double(lab, machine),
+        first_image(lab, machine),
+    )
+    return [finding for finding in candidates if finding is not None]

@@ -1,0 +1,316 @@
+"""Tables and short sentences of the chapters on the diffraction simulator, and which chapter shows which claim.
+
+Every figure is taken from the records when a page is made; a table of what a machine has not measured is empty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import claims, formats, records, results, tables, ways
+from hypatia_lab.claims import Claim
+from hypatia_lab.diffraction_findings import (
+    OWN,
+    TORCH,
+    C,
+    at,
+    compiled_start,
+    dtype_pairs,
+    early,
+    error,
+    fastest,
+    main_size,
+    over,
+    probed,
+    simulations,
+    times,
+    took,
+    waited,
+)
+from hypatia_lab.formats import absent
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.ways import Way, timed
+
+Row = dict[str, Any]
+
+CASES = ("diffraction_triclinic", "diffraction_sources", "diffraction_table")
+SKIPPED = "not here"
+
+
+def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """How many times longer C takes by the clock that a caller waits by: a line a size and C program."""
+    rows = simulations(lab, machine, waited(lab, machine))
+    out = []
+    for shape in dict.fromkeys(row["shape"] for row in rows):
+        own = [row for row in rows if row["shape"] == shape]
+        for name, program in zip(C, ("pixel by pixel", "vectorised"), strict=True):
+            slow = fastest(own, [name])
+            if slow is None:
+                continue
+            line = {"pixels": tables.shape_text(shape), "C": program, "its time": took(slow)}
+            for what, row in (("best PyTorch", fastest(own, TORCH)), ("one kernel", fastest(own, OWN))):
+                line[what] = formats.MISSING if row is None else f"{times(over(slow, row))} ({row['variant']})"
+            out.append(line)
+    return out
+
+
+def cases(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """The other scenes: a line a variant, a column a scene, with its time and error, or what is wrong with it."""
+    rows = lab.leading(machine, experiment="diffraction", operation=CASES, dtype="float32")
+    scenes = [scene for scene in CASES if any(row["operation"] == scene for row in rows)]
+    found = {(row["variant"], row["operation"]): row for row in rows}
+    return [
+        {"variant": name} | {scene.removeprefix("diffraction_"): _said(found.get((name, scene))) for scene in scenes}
+        for name in dict.fromkeys(row["variant"] for row in rows)
+    ]
+
+
+def _said(row: Row | None) -> str:
+    """Time and error of a row, or its status; a host variant has no time by a GPU's clock, but it was checked."""
+    if row is None or (row["status"] == "skipped" and absent(row["max_error"])):
+        return SKIPPED
+    off = f"{formats.number(error(row))} of the peak"
+    if row["status"] not in ("ok", "skipped"):
+        status = row["status"].replace("_", " ")
+        return status if absent(error(row)) else f"{status}: off by {off}"
+    return f"{'right' if absent(row['median_us']) else took(row)}, {off}"
+
+
+def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Whole programs against a warm call in process: a line a size and program, all with their intervals."""
+    warm = simulations(lab, machine, waited(lab, machine))
+    out = []
+    for way in probed(lab, machine, "process"):
+        shape = way.where["shape"].replace("×", "x")
+        call = fastest([row for row in warm if row["shape"] == shape], [way.variant])
+        line = {"pixels": way.where["shape"], "program": way.variant}
+        if way.fault:
+            out.append(line | {"whole program": way.fault})
+            continue
+        line |= {"whole program": timed(way.triple("whole")), "first simulation": timed(way.triple("simulation"))}
+        line |= {"writing the file": timed(way.triple("file output"))}
+        out.append(line | {"warm call in process": formats.MISSING if call is None else took(call)})
+    return out
+
+
+COUNTED = (
+    "kernel launches",
+    "kernel launches, counted again",
+    "unique kernels",
+    "annotations",
+    "compiled regions",
+    "GPU time",
+    "span",
+    "busy",
+    "in graph replay",
+    "largest idle gap",
+    "top kernel",
+    "top three kernels",
+)
+"""Lines of topic ``trace`` that a chapter shows."""
+
+
+def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """What a profile of one warm image says: a line a measure, a column a variant."""
+    found = main_size(probed(lab, machine, "trace"))
+    lines = [{"one warm image": name} | {way.variant: _counted(way, name) for way in found} for name in COUNTED]
+    if any(way.fault for way in found):
+        lines.append({"one warm image": "status"} | {way.variant: way.fault or "ok" for way in found})
+    return lines if found else []
+
+
+def _counted(way: Way, name: str) -> str:
+    """A line of a trace as text, in its unit."""
+    unit = next((line["unit"] for line in way.lines if line["name"] == name), "")
+    value, low, high = way.triple(name, logarithms=False)
+    if absent(value):
+        return formats.MISSING
+    if unit == "us":
+        return timed((value, low, high)) if value else "0"
+    return f"{formats.number(value)}%" if unit == "%" else f"{value:g}"
+
+
+def dtype_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """:func:`dtype_pairs` as a table: a line a form."""
+    return [
+        {
+            "pixels": at(single),
+            "variant": single["variant"],
+            "clock": single["clock"],
+            "float32": took(single),
+            "float64": took(twice),
+            "float64 / float32": times(factor),
+            "error in float32": f"{formats.number(error(single))} of the peak",
+        }
+        for single, twice, factor in dtype_pairs(lab, machine)
+    ]
+
+
+def rates(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Best measured matrix rates of ``machine``, and float32's over each: a line a kind of arithmetic."""
+    best = results.ceilings(lab.of(machine))
+    found = {
+        kind: rate for (what, kind, clock), rate in best.items() if (what, clock) == ("matmul", lab.primary(machine))
+    }
+    single = found.get("float32/ieee")
+    return [
+        {
+            "arithmetic": kind,
+            "best rate": formats.scaled(rate, "FLOP/s"),
+            "float32's rate / this": formats.MISSING if single is None else f"{formats.number(single / rate)}×",
+        }
+        for kind, rate in sorted(found.items(), key=lambda pair: pair[1])
+    ]
+
+
+def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
+    """What the mean of one recording call and two replays makes of float64 / float32, and what the replays say."""
+    pairs = [pair for pair in dtype_pairs(lab, machine) if pair[0]["variant"] == "compile_reduce_overhead"]
+    way = compiled_start(lab, machine)
+    if not pairs or way is None or way.variant != "compile_reduce_overhead":
+        return None
+    single, twice, factor = pairs[0]
+    record = way.triple("call 2")[0]
+    return (record + 2 * twice["median_us"]) / (record + 2 * single["median_us"]), factor.value
+
+
+ACCURACY = ("largest error over peak", "error", "mean relative error", "correlation")
+
+
+def errors_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Largest error over the peak in float32: a line a form, a column a size."""
+    found = probed(lab, machine, "accuracy", case="")
+    sizes = list(dict.fromkeys(way.where["shape"] for way in found))
+    out = []
+    for name in dict.fromkeys(way.variant for way in found):
+        own = {way.where["shape"]: way for way in found if way.variant == name}
+        values = {
+            size: formats.number(own[size].triple("largest error over peak")[0]) if size in own else formats.MISSING
+            for size in sizes
+        }
+        out.append({"variant": name} | values)
+    return out
+
+
+def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """What each measure of error makes of a right image, two spoilt ones and the seed's form: a line an image."""
+    found = main_size([way for way in probed(lab, machine, "accuracy") if not way.fault])
+    spoilt = {way.variant for way in found if way.case}
+    out = []
+    for way in found:
+        if way.variant not in {*spoilt, "eager_direct"}:
+            continue
+        what = {"": "as it is", "scaled": "multiplied by 1.1", "faulty row": "one row set to zero"}[way.case]
+        values = {name: way.triple(name, logarithms=False)[0] for name in ACCURACY}
+        line = {"image": f"{way.variant}, {what}"}
+        # Written as S003 writes it: six decimals.
+        line["correlation"] = formats.MISSING if absent(values["correlation"]) else f"{values['correlation']:.6f}"
+        out.append(line | {name: formats.number(values[name]) for name in ACCURACY[:-1]})
+    return out
+
+
+def early_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """S003's mean of three taken apart: a line a way, the mean of calls 2 to 4 against call 12, and each of them."""
+    out = []
+    for way in main_size(probed(lab, machine, "start")):
+        found = early(way)
+        if found is None or way.case not in ("", "empty", "cubin"):
+            continue
+        three = [total / 3 for total in way.per_process("call 2", "call 3", "call 4") if total is not None]
+        line = {
+            "way": way.text([]),
+            "mean / call 12": times(found),
+            "mean of calls 2 to 4": timed(ways.mean(three, True)),
+        }
+        out.append(line | {f"call {number}": timed(way.triple(f"call {number}")) for number in (1, 2, 3, 4, 12)})
+    return out
+
+
+def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Set-up with its first image, the call after it and a warm call of the compiled form, caches empty, by size."""
+    way = compiled_start(lab, machine)
+    if way is None:
+        return []
+    found = probed(lab, machine, "start", variant=way.variant, case=way.case)
+    return [
+        {
+            "pixels": own.where["shape"],
+            "set-up with first image": timed(own.triple("first image")),
+            "call 2": timed(own.triple("call 2")),
+            "call 12": timed(own.triple("call 12")),
+            "status": own.fault or "ok",
+        }
+        for own in found
+    ]
+
+
+# ---------------------------------------------------------------- what the chapters link to and judge
+
+SECTIONS = {
+    "Executive Summary": "07_diffraction",
+    "1. Initial Benchmark Analysis": "07_diffraction",
+    "2. Setup Overhead Breakdown": "10_warm_up",
+    "3. CUDA Profiling Results": "08_profile",
+    "4. FP32 vs FP64 Comparison": "09_precision",
+    "5. Warm-up Performance Discovery": "10_warm_up",
+    "Primary Bottleneck: Cold-Start torch.compile Overhead": "10_warm_up",
+    "Secondary Bottleneck: Kernel Launch Overhead": "08_profile",
+    "What's Working Well": "08_profile",
+    "Short-Term (Document & Accept)": "10_warm_up",
+    "Medium-Term (Optimization Opportunities)": "07_diffraction",
+    "Long-Term (Advanced)": "07_diffraction",
+    "Conclusion": "07_diffraction",
+}
+"""Section of S003 → the chapter that shows the verdicts on its claims."""
+APART = {
+    "S003-26": "07_diffraction",
+    "S003-64": "09_precision",
+    "S003-67": "07_diffraction",
+    "S003-70": "07_diffraction",
+}
+APART |= {f"S003-{number}": "10_warm_up" for number in (71, 72, 73, 74, 75, 76, 89)}
+APART |= {f"S003-{number}": "08_profile" for number in (77, 78, 79, 86)}
+"""Claims that another chapter than their section's has the figures for."""
+
+
+def chapter_claims(page: str) -> list[Claim]:
+    """The claims of S003 whose verdicts ``page`` shows, in the order of the ledger."""
+    found = claims.ledger(seeds=["S003"])
+    return [claim for claim in found if APART.get(claim.id, SECTIONS[claim.section]) == page]
+
+
+def main_lines(lines: Sequence[Row]) -> list[Row]:
+    """The detail lines at the size that most ways were looked at (the others are there to compare sizes)."""
+    looked = dict.fromkeys((tuple(line["shape"]), line["variant"], line["case"]) for line in lines)
+    shapes = [shape for shape, _, _ in looked]
+    chosen = max(dict.fromkeys(shapes), key=shapes.count, default=())
+    return [line for line in lines if tuple(line["shape"]) == chosen]
+
+
+def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
+    """The records of ``machine`` that a figure is drawn from."""
+    return [record for record in lab.of(machine) if record.experiment in experiments]
+
+
+def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:
+    """Variant → where its Chrome trace lies, relative to a page in ``notebooks/``.
+
+    Only files that are there, among the committed records or below ``root``, this machine's own.
+    """
+    found = {}
+    for way in probed(lab, machine, "trace"):
+        shape = way.where["shape"].replace("×", "x")
+        name = f"{machine}/traces/{way.where['operation']}-{shape}-{way.variant}-trace.json.gz"
+        if any((folder / name).is_file() for folder in (records.COMMITTED, root)):
+            found[f"{way.variant} at {way.where['shape']}"] = f"../records/{name}"
+    return found
+
+
+def show_traces(links: dict[str, str]) -> None:
+    """Display links to Chrome traces, one a variant."""
+    from IPython.display import display
+
+    items = "".join(f'<li><a href="{href}" download>{text}</a></li>' for text, href in links.items())
+    display({"text/html": f"<ul>{items}</ul>", "text/plain": "\n".join(links.values())}, raw=True)

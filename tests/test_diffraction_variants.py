@@ -1,0 +1,254 @@
+"""The simulator's variants: against float64 and the golden images, digits of float32, gradients, mistakes named."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+
+import numpy
+import pytest
+import torch
+from test_diffraction import GOLDEN_SCENES, double, golden, off
+
+from hypatia_lab.check import Problem, check
+from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, anchored, physics
+from hypatia_lab.diffraction.operations import BATCH, CASES, TRICLINIC
+from hypatia_lab.diffraction.physics import Layout
+from hypatia_lab.diffraction.simulators import NAMES
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+DEVICE = choose_device("auto")
+needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+
+def computed(variant: str, workload: Workload, scene: Scene) -> torch.Tensor:
+    """``scene`` by a variant."""
+    inputs = physics.vectors(scene) | {"layout": Layout.of(scene).tensor()}
+    return variants(workload.operation)[variant].factory(workload, inputs)()
+
+
+@needs_compiler
+@pytest.mark.parametrize("variant", ["c_openmp", "c_pixelwise"])
+@pytest.mark.parametrize("name", GOLDEN_SCENES)
+def test_our_c_program_meets_them_too(name: str, variant: str) -> None:
+    for dtype in ("float64", "float32"):
+        out = computed(variant, Workload("diffraction", (256, 256), dtype), GOLDEN_SCENES[name])
+        assert off(out, golden(name)) < 1e-6
+
+
+# ---------------------------------------------------------------- variants
+
+
+def agrees_with_float64(name: str, workload: Workload) -> None:
+    variant = variants(workload.operation)[name]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem, place = Problem(workload, DEVICE), "cpu" if variant.host else ""
+    found = check(variant.factory(workload, problem.inputs), problem, place=place)
+    assert found.ok, found.reason
+
+
+# A table takes a second to set up, whatever the image: the smallest sizes are S003's case alone.
+SIZES = [("diffraction", (1, 1)), ("diffraction", (3, 200)), *((operation, (67, 129)) for operation in CASES)]
+PLAIN = [
+    (operation, shape, name)
+    for operation, shape in SIZES
+    for name in variants(operation)
+    if name != "one_by_one" and not name.startswith("compile")
+]
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(("operation", "shape", "name"), PLAIN)
+def test_a_variant_agrees_with_float64(operation: str, shape: tuple[int, int], name: str, dtype: str) -> None:
+    if name == "eager_direct" and dtype == "float32":
+        pytest.skip("wrong as the seed wrote it: tested below")
+    batch = (3,) if operation == BATCH else ()
+    agrees_with_float64(name, Workload(operation, (*batch, *shape), dtype))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("operation", "name"),
+    [("diffraction_table", "compile"), ("diffraction_triclinic", "compile_anchored"), (BATCH, "compile")],
+)
+def test_a_compiled_variant_agrees_with_float64(operation: str, name: str) -> None:
+    batch = (2,) if operation == BATCH else ()
+    agrees_with_float64(name, Workload(operation, (*batch, 33, 77), "float32"))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize("variant", ["cuda", "triton"])
+def test_the_kernels_meet_the_golden_images(variant: str) -> None:
+    for name, scene in GOLDEN_SCENES.items():
+        inputs = {key: tensor.cuda() for key, tensor in physics.vectors(scene).items()}
+        for dtype, allowed in (("float64", 1e-6), ("float32", 5e-5)):
+            workload = Workload("diffraction", (256, 256), dtype)
+            chosen = variants("diffraction")[variant]
+            if missing := chosen.needs(workload, "cuda"):
+                pytest.skip(missing)
+            out = chosen.factory(workload, inputs | {"layout": Layout.of(scene).tensor()})()
+            assert off(out.cpu(), golden(name)) < allowed
+
+
+TRITON = """
+import numpy, torch
+from hypatia_lab.check import Problem
+from hypatia_lab.diffraction.physics import Layout
+from hypatia_lab.diffraction.simulators import NAMES
+from hypatia_lab.kernels.triton.diffraction import diffraction
+from hypatia_lab.workloads import Workload
+for operation, shape in (("diffraction_table", (9, 70)), ("diffraction_batch", (2, 9, 70))):
+    for dtype, allowed in ((torch.float32, 5e-5), (torch.float64, 1e-9)):
+        problem = Problem(Workload(operation, shape), "cpu")
+        problem.draw(1)
+        layout = Layout.from_tensor(problem.inputs["layout"])
+        out = torch.empty(shape, dtype=dtype)
+        tensors = {name: problem.inputs[name] for name in NAMES}
+        diffraction(out=out, oversample=1, cells=layout.cells, miller_low=layout.miller_low, **tensors)
+        reference = problem.reference()
+        error = float((out - reference).abs().max() / reference.max())
+        assert error < allowed, (operation, dtype, error)
+"""
+
+
+def test_the_triton_kernel_agrees_with_float64_in_the_interpreter() -> None:
+    triton = pytest.importorskip("triton")
+    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
+    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
+        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", TRITON], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- float32
+
+
+def by_anchors(inputs: dict[str, torch.Tensor], layout: Layout, dtype: torch.dtype) -> torch.Tensor:
+    return anchored.pixels(*anchored.anchors(inputs, layout, dtype), inputs, layout)
+
+
+def test_anchored_float32_keeps_its_digits_where_direct_float32_does_not() -> None:
+    # The outer quarter of a detector of 2048² pixels.
+    scene = Scene(Crystal(), Beam(6.2), Spindle(), Detector(512, 512, beam_centre=(102.5, 102.5)))
+    inputs, layout = physics.vectors(scene), Layout.of(scene)
+    right = physics.reference(inputs, layout)
+    assert off(by_anchors(inputs, layout, torch.float32), right) < 1e-5
+    assert off(physics.plain(inputs, layout, 0, 512, torch.float32), right) < 1e-4
+    assert off(physics.plain(inputs, layout, 0, 512, torch.float32, reduce=False), right) > 1e-2
+
+
+CELLS = {
+    "small": Crystal(cell=(30.0, 35.0, 40.0, 75.0, 85.0, 95.0), misset=(10.0, 20.0, 30.0)),
+    "triclinic": TRICLINIC,
+    "300 Å": Crystal(cell=(300.0, 280.0, 310.0, 85.0, 95.0, 100.0), misset=(-10.0, 20.0, 50.0)),
+    "monoclinic": Crystal(cell=(60.0, 45.0, 110.0, 90.0, 107.0, 90.0), misset=(80.0, 1.0, 2.0), cells=(8, 9, 7)),
+}
+
+
+@pytest.mark.parametrize("wavelength", [0.7, 1.0, 2.5])
+@pytest.mark.parametrize("name", CELLS)
+def test_anchored_float32_keeps_its_digits_for_any_cell_and_wavelength(name: str, wavelength: float) -> None:
+    scene = Scene(CELLS[name], Beam(wavelength), Spindle(), Detector(200, 1000))
+    inputs, layout = physics.vectors(scene), Layout.of(scene)
+    assert off(by_anchors(inputs, layout, torch.float32), physics.reference(inputs, layout)) < 5e-5
+
+
+@pytest.mark.parametrize(("pixel", "allowed"), [(0.3, 5e-5), (3.0, 2e-4)])
+def test_anchored_float32_loses_digits_with_coarse_pixels_only(pixel: float, allowed: float) -> None:
+    scene = Scene(CELLS["300 Å"], Beam(1.0), Spindle(), Detector(128, 128, pixel=pixel))
+    inputs, layout = physics.vectors(scene), Layout.of(scene)
+    assert off(by_anchors(inputs, layout, torch.float32), physics.reference(inputs, layout)) < allowed
+
+
+def test_the_seeds_direct_form_is_found_wrong() -> None:
+    workload = Workload("diffraction", (300, 1000), "float32")
+    problem = Problem(workload, "cpu")
+    found = check(variants("diffraction")["eager_direct"].factory(workload, problem.inputs), problem)
+    assert not found.ok
+    assert "of the peak" in found.reason
+
+
+# ---------------------------------------------------------------- gradients
+
+TINY = Scene(
+    dataclasses.replace(TRICLINIC, cells=(2, 3, 2), default_f=1.0),
+    Beam(1.3, dispersion=2.0, dispersion_steps=2, polarization=0.5),
+    Spindle(0.5, 1.0, 2),
+    Detector(3, 4, pixel=5.0, oversample=2),
+)
+PARAMETERS = (TRICLINIC.cell, TRICLINIC.misset, 100.0, 1.3)
+Parameters = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def parameters() -> Parameters:
+    """Cell, misset, distance and wavelength, to be refined."""
+    cell, misset, distance, wavelength = (double(value).requires_grad_() for value in PARAMETERS)
+    return cell, misset, distance, wavelength
+
+
+def plain_image(*given: torch.Tensor) -> torch.Tensor:
+    cell, misset, distance, wavelength = given
+    inputs = physics.vectors(TINY, cell=cell, misset=misset, distance=distance, wavelength=wavelength)
+    return physics.plain(inputs, Layout.of(TINY), 0, 3, torch.float64)
+
+
+def anchored_image(*given: torch.Tensor) -> torch.Tensor:
+    cell, misset, distance, wavelength = given
+    inputs = physics.vectors(TINY, cell=cell, misset=misset, distance=distance, wavelength=wavelength)
+    return by_anchors(inputs, Layout.of(TINY), torch.float64)
+
+
+@pytest.mark.parametrize("form", [plain_image, anchored_image])
+def test_gradients_with_respect_to_cell_misset_distance_and_wavelength(form: Callable[..., torch.Tensor]) -> None:
+    scaled = lambda *given: form(*given) / form(*parameters()).detach().max()  # noqa: E731
+    assert torch.autograd.gradcheck(scaled, parameters(), eps=1e-6, atol=1e-6, rtol=1e-4)
+    # Every one of the four moves the image.
+    given = parameters()
+    gradients = torch.autograd.grad(form(*given).sum(), given)
+    assert all(bool((gradient != 0).all()) for gradient in gradients)
+
+
+@pytest.mark.slow
+# Dynamo asks whether an input has a gradient; torch warns, and hides the warning unless warnings are errors.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
+def test_the_compiled_form_has_the_same_gradients() -> None:
+    # One step: code grows with every one, and its backward half takes minutes to compile with sixteen.
+    scene = dataclasses.replace(TINY, beam=Beam(1.3), spindle=Spindle(), detector=Detector(3, 4, pixel=5.0))
+    layout = Layout.of(scene)
+
+    def form(*tensors: torch.Tensor) -> torch.Tensor:
+        return physics.plain(dict(zip(NAMES, tensors, strict=True)), layout, 0, 3, torch.float64)
+
+    def gradients(form: Callable[..., torch.Tensor]) -> tuple[torch.Tensor, ...]:
+        given = parameters()
+        cell, misset, distance, wavelength = given
+        inputs = physics.vectors(scene, cell=cell, misset=misset, distance=distance, wavelength=wavelength)
+        return torch.autograd.grad(form(*(inputs[name] for name in NAMES)).sum(), given)
+
+    for found, expected in zip(gradients(torch.compile(form)), gradients(form), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-12)
+
+
+# ---------------------------------------------------------------- mistakes are named
+
+
+@pytest.mark.parametrize("operation", ["diffraction", "diffraction_table", BATCH])
+def test_a_planted_mistake_is_named(operation: str) -> None:
+    batch = (2,) if operation == BATCH else ()
+    workload = Workload(operation, (*batch, 40, 50), "float64")
+    names = workload.spec.faults(workload.inputs("cpu"))
+    assert len(names) == 3
+    for name in names:
+        problem = Problem(workload, "cpu")
+        found = check(lambda name=name, problem=problem: workload.spec.faults(problem.inputs)[name], problem)
+        assert not found.ok
+        assert name in found.reason

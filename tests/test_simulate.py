@@ -1,0 +1,315 @@
+"""The public way to an image: strips, memory, progress, the choice of who computes, and the command."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy
+import pytest
+import torch
+from test_diffraction import FULL, golden, image, off
+
+from hypatia_lab import cli
+from hypatia_lab.diffraction import (
+    Beam,
+    Crystal,
+    Detector,
+    Scene,
+    SimulationError,
+    Spindle,
+    seed_scene,
+    simulate,
+)
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import MachineError, choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import WorkloadError
+
+# The package's attribute of this name is the function.
+module = importlib.import_module("hypatia_lab.diffraction.simulate")
+DEVICE = choose_device("auto")
+QUICK = [name for name in variants("diffraction") if not name.startswith("compile") and name != "eager_direct"]
+
+
+@pytest.fixture
+def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Strips of 5 rows at most."""
+    monkeypatch.setattr(module, "ROOM", dict.fromkeys(module.ROOM, 45))
+    monkeypatch.setattr(module, "LEAST", 1)
+
+
+@pytest.mark.parametrize("slow", [1, 5, 7, 10, 23])
+@pytest.mark.parametrize("name", QUICK)
+@pytest.mark.usefixtures("narrow")
+def test_strips_make_up_the_whole_image(name: str, slow: int) -> None:
+    detector = dataclasses.replace(FULL.detector, slow=slow)
+    scene = dataclasses.replace(FULL, detector=detector)
+    # float32: a tile of such coarse pixels spans half the hemisphere.
+    for dtype, allowed in (("float64", 1e-9), ("float32", 2e-4)):
+        try:
+            out = simulate(scene, dtype=dtype, variant=name)
+        except SimulationError as cause:
+            pytest.skip(str(cause))
+        assert out.shape == (slow, 9)
+        assert out.dtype == getattr(torch, dtype)
+        assert out.device.type == DEVICE
+        assert off(out.cpu(), image(scene)) < allowed
+
+
+def test_every_feature_at_once_by_the_variant_chosen() -> None:
+    scene = dataclasses.replace(FULL, crystal=dataclasses.replace(FULL.crystal, mosaic_spread=1.0, mosaic_domains=3))
+    assert off(simulate(scene, dtype="float64").cpu(), image(scene)) < 1e-9
+    assert off(simulate(seed_scene(256)).cpu(), golden("cubic256")) < 1e-5
+
+
+def test_the_fastest_variant_is_ready_without_torch_compile(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert module.fastest("cpu") == ("eager" if loader.cpp_missing() else "c_openmp")
+    monkeypatch.setattr(loader, "cpp_missing", lambda: "no compiler")
+    assert module.fastest("cpu") == "eager"
+    for names in module.READY.values():
+        assert not [name for name in names if name.startswith("compile")]
+
+
+def test_strips_follow_the_work_that_a_pixel_is() -> None:
+    few = Scene(detector=Detector(4096, 1024))
+    many = dataclasses.replace(few, spindle=Spindle(0.0, 1.0, 10_000))
+    assert module._strip(few, "cpu") == 256
+    assert module._strip(few, "cuda") == 4096
+    assert module._strip(many, "cpu") == 64
+    assert module._strip(dataclasses.replace(few, detector=Detector(10, 10)), "cpu") == 10
+
+
+@pytest.mark.parametrize(
+    ("given", "kind", "message"),
+    [
+        ({"variant": "nope"}, SimulationError, "unknown variant 'nope'; known: eager, .*cuda"),
+        ({"variant": "cuda", "device": "cpu"}, SimulationError, "'cuda' cannot run on cpu: needs a CUDA device; "),
+        ({"dtype": "bfloat16"}, SimulationError, "bfloat16 .*: the simulator runs in float64 and float32"),
+        ({"dtype": "float128"}, WorkloadError, "unknown dtype 'float128'"),
+        ({"device": "tpu"}, MachineError, "unknown device 'tpu'; known: auto, cpu, cuda"),
+    ],
+)
+def test_what_cannot_be_computed_is_refused_by_name(given: dict[str, str], kind: type[Exception], message: str) -> None:
+    with pytest.raises(kind, match=message):
+        simulate(seed_scene(8), **given)  # type: ignore[arg-type]
+
+
+def test_what_is_no_scene_is_refused() -> None:
+    with pytest.raises(SimulationError, match="simulate takes a Scene, found Crystal"):
+        simulate(Crystal())  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("narrow")
+def test_progress_is_shown_after_a_second_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scene = dataclasses.replace(FULL, detector=dataclasses.replace(FULL.detector, slow=20))
+    simulate(seed_scene(8), variant="eager", device="cpu")
+    assert capsys.readouterr().err == ""
+    eager = variants("diffraction")["eager"]
+
+    def slowly(workload, inputs):
+        run = eager.factory(workload, inputs)
+        return lambda: (time.sleep(0.4), run())[1]
+
+    monkeypatch.setattr(module, "_available", lambda *_: dataclasses.replace(eager, factory=slowly))
+    simulate(scene, variant="eager", device="cpu", progress=False)
+    assert capsys.readouterr().err == ""
+    simulate(scene, variant="eager", device="cpu")
+    shown = capsys.readouterr().err
+    assert "eager" in shown
+    assert "20/20" in shown
+    assert "row" in shown
+    # Nothing before the first second is over.
+    assert "[00:00<" not in shown
+
+
+MEMORY = """
+import resource, torch
+from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, simulate
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024**2
+crystal = Crystal((70.0, 80.0, 90.0, 75.0, 85.0, 95.0), (10.0, 20.0, 30.0))
+beam = Beam(1.0, dispersion=2.0, dispersion_steps=3)
+simulate(Scene(crystal, beam, Spindle(), Detector(8, 8)), device="cpu", variant="eager")
+before = peak()
+simulate(Scene(crystal, beam, Spindle(), Detector(2048, 2048, oversample=2)), device="cpu", variant="eager")
+print(before, peak())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="ru_maxrss has other units elsewhere")
+def test_memory_stays_at_a_strips_size_however_large_the_image() -> None:
+    """A quarter of the promised 4096² within 3 GB: the image takes 16 MiB, a whole field of it all at once 2 GB."""
+    done = subprocess.run([sys.executable, "-c", MEMORY], capture_output=True, text=True, check=True)
+    before, after = map(float, done.stdout.split())
+    assert after - before < 0.25
+    assert after < 1.5
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize("variant", ["", "eager"])
+def test_memory_of_the_gpu_stays_within_its_bound(variant: str) -> None:
+    scene = Scene(FULL.crystal, Beam(1.0, 2.0, 3), Spindle(), Detector(4096, 4096, oversample=2))
+    for dtype in ("float32", "float64"):
+        torch.cuda.reset_peak_memory_stats()
+        simulate(scene, device="cuda", dtype=dtype, variant=variant)
+        assert torch.cuda.max_memory_allocated() < 4e9
+
+
+# ---------------------------------------------------------------- files of reflections
+
+
+def test_reflections_are_read_from_lines(tmp_path: Path) -> None:
+    path = tmp_path / "f.hkl"
+    path.write_text("# h k l F\n0 0 0 100\n\n-1 2 3 4.5e1  # a remark\n")
+    assert module.read_reflections(path) == {(0, 0, 0): 100.0, (-1, 2, 3): 45.0}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "holds no reflection"),
+        ("1 2 3\n", "line 1: expected 'h k l F', found '1 2 3'"),
+        ("1 2 3 4\n1 2 x 4\n", "line 2: expected"),
+        ("1 2 3 4 5\n", "line 1: expected"),
+        ("1 2 3.5 4\n", "line 1: expected"),
+        ("1 2 3 nan\n", "line 1: expected"),
+        ("1 2 3 -4\n", "line 1: expected"),
+        ("1 2 3 4\n1 2 3 5\n", r"line 2: reflection \(1, 2, 3\) appears a second time"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_refused_by_its_line(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "f.hkl"
+    path.write_text(text)
+    with pytest.raises(SimulationError, match=message):
+        module.read_reflections(path)
+
+
+def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "image").write_bytes(b"\xff\xfe\x00")
+    for name in ("missing", "image", "."):
+        with pytest.raises(SimulationError, match="cannot read the reflections in"):
+            module.read_reflections(tmp_path / name)
+
+
+# ---------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def call(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., tuple[int, str, list[str]]]:
+    """Calls ``hypatia-lab simulate`` in an empty folder: exit code, standard output, lines of standard error."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, list[str]]:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["simulate", *arguments], prog_name="hypatia-lab")
+        assert isinstance(ended.value.code, int)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err.splitlines()
+
+    return run
+
+
+Call = Callable[..., tuple[int, str, list[str]]]
+
+
+def test_the_command_writes_the_image_and_says_what_it_did(call: Call) -> None:
+    code, out, err = call("--wavelength", "6.2", "--pixels", "256", "256", "--device", "cpu", "--variant", "eager")
+    assert (code, err) == (0, [])
+    assert re.fullmatch(
+        r"image.npy: 256 x 256 pixels, 1 step a pixel, float32, eager on cpu, \d+\.\d{3} s, peak 154\.65\d\n", out
+    )
+    written = numpy.load("image.npy")
+    assert written.dtype == numpy.float32
+    assert off(torch.from_numpy(written), golden("cubic256")) < 1e-5
+
+
+def test_every_option_reaches_the_scene(call: Call) -> None:
+    Path("f.hkl").write_text("0 0 0 3\n1 -1 2 50\n")
+    options = (
+        "--cell 40 50 60 75 85 95 --misset -10 20 30 --cells 3 4 5 --default-f 7 --hkl f.hkl --mosaic 1 "
+        "--mosaic-domains 2 --mosaic-seed 4 --wavelength 3 --dispersion 4 --dispersion-steps 2 --polarization 0.8 "
+        "--phi 1 --osc -3 --phi-steps 2 --pixels 7 9 --pixel 8 --distance 50 --beam-centre 20 30 --oversample 2 "
+        "--dtype float64 --device cpu --output out.f32"
+    )
+    code, out, err = call(*options.split())
+    assert (code, err) == (0, [])
+    assert "out.f32: 7 x 9 pixels, 32 steps a pixel, float64, " in out
+    structure = {(0, 0, 0): 3.0, (1, -1, 2): 50.0}
+    scene = Scene(
+        Crystal((40.0, 50.0, 60.0, 75.0, 85.0, 95.0), (-10.0, 20.0, 30.0), (3, 4, 5), 7.0, structure, 1.0, 2, 4),
+        Beam(3.0, 4.0, 2, polarization=0.8),
+        Spindle(1.0, -3.0, 2),
+        Detector(7, 9, 50.0, 8.0, 2, (20.0, 30.0)),
+    )
+    written = torch.from_numpy(numpy.fromfile("out.f32", dtype="<f4").reshape(7, 9))
+    assert off(written, image(scene)) < 1e-6
+
+
+def test_the_defaults_that_help_states_are_the_scenes() -> None:
+    scene = Scene()
+    parts = (scene.crystal, scene.beam, scene.spindle, scene.detector)
+    fields = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
+    fields |= {"pixels": (scene.detector.slow, scene.detector.fast), "beam_centre": "one pixel beyond the middle"}
+    stated = {}
+    for option in cli.main.commands["simulate"].params:
+        assert isinstance(option, click.Option)
+        if found := re.search(r"\[default: (.*)\]", option.help or ""):
+            stated[option.name] = found[1]
+    del stated["variant"]
+    assert len(stated) == 19
+    for name, text in stated.items():
+        value = fields[name]
+        if not isinstance(value, str):
+            value = " ".join(f"{number:g}" for number in (value if isinstance(value, tuple) else (value,)))
+        assert text == value
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ("--distance -1", "distance -1.0 must be a finite number greater than 0"),
+        ("--distance nan", "distance nan"),
+        ("--cell 1 2 3", "'--cell' requires 6 arguments"),
+        ("--cell 10 10 10 30 40 80", "close no cell"),
+        ("--pixels 0 5", "pixels along slow 0"),
+        ("--pixel abc", "'abc' is not a valid float"),
+        ("--hkl missing.hkl", "cannot read the reflections in missing.hkl"),
+        ("--variant nope", "unknown variant 'nope'; known: eager"),
+        ("--variant cuda --device cpu", "needs a CUDA device"),
+        ("--dtype bfloat16", "the simulator runs in float64 and float32"),
+        ("--device tpu", "unknown device 'tpu'"),
+        ("--output image.png", "output image.png must end in .npy or .f32"),
+        ("--output missing/image.npy", "cannot write missing/image.npy"),
+        ("--output folder.npy", "is a folder; name a file"),
+    ],
+)
+def test_bad_input_is_one_clear_line(call: Call, options: str, message: str) -> None:
+    Path("folder.npy").mkdir()
+    code, out, err = call(*options.split())
+    assert (code, out) == (2, "")
+    assert len(err) == 1
+    assert err[0].startswith("hypatia-lab: ")
+    assert message in err[0]
+    assert [path.name for path in Path().iterdir()] == ["folder.npy"]
+
+
+def test_a_full_disk_is_one_clear_line(call: Call) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full here")
+    Path("image.f32").symlink_to("/dev/full")
+    code, _, err = call("--pixels", "64", "64", "--output", "image.f32", "--device", "cpu")
+    assert code == 2
+    assert len(err) == 1
+    assert "cannot write image.f32" in err[0]
