@@ -33,11 +33,13 @@ _positive_or_null = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type
 _number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
-_RUN_KEYS = ("kind", "schema", "machine", "experiment", "preset", "device", "started", "commit", "dirty")
-_RUN_KEYS += ("processes", "cells", "facts")
-_CELL_KEYS = ("kind", "operation", "shape", "dtype", "math", "direction", "seed", "clock", "variant", "origin")
-_CELL_KEYS += ("baseline", "status", "reason", "error", "max_error", "flops", "traffic", "medians_us", "samples_us")
-_CELL_KEYS += ("calls", "outliers", "sm_mhz", "power_w", "throttled")
+_WORKLOAD = {
+    "operation": _name,
+    "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+    "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
+    "math": _name,
+}
+
 
 RUN = {
     "type": "object",
@@ -103,10 +105,7 @@ CELL = {
     "additionalProperties": False,
     "properties": {
         "kind": {"const": "cell"},
-        "operation": _name,
-        "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
-        "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
-        "math": _name,
+        **_WORKLOAD,
         "direction": {"enum": ["forward", "forward_backward"]},
         "seed": {"type": "integer"},
         "clock": {"enum": list(CLOCKS)},
@@ -155,10 +154,7 @@ DETAIL = {
     "additionalProperties": False,
     "properties": {
         "kind": {"const": "detail"},
-        "operation": _name,
-        "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
-        "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
-        "math": _name,
+        **_WORKLOAD,
         "variant": {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,63}$"},
         "topic": _name,
         "case": {"type": "string", "maxLength": 64},  # which of several ways, "" when there is one

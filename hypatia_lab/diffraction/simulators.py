@@ -43,17 +43,7 @@ def _layout(inputs: Inputs) -> physics.Layout:
 
 
 def _whole_image(layout: physics.Layout, dtype: torch.dtype, *, reduce: bool = True) -> Form:
-    def form(
-        crystals: torch.Tensor,
-        sources: torch.Tensor,
-        detector: torch.Tensor,
-        polarization: torch.Tensor,
-        structure: torch.Tensor,
-    ) -> torch.Tensor:
-        inputs = _named(crystals, sources, detector, polarization, structure)
-        return physics.plain(inputs, layout, 0, layout.slow, dtype, reduce=reduce)
-
-    return form
+    return lambda *tensors: physics.plain(_named(*tensors), layout, 0, layout.slow, dtype, reduce=reduce)
 
 
 def torch_form(workload: Workload) -> tuple[Form, tuple[str, ...]]:
@@ -140,38 +130,11 @@ def compile_anchored(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the anchored form: integers removed in float64 once a tile, then small differences."""
     layout, dtype = _layout(inputs), _dtype(workload)
     # Two compiled functions: in one, the anchors' float64 arithmetic would be fused into every pixel.
-    prepare, finish = compiled(_anchors_of(layout, dtype)), compiled(_pixels_of(layout))
+    prepare = compiled(lambda *tensors: anchored.anchors(_named(*tensors), layout, dtype))
+    finish = compiled(
+        lambda places, steps, whole, *tensors: anchored.pixels(places, steps, whole, _named(*tensors), layout)
+    )
     return _bind(lambda *tensors: finish(*prepare(*tensors), *tensors), inputs)
-
-
-def _anchors_of(layout: physics.Layout, dtype: torch.dtype) -> Callable[..., Any]:
-    def form(
-        crystals: torch.Tensor,
-        sources: torch.Tensor,
-        detector: torch.Tensor,
-        polarization: torch.Tensor,
-        structure: torch.Tensor,
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        return anchored.anchors({"crystals": crystals, "sources": sources, "detector": detector}, layout, dtype)
-
-    return form
-
-
-def _pixels_of(layout: physics.Layout) -> Form:
-    def form(
-        places: torch.Tensor,
-        steps: torch.Tensor,
-        whole: torch.Tensor,
-        crystals: torch.Tensor,
-        sources: torch.Tensor,
-        detector: torch.Tensor,
-        polarization: torch.Tensor,
-        structure: torch.Tensor,
-    ) -> torch.Tensor:
-        inputs = _named(crystals, sources, detector, polarization, structure)
-        return anchored.pixels(places, steps, whole, inputs, layout)
-
-    return form
 
 
 def c_openmp(workload: Workload, inputs: Inputs) -> Run:
