@@ -106,20 +106,24 @@ class _Session:
         timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
         host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
         for word in group.clocks if ready else ():
-            timed = {name: run for name, run in ready.items() if word == "wall" or name not in host}
-            timings.update(
-                {(name, word): clock.ClockError("runs on the host: the wall clock times it") for name in host}
-            )
-            measured = clock.measure(
-                timed,
-                word,
-                self.device,
-                budget_s=group.budget_s,
-                seed=f"{self.number}/{index}/{word}",
-                probe=self.probe,
-                announce=lambda name: self.emit("begin", what=[index, name]),
-            )
-            timings.update({(name, word): timing for name, timing in measured.items()})
+            # Among a GPU's variants the host's threads would fall asleep, and waking them would be C's time.
+            for names, device in ((ready.keys() - host, self.device), (host, "cpu")):
+                if not names:
+                    continue
+                if device != self.device and word != "wall":
+                    reason = clock.ClockError("runs on the host: the wall clock times it")
+                    timings.update({(name, word): reason for name in names})
+                    continue
+                measured = clock.measure(
+                    {name: run for name, run in ready.items() if name in names},
+                    word,
+                    device,
+                    budget_s=group.budget_s,
+                    seed=f"{self.number}/{index}/{word}",
+                    probe=self.probe,
+                    announce=lambda name: self.emit("begin", what=[index, name]),
+                )
+                timings.update({(name, word): timing for name, timing in measured.items()})
         for name, run in ready.items():
             self.emit("begin", what=[index, name])
             again = check.judge(run(), problem, place="cpu" if name in host else "")
@@ -435,7 +439,7 @@ def _cell(
         "power_w": _span([v for row in there for v in row["power_w"]]),
         "throttled": any(row["throttled"] for row in there),
     }
-    if peaks := [row["peak"] for row in there if row["peak"] is not None]:
+    if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
         cell["peak"] = _round(min(peaks))
     limit = results.limit_us(cell, best) if timed and best else math.nan
     fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)

@@ -213,7 +213,7 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
     second = "records a CUDA graph and takes" if way.variant == "compile_reduce_overhead" else "takes"
     text = "S003 takes the mean of three calls after one warm-up for the steady state. "
     text += f"Here call 2 {second} {calls[0]}; calls 3 and 4 take {calls[1]} and {calls[2]}, call 12 {calls[3]}. "
-    text += f"The mean of calls 2 to 4 is {times(found)} call 12."
+    text += f"The mean of calls 2 to 4 is {times(found)} the time of call 12."
     title = "The “warm mean of three” is mostly one call that is not warm"
     apart, near = found.low > 1.1, found.high < 1.1
     return Finding(
@@ -337,7 +337,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     text += f"{counts['compile']} compiled. " + (f"Others: {', '.join(rest)}. " if rest else "")
     return Finding(
         f"{counts['eager']} → {counts['compile']}",
-        "The compiler leaves little to fuse"
+        "The compiler leaves few kernels to fuse"
         if 10 * counts["compile"] <= counts["eager"]
         else "Compiling fuses kernels",
         text + "S003 counts 907 calls of its compiled simulator, annotations included.",

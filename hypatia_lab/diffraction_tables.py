@@ -50,8 +50,8 @@ def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
             if slow is None:
                 continue
             line = {"pixels": tables.shape_text(shape), "C": program, "its time": took(slow)}
-            for what, row in (("best PyTorch", fastest(own, TORCH)), ("one kernel", fastest(own, OWN))):
-                line[what] = formats.MISSING if row is None else f"{times(over(slow, row))} ({row['variant']})"
+            for what, row in (("over PyTorch's", fastest(own, TORCH)), ("over our kernel's", fastest(own, OWN))):
+                line[what] = formats.MISSING if row is None else times(over(slow, row))
             out.append(line)
     return out
 
