@@ -178,13 +178,14 @@ DIFFRACTION_SIZES = (256, 512, 1024, 2048, 4096)
 
 
 def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
-    sides = DIFFRACTION_SIZES if device == "cuda" or preset != "quick" else DIFFRACTION_SIZES[:3]
+    # On a CPU the eager form takes seconds for the largest.
+    sides = DIFFRACTION_SIZES[: 5 if device == "cuda" or preset == "full" else 4 if preset == "seed" else 3]
     return list(shapes) or [(n, n) for n in sides]
 
 
 def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    clocks = ("graph", "wall") if gpu else _cpu_clocks(preset)
+    clocks = ("graph", "wall") if gpu else ("hot",)
     names = ("eager", "eager_direct", "compile", "compile_reduce_overhead", "c_pixelwise", "c_openmp", "triton", "cuda")
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     more = ("eager" + AGAIN, "compile_anchored", *(("compile_max_autotune",) if gpu or preset != "quick" else ()))
