@@ -36,7 +36,7 @@ from hypatia_lab.ways import Way, timed
 Row = dict[str, Any]
 
 CASES = ("diffraction_triclinic", "diffraction_sources", "diffraction_table")
-SKIPPED = "not here"
+SKIPPED = "not measured"
 
 
 def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -40,7 +40,8 @@ async () => {
       cut: texts
         .filter((text) => outside(text.getBoundingClientRect(), plot.getBoundingClientRect()))
         .map((text) => text.textContent),
-      colour: getComputedStyle(texts[0] ?? plot).fill,
+      // Text inside a coloured bar follows the bar, not the page.
+      colour: getComputedStyle(texts.find((text) => !text.closest(".trace")) ?? plot).fill,
     };
   });
 

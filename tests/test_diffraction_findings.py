@@ -334,7 +334,7 @@ def test_cases_say_which_forms_are_right() -> None:
         "eager_direct": "wrong: off by 0.0100 of the peak",
         "c_openmp": "right, 1.00e-06 of the peak",
         "compile": "crashed",
-        "triton": "not here",
+        "triton": "not measured",
     }
 
 

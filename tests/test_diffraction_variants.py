@@ -252,3 +252,20 @@ def test_a_planted_mistake_is_named(operation: str) -> None:
         found = check(lambda name=name, problem=problem: workload.spec.faults(problem.inputs)[name], problem)
         assert not found.ok
         assert name in found.reason
+
+
+def test_the_cuda_kernel_builds_to_machine_code(tmp_path) -> None:
+    import shutil
+
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine: the CUDA source is not compiled")
+    lines = [(loader.SOURCES / "cuda" / "diffraction.cu").read_text()]
+    for real, counts in (("float", "5, 5, 5, 1, 0"), ("double", "5, 5, 5, 1, 0"), ("float", "4, 20, 1, 0, 1")):
+        arguments = ", ".join(["const double*"] * 5 + [f"{real}*"] + ["long long"] * 12)
+        lines.append(f"template __global__ void diffraction<{real}, {counts}>({arguments});")
+    unit = tmp_path / "diffraction.cu"
+    unit.write_text("\n".join(lines))
+    command = [nvcc, "-std=c++17", "-arch=sm_90", "-cubin", "-o", str(tmp_path / "out.cubin"), str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
