@@ -42,6 +42,8 @@ SKIPPED = "not measured"
 def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """How many times longer C takes by the clock that a caller waits by: a line a size and C program."""
     rows = simulations(lab, machine, waited(lab, machine))
+    rivals = {"over PyTorch's": TORCH, "over our kernel's": OWN}
+    rivals = {what: names for what, names in rivals.items() if fastest(rows, names) is not None}
     out = []
     for shape in dict.fromkeys(row["shape"] for row in rows):
         own = [row for row in rows if row["shape"] == shape]
@@ -50,7 +52,8 @@ def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
             if slow is None:
                 continue
             line = {"pixels": tables.shape_text(shape), "C": program, "its time": took(slow)}
-            for what, row in (("over PyTorch's", fastest(own, TORCH)), ("over our kernel's", fastest(own, OWN))):
+            for what, names in rivals.items():
+                row = fastest(own, names)
                 line[what] = formats.MISSING if row is None else times(over(slow, row))
             out.append(line)
     return out
