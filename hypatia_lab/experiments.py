@@ -179,7 +179,10 @@ DIFFRACTION_SIZES = (256, 512, 1024, 2048, 4096)
 
 def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
     # On a CPU the eager form takes seconds for the largest.
-    sides = DIFFRACTION_SIZES[: 5 if device == "cuda" or preset == "full" else 4 if preset == "seed" else 3]
+    if device == "cpu" and preset != "full":
+        sides = (256, 1024) if preset == "quick" else DIFFRACTION_SIZES[:4]
+    else:
+        sides = DIFFRACTION_SIZES
     return list(shapes) or [(n, n) for n in sides]
 
 
@@ -188,7 +191,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     clocks = ("graph", "wall") if gpu else ("hot",)
     names = ("eager", "eager_direct", "compile", "compile_reduce_overhead", "c_pixelwise", "c_openmp", "triton", "cuda")
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
-    more = ("eager" + AGAIN, "compile_anchored", *(("compile_max_autotune",) if gpu or preset != "quick" else ()))
+    more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
     groups = [
         Group(Workload("diffraction", shape), names + (more if shape[0] in (1024, 4096) or shapes else ()), clocks, 0.1)
         for shape in _sides(preset, device, shapes)
@@ -200,9 +203,8 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     for case in ("diffraction_triclinic", "diffraction_sources", "diffraction_table"):
         if preset != "quick" or case == "diffraction_table":
             # Nine steps unrolled take a minute to compile on two cores.
-            own = (
-                names if gpu or case != "diffraction_sources" else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
-            )
+            compiles = gpu or (preset != "quick" and case != "diffraction_sources")
+            own = names if compiles else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
             groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
     batch = (64, 256, 256) if gpu or preset != "quick" else (8, 128, 128)

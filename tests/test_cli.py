@@ -239,7 +239,7 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
         (["--machine", "Upper"], "machine name 'Upper' must be lower-case"),
         (["--shapes", "0x3x4"], "shape '0x3x4' has a zero"),
         (["--shapes", "bigxsmall"], "shape 'bigxsmall' is not of the form 1024x784x2048"),
-        (["--shapes", "1024x784"], "shape 1024x784 must be batch x in x out"),
+        (["--shapes", "1024"], "shape 1024 must be batch x in x out"),
         (["--shapes", "64x64x64,-1x2x3"], "shape '-1x2x3' is not of the form"),
         (["--shapes", "1.5x2x3"], "shape '1.5x2x3' is not of the form"),
         (["--nope"], "No such option"),
