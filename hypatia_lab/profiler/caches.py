@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -183,7 +184,12 @@ def package(caches: Caches, workload: Workload, variant: Variant, inputs: Inputs
             return function(*tensors)
 
     exported = torch.export.export(Form(), tuple(tensors))
-    torch._inductor.aoti_compile_and_package(exported, package_path=str(caches.shared / "model.pt2"))
+    # A compiler without the development link of libstdc++ links it statically; two C++ runtimes in one process, and
+    # the loader dies in the package's first std::regex. Naming the shared library makes the package use torch's.
+    options = {"aot_inductor.custom_op_libs": [":libstdc++.so.6"]} if sys.platform == "linux" else {}
+    torch._inductor.aoti_compile_and_package(
+        exported, package_path=str(caches.shared / "model.pt2"), inductor_configs=options
+    )
     shutil.rmtree(caches.shared / "caches", ignore_errors=True)
     (caches.shared / "ready").touch()
 
