@@ -301,9 +301,8 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         slow += [("compile_max_autotune", "empty"), ("triton", "no cubin"), ("cuda", "no cubin")]
         fast += [("triton", "cubin"), ("cuda", "cubin")]
     # The ways that compete for the first image are worth more processes.
-    return probes + [
-        Probe("start", work, *way, processes) for ways, processes in ((slow, 2), (fast, 4 if gpu else 6)) for way in ways
-    ]
+    counts = ((slow, 2), (fast, 4 if gpu else 6))
+    return probes + [Probe("start", work, *way, processes) for ways, processes in counts for way in ways]
 
 
 EXPERIMENTS = {
