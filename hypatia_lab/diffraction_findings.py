@@ -325,7 +325,7 @@ def double(lab: Evidence, machine: str) -> Finding | None:
 
 def launches(lab: Evidence, machine: str) -> Finding | None:
     """How many kernels one image takes, eager and compiled, against the 907 calls of S003."""
-    found = main_size(probed(lab, machine, "trace"))
+    found = main_size(probed(lab, machine, "trace", operation="diffraction"))
     counts = {way.variant: way.triple("kernel launches", logarithms=False)[0] for way in found}
     counts = {name: round(count) for name, count in counts.items() if not absent(count)}
     if not {"eager", "compile"} <= set(counts):

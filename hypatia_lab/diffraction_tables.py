@@ -117,7 +117,7 @@ COUNTED = (
 
 def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What a profile of one warm image says: a line a measure, a column a variant."""
-    found = main_size(probed(lab, machine, "trace"))
+    found = main_size(probed(lab, machine, "trace", operation="diffraction"))
     lines = [{"one warm image": name} | {way.variant: _counted(way, name) for way in found} for name in COUNTED]
     if any(way.fault for way in found):
         lines.append({"one warm image": "status"} | {way.variant: way.fault or "ok" for way in found})
@@ -303,7 +303,7 @@ def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:
     Only files that are there, among the committed records or below ``root``, this machine's own.
     """
     found = {}
-    for way in probed(lab, machine, "trace"):
+    for way in probed(lab, machine, "trace", operation="diffraction"):
         shape = way.where["shape"].replace("×", "x")
         name = f"{machine}/traces/{way.where['operation']}-{shape}-{way.variant}-trace.json.gz"
         if any((folder / name).is_file() for folder in (records.COMMITTED, root)):

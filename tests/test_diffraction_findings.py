@@ -442,7 +442,7 @@ def test_rates_are_against_float32() -> None:
 def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def wrong(operation: str, device: str, without: Sequence[str]) -> list[str]:
+    def wrong(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
         asked.append(without)
         return []
 

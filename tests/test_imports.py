@@ -41,6 +41,7 @@ ALLOWED: dict[str, set[str]] = {
     "image_figure": {"drawing", "formats"},
     "scatter_figures": {"drawing", "formats", "tables", "ways"},
     "detail_figures": {"drawing", "formats", "tables", "ways"},
+    "traffic_figures": {"detail_figures", "drawing", "formats", "ways"},
     # The composer of measurements.
     "bench": {
         "check",
@@ -68,6 +69,19 @@ ALLOWED: dict[str, set[str]] = {
         "results",
         "tables",
         "ways",
+    },
+    "layout_findings": {
+        "claims",
+        "detail_figures",
+        "diffraction_findings",
+        "drawing",
+        "findings",
+        "formats",
+        "intervals",
+        "notebook",
+        "tables",
+        "ways",
+        "workloads",
     },
     "book": set(),
     "cli": {
