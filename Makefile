@@ -32,7 +32,8 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 	if [ $$status -ne 0 ]; then echo "not every notebook could be measured here (above); the committed ones stand in" >&2; fi; \
 	exit $$status
 
-test: lint unit nbval ## style, types, unit tests, notebooks against records, the committed book in a browser
+test: lint ## style, types, unit tests, notebooks against records, the committed book in a browser
+	@$(MAKE) -j2 --output-sync=line unit nbval
 
 lint: .venv/installed ## style and types
 	@$(BIN)/ruff check .

@@ -265,6 +265,8 @@ def _region(mask: torch.Tensor) -> str:
     total = int(grid.sum())
     if total == grid.numel():
         return f"all {total} elements"
+    if total == 0:  # many small errors add up to a large norm
+        return f"0 of {grid.numel()} elements alone"
     return (
         f"{total} of {grid.numel()} elements (rows {int(rows[0])}–{int(rows[-1])} of {grid.shape[0]}, "
         f"columns {int(columns[0])}–{int(columns[-1])} of {grid.shape[1]})"

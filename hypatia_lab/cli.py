@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import sys
@@ -172,6 +173,8 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
         click.echo(f"{path.stem}: its kernel died; what was measured before is kept", err=True)
         return False
     except KeyboardInterrupt:
+        # The kernel dies of the same interrupt; whoever still waited for it would be told so by asyncio at exit.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
         click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
         sys.exit(130)
     except OSError as cause:

@@ -240,3 +240,12 @@ def test_an_exception_of_the_variant_passes_through() -> None:
 
     with pytest.raises(RuntimeError, match="no kernel image"):
         check(broken, problem)
+
+
+def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:
+    problem = Problem(SQUARE, "cpu")
+    noise = torch.randn(96, 128, generator=torch.Generator().manual_seed(5))
+    reference = problem.reference()
+    out = reference + noise.double().clamp(-1, 1) * 2 * SQUARE.tolerance() * reference.norm() / reference.numel() ** 0.5
+    found = judge(out.float(), problem)
+    assert found.reason.endswith("0 of 12288 elements alone are off"), found.reason
