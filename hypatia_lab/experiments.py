@@ -319,7 +319,7 @@ STEPS = (
 )
 """The ladder on the vector units, easiest first."""
 
-TENSOR_STEPS = ("step_mma", "step_wgmma")
+TENSOR_STEPS = ("step_mma", "step_wgmma", "step_multicast")
 """Its continuation on the tensor cores, in 16 bits."""
 
 

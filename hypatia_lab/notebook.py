@@ -196,6 +196,13 @@ def verify(operation: str, device: str = "auto", *, direction: str = "forward", 
     return f"{work}: every variant this machine can run agrees with float64{left_out}"
 
 
+def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
+    """An odd and an even shape of an operation with so many extents."""
+    if rank > 3:  # an MLP: batch, in, hidden, layers, out
+        return (33, 77, 129, 2, 65), (64, 64, 64, 2, 64)
+    return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
+
+
 def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
     import hypatia_lab.experiments  # noqa: F401  (registers the variants)
     from hypatia_lab import check, machine
@@ -208,7 +215,7 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
     kinds = [(dtype, math) for dtype, maths in plain.items() for math in (maths if place == "cuda" else maths[:1])]
     rank = len(operations()[operation].dims)
     for dtype, math in kinds:
-        for shape in ((33, 77, 129)[-rank:], (64, 64, 64)[-rank:]):
+        for shape in _shapes(rank):
             workload = Workload(operation, shape, dtype, math, direction)
             if all(variant.needs(workload, place) for variant in variants(operation).values()):
                 continue

@@ -15,6 +15,7 @@ from hypatia_lab.drawing import (
     assemble,
     heading,
     legend_names,
+    listing,
     log_axis,
     measured,
     origins_key,
@@ -192,7 +193,7 @@ def _pixels(row: dict[str, Any]) -> int:
 
 
 def _limits(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, float]]]:
-    """(pixels, limit in µs) of each different limit: by machine, dtype/math, direction, and whether the cache is cold."""
+    """(pixels, limit in µs) of each different limit: by machine, dtype/math, direction, and cold caches or not."""
     found: dict[tuple[str, str, str, bool], dict[int, float]] = {}
     for r in rows:
         if not absent(r["limit_us"]):
@@ -226,9 +227,10 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
     """
     rows = [row for row in singles(rows) if row["variant"] in order]
     kept = measured(rows, "rungs", "median_us", "a time")
-    if len(several_places := {(r["machine"], r["operation"], r["clock"]): r for r in kept}) > 1:
-        raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {list(several_places)}")
-    rows = sorted(rows, key=lambda r: order.index(r["variant"]))
+    if len(places := {f"{r['machine']} {r['operation']} by {r['clock']}": r for r in kept}) > 1:
+        raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {', '.join(places)}")
+    kinds = list(dict.fromkeys(where(r, "math") for r in kept))
+    rows = [r for r in sorted(rows, key=lambda r: order.index(r["variant"])) if where(r, "math") in kinds]
     shapes = list({r["shape"]: r for r in sorted(kept, key=lambda r: r["flops"])})
     left = round(16 + 6.6 * max(len(part) for r in rows for part in wrapped(r["variant"]).split("<br>")))
     data: list[dict[str, Any]] = []
@@ -237,53 +239,54 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
     lanes: dict[float, str] = {}
     seen: list[float] = []
     y = 0.0
-    for kind in dict.fromkeys(where(r, "math") for r in kept):
+    for kind in kinds:
         own = [r for r in rows if where(r, "math") == kind]
-        places = {name: y + n for n, name in enumerate(dict.fromkeys(r["variant"] for r in own), 1)}
-        lanes |= {at: wrapped(name) for name, at in places.items()}
+        at = {name: y + n for n, name in enumerate(dict.fromkeys(r["variant"] for r in own), 1)}
+        lanes |= {height: wrapped(name) for name, height in at.items()}
         at_left = SMALL | {"xref": "paper", "xanchor": "left"}
         notes.append(at_left | {"text": f"<b>{kind}</b>", "x": 0, "xshift": 8 - left, "y": y})
         timed_here = [r for r in own if not absent(r["median_us"])]
-        limits = {significant(r["flops"] * 1e6 / r["limit_us"]): r for r in timed_here if not absent(r["limit_us"])}
-        for rate in limits:
-            ends, label = [y + 0.5, y + len(places) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
-            data.append(rule_trace([rate] * 2, ends, "solid", label, showlegend=False))
-        seen += limits
+        limited = {r["shape"]: significant(r["flops"] * 1e6 / r["limit_us"]) for r in own if not absent(r["limit_us"])}
+        for rate in sorted(set(limited.values())):
+            ends, said = [y + 0.5, y + len(at) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
+            of = listing([tables.shape_text(shape) for shape in shapes if limited.get(shape) == rate])
+            data.append(rule_trace([rate] * 2, ends, "solid", f"{said}<br>{of}", showlegend=False))
+        seen += limited.values()
         for number, shape in enumerate(shapes):
             line = [r for r in timed_here if r["shape"] == shape]
             if not line:
                 continue
             triples = [tables.rate_of(r) for r in line]
             seen += [x for triple in triples for x in triple if not absent(x)]
-            data.append(_rung_trace(line, triples, [places[r["variant"]] for r in line], number, kind))
-            first = not any(trace.get("legendgroup") == shape for trace in data)
-            data[-1] |= {"legendgroup": shape, "showlegend": first, "name": tables.shape_text(shape)}
+            data.append(_rung_trace(line, triples, [at[r["variant"]] for r in line], number, kind))
+            name = tables.shape_text(shape)
+            data[-1] |= {"showlegend": not any(trace.get("name") == name for trace in data), "name": name}
             steps = ", ".join(
                 f"{r['variant']} {formats.scaled(triple[0], 'FLOP/s')}" for r, triple in zip(line, triples, strict=True)
             )
             told.append(f"{tables.shape_text(shape)} in {kind}: {steps}")
-        for name, at in places.items():
+        for name, height in at.items():
             if not any(r["variant"] == name for r in timed_here):
                 status = next(r["status"] for r in own if r["variant"] == name).replace("_", " ")
-                notes.append(at_left | {"text": f"<i>{status}</i>", "x": 0.01, "y": at})
-        y += len(places) + 1.3
+                notes.append(at_left | {"text": f"<i>{status}</i>", "x": 0.01, "y": height})
+        y = round(y + len(at) + 1.3, 1)
     _, common = split_fields(kept, always=["shape", "math"])
     grey = "grey line: limit by measured ceilings" if any(not absent(r["limit_us"]) for r in kept) else ""
     head = heading(title, [*common, origins_key(kept), "bars: 95% intervals", grey])
     head["margin"] |= {"l": left}
     ticks = {"tickvals": list(lanes), "ticktext": list(lanes.values())}
     layout = head | {
-        "height": round(25 * (y + 0.4)),
+        "height": round(30 * (y + 0.4)),  # names of two lines fit
         "xaxis": rate_axis(seen, "FLOP/s"),
         "yaxis": {"range": [round(y - 0.7, 1), -0.7], "showgrid": False} | ticks,
         "annotations": notes,
     }
     alt = f"Rate of each step on a log axis ({', '.join(common)}). {'; '.join(told)}."
-    rows.sort(key=lambda r: (r["dtype"] != rows[0]["dtype"], r["flops"]))
+    rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r["flops"]))
     table = tables.results_table(rows)
-    rates = [formats.scaled(tables.rate_of(r)[0], "FLOP/s") for r in rows]
-    table.insert(6, "rate", rates)
-    return assemble(data, with_legend(layout, [tables.shape_text(shape) for shape in shapes]), alt), table
+    table.insert(6, "rate", [formats.scaled(tables.rate_of(r)[0], "FLOP/s") for r in rows])
+    # Beside a wide left margin the legend has one column.
+    return assemble(data, with_legend(layout, [tables.shape_text(shape).ljust(40) for shape in shapes]), alt), table
 
 
 def _rung_trace(
@@ -323,15 +326,16 @@ def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence
     if not found:
         raise FigureError(f"where_faster: {variant} was timed nowhere beside {' or '.join(against)}")
     across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
-    texts = {place: formats.number(f.value) + ("" if f.low > 1 or f.high < 1 else "?") for place, f in found.items()}
+    texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
+    texts |= {place: texts[place] + "?" for place, f in found.items() if not (f.low > 1 or f.high < 1)}
 
     def grid(value: Any) -> list[list[Any]]:
         return [[value((count, width)) for width in across] for count in down]
 
     data = {
         "type": "heatmap",
-        "x": [str(width) for width in across],
-        "y": [str(count) for count in down],
+        "x": list(range(len(across))),
+        "y": list(range(len(down))),
         "z": grid(lambda place: significant(math.log2(found[place].value)) if place in found else None),
         "zmin": -2,
         "zmax": 2,
@@ -346,23 +350,29 @@ def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence
         "hoverinfo": "text",
     }
     dashes = [
-        SMALL | {"text": formats.MISSING, "x": str(width), "y": str(count)}
+        SMALL | {"text": formats.MISSING, "x": across.index(width), "y": down.index(count)}
         for count, width in cells
         if (count, width) not in found
     ]
     under = [*common, f"factor above 1 (green): {variant} is faster", "?: its 95% interval holds 1"]
     head = heading(title, [*under, f"{formats.MISSING}: {variant} has no time there" if dashes else ""])
-    head["margin"] |= {"l": 66}
+    head["margin"] |= {"l": 72}
     layout = head | {
         "height": 34 * len(down) + 30 + head["margin"]["t"] + head["margin"]["b"],
-        "xaxis": {"type": "category", "title": {"text": "width"}, "showgrid": False},
-        "yaxis": {"type": "category", "title": {"text": "rows"}, "showgrid": False},
+        "xaxis": _names(across, "width"),
+        "yaxis": _names(down, "rows"),
         "annotations": dashes,
     }
     quick = [place for place, factor in found.items() if factor.low > 1]
     alt = f"Speed of {variant} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
     alt += f"{len(found)} cells, {spanning([f.value for f in found.values()], formats.number)}: faster in {len(quick)}."
     return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
+
+
+def _names(values: Sequence[int], title: str) -> dict[str, Any]:
+    """An axis with a place for each of ``values``, one beside the other."""
+    named = {"tickvals": list(range(len(values))), "ticktext": [str(value) for value in values]}
+    return named | {"range": [-0.5, len(values) - 0.5], "title": {"text": title}, "showgrid": False}
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
 // Runs a CUDA kernel's source on a CPU, thread by thread, as far as the ladder's kernels need it: every thread is a
-// fiber, a barrier or a collective instruction hands over to the next one. Asynchronous work is done as late as the rules
-// allow, or early, by chance (copies when they are waited for, products then or at once, TMA's boxes some rounds later and
-// in any order), so that a missing wait or a stage given back too early shows in the result. What cannot be, a deadlock
-// for one, ends the launch with a message.
-// The layouts of fragments, descriptors and swizzles are written down here a second time, from the PTX ISA.
+// fiber, a barrier or a collective instruction hands over to the next one. Asynchronous work is done as late as the
+// rules allow, or early, by chance (copies when they are waited for, products then or at once, TMA's boxes some rounds
+// later and in any order), so that a missing wait or a stage given back too early shows in the result. What cannot be,
+// a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
+// down here a second time, from the PTX ISA.
 
 #include <ucontext.h>
 
@@ -182,8 +182,10 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
         }
         std::vector<Box> later;
         for (const Box& box : std::exchange(boxes, {})) {
-            if (chance() % 3) later.push_back(box);
-            else deliver(box), ++progress;
+            if (chance() % 3)
+                later.push_back(box);
+            else
+                deliver(box), ++progress;
         }
         boxes.insert(boxes.end(), later.begin(), later.end());
         idle = progress == before && boxes.empty() ? idle + 1 : 0;
@@ -216,9 +218,7 @@ template <typename T> T from_lane(T value, int other) {
     meet(warp().meeting, 32);
     return found;
 }
-template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) {
-    return from_lane(value, lane() ^ distance);
-}
+template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
 template <typename T> T __shfl_sync(unsigned, T value, int other) { return from_lane(value, other); }
 
 unsigned shared_address(const void* pointer) {
@@ -231,7 +231,8 @@ unsigned char* at(unsigned address) {
 }
 
 void copy_async(void* to, const void* from, int valid) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 || reinterpret_cast<uintptr_t>(to) % 16) fail("16 bytes that are unaligned");
+    if (reinterpret_cast<uintptr_t>(from) % 16 || reinterpret_cast<uintptr_t>(to) % 16)
+        fail("16 bytes that are unaligned");
     fiber->open.push_back({to, from, valid});
 }
 void copy_async(unsigned to, const void* from, int valid) { copy_async(static_cast<void*>(at(to)), from, valid); }
@@ -258,8 +259,7 @@ void load_matrices(unsigned (&to)[4], unsigned address) {
     meet(warp().meeting, 32);
 }
 
-template <typename scalar>
-void multiply_fragments(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+template <typename scalar> void multiply_fragments(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
     std::memcpy(warp().slots[lane()], a, 16);
     std::memcpy(warp().slots[lane()] + 16, b, 8);
     meet(warp().meeting, 32);

@@ -6,8 +6,10 @@ import ctypes
 import re
 import shutil
 import subprocess
+import tempfile
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -164,11 +166,26 @@ class Driver:
     def __init__(self) -> None:
         self.calls: list[tuple[Any, ...]] = []
 
-    def cuTensorMapEncodeTiled(self, *arguments: Any) -> int:  # noqa: N802
+    def cuTensorMapEncodeTiled(self, *arguments: Any) -> int:
         self.calls.append(arguments)
         return 0 if arguments[3].value % 16 == 0 else 1
 
-    def cuGetErrorName(self, status: int, name: Any) -> int:  # noqa: N802
+    def cuCtxGetDevice(self, device: Any) -> int:
+        device._obj.value = 3
+        return 0
+
+    def cuKernelSetAttribute(self, *arguments: Any) -> int:
+        self.calls.append(tuple(argument.value for argument in arguments))
+        return 0
+
+    def cuLaunchKernel(self, kernel: Any, *arguments: Any) -> int:
+        *extents, stream, addresses, extra = arguments
+        assert extra is None
+        values = [ctypes.cast(address, ctypes.POINTER(ctypes.c_int64))[0] for address in addresses]
+        self.calls.append((kernel.value, [extent.value for extent in extents], stream.value, values))
+        return 0 if extents[0].value else 1
+
+    def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
         return 0
 
@@ -191,19 +208,36 @@ def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.Mo
     loader._encoded.cache_clear()
 
 
+def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, stream = Driver(), SimpleNamespace(cuda_stream=77)
+    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(loader, "_cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    launch = loader.cuda_launcher.__wrapped__("no", "such<kernel>", shared=100_000)
+    x = torch.zeros(3)
+    held = loader.TensorMap((ctypes.c_uint64 * 16)(4321))
+    launch((7, 2), (32,), x, -5, None, held)
+    assert driver.calls == [
+        (8, 100_000, 12345, 3),
+        (12345, [7, 2, 1, 32, 1, 1, 100_000], 77, [x.data_ptr(), -5, 0, 4321]),
+    ]
+    with pytest.raises(RuntimeError, match=r"launching such<kernel> .* failed: CUDA_ERROR_INVALID_VALUE \(1\)"):
+        launch((0,), (32,), x)
+
+
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
 HERE = Path(__file__).resolve().parent
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
 PLAIN = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b, const {scalar}* c,
-                         {scalar}* d, long long e, long long f, long long g) {{
+extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b,
+                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g) {{
     return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}(a, b, c, d, e, f, g); }});
 }}
 """
 MAPPED = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const TensorMap* a, const TensorMap* b, const {scalar}* c,
-                         {scalar}* d, long long e, long long f, long long g, long long h) {{
+extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const TensorMap* a, const TensorMap* b,
+                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g, long long h) {{
     return launch(grid, {cluster}, {{x, y, 1}}, [=] {{ {instance}(*a, *b, c, d, e, f, g, h); }});
 }}
 """
@@ -234,19 +268,18 @@ def instances(name: str) -> list[str]:
 
 @cache
 def emulator(name: str) -> ctypes.CDLL:
-    folder = loader.cache_folder() / "tests"
-    folder.mkdir(parents=True, exist_ok=True)
     unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', emulated_source(name)]
     for instance in instances(name):
         scalar, *_, last = re.split(r"[<>,]\s*", instance)[1:-1]
         form = MAPPED if "wgmma" in instance else PLAIN
         unit.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
-    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
-    source.write_text("\n".join(unit))
-    command = [loader.compiler(), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[:4000]
-    return ctypes.CDLL(str(library))
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
+        source.write_text("\n".join(unit))
+        command = [loader.compiler(), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(library))
 
 
 @pytest.fixture
@@ -330,39 +363,55 @@ def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
 # ---------------------------------------------------------------- machine code
 
 
-def test_the_cuda_sources_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+def instantiation(instance: str) -> str:
+    map_type, scalar = "const __grid_constant__ TensorMap", re.split(r"[<,>]", instance)[1]
+    operand = map_type if "wgmma" in instance else f"const {scalar}*"
+    sizes = ", ".join(["long long"] * (4 if "wgmma" in instance else 3))
+    return f"template __global__ void {instance}({operand}, {operand}, const {scalar}*, {scalar}*, {sizes});"
+
+
+def compiles_without_spills(folder: Path, name: str, wanted: list[str]) -> None:
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
-    plain = "(const {0}*, const {0}*, const {0}*, {0}*, long long, long long, long long)"
-    map_type = "const __grid_constant__ TensorMap"
-    mapped = f"({map_type}, {map_type}, const {{0}}*, {{0}}*, long long, long long, long long, long long)"
-    tiles = [
-        f"linear_relu_wgmma<__nv_bfloat16, {tile.consumers}, {tile.width}, {tile.stages}, {cluster}>"
-        for tile in TILES
-        for cluster in (1, 2)
+    unit = folder / f"{name}.cu"
+    source = (loader.SOURCES / "cuda" / f"{name}.cu").read_text()
+    unit.write_text("\n".join([source, *map(instantiation, wanted)]))
+    target = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run([nvcc, *target, "-o", str(folder / "out.cubin"), str(unit)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
+    assert len(spills) == len(wanted)
+    assert set(spills) == {"0"}
+    # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
+    assert "serialized" not in done.stderr
+    assert "setmaxnreg" not in done.stderr
+
+
+def tensor_instances(dtype: str) -> list[str]:
+    scalar = loader.SCALARS[dtype][0]
+    return [
+        *(f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")),
+        *(
+            f"linear_relu_wgmma<{scalar}, {tile.consumers}, {tile.width}, {tile.stages}, {cluster}>"
+            for tile in TILES
+            for cluster in (1, 2)
+        ),
     ]
-    for name, wanted in (
-        ("ladder", instances("ladder")),
-        ("ladder_tensor", [*instances("ladder_tensor")[:2], *tiles, "linear_relu_mma<__half, true>"]),
-    ):
-        unit = tmp_path / f"{name}.cu"
-        lines = [(loader.SOURCES / "cuda" / f"{name}.cu").read_text()]
-        for instance in wanted:
-            form = mapped if "wgmma" in instance else plain
-            scalar = re.split(r"[<,>]", instance)[1]
-            lines.append(f"template __global__ void {instance}{form.format(scalar)};")
-        unit.write_text("\n".join(lines))
-        target = ["-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-        done = subprocess.run(
-            [nvcc, "-std=c++17", *target, "-o", str(unit.with_suffix(".cubin")), str(unit)],
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 0, done.stderr
-        spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
-        assert len(spills) == len(wanted)
-        assert set(spills) == {"0"}
-        # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
-        assert "serialized" not in done.stderr
-        assert "setmaxnreg" not in done.stderr
+
+
+def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
+
+
+def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+
+
+@pytest.mark.slow
+def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    pairs = [loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16")]
+    kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
+    wanted = [f"{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in pairs]
+    compiles_without_spills(tmp_path, "ladder", wanted)
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))

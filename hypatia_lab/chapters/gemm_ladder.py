@@ -25,7 +25,7 @@ Row = dict[str, Any]
 PAGE = "04_gemm_ladder"
 EXPERIMENT = "gemm_ladder"
 GOAL, GOAL_SHAPE = 0.8, "8192x4096x4096"
-"""The share of cuBLAS's speed that the last step is to reach in bfloat16, and where."""
+"""The share of cuBLAS's speed that the ladder is to reach in bfloat16, and where."""
 
 REASONS = {
     1: "memory tiling",
@@ -75,7 +75,7 @@ class Rung:
 
 
 @dataclass(frozen=True)
-class Way:
+class Climb:
     """The way from the naive kernel to the library at one size: its ends, the factor between them, its rungs."""
 
     first: Row
@@ -110,7 +110,7 @@ def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
     return min(found, key=lambda row: row["median_us"], default=None)
 
 
-def ways(lab: Evidence, machine: str) -> dict[str, Way]:
+def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
     """Shape → the way from the naive kernel in float32 to the library, smallest shape first.
 
     Where the last step in float32 was also timed in bfloat16, the way goes on in bfloat16 and ends at its library.
@@ -123,11 +123,11 @@ def ways(lab: Evidence, machine: str) -> dict[str, Way]:
         if halves and halves[0]["variant"] == path[-1]["variant"]:
             path, dtype = path + halves, "bfloat16"
         if (end := _library(rows, dtype)) is not None:
-            found[shape] = _way([*path, end])
+            found[shape] = _climb([*path, end])
     return found
 
 
-def _way(path: Sequence[Row]) -> Way:
+def _climb(path: Sequence[Row]) -> Climb:
     whole = over(path[0], path[-1])
     rungs = []
     for before, row in zip(path, path[1:], strict=False):
@@ -135,16 +135,17 @@ def _way(path: Sequence[Row]) -> Way:
         share = math.log(factor.value) / math.log(whole.value) if whole.value != 1 else math.nan
         name = LEFT if row is path[-1] else SHORTER if name == before["variant"] else name
         rungs.append(Rung(name, STEPS.get(name, ()), factor, share))
-    return Way(path[0], path[-1], whole, tuple(rungs))
+    return Climb(path[0], path[-1], whole, tuple(rungs))
 
 
 def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Interval]]:
-    """The last step of the ladder, the library, and the first's speed over the second's, at every size."""
+    """The quickest step of the ladder, the library, and the first's speed over the second's, at every size."""
     found = []
     for rows in _sizes(_timed(lab, machine)).values():
-        own, end = _steps(rows, dtype), _library(rows, dtype)
-        if own and end is not None:
-            found.append((own[-1], end, over(end, own[-1])))
+        own = min(_steps(rows, dtype), key=lambda row: row["median_us"], default=None)
+        end = _library(rows, dtype)
+        if own is not None and end is not None:
+            found.append((own, end, over(end, own)))
     return found
 
 
@@ -165,17 +166,22 @@ def _words(rung: Rung) -> str:
     return " and ".join(REASONS[number] for number in rung.reasons) or rung.name
 
 
+def _share(rung: Rung) -> str:
+    name = f"{rung.name}, " if rung.reasons else ""
+    return f"{_words(rung)} {_percent(rung.share)} ({name}{times(rung.factor)})"
+
+
 # ---------------------------------------------------------------- findings
 
 
 def reasons(lab: Evidence, machine: str) -> Finding | None:
     """The factor from the naive kernel to the library, the steps that buy most of it, and those that buy nothing."""
-    found = ways(lab, machine)
+    found = climbs(lab, machine)
     if not found:
         return None
     shape, way = list(found.items())[-1]
     best = sorted((rung for rung in way.rungs if rung.name != LEFT), key=lambda rung: -rung.share)
-    top = [f"{_words(rung)} {_percent(rung.share)} ({times(rung.factor)})" for rung in best[:3]]
+    top = [_share(rung) for rung in best[:3]]
     text = f"At {tables.shape_text(shape)} the library in {way.last['dtype']} ({way.last['variant']}) is "
     text += f"{times(way.whole)} as fast as the naive kernel in float32. Of that way, on a log scale, "
     text += f"most goes to {listing(top)}. "
@@ -184,13 +190,14 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
         factors.setdefault(rung.name, []).append(rung.factor)
     gaining = [name for name, own in factors.items() if all(f.low > 1 + intervals.EQUIVALENCE for f in own)]
     idle = [name for name, own in factors.items() if all(f.high < 1 + intervals.EQUIVALENCE for f in own)]
-    text += f"{len(gaining)} of {len(factors)} steps gain more than 2% at every size"
+    text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
+    text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
     text += f"; {listing(idle)} at none." if idle else "."
     return Finding(
         f"{formats.number(way.whole.value)}×",
-        f"Half of the way is one idea: {_words(best[0])}"
-        if best[0].share >= 0.5
-        else "No single idea makes the library fast",
+        f"Most of the way is one step: {_words(best[0])}"
+        if best[0].share > 0.5
+        else "No single step makes the library fast",
         text + " S001 gives eight reasons and no figures.",
         "confirmed" if len(gaining) == len(factors) else "refuted" if len(idle) == len(factors) else "conditional",
         PAGE,
@@ -198,7 +205,7 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
 
 
 def goal(lab: Evidence, machine: str) -> Finding | None:
-    """How much of cuBLAS's speed the last step on tensor cores reaches, against the goal."""
+    """How much of cuBLAS's speed the quickest step on tensor cores reaches, against the goal."""
     pairs = reached(lab, machine, "bfloat16")
     if not pairs:
         return None
@@ -210,32 +217,32 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     text += f"it reaches {_percents(share)} of the library's speed"
     limit = own["limit_us"] / own["median_us"]
     text += "" if absent(limit) else f", and {_percent(limit)} of the measured ceiling"
-    rest = [f"{_percent(found.value)} at {at(row)}" for row, _, found in pairs if row is not own]
+    rest = [f"{_percent(found.value)} at {at(row)} ({row['variant']})" for row, _, found in pairs if row is not own]
     text += f". Elsewhere it reaches {listing(rest)}. " if rest else ". "
     met, missed = share.low >= GOAL, share.high < GOAL
     title = (
-        f"The ladder's last step reaches the goal of {GOAL:.0%} of cuBLAS"
+        f"The ladder reaches the goal of {GOAL:.0%} of cuBLAS"
         if met
-        else f"The ladder's last step misses {GOAL:.0%} of cuBLAS by {_percent(GOAL - share.value)}"
+        else f"The ladder misses the goal of {GOAL:.0%} of cuBLAS by {_percent(GOAL - share.value)}"
         if missed
-        else f"Whether the last step reaches {GOAL:.0%} of cuBLAS is undecided"
+        else f"Whether the ladder reaches the goal of {GOAL:.0%} of cuBLAS is undecided"
     )
     verdict = "confirmed" if met else "refuted" if missed else "undecided"
     if not asked:
-        title = f"The ladder's last step reaches {_percent(share.value)} of cuBLAS"
+        title = f"The ladder reaches {_percent(share.value)} of cuBLAS"
         text += f"The goal of {GOAL:.0%} is set at {tables.shape_text(GOAL_SHAPE)}, which was not measured here."
         verdict = "not_testable"
     return Finding(_percent(share.value), title, text.strip(), verdict, PAGE)
 
 
 def full_precision(lab: Evidence, machine: str) -> Finding | None:
-    """How much of the library's speed the last step in float32 reaches, size by size."""
+    """How much of the library's speed the quickest step in float32 reaches, size by size."""
     pairs = reached(lab, machine, "float32")
     if not pairs:
         return None
     shares = [share.value for _, _, share in pairs]
     behind = [share.high < 1 - intervals.EQUIVALENCE for _, _, share in pairs]
-    where = listing([f"{_percents(share)} at {at(own)}" for own, _, share in pairs])
+    where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, _, share in pairs])
     low, high = _percent(min(shares)), _percent(max(shares))
     return Finding(
         low if low == high else f"{low.removesuffix('%')}–{high}",
@@ -244,7 +251,7 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
         else "In float32 a product of one's own keeps up at some sizes"
         if any(behind)
         else "In float32 a product of one's own keeps up with the library",
-        f"Of the library's speed {pairs[-1][0]['variant']} reaches {where}. "
+        f"Of the library's speed the ladder's quickest step reaches {where}. "
         "S001 concludes that one should never write a product of one's own.",
         "confirmed" if all(behind) else "conditional" if any(behind) else "refuted",
         PAGE,
@@ -270,7 +277,7 @@ def ideas(summaries: Mapping[str, str]) -> list[dict[str, str]]:
 
 def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What each step buys: a line a step, for each size its factor and its share of the way to the library."""
-    found = ways(lab, machine)
+    found = climbs(lab, machine)
     lines: dict[str, dict[str, str]] = {}
     for way in found.values():
         for rung in way.rungs:
@@ -292,12 +299,12 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """The end of the ladder beside the library, and the Triton kernel: a line a size and dtype."""
+    """The quickest step beside the library, and the Triton kernel: a line a size and dtype."""
     sizes, out = _sizes(_timed(lab, machine)), []
     for dtype in ("float32", "bfloat16"):
         for own, library, share in reached(lab, machine, dtype):
             rows = sizes[own["shape"]]
-            line = {"workload": f"{at(own)} {dtype}", "last step": f"{own['variant']} {took(own)}"}
+            line = {"workload": f"{at(own)} {dtype}", "quickest step": f"{own['variant']} {took(own)}"}
             line |= {f"library, {name}": _time(rows.get((dtype, name))) for name in LIBRARY}
             line |= {
                 "share of the library": _percents(share),

@@ -1,8 +1,9 @@
 """The ladder: hand-written kernels of Linear+ReLU, one idea a step, from coalesced reads to tensor cores fed by TMA.
 
-On CUDA (``kernels/cuda/ladder.cu``, ``ladder_tensor.cu``) the steps follow ``naive``; the library (``eager``) is the one
-after the last. On a CPU there are two (``kernels/cpu/linear_relu.cpp``): blocks that stay in cache and registers, and the
-same on all cores. x is ``(..., in)``, W ``(out, in)``, b ``(out)`` or None, y ``(..., out)``, of one dtype on one device.
+On CUDA (``kernels/cuda/ladder.cu``, ``ladder_tensor.cu``) the steps follow ``naive``, and the library (``eager``) comes
+after the last. On a CPU there are two (``kernels/cpu/linear_relu.cpp``): blocks that stay in cache and registers, and
+the same on all cores. x is ``(..., in)``, W ``(out, in)``, b ``(out)`` or None, y ``(..., out)``; all of one floating
+dtype on one device.
 Sources: S001 (eight reasons why cuBLAS is fast); the order of steps is that of SGEMM_CUDA and fast.cu, the code is not.
 """
 
@@ -76,9 +77,9 @@ def _mma(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: 
 class Tile:
     """What one block (or cluster of blocks) of the TMA kernel works on.
 
-    ``consumers`` warpgroups of 64 rows each, ``width`` columns, ``stages`` of shared memory; ``group`` rows of tiles are
-    worked on together, so that they share what the second-level cache holds; ``rate`` is the share of the tensor cores'
-    rate that such tiles reach, for the choice between them.
+    ``consumers`` warpgroups of 64 rows each, ``width`` columns (64, 128 or 256), ``stages`` of shared memory; ``group``
+    rows of tiles are worked on together, so that they share what the second-level cache holds; ``rate`` is the share of
+    the tensor cores' rate that such tiles are expected to reach, for the choice between them.
     """
 
     consumers: int
@@ -179,7 +180,7 @@ class Step:
     idea: str
     dtypes: tuple[str, ...] = tuple(DTYPES)
     capability: tuple[int, int] = (7, 0)
-    exactly: bool = False
+    exactly: bool = False  # no newer GPU has Hopper's instructions
 
     def missing(self, dtype: str, device: str) -> str:
         """Why it cannot run there in ``dtype``; empty when it can."""
@@ -202,7 +203,7 @@ STEPS = {
     "step_coalesced": Step(
         "cuda",
         _Cores("coalesced", (32, 16), 4, 4),
-        "One warp per output: neighbouring threads read neighbouring numbers.",
+        "One warp per output: neighbouring threads read neighbours.",
     ),
     "step_shared": Step(
         "cuda", _Cores("shared", (1024,), 32, 32), "Tiles of 32 × 32 in shared memory, one output a thread."
@@ -229,7 +230,7 @@ STEPS = {
     "step_wgmma": Step(
         "cuda",
         partial(_wgmma, cluster=1),
-        "Hopper's tensor cores (wgmma) fed by its copy engine (TMA): warps that copy, warps that multiply, blocks that stay.",
+        "Hopper's tensor cores (wgmma) and copy engine (TMA): warps that copy, warps that multiply, blocks that stay.",
         HALVES,
         (9, 0),
         exactly=True,
@@ -245,7 +246,7 @@ STEPS = {
     "blocked": Step(
         "cpu",
         partial(_blocked, threaded=False),
-        "One core: packed blocks in cache, six rows of sums in vector registers.",
+        "One core: packed blocks in cache, six rows of sums in registers.",
     ),
     "threaded": Step("cpu", partial(_blocked, threaded=True), "The blocks of `blocked` shared out over all cores."),
 }
@@ -286,7 +287,7 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: st
 def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """y = max(0, x·Wᵀ + b), shape ``(..., out)``, by ``step`` of :data:`STEPS`.
 
-    Raises ``ValueError`` as :func:`linear_relu_step` does, and for a tensor that requires a gradient: the steps have none.
+    Raises ``ValueError`` as :func:`linear_relu_step` does, and for a tensor that requires a gradient.
     """
     for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
         if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.variants import find
+from hypatia_lab.variants import find, variants
 from hypatia_lab.workloads import Workload
 
 MODES = ("strict", "off")
@@ -198,4 +198,50 @@ def isolation(
         mean_difference=float(apart.mean()),
         error=float((found - exact).abs().max()),
         eager_error=float((expected - exact).abs().max()),
+    )
+
+
+def comparable(device: str = "cpu") -> list[str]:
+    """Variants of ``linear_relu`` that run in float32 on ``device``, without eager, which they are held against.
+
+    Compiled forms are left out: each takes seconds a layer, and computes what eager computes.
+    """
+    workload = Workload("linear_relu", (32, 784, 256))
+    known = variants("linear_relu").items()
+    names = [name for name, found in known if not found.baseline and not found.needs(workload, device)]
+    return [name for name in names if not name.startswith("compile")]
+
+
+def passed(device: str = "cpu") -> str:
+    """The dual-mode safety test of every :func:`comparable` variant, as one line that is the same on every machine.
+
+    Raises ``AssertionError`` naming each variant that fails and how.
+    """
+    found = [dual_mode(name, device=device) for name in comparable(device)]
+    failed = [f"{one.variant}: {one.reason}" for one in found if not one.ok]
+    assert not failed, "; ".join(failed)
+    return (
+        f"safety test, strict and off: every variant this machine can run gives eager's layers within {TOLERANCE:g} "
+        "and leaves the parameters alone"
+    )
+
+
+MARGIN = 10
+"""A right float32 sum in another order may have so many times the largest error of eager's."""
+
+
+def isolated(device: str = "cpu") -> str:
+    """The kernel isolation test of every :func:`comparable` variant, as one line that is the same on every machine.
+
+    Each is held against float64, since the seeds' tolerance is finer than what plain PyTorch reaches. Raises
+    ``AssertionError`` naming each variant that is further off than :data:`MARGIN` times eager's error, and if eager
+    itself is within the seeds' tolerance.
+    """
+    found = [isolation(name, device=device) for name in comparable(device)]
+    failed = [f"{one.variant} is off by {one.error:.1e}" for one in found if not one.error <= MARGIN * one.eager_error]
+    failed += [f"eager is within {TOLERANCE:g}" for one in found[:1] if one.eager_error <= TOLERANCE]
+    assert not failed, "; ".join(failed)
+    return (
+        f"isolation test: eager itself is further than {TOLERANCE:g} from float64, and no variant this machine can run "
+        f"is more than {MARGIN} times as far"
     )

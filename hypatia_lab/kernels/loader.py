@@ -201,7 +201,7 @@ def _store(path: Path, data: bytes) -> None:
 
 
 class TensorMap(ctypes.Structure):
-    """A matrix and the boxes in which the copy engine fetches it, as :func:`tensor_map` makes it; only CUDA reads it."""
+    """A matrix and the boxes in which the copy engine fetches it, made by :func:`tensor_map`; only CUDA reads it."""
 
     _fields_ = [("opaque", ctypes.c_uint64 * 16)]
 

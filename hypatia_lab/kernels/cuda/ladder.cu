@@ -68,18 +68,18 @@ __device__ inline void store(const accumulator* sums, const scalar* bias, scalar
     }
 }
 
-// ROWS x DEPTH of a matrix into shared memory as tile[k][row], zeros beyond the matrix. Neighbouring threads read along k
-// and write down a column of the tile, all to the same bank where ROWS is a multiple of 32.
+// ROWS x DEPTH of a matrix into shared memory as tile[k][row], zeros beyond the matrix. Neighbouring threads read along
+// k and write down a column of the tile, all to the same bank where ROWS is a multiple of 32.
 template <int ROWS, int DEPTH, int THREADS, typename scalar, typename accumulator>
-__device__ inline void load_tile(accumulator (*tile)[ROWS], const scalar* matrix, Size first_row, Size rows, Size first_k,
-                                 Size in_features, int thread) {
+__device__ inline void load_tile(accumulator (*tile)[ROWS], const scalar* matrix, Size first_row, Size rows,
+                                 Size first_k, Size in_features, int thread) {
     static_assert(ROWS * DEPTH % THREADS == 0, "every thread loads as many");
 #pragma unroll
     for (int n = 0; n < ROWS * DEPTH / THREADS; ++n) {
         const int element = thread + n * THREADS, row = element / DEPTH, k = element % DEPTH;
         const bool inside = first_row + row < rows && first_k + k < in_features;
-        tile[k][row] = inside ? static_cast<accumulator>(matrix[(first_row + row) * in_features + first_k + k])
-                              : accumulator(0);
+        tile[k][row] =
+            inside ? static_cast<accumulator>(matrix[(first_row + row) * in_features + first_k + k]) : accumulator(0);
     }
 }
 
@@ -95,7 +95,8 @@ __global__ void linear_relu_coalesced(const scalar* x, const scalar* w, const sc
     if (row >= batch || column >= out_features) return;
     accumulator sum = 0;
     for (Size k = threadIdx.x; k < in_features; k += 32) {
-        sum += static_cast<accumulator>(x[row * in_features + k]) * static_cast<accumulator>(w[column * in_features + k]);
+        sum +=
+            static_cast<accumulator>(x[row * in_features + k]) * static_cast<accumulator>(w[column * in_features + k]);
     }
     for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
     if (threadIdx.x == 0) y[row * out_features + column] = finish(sum, bias, column);
@@ -105,8 +106,8 @@ constexpr int SHARED_TILE = 32;
 
 // Block 1024: a thread per output of a tile of 32 x 32.
 template <typename scalar, typename accumulator>
-__global__ __launch_bounds__(1024) void linear_relu_shared(const scalar* x, const scalar* w, const scalar* bias, scalar* y,
-                                                           Size batch, Size in_features, Size out_features) {
+__global__ __launch_bounds__(1024) void linear_relu_shared(const scalar* x, const scalar* w, const scalar* bias,
+                                                           scalar* y, Size batch, Size in_features, Size out_features) {
     constexpr int TILE = SHARED_TILE;
     __shared__ accumulator x_tile[TILE][TILE], w_tile[TILE][TILE];
     const Size across = (out_features + TILE - 1) / TILE;
@@ -159,9 +160,9 @@ __global__ __launch_bounds__(512) void linear_relu_registers_1d(const scalar* x,
 constexpr int TILE = 128, DEPTH = 16, SIDE = 8, SQUARE = TILE / SIDE, THREADS = SQUARE * SQUARE;
 
 template <typename scalar, typename accumulator>
-__global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar* x, const scalar* w, const scalar* bias,
-                                                                    scalar* y, Size batch, Size in_features,
-                                                                    Size out_features) {
+__global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar* x, const scalar* w,
+                                                                    const scalar* bias, scalar* y, Size batch,
+                                                                    Size in_features, Size out_features) {
     __shared__ accumulator x_tile[DEPTH][TILE], w_tile[DEPTH][TILE];
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
@@ -260,7 +261,8 @@ __device__ inline void wide_linear_relu(const scalar* x, const scalar* w, const 
 #pragma unroll
             for (int n = 0; n < SIDE; n += N) {
                 const int i = place<scalar, accumulator, CONFLICT_FREE>(d, line<accumulator, CONFLICT_FREE>(down, n));
-                const int j = place<scalar, accumulator, CONFLICT_FREE>(d, line<accumulator, CONFLICT_FREE>(right_of, n));
+                const int j =
+                    place<scalar, accumulator, CONFLICT_FREE>(d, line<accumulator, CONFLICT_FREE>(right_of, n));
                 left[n / N] = *reinterpret_cast<const Pack<accumulator, N>*>(&x_tile[d][i]);
                 right[n / N] = *reinterpret_cast<const Pack<accumulator, N>*>(&w_tile[d][j]);
             }
@@ -290,9 +292,9 @@ __global__ __launch_bounds__(THREADS) void linear_relu_vectorized(const scalar* 
 }
 
 template <typename scalar, typename accumulator>
-__global__ __launch_bounds__(THREADS) void linear_relu_conflict_free(const scalar* x, const scalar* w, const scalar* bias,
-                                                                     scalar* y, Size batch, Size in_features,
-                                                                     Size out_features) {
+__global__ __launch_bounds__(THREADS) void linear_relu_conflict_free(const scalar* x, const scalar* w,
+                                                                     const scalar* bias, scalar* y, Size batch,
+                                                                     Size in_features, Size out_features) {
     wide_linear_relu<true, scalar, accumulator>(x, w, bias, y, batch, in_features, out_features);
 }
 
@@ -324,7 +326,8 @@ __device__ inline void stage_tile(Pack<scalar, WIDE<scalar>>* stage, const scala
 
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_async(const scalar* x, const scalar* w, const scalar* bias,
-                                                             scalar* y, Size batch, Size in_features, Size out_features) {
+                                                             scalar* y, Size batch, Size in_features,
+                                                             Size out_features) {
     constexpr int N = WIDE<scalar>;
     __shared__ Pack<scalar, N> x_stages[STAGES][TILE * PACKS], w_stages[STAGES][TILE * PACKS];
     const Size across = (out_features + TILE - 1) / TILE;

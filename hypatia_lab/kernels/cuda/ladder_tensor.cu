@@ -1,11 +1,11 @@
 // The ladder's last steps, on tensor cores: Linear+ReLU in bfloat16 or float16 with sums in float.
 //     mma        mma.sync on fragments that ldmatrix fetches from swizzled tiles, which cp.async fills stages ahead
-//     wgmma      Hopper: one warpgroup only copies (TMA), the others only multiply (wgmma), mbarriers pass tiles between
-//                them, and a block stays for many tiles, so that a tile's copies start during the one before
+//     wgmma      Hopper: one warpgroup only copies (TMA), the others only multiply (wgmma), and mbarriers pass tiles
+//                between them; a block stays for many tiles, so that a tile's copies start during the one before
 //     multicast  the same with two blocks a cluster that share each tile of w, each fetching half of it for both
-// The steps before them are in ladder.cu; x, w, bias, y as there. Public work that reached cuBLAS's rate this way and is
-// worth reading: fast.cu (pranjalssh), CUTLASS's sm90 warp-specialised kernels. Layouts of fragments, descriptors and
-// swizzles: PTX ISA, sections on mma, ldmatrix, wgmma and tensor copies.
+// The steps before them are in ladder.cu; x, w, bias, y as there. Public work that reached cuBLAS's rate this way and
+// is worth reading: fast.cu (pranjalssh), CUTLASS's sm90 warp-specialised kernels. Layouts of fragments, descriptors
+// and swizzles: PTX ISA, sections on mma, ldmatrix, wgmma and tensor copies.
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
@@ -51,13 +51,14 @@ __device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
                  : "memory");
 }
 
-#define MULTIPLY_FRAGMENTS(scalar, type)                                                                              \
-    template <>                                                                                                       \
-    __device__ inline void multiply_fragments<scalar>(float(&sums)[4], const unsigned(&a)[4], const unsigned(&b)[2]) { \
-        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                                           \
-                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"                           \
-                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])                                     \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));                             \
+#define MULTIPLY_FRAGMENTS(scalar, type)                                                        \
+    template <>                                                                                 \
+    __device__ inline void multiply_fragments<scalar>(float (&sums)[4], const unsigned (&a)[4], \
+                                                      const unsigned (&b)[2]) {                 \
+        asm volatile("mma.sync.aligned.m16n8k16.row.col.f32." type "." type                     \
+                     ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"     \
+                     : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])               \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));       \
     }
 // 16 x 8 sums += a (16 x 16) times b (8 x 16) transposed, by a warp.
 template <typename scalar>
@@ -100,8 +101,8 @@ __device__ inline bool has_ended(unsigned barrier, unsigned parity) {
 // The map's box at (row, k) to shared memory, zeros beyond the matrix; its bytes count at the barrier.
 __device__ inline void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
     asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];" ::
-            "r"(to),
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
         "l"(&map), "r"(k), "r"(row), "r"(barrier)
         : "memory");
 }
@@ -114,7 +115,9 @@ __device__ inline void fetch_box_for(unsigned short blocks, unsigned to, const T
         "l"(&map), "r"(k), "r"(row), "r"(barrier), "h"(blocks)
         : "memory");
 }
-__device__ inline void prefetch(const TensorMap& map) { asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory"); }
+__device__ inline void prefetch(const TensorMap& map) {
+    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
+}
 
 __device__ inline unsigned block_of_cluster() {
     unsigned rank;
@@ -145,36 +148,40 @@ template <int N> __device__ inline void settle(float (&sums)[N]) {
 
 // 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16) times b (WIDTH x 16) transposed, by a warpgroup.
 template <typename scalar, int WIDTH>
-__device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b, int accumulate);
-#define SLOTS_0 \
+__device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b,
+                                      int accumulate);
+#define SLOTS_0                                                              \
     "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
     "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLOTS_1 \
+#define SLOTS_1                                                                        \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SLOTS_2 \
+#define SLOTS_2                                                                        \
     "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
     "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SLOTS_3 \
+#define SLOTS_3                                                                                    \
     "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
     "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_8(n) "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), "+f"(sums[n + 6]), "+f"(sums[n + 7])
+#define SUMS_8(n)                                                                                                 \
+    "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
+        "+f"(sums[n + 6]), "+f"(sums[n + 7])
 #define SUMS_32(n) SUMS_8(n), SUMS_8(n + 8), SUMS_8(n + 16), SUMS_8(n + 24)
-#define MULTIPLY_TILES(scalar, type, width, slots, a_slot, b_slot, flag_slot, ...)                                        \
-    template <>                                                                                                           \
-    __device__ inline void multiply_tiles<scalar, width>(float(&sums)[width / 2], unsigned long long a,                   \
-                                                         unsigned long long b, int accumulate) {                          \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot ", 0;\n"                                               \
-                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, " a_slot ", " b_slot \
-                     ", p, 1, 1, 0, 0;\n}"                                                                                \
-                     : __VA_ARGS__                                                                                        \
-                     : "l"(a), "l"(b), "r"(accumulate));                                                                  \
+#define MULTIPLY_TILES(scalar, type, width, slots, a_slot, b_slot, flag_slot, ...)                               \
+    template <>                                                                                                  \
+    __device__ inline void multiply_tiles<scalar, width>(float (&sums)[width / 2], unsigned long long a,         \
+                                                         unsigned long long b, int accumulate) {                 \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                               \
+                     ", 0;\n"                                                                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, " a_slot \
+                     ", " b_slot ", p, 1, 1, 0, 0;\n}"                                                           \
+                     : __VA_ARGS__                                                                               \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                         \
     }
-#define MULTIPLY_TILES_OF(scalar, type)                                                                              \
-    MULTIPLY_TILES(scalar, type, 64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))                                       \
-    MULTIPLY_TILES(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))            \
-    MULTIPLY_TILES(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", SUMS_32(0), \
-                   SUMS_32(32), SUMS_32(64), SUMS_32(96))
+#define MULTIPLY_TILES_OF(scalar, type)                                                                       \
+    MULTIPLY_TILES(scalar, type, 64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))                                \
+    MULTIPLY_TILES(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))     \
+    MULTIPLY_TILES(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", \
+                   SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
 MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
 MULTIPLY_TILES_OF(__half, "f16")
 
@@ -192,8 +199,8 @@ struct Tile {
     int row, column;
 };
 
-// Tile `index` of `down` x `across`, in groups of `group` rows of tiles, column by column within a group: blocks that run
-// at the same time then share rows of x and of w in the second-level cache.
+// Tile `index` of `down` x `across`, in groups of `group` rows of tiles, column by column within a group: blocks that
+// run at the same time then share rows of x and of w in the second-level cache.
 __device__ inline Tile tile_at(int index, int down, int across, int group) {
     const int first = index / (group * across) * group, within = index % (group * across);
     const int height = down - first < group ? down - first : group;
@@ -209,16 +216,18 @@ __device__ inline void transpose_pairs(unsigned (&pairs)[4], int lane) {
         for (int n = 0; n < 4; ++n) {
             if (n & distance) continue;
             const unsigned other = __shfl_xor_sync(0xffffffff, upper ? pairs[n] : pairs[n + distance], distance);
-            if (upper) pairs[n] = other;
-            else pairs[n + distance] = other;
+            if (upper)
+                pairs[n] = other;
+            else
+                pairs[n + distance] = other;
         }
     }
 }
 
-// Adds bias, rectifies, rounds and writes 16 rows x 32 columns that a warp holds as four fragments of 16 x 8: sums[4 j +
-// 2 half + n] is at row lane / 4 + 8 half, column 8 j + 2 (lane % 4) + n. `bias` and `y` point to the first column and
-// number, of which `columns` and `rows` remain in the matrix; `stride` is from row to row. 16 bytes a lane where rows of y
-// start at multiples of them.
+// Adds bias, rectifies, rounds and writes 16 rows x 32 columns that a warp holds as four fragments of 16 x 8: sums[4 j
+// + 2 half + n] is at row lane / 4 + 8 half, column 8 j + 2 (lane % 4) + n. `bias` and `y` point to the first column
+// and number, of which `columns` and `rows` remain in the matrix; `stride` is from row to row. 16 bytes a lane where
+// rows of y start at multiples of them.
 template <typename scalar>
 __device__ inline void finish_rows(const float* sums, const scalar* bias, scalar* y, Size stride, int rows, int columns,
                                    int lane) {
@@ -242,7 +251,8 @@ __device__ inline void finish_rows(const float* sums, const scalar* bias, scalar
 #pragma unroll
         for (int j = 0; j < 4; ++j) {
             const float* pair = sums + 4 * j + 2 * half;
-            pairs[j] = rectified<scalar>(pair[0] + static_cast<float>(shift[j][0]), pair[1] + static_cast<float>(shift[j][1]));
+            pairs[j] =
+                rectified<scalar>(pair[0] + static_cast<float>(shift[j][0]), pair[1] + static_cast<float>(shift[j][1]));
         }
         transpose_pairs(pairs, lane);
         const int row = lane / 4 + 8 * half;
@@ -298,7 +308,8 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
     const int down = static_cast<int>((batch + MMA_TILE - 1) / MMA_TILE);
     const int across = static_cast<int>((out_features + MMA_TILE - 1) / MMA_TILE);
     const Tile tile = tile_at(blockIdx.x, down, across, MMA_GROUP);
-    const Size first_row = static_cast<Size>(tile.row) * MMA_TILE, first_column = static_cast<Size>(tile.column) * MMA_TILE;
+    const Size first_row = static_cast<Size>(tile.row) * MMA_TILE;
+    const Size first_column = static_cast<Size>(tile.column) * MMA_TILE;
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 64 * 64, warp_column = threadIdx.x / 32 % 2 * 64;
     const int steps = static_cast<int>((in_features + DEPTH - 1) / DEPTH);
     const auto fetch = [&](int step) {
@@ -347,14 +358,14 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
             const Size row = first_row + warp_row + i * 16, column = first_column + warp_column + j * 8;
             const int columns = remaining(out_features, column, 32);
             if (columns <= 0) continue;
-            finish_rows(sums[i][j], bias + column, y + row * out_features + column, out_features, remaining(batch, row, 16),
-                        columns, lane);
+            finish_rows(sums[i][j], bias + column, y + row * out_features + column, out_features,
+                        remaining(batch, row, 16), columns, lane);
         }
     }
 }
 
-// How wgmma finds an operand of 64-number rows in 128-byte swizzle: its address and the 1024 bytes from one group of eight
-// rows to the next, both in units of 16 bytes, and the kind of swizzle. The field for a step along k is not used.
+// How wgmma finds an operand of 64-number rows in 128-byte swizzle: its address and the 1024 bytes from one group of
+// eight rows to the next, both in units of 16 bytes, and the kind of swizzle. The field for a step along k is not used.
 __device__ inline unsigned long long operand(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
@@ -376,7 +387,8 @@ template <int STAGES> struct Turn {
 // Block 128 (CONSUMERS + 1): warpgroup 0 fetches, each other one multiplies 64 rows of a tile of 64 CONSUMERS x WIDTH.
 // Dynamic shared memory: 1024 to align, STAGES tiles of x and w, two barriers a stage. CLUSTER blocks work on tiles one
 // below the other and share w. The grid may be of any number of clusters; in_features is a multiple of 8, not 0; y and
-// bias, which is not null, start at multiples of 16 bytes. x_map's box is the tile's rows, w_map's WIDTH / CLUSTER rows, each 64 along k.
+// bias, which is not null, start at multiples of 16 bytes. x_map's box is the tile's rows, w_map's WIDTH / CLUSTER
+// rows, each 64 along k.
 template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int CLUSTER>
 __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 1), 1) void linear_relu_wgmma(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map, const scalar* bias, scalar* y,
@@ -390,7 +402,8 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
     const int across = static_cast<int>((out_features + WIDTH - 1) / WIDTH), tiles = down * across;
     const int steps = static_cast<int>((in_features + DEPTH - 1) / DEPTH);
     const int first_tile = blockIdx.x / CLUSTER, clusters = gridDim.x / CLUSTER;
-    const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);  // the same for the warp, said so
+    // The same in all of a warp, which the compiler can't see from the quotient alone.
+    const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
     if (threadIdx.x == 0) {
         prefetch(x_map);
         prefetch(w_map);
@@ -401,8 +414,10 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
         }
         publish_barriers();
     }
-    if constexpr (CLUSTER == 1) __syncthreads();
-    else synchronize_cluster();
+    if constexpr (CLUSTER == 1)
+        __syncthreads();
+    else
+        synchronize_cluster();
 
     Turn<STAGES> turn;
     if (warpgroup == 0) {
@@ -417,8 +432,10 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
                     arrive_and_expect(arrived, STAGE_BYTES);
                     fetch_box(stage, x_map, step * DEPTH, row, arrived);
                     const unsigned share = stage + X_BYTES + block * SHARE * ROW_BYTES;
-                    if constexpr (CLUSTER == 1) fetch_box(share, w_map, step * DEPTH, column, arrived);
-                    else fetch_box_for((1 << CLUSTER) - 1, share, w_map, step * DEPTH, column, arrived);
+                    if constexpr (CLUSTER == 1)
+                        fetch_box(share, w_map, step * DEPTH, column, arrived);
+                    else
+                        fetch_box_for((1 << CLUSTER) - 1, share, w_map, step * DEPTH, column, arrived);
                 }
             }
         }

@@ -291,7 +291,7 @@ def _sum(shares, weights, biases, programs, WIDTH: tl.constexpr, BLOCK: tl.const
 
 
 def _block(width: int) -> int:
-    return max(16, triton.next_power_of_2(width))
+    return max(16, int(triton.next_power_of_2(width)))
 
 
 def _multiprocessors(x: Tensor) -> int:
