@@ -156,8 +156,8 @@ def test_limits_of_the_goal() -> None:
 def test_the_crossover_is_where_it_stops_being_faster() -> None:
     found = said(fused_mlp.crossover(evidence(*sweep()), "box"))
     assert (found.figure, found.title, found.verdict) == ("width 16", "One kernel pays up to width 16", "conditional")
-    assert "faster than layer by layer in 2 of 4 cases" in found.text
-    assert "never faster at width 256" in found.text
+    assert "surely faster than layer by layer in 2 of 4 cases" in found.text
+    assert "never surely faster at width 256" in found.text
     assert f"no such kernel: {TOO_WIDE}." in found.text
 
 
@@ -234,6 +234,16 @@ def test_claims_of_the_chapter_can_be_judged() -> None:
     assert {"S004-46", "S004-48", "S004-49"} <= {claim.id for claim in about}
     verdicts = {row["id"]: row["verdict"] for row in claims.judge(evidence(*nine(), *goal()).records, about)}
     assert (verdicts["S004-46"], verdicts["S004-49"]) == ("confirmed", "refuted")
+
+
+def test_noise_decides_nothing() -> None:
+    noisy: dict[str, Any] = {"medians_us": [1.0, 40.0]}
+    lab = evidence(
+        *(line | (noisy if line["variant"] in ("fused", "aten") else {}) for line in [*goal(), *sweep(), *nine()])
+    )
+    found = fused_mlp.findings(lab, "box")
+    assert [finding.verdict for finding in found] == ["undecided"] * 4
+    assert all("undecided" in finding.title or "cannot be told" in finding.title for finding in found)
 
 
 # ---------------------------------------------------------------- the documents' own tests
@@ -313,7 +323,7 @@ def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
     write(tmp_path, "box", "cpu", CPU_LINES)
     text = chapter()
     assert "On `box` no kernel of several layers was timed: it needs a GPU." in text
-    assert "Layer by layer, Plan C is as fast as eager" in text
+    assert "Plan C is as fast as eager in the documents' models" in text
     assert "passed\nisolated" in text
     assert "mlp2: right" in text
 

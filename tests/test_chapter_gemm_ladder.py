@@ -177,6 +177,14 @@ def test_float32_stays_behind_or_keeps_up() -> None:
     assert gemm_ladder.goal(evidence(*cpu(), device="cpu"), "box") is None
 
 
+def test_noise_decides_nothing() -> None:
+    noisy: dict[str, Any] = {"medians_us": [1.0, 400.0]}
+    own = [line | (noisy if line["variant"] in gemm_ladder.LIBRARY else {}) for line in gpu()]
+    found = gemm_ladder.findings(evidence(*own), "box")
+    assert [finding.verdict for finding in found] == ["undecided"] * 3
+    assert all("uncertain" in finding.title or "undecided" in finding.title for finding in found)
+
+
 # ---------------------------------------------------------------- tables
 
 

@@ -193,13 +193,22 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
     text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
     text += f"; {listing(idle)} at none." if idle else "."
+    clear = way.whole.low > 1
     return Finding(
         f"{formats.number(way.whole.value)}×",
-        f"Most of the way is one step: {_words(best[0])}"
+        "The way to the library is too uncertain to divide"
+        if not clear
+        else f"Most of the way is one step: {_words(best[0])}"
         if best[0].share > 0.5
         else "No single step makes the library fast",
         text + " S001 gives eight reasons and no figures.",
-        "confirmed" if len(gaining) == len(factors) else "refuted" if len(idle) == len(factors) else "conditional",
+        "undecided"
+        if not clear
+        else "confirmed"
+        if len(gaining) == len(factors)
+        else "refuted"
+        if len(idle) == len(factors)
+        else "conditional",
         PAGE,
     )
 
@@ -241,19 +250,28 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
     if not pairs:
         return None
     shares = [share.value for _, _, share in pairs]
-    behind = [share.high < 1 - intervals.EQUIVALENCE for _, _, share in pairs]
+    behind = sum(share.high < 1 - intervals.EQUIVALENCE for _, _, share in pairs)
+    level = sum(share.low >= 1 - intervals.EQUIVALENCE for _, _, share in pairs)
     where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, _, share in pairs])
     low, high = _percent(min(shares)), _percent(max(shares))
     return Finding(
         low if low == high else f"{low.removesuffix('%')}–{high}",
         "In float32 a product of one's own stays behind the library"
-        if all(behind)
+        if behind == len(pairs)
+        else "In float32 a product of one's own keeps up with the library"
+        if level == len(pairs)
         else "In float32 a product of one's own keeps up at some sizes"
-        if any(behind)
-        else "In float32 a product of one's own keeps up with the library",
+        if level
+        else "In float32 it is undecided whether a product of one's own keeps up",
         f"Of the library's speed the ladder's quickest step reaches {where}. "
         "S001 concludes that one should never write a product of one's own.",
-        "confirmed" if all(behind) else "conditional" if any(behind) else "refuted",
+        "confirmed"
+        if behind == len(pairs)
+        else "refuted"
+        if level == len(pairs)
+        else "conditional"
+        if behind and level
+        else "undecided",
         PAGE,
     )
 
