@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab.chapters.reading import at, over, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.diffraction_findings import at, over, times, took
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent

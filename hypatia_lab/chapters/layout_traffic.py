@@ -12,9 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals, tables
+from hypatia_lab.chapters.reading import probed, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.detail_figures import short_kernel
-from hypatia_lab.diffraction_findings import probed, times, took
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent

@@ -10,25 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results, tables, ways
-from hypatia_lab.claims import Claim
-from hypatia_lab.diffraction_findings import (
+from hypatia_lab.chapters.diffraction_findings import (
     OWN,
     TORCH,
     C,
-    at,
     compiled_start,
     dtype_pairs,
     early,
-    error,
-    fastest,
     main_size,
-    over,
-    probed,
     simulations,
-    times,
-    took,
-    waited,
 )
+from hypatia_lab.chapters.reading import at, error, fastest, over, probed, times, took, waited
+from hypatia_lab.claims import Claim
 from hypatia_lab.formats import absent
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.ways import Way, timed
@@ -290,11 +283,6 @@ def main_lines(lines: Sequence[Row]) -> list[Row]:
     shapes = [shape for shape, _, _ in looked]
     chosen = max(dict.fromkeys(shapes), key=shapes.count, default=())
     return [line for line in lines if tuple(line["shape"]) == chosen]
-
-
-def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
-    """The records of ``machine`` that a figure is drawn from."""
-    return [record for record in lab.of(machine) if record.experiment in experiments]
 
 
 def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:

@@ -11,7 +11,8 @@ import pandas
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import layout_findings, records, results, traffic_figures
+from hypatia_lab import records, results, traffic_figures
+from hypatia_lab.chapters import layout_traffic
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.findings import Finding
 from hypatia_lab.fused_ops import layout
@@ -133,7 +134,7 @@ def test_storage_orders_are_judged_by_what_s004_expects(
     column_major: float, packed: float, verdict: str, title: str
 ) -> None:
     rows = [cell("row_major", 75.0), cell("x_column_major", column_major), cell("weight_packed", packed)]
-    found = said(layout_findings.storage(evidence(*rows), "box"))
+    found = said(layout_traffic.storage(evidence(*rows), "box"))
     assert found.verdict == verdict
     assert title in found.title
     assert "1.05 to 1.15×" in found.text
@@ -141,11 +142,11 @@ def test_storage_orders_are_judged_by_what_s004_expects(
 
 def test_a_noisy_order_is_undecided() -> None:
     rows = [cell("row_major", 75.0), cell("x_column_major", 75.0) | {"medians_us": [60.0, 80.0]}]
-    assert said(layout_findings.storage(evidence(*rows), "box")).verdict == "undecided"
+    assert said(layout_traffic.storage(evidence(*rows), "box")).verdict == "undecided"
 
 
 def test_a_copy_is_set_against_the_call_without_it() -> None:
-    found = said(layout_findings.copying(evidence(*cells()), "box"))
+    found = said(layout_traffic.copying(evidence(*cells()), "box"))
     assert found.figure == "1.10×"
     assert found.verdict == "conditional"
     assert "3.21 MB at 1024×784×2048 in float32" in found.text
@@ -156,7 +157,7 @@ def test_a_copy_is_set_against_the_call_without_it() -> None:
 @pytest.mark.parametrize(("us", "verdict"), [(75.0, "undecided"), (60.0, "refuted")])
 def test_a_copy_that_costs_nothing_is_said_to_cost_nothing(us: float, verdict: str) -> None:
     lab = evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), cell("x_strided_batch", us))
-    assert said(layout_findings.copying(lab, "box")).verdict == verdict
+    assert said(layout_traffic.copying(lab, "box")).verdict == verdict
 
 
 @pytest.mark.parametrize(
@@ -168,14 +169,14 @@ def test_a_copy_that_costs_nothing_is_said_to_cost_nothing(us: float, verdict: s
     ],
 )
 def test_a_single_kernel_is_proven_by_every_count(own: list[dict[str, Any]], figure: str, verdict: str) -> None:
-    found = said(layout_findings.one_kernel(evidence(*own), "box"))
+    found = said(layout_traffic.one_kernel(evidence(*own), "box"))
     assert (found.figure, found.verdict) == (figure, verdict)
 
 
 def test_three_counts_stand_side_by_side() -> None:
     lab = evidence(*gpu_details())
-    assert "profiler, graph nodes and ncu" in said(layout_findings.one_kernel(lab, "box")).text
-    rows = layout_findings.kernel_counts(lab, "box")
+    assert "profiler, graph nodes and ncu" in said(layout_traffic.one_kernel(lab, "box")).text
+    rows = layout_traffic.kernel_counts(lab, "box")
     assert {"workload": "1024×784×2048 float32/ieee", "variant": "epilogue", "profiler": "1"} | {
         "graph nodes": "1",
         "ncu": "1",
@@ -185,8 +186,8 @@ def test_three_counts_stand_side_by_side() -> None:
 
 def test_on_a_cpu_operators_are_no_kernels() -> None:
     lab = evidence(*launched("epilogue", 1), device="cpu")
-    assert layout_findings.one_kernel(lab, "box") is None
-    assert layout_findings.kernel_counts(lab, "box") == layout_findings.layout_kernels(lab, "box") == []
+    assert layout_traffic.one_kernel(lab, "box") is None
+    assert layout_traffic.kernel_counts(lab, "box") == layout_traffic.layout_kernels(lab, "box") == []
 
 
 @pytest.mark.parametrize(
@@ -199,11 +200,11 @@ def test_on_a_cpu_operators_are_no_kernels() -> None:
 )
 def test_traffic_is_compared_as_s001_does(first: Any, second: Any, verdict: str) -> None:
     lab = evidence(*counted("naive", *first), *counted("cublas_relu", *second))
-    assert said(layout_findings.traffic(lab, "box")).verdict == verdict
+    assert said(layout_traffic.traffic(lab, "box")).verdict == verdict
 
 
 def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
-    found = said(layout_findings.traffic(evidence(*gpu_details()), "box"))
+    found = said(layout_traffic.traffic(evidence(*gpu_details()), "box"))
     assert found.figure == "18.2 MB, 34.9 MB"
     assert "in one kernel, v2 18.1 MB and 16.8 MB in 2 kernels" in found.text
     assert "least possible is 18.0 MB" in found.text
@@ -211,57 +212,57 @@ def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
 
 def test_where_l2_was_not_counted_memory_is_taken() -> None:
     own = [line for line in gpu_details() if line["name"] != "L2 written" and line["topic"] != "l2_written"]
-    assert said(layout_findings.traffic(evidence(*own), "box")).figure == "9.80 MB, 18.1 MB"
+    assert said(layout_traffic.traffic(evidence(*own), "box")).figure == "9.80 MB, 18.1 MB"
 
 
 def test_nothing_is_said_of_what_was_not_measured() -> None:
     lab = evidence(cell("row_major", 75.0))
-    assert layout_findings.findings(lab, "box") == []
-    for table in (layout_findings.copy_cost, layout_findings.totals, layout_findings.seed_table):
+    assert layout_traffic.findings(lab, "box") == []
+    for table in (layout_traffic.copy_cost, layout_traffic.totals, layout_traffic.seed_table):
         assert table(lab, "box") == []
-    assert layout_findings.figure_lines(lab, "box") == []
-    assert layout_findings.uncounted(lab, "box") == ""
+    assert layout_traffic.figure_lines(lab, "box") == []
+    assert layout_traffic.uncounted(lab, "box") == ""
 
 
 def test_a_wrong_cell_is_no_time() -> None:
     wrong = cell("x_strided_batch", 1.0, status="wrong", reason="off")
-    assert layout_findings.copying(evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), wrong), "box") is None
+    assert layout_traffic.copying(evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), wrong), "box") is None
 
 
 def test_a_refusal_is_passed_on() -> None:
     lab = evidence(*REFUSED, device="cpu")
-    assert layout_findings.uncounted(lab, "box") == "skipped: on a CUDA GPU only"
-    assert layout_findings.figure_lines(lab, "box") == []
-    assert layout_findings.totals(lab, "box")[0]["kernels"] == "skipped: on a CUDA GPU only"
-    assert layout_findings.uncounted(evidence(*REFUSED, *counted("eager", [1.0], [1.0])), "box") == ""
+    assert layout_traffic.uncounted(lab, "box") == "skipped: on a CUDA GPU only"
+    assert layout_traffic.figure_lines(lab, "box") == []
+    assert layout_traffic.totals(lab, "box")[0]["kernels"] == "skipped: on a CUDA GPU only"
+    assert layout_traffic.uncounted(evidence(*REFUSED, *counted("eager", [1.0], [1.0])), "box") == ""
 
 
 # ---------------------------------------------------------------- tables
 
 
 def test_calls_are_a_table_of_layouts() -> None:
-    rows = layout_findings.handled(layout.handlings((1024, 784, 1)))
+    rows = layout_traffic.handled(layout.handlings((1024, 784, 1)))
     assert [row["x is"] for row in rows] == list(layout.LAYOUTS)
     assert rows[0] == {"x is": "contiguous", "strides": "25088×784×1"} | dict.fromkeys(layout.CALLS, "free")
     assert (rows[1]["view"], rows[1]["reshape"]) == ("raises", "copies 3.21 MB")
-    rows = layout_findings.copied({"row_major": 0, "pack_each_call": 6_422_528})
+    rows = layout_traffic.copied({"row_major": 0, "pack_each_call": 6_422_528})
     assert [row["copies before the product"] for row in rows] == ["nothing", "6.42 MB"]
 
 
 def test_every_variant_is_spoken_of() -> None:
     named = {
-        *layout_findings.STORED,
-        *layout_findings.COPYING,
-        *(plain for plain, *_ in layout_findings.COPYING.values()),
+        *layout_traffic.STORED,
+        *layout_traffic.COPYING,
+        *(plain for plain, *_ in layout_traffic.COPYING.values()),
     }
     assert named <= set(variants(layout.NAME))
     assert set(TIMES) == {*variants(layout.NAME), "row_major@again"}
     copying = {name for name, size in layout.variant_copies((12, 8, 4)).items() if size}
-    assert set(layout_findings.COPYING) == copying
+    assert set(layout_traffic.COPYING) == copying
 
 
 def test_the_cost_of_copies() -> None:
-    rows = {row["copied"]: row for row in layout_findings.copy_cost(evidence(*cells()), "box")}
+    rows = {row["copied"]: row for row in layout_traffic.copy_cost(evidence(*cells()), "box")}
     packed = rows["W, packed in every call"]
     assert (packed["bytes"], packed["the copy"]) == ("6.42 MB", "costs")
     assert packed["factor"].startswith("1.21×")
@@ -269,7 +270,7 @@ def test_the_cost_of_copies() -> None:
 
 
 def test_totals_say_how_often_caches_were_emptied() -> None:
-    rows = layout_findings.totals(evidence(*gpu_details()), "box")
+    rows = layout_traffic.totals(evidence(*gpu_details()), "box")
     assert {row["caches emptied"] for row in rows} == {"once before the call", "before every kernel"}
     eager = next(row for row in rows if row["variant"] == "eager")
     assert (eager["read"], eager["written"], eager["written to memory"]) == ("9.80 MB", "16.8 MB", "0 MB")
@@ -277,7 +278,7 @@ def test_totals_say_how_often_caches_were_emptied() -> None:
 
 
 def test_s001_line_by_line() -> None:
-    rows = layout_findings.seed_table(evidence(*gpu_details()), "box")
+    rows = layout_traffic.seed_table(evidence(*gpu_details()), "box")
     found = {(row["of"], row["line"]): (row["S001 says"], row["counted"]) for row in rows}
     assert found["v1", "kernels"] == ("2", "1")
     assert found["v1", "ReLU moves"] == ("16.8 MB", "no kernel of its own")
@@ -289,12 +290,12 @@ def test_s001_line_by_line() -> None:
 
 
 def test_kernels_by_layout() -> None:
-    (row,) = layout_findings.layout_kernels(evidence(*gpu_details()), "box")
+    (row,) = layout_traffic.layout_kernels(evidence(*gpu_details()), "box")
     assert (row["variant"], row["launches"], row["kernels, longest first"]) == ("x_strided_batch", "3", GEMM)
 
 
 def test_the_chapter_judges_the_table_of_traffic() -> None:
-    ids = [claim.id for claim in layout_findings.chapter_claims()]
+    ids = [claim.id for claim in layout_traffic.chapter_claims()]
     assert {"S001-12", "S001-33", "S001-35", "S001-37", "S001-38"} <= set(ids)
 
 
@@ -303,7 +304,7 @@ def test_the_chapter_judges_the_table_of_traffic() -> None:
 
 def drawn(*own: dict[str, Any]) -> tuple[Any, Any]:
     lab = evidence(*own)
-    return traffic_figures.traffic(layout_findings.figure_lines(lab, "box")[0], "Traffic")
+    return traffic_figures.traffic(layout_traffic.figure_lines(lab, "box")[0], "Traffic")
 
 
 def test_the_figure_stacks_reads_and_writes_by_kernel() -> None:
@@ -405,5 +406,5 @@ def test_the_chapter_of_a_machine_that_was_never_asked(chapter: Callable[[], str
 
 
 def test_tables_can_be_shown() -> None:
-    frame = pandas.DataFrame(layout_findings.totals(evidence(*gpu_details(), *REFUSED), "box")).fillna("–")
+    frame = pandas.DataFrame(layout_traffic.totals(evidence(*gpu_details(), *REFUSED), "box")).fillna("–")
     assert not frame.isna().any().any()
