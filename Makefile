@@ -6,8 +6,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := book,test$(if $(shell command -v nvidia-smi),$(comma)gpu)
-comma := ,
+EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := 1
 

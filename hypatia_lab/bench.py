@@ -45,7 +45,7 @@ class _Session:
         self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
         self.emit = emit
         self.probe = machine.Probe(self.device)
-        self.rates: dict[tuple[str, str, str, str], float] = {}
+        self.rates: dict[tuple[str, ...], float] = {}
 
     def run(self, index: int, group: Group) -> None:
         workload = group.workload
@@ -74,7 +74,8 @@ class _Session:
         missing = candidate.needs(workload, self.device)
         if missing:
             return "skipped", missing
-        pace = (workload.operation, candidate.name, workload.dtype, workload.math)
+        # A backward pass, with its gradients as further parts, has a pace of its own.
+        pace = (workload.operation, candidate.name, workload.dtype, workload.math, *workload.parts[1:])
         amount = workload.flops or workload.traffic
         if amount / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
             expected = amount / self.rates[pace]

@@ -1,7 +1,8 @@
 """Is it right? A variant is compared with a float64 reference before, and again after, it is timed.
 
 Fresh memory is poisoned with NaN, inputs are drawn anew for a second call, and a wrong output is told
-which fault it looks like, so that a rejection reads like a diagnosis.
+which fault it looks like, so that a rejection reads like a diagnosis. An answer of several tensors (y and its
+gradients) is judged part by part, and a rejection names the part.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypatia_lab.workloads import Workload
+from hypatia_lab.workloads import DTYPES, Workload
 
 if TYPE_CHECKING:
     import torch
@@ -32,7 +33,7 @@ class Check:
     """Outcome of a check: ``reason`` is empty when right; errors are NaN-free numbers or None.
 
     ``error`` is ‖out − ref‖/‖ref‖ and ``max_error`` is max |out − ref|, both against float64; ``peak`` is max |ref|
-    where errors are judged against it.
+    where errors are judged against it. Of several parts each is the worst one's, or that of the part that is wrong.
     """
 
     reason: str
@@ -57,7 +58,7 @@ class Problem:
         self.workload = workload
         self.device = device
         self.inputs: Inputs = workload.inputs(device, draw=0)
-        self._references: dict[int, torch.Tensor] = {}
+        self._references: dict[int, tuple[torch.Tensor, ...]] = {}
         self._drawn = 0
 
     def draw(self, number: int) -> None:
@@ -67,27 +68,78 @@ class Problem:
         self._drawn = number
 
     def reference(self) -> torch.Tensor:
-        """The float64 answer for the inputs as now drawn."""
+        """The float64 answer for the inputs as now drawn; of several parts the first, y."""
+        return self.references()[0]
+
+    def references(self) -> tuple[torch.Tensor, ...]:
+        """The float64 answer for the inputs as now drawn, a tensor for each of the workload's parts."""
         if self._drawn not in self._references:
-            self._references[self._drawn] = self.workload.spec.reference(self.inputs)
+            spec, backward = self.workload.spec, self.workload.backward
+            self._references[self._drawn] = (
+                backward.reference(self.inputs, None, 0.0) if backward else (spec.reference(self.inputs),)
+            )
         return self._references[self._drawn]
 
-    def stale(self) -> list[torch.Tensor]:
+    def stale(self, part: int = 0) -> list[torch.Tensor]:
         """References of the other draws: what an output of an earlier call would look like."""
-        return [ref for number, ref in self._references.items() if number != self._drawn]
+        return [found[part] for number, found in self._references.items() if number != self._drawn]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One tensor of an answer, and what it is judged against."""
+
+    problem: Problem
+    number: int
+    reference: torch.Tensor
+
+    @property
+    def name(self) -> str:
+        return self.problem.workload.parts[self.number]
+
+    @property
+    def tolerance(self) -> float:
+        return self.problem.workload.tolerance(self.name)
+
+    @property
+    def allowed(self) -> float:
+        """Largest acceptable error of one element."""
+        reference, tolerance = self.reference, self.tolerance
+        peak = float(reference.abs().max()) if reference.numel() else 0.0
+        if self.problem.workload.spec.peak_error is not None:
+            return tolerance * peak
+        rms = float(reference.norm()) / max(1, reference.numel()) ** 0.5
+        # A gradient summed over few rows has elements far above its rms, which carry their own rounding.
+        return tolerance * (max(PEAK * rms, peak) if self.number else PEAK * rms)
+
+    def agreement(self) -> Callable[[float, float], bool]:
+        """Whether two errors, of the norm and of the worst element, are those of a right answer."""
+        by_norm, tolerance, allowed = self.problem.workload.spec.peak_error is None, self.tolerance, self.allowed
+        return lambda error, largest: (not by_norm or error <= tolerance) and largest <= allowed
+
+    def faults(self) -> dict[str, torch.Tensor]:
+        """The float64 answers of well-known mistakes, by name."""
+        workload, inputs = self.problem.workload, self.problem.inputs
+        if self.number == 0 or workload.backward is None:
+            return workload.spec.faults(inputs)
+        return workload.backward.faults(inputs).get(self.name, {})
 
 
 @contextlib.contextmanager
-def poisoned(device: str, nbytes: int) -> Iterator[None]:
+def poisoned(device: str, *nbytes: int) -> Iterator[None]:
     """While the body runs, memory that torch hands out holds NaN patterns instead of earlier results.
 
-    On a GPU the caching allocator's free blocks of about ``nbytes`` are filled first; on a CPU torch's own
+    On a GPU the caching allocator's free blocks of about each of ``nbytes`` are filled first; on a CPU torch's own
     junk-filling allocator is switched on (c10's ``caffe2_cpu_allocator_do_junk_fill``), for every allocation.
     """
     import torch
 
     if device == "cuda":
-        blocks = [torch.full((max(1, nbytes // 2),), 0x7FFA, dtype=torch.int16, device=device) for _ in range(4)]
+        blocks = [
+            torch.full((max(1, size // 2),), 0x7FFA, dtype=torch.int16, device=device)
+            for size in nbytes
+            for _ in range(4)
+        ]
         del blocks
         yield
         return
@@ -100,7 +152,7 @@ def poisoned(device: str, nbytes: int) -> Iterator[None]:
         flag.value = False
 
 
-def check(run: Callable[[], torch.Tensor], problem: Problem, *, place: str = "") -> Check:
+def check(run: Callable[[], object], problem: Problem, *, place: str = "") -> Check:
     """Call ``run`` on two draws of ``problem``'s inputs and judge both outputs; returns the worse :class:`Check`.
 
     ``place`` is where the output must lie, if not on the problem's device.
@@ -111,11 +163,9 @@ def check(run: Callable[[], torch.Tensor], problem: Problem, *, place: str = "")
     worst = Check("", 0.0, 0.0)
     for number in (0, 1):
         problem.draw(number)
-        reference = problem.reference()
+        sizes = [reference.numel() * DTYPES[problem.workload.dtype] for reference in problem.references()]
         before = {name: tensor.clone() for name, tensor in problem.inputs.items()}
-        with poisoned(
-            place or problem.device, reference.numel() * reference.element_size() // 8 * _itemsize(problem.workload)
-        ):
+        with poisoned(place or problem.device, *sizes):
             out = run()
         for name, tensor in problem.inputs.items():
             if not _same_bits(tensor, before[name]):
@@ -123,24 +173,49 @@ def check(run: Callable[[], torch.Tensor], problem: Problem, *, place: str = "")
         found = judge(out, problem, place=place)
         if not found.ok:
             return found
-        # The smaller peak: errors relative to it are then never flattered.
-        worst = Check(
-            "",
-            max(worst.error or 0.0, found.error or 0.0),
-            max(worst.max_error or 0.0, found.max_error or 0.0),
-            found.peak if worst.peak is None or found.peak is None else min(worst.peak, found.peak),
-        )
+        worst = _worse(worst, found)
     return worst
+
+
+def _worse(a: Check, b: Check) -> Check:
+    """What two right outputs are together."""
+    # The smaller peak: errors relative to it are then never flattered.
+    peak = b.peak if a.peak is None or b.peak is None else min(a.peak, b.peak)
+    return Check("", max(a.error or 0.0, b.error or 0.0), max(a.max_error or 0.0, b.max_error or 0.0), peak)
 
 
 def judge(out: object, problem: Problem, *, place: str = "") -> Check:
     """Compare one output with the reference of the inputs as now drawn; name the fault if it is wrong.
 
-    ``place`` is where the output must lie, if not on the problem's device.
+    ``place`` is where the output must lie, if not on the problem's device. In direction ``forward_backward`` the output
+    is the tuple of the workload's parts. Its y is judged first; the gradients are then held against a reference whose
+    kinks lie where that y has them, as far as an error that y may have could have moved it across.
     """
+    workload, names = problem.workload, problem.workload.parts
+    y = _Part(problem, 0, problem.reference())
+    if workload.backward is None:
+        return _judge(out, y, place)
+    if not isinstance(out, tuple) or len(out) != len(names):
+        what = f"tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
+        return Check(f"wrong type: {what} instead of the tuple ({', '.join(names)})")
+    worst = _judge(out[0], y, place)
+    if not worst.ok:
+        return replace(worst, reason=f"y: {worst.reason}")
+    own = workload.backward.reference(problem.inputs, out[0].to(problem.device), y.allowed)
+    for number, name in enumerate(names[1:], 1):
+        found = _judge(out[number], _Part(problem, number, own[number]), place)
+        if not found.ok:
+            return replace(found, reason=f"{name}: {found.reason}")
+        worst = _worse(worst, found)
+    return worst
+
+
+def _judge(out: object, part: _Part, place: str) -> Check:
+    """Compare one tensor with its reference; name the fault if it is wrong."""
     import torch
 
-    workload, reference = problem.workload, problem.reference()
+    problem, reference = part.problem, part.reference
+    workload = problem.workload
     if not isinstance(out, torch.Tensor):
         return Check(f"wrong type: {type(out).__name__} instead of a tensor")
     if out.shape != reference.shape:
@@ -149,7 +224,7 @@ def judge(out: object, problem: Problem, *, place: str = "") -> Check:
         return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {workload.dtype}")
     if out.device.type != (place or problem.device):
         return Check(f"wrong device: {out.device.type} instead of {place or problem.device}")
-    out = out.to(problem.device)
+    out = out.detach().to(problem.device)
     unwritten = _is_poison(out)
     if bool(unwritten.any()):
         return Check(f"unwritten: {_region(unwritten)} still hold the poison")
@@ -158,30 +233,10 @@ def judge(out: object, problem: Problem, *, place: str = "") -> Check:
         return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
     error, largest = _errors(out, reference)
     peak = float(reference.abs().max()) if workload.spec.peak_error is not None and reference.numel() else None
-    agrees = _agreement(workload, reference)
+    agrees = part.agreement()
     if agrees(error, largest):
         return Check("", error, largest, peak)
-    return Check(_diagnose(out, problem, error, agrees), error, largest, peak)
-
-
-def _allowed(workload: Workload, reference: torch.Tensor) -> float:
-    """Largest acceptable error of one element."""
-    if workload.spec.peak_error is not None:
-        return workload.tolerance() * (float(reference.abs().max()) if reference.numel() else 0.0)
-    rms = float(reference.norm()) / max(1, reference.numel()) ** 0.5
-    return PEAK * workload.tolerance() * rms
-
-
-def _agreement(workload: Workload, reference: torch.Tensor) -> Callable[[float, float], bool]:
-    """Whether two errors, of the norm and of the worst element, are those of a right answer."""
-    by_norm, allowed = workload.spec.peak_error is None, _allowed(workload, reference)
-    return lambda error, largest: (not by_norm or error <= workload.tolerance()) and largest <= allowed
-
-
-def _itemsize(workload: Workload) -> int:
-    from hypatia_lab.workloads import DTYPES
-
-    return DTYPES[workload.dtype]
+    return Check(_diagnose(out, part, error, agrees), error, largest, peak)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -218,17 +273,17 @@ def _region(mask: torch.Tensor) -> str:
     )
 
 
-def _diagnose(out: torch.Tensor, problem: Problem, error: float, agrees: Callable[[float, float], bool]) -> str:
+def _diagnose(out: torch.Tensor, part: _Part, error: float, agrees: Callable[[float, float], bool]) -> str:
     """The fault a wrong output looks like. Order matters: exact matches first, patterns next, size last."""
     import torch
 
-    workload, reference = problem.workload, problem.reference()
-    tolerance, allowed = workload.tolerance(), _allowed(workload, reference)
+    workload, reference = part.problem.workload, part.reference
+    tolerance, allowed = part.tolerance, part.allowed
     # A fault's own output carries rounding of the same size as a right one, hence the same tolerance.
-    for old in problem.stale():
+    for old in part.problem.stale(part.number):
         if agrees(*_errors(out, old)):
             return "stale output: this is the answer to the previous inputs"
-    for name, wrong in workload.spec.faults(problem.inputs).items():
+    for name, wrong in part.faults().items():
         if wrong.shape == reference.shape and agrees(*_errors(out, wrong)):
             return f"{name}: the output matches that mistake to {_errors(out, wrong)[0]:.1e}"
     bad = (out.double() - reference).abs() > allowed

@@ -278,8 +278,8 @@ def doctor(device: str) -> None:
         click.echo(f"{name:<14}{'no: ' + missing if missing else 'yes'}")
     for operation in operations().values():
         click.echo(f"\n{operation.name}: {operation.summary}")
-        workload = Workload(operation.name, (64,) * len(operation.dims))
         for variant in variants(operation.name).values():
+            workload = Workload(operation.name, (64,) * len(operation.dims), direction=variant.directions[0])
             missing = variant.needs(workload, place)
             click.echo(f"  {variant.name:<22}{'no: ' + missing if missing else 'yes'}")
 

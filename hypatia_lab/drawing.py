@@ -135,16 +135,21 @@ def where(row: dict[str, Any], field: str) -> str:
         "shape": tables.shape_text(row["shape"]),
         "math": f"{row['dtype']}/{row['math']}",
         "clock": f"{row['clock']} clock",
+        "direction": tables.direction_text(row["direction"]),
     }.get(field, str(row[field]))
 
 
-FIELDS = ("operation", "shape", "math", "clock", "machine")
+FIELDS = ("operation", "shape", "math", "direction", "clock", "machine")
 
 
 def split_fields(rows: Sequence[dict[str, Any]], always: Sequence[str] = ()) -> tuple[list[str], list[str]]:
-    """The fields that tell rows apart (and those in ``always``), and what they all have in common, as text."""
+    """The fields that tell rows apart (and those in ``always``), and what they all have in common, as text.
+
+    That everything is forward goes without saying.
+    """
     apart = [f for f in FIELDS if f in always or len({where(r, f) for r in rows}) > 1]
-    return apart, [where(rows[0], f) for f in FIELDS if f not in apart]
+    common = [where(rows[0], f) for f in FIELDS if f not in apart]
+    return apart, [text for text in common if text != tables.direction_text("forward")]
 
 
 def several(row: dict[str, Any], fields: Sequence[str]) -> str:

@@ -9,6 +9,7 @@ JSON: numbers are rounded, and nothing is drawn by lot or by date.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -72,7 +73,8 @@ def _forest(
 ) -> Any:
     """A line a row, named by its variant at the left, gathered under a heading for each value of ``fields``.
 
-    ``lines``: (x, dash, label) drawn across all of them. ``limits``: each group's physical limit as a line.
+    ``lines``: (x, dash, label) drawn across all of them. ``limits``: each row's physical limit as a line, one for
+    neighbours that share it.
     """
     left = 16 + 6.6 * max(len(part) for r in rows for part in wrapped(r["variant"]).split("<br>"))
     left = round(left)
@@ -91,9 +93,11 @@ def _forest(
             places[index] = y
         span = [round(places[members[0]] - 0.5, 1), round(places[members[-1]] + 0.5, 1)]
         spans += [*span, None]
-        limit = significant(rows[members[0]]["limit_us"])
-        if limits and not absent(limit):
-            data.append(rule_trace([limit, limit], span, "solid", f"limit: {formats.duration(limit)}<br>{name}"))
+        for limit, run in itertools.groupby(members, key=lambda index: str(significant(rows[index]["limit_us"]))):
+            own = list(run)
+            ends = [round(places[own[0]] - 0.5, 1), round(places[own[-1]] + 0.5, 1)]
+            if limits and not absent(at := float(limit)):  # as text, one absent limit equals another
+                data.append(rule_trace([at, at], ends, "solid", f"limit: {formats.duration(at)}<br>{name}"))
         y = round(y + 1.3, 1)
     bottom = round(y - 0.7, 1)
     for x, dash, label in lines:

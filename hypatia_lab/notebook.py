@@ -114,8 +114,12 @@ class Evidence:
         return results.primary_clock(self.of(machine)[0].run["device"])
 
     def details(self, **wanted: Any) -> list[dict[str, Any]]:
-        """Detail lines whose keys equal ``wanted`` (a tuple or list: any of them), each with its machine."""
-        lines = [line | {"machine": record.machine} for record in self.records for line in record.details]
+        """Detail lines whose keys equal ``wanted`` (a tuple or list: any), each with its machine and experiment."""
+        lines = [
+            line | {"machine": record.machine, "experiment": record.experiment}
+            for record in self.records
+            for line in record.details
+        ]
         return _selected(lines, wanted)
 
     def digest(self) -> str:
@@ -168,8 +172,8 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
     return Evidence(found, results.rows(found), here)
 
 
-def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ()) -> str:
-    """Check every variant of ``operation`` that this machine can run, at small odd shapes, all dtypes.
+def verify(operation: str, device: str = "auto", *, direction: str = "forward", without: Sequence[str] = ()) -> str:
+    """Check every variant of ``operation`` that this machine can run in ``direction``, at small odd shapes, all dtypes.
 
     ``without`` names variants that are known to be wrong and are left out. Returns one constant line; raises
     ``AssertionError`` naming each variant that is wrong and how.
@@ -183,15 +187,23 @@ def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ())
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrong = _wrong_variants(operation, device, without)
+            wrong = _wrong_variants(operation, device, direction, without)
     finally:
         logging.disable(before)
     assert not wrong, "\n".join(wrong)
     left_out = f" (left out: {', '.join(without)}, known to be wrong)" if without else ""
-    return f"{operation}: every variant this machine can run agrees with float64{left_out}"
+    work = operation if direction == "forward" else f"{operation}, {direction.replace('_', ' and ')}"
+    return f"{work}: every variant this machine can run agrees with float64{left_out}"
 
 
-def _wrong_variants(operation: str, device: str, without: Sequence[str]) -> list[str]:
+def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
+    """An odd and an even shape of an operation with so many extents."""
+    if rank > 3:  # an MLP: batch, in, hidden, layers, out
+        return (33, 77, 129, 2, 65), (64, 64, 64, 2, 64)
+    return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
+
+
+def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
     import hypatia_lab.experiments  # noqa: F401  (registers the variants)
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
@@ -203,8 +215,8 @@ def _wrong_variants(operation: str, device: str, without: Sequence[str]) -> list
     kinds = [(dtype, math) for dtype, maths in plain.items() for math in (maths if place == "cuda" else maths[:1])]
     rank = len(operations()[operation].dims)
     for dtype, math in kinds:
-        for shape in ((33, 77, 129)[-rank:], (64, 64, 64)[-rank:]):
-            workload = Workload(operation, shape, dtype, math)
+        for shape in _shapes(rank):
+            workload = Workload(operation, shape, dtype, math, direction)
             if all(variant.needs(workload, place) for variant in variants(operation).values()):
                 continue
             with workload.precision():

@@ -121,5 +121,7 @@ def keep_files(probes: Sequence[Probe], folder: Path, target: Path, keep: Callab
         for path in sorted((folder / "scratch" / str(index)).glob("*")):
             if path.is_file() and keep(path.name):
                 target.mkdir(parents=True, exist_ok=True)
-                name = "-".join([probe.workload.operation, probe.workload.shape_text, probe.variant, path.name])
+                work = probe.workload
+                kind = [word for word in (work.dtype, work.math) if word not in ("float32", "ieee")]
+                name = "-".join([work.operation, work.shape_text, *kind, probe.variant, path.name])
                 shutil.copyfile(path, target / name)

@@ -159,7 +159,7 @@ DETAIL = {
         "topic": _name,
         "case": {"type": "string", "maxLength": 64},  # which of several ways, "" when there is one
         "name": {"type": "string", "minLength": 1, "maxLength": 200},
-        "unit": {"enum": ["s", "ms", "us", "%", "1", "B"]},
+        "unit": {"enum": ["s", "ms", "us", "%", "1", "B", "B/s"]},
         "count": {"type": "integer", "minimum": 1},  # how often it occurred in one call
         "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}},  # one a process
         "status": {"enum": list(STATUSES)},

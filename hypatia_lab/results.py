@@ -37,6 +37,9 @@ COLUMNS = [
 TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
 
+SPLITS = {"tf32x3": ("float32/tf32", 3), "fp16x3": ("float16/ieee", 3)}
+"""Variant that splits float32 operands → the arithmetic (dtype/math) of its products, and how many it makes of one."""
+
 
 def primary_clock(device: str) -> str:
     """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
@@ -74,14 +77,16 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
 
     The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
     the cell's clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is
-    the host's doing, no physical limit).
+    the host's doing, no physical limit). A variant of :data:`SPLITS` is held against the arithmetic that it uses.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
-    rate = best.get(("matmul", f"{cell['dtype']}/{cell['math']}", clock))
+    own = f"{cell['dtype']}/{cell['math']}", 1
+    precision, products = SPLITS.get(cell["variant"].partition("@")[0], own) if own[0] == "float32/ieee" else own
+    rate = best.get(("matmul", precision, clock))
     bandwidth = best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
         return math.nan
-    work = 0.0 if rate is None else cell["flops"] / rate
+    work = 0.0 if rate is None else products * cell["flops"] / rate
     return max(work, cell["traffic"] / bandwidth) * 1e6
 
 

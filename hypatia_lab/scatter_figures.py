@@ -1,22 +1,27 @@
-"""Figures of results rows that set one number against another: error against time, time against size."""
+"""Figures of results rows that set one number against another: error, size, step or width against time or speed."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, tables
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.drawing import (
+    LINE,
     FigureError,
+    Style,
     assemble,
     heading,
     legend_names,
+    listing,
     log_axis,
     measured,
     origins_key,
     plain,
     points_trace,
+    rate_axis,
     rule_trace,
     several,
     singles,
@@ -26,9 +31,10 @@ from hypatia_lab.drawing import (
     time_axis,
     where,
     with_legend,
+    wrapped,
 )
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.ways import DASHES, SMALL, hollowed, legend_lines, thinned, timed
+from hypatia_lab.ways import DASHES, SMALL, frame, hollowed, legend_lines, thinned, timed
 
 
 def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
@@ -187,11 +193,11 @@ def _pixels(row: dict[str, Any]) -> int:
 
 
 def _limits(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, float]]]:
-    """(pixels, limit in µs) of each different limit: by machine, dtype/math, and whether the cache is cold."""
-    found: dict[tuple[str, str, bool], dict[int, float]] = {}
+    """(pixels, limit in µs) of each different limit: by machine, dtype/math, direction, and cold caches or not."""
+    found: dict[tuple[str, str, str, bool], dict[int, float]] = {}
     for r in rows:
         if not absent(r["limit_us"]):
-            place = (r["machine"], where(r, "math"), r["clock"] == "cold")
+            place = (r["machine"], where(r, "math"), r["direction"], r["clock"] == "cold")
             found.setdefault(place, {})[_pixels(r)] = significant(r["limit_us"])
     return [list(points) for points in dict.fromkeys(tuple(sorted(f.items())) for f in found.values())]
 
@@ -209,3 +215,204 @@ def _size_axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
     shown = list(texts)[::-1][::stride][::-1]  # the largest size is always named
     axis = log_axis(list(texts), "pixels", plain, pad=1.6)
     return axis | {"tickvals": shown, "ticktext": [texts[n] for n in shown]}
+
+
+def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> tuple[Any, Any]:
+    """Rate of a product from step to step: a lane a variant in ``order``, a line a shape, FLOP/s on a log axis.
+
+    Lanes are gathered under a heading for each dtype/math, in the order of ``rows``; the grey line in each group is the
+    rate that the measured ceilings allow. Variants that ``order`` does not name are left out, and a lane in which
+    nothing was timed shows its status. Rows of :func:`hypatia_lab.results.rows` of one machine, operation and clock;
+    :class:`FigureError` for others, and when no row has a time.
+    """
+    rows = [row for row in singles(rows) if row["variant"] in order]
+    kept = measured(rows, "rungs", "median_us", "a time")
+    if len(places := {f"{r['machine']} {r['operation']} by {r['clock']}": r for r in kept}) > 1:
+        raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {', '.join(places)}")
+    kinds = list(dict.fromkeys(where(r, "math") for r in kept))
+    rows = [r for r in sorted(rows, key=lambda r: order.index(r["variant"])) if where(r, "math") in kinds]
+    shapes = list({r["shape"]: r for r in sorted(kept, key=lambda r: r["flops"])})
+    left = round(16 + 6.6 * max(len(part) for r in rows for part in wrapped(r["variant"]).split("<br>")))
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    told: list[str] = []
+    lanes: dict[float, str] = {}
+    seen: list[float] = []
+    y = 0.0
+    for kind in kinds:
+        own = [r for r in rows if where(r, "math") == kind]
+        at = {name: y + n for n, name in enumerate(dict.fromkeys(r["variant"] for r in own), 1)}
+        lanes |= {height: wrapped(name) for name, height in at.items()}
+        at_left = SMALL | {"xref": "paper", "xanchor": "left"}
+        notes.append(at_left | {"text": f"<b>{kind}</b>", "x": 0, "xshift": 8 - left, "y": y})
+        timed_here = [r for r in own if not absent(r["median_us"])]
+        limited = {r["shape"]: significant(r["flops"] * 1e6 / r["limit_us"]) for r in own if not absent(r["limit_us"])}
+        for rate in sorted(set(limited.values())):
+            ends, said = [y + 0.5, y + len(at) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
+            of = listing([tables.shape_text(shape) for shape in shapes if limited.get(shape) == rate])
+            data.append(rule_trace([rate] * 2, ends, "solid", f"{said}<br>{of}", showlegend=False))
+        seen += limited.values()
+        for number, shape in enumerate(shapes):
+            line = [r for r in timed_here if r["shape"] == shape]
+            if not line:
+                continue
+            triples = [tables.rate_of(r) for r in line]
+            seen += [x for triple in triples for x in triple if not absent(x)]
+            data.append(_rung_trace(line, triples, [at[r["variant"]] for r in line], number, kind))
+            name = tables.shape_text(shape)
+            data[-1] |= {"showlegend": not any(trace.get("name") == name for trace in data), "name": name}
+            steps = ", ".join(
+                f"{r['variant']} {formats.scaled(triple[0], 'FLOP/s')}" for r, triple in zip(line, triples, strict=True)
+            )
+            told.append(f"{tables.shape_text(shape)} in {kind}: {steps}")
+        for name, height in at.items():
+            if not any(r["variant"] == name for r in timed_here):
+                status = next(r["status"] for r in own if r["variant"] == name).replace("_", " ")
+                notes.append(at_left | {"text": f"<i>{status}</i>", "x": 0.01, "y": height})
+        y = round(y + len(at) + 1.3, 1)
+    _, common = split_fields(kept, always=["shape", "math"])
+    grey = "grey line: limit by measured ceilings" if any(not absent(r["limit_us"]) for r in kept) else ""
+    head = heading(title, [*common, origins_key(kept), "bars: 95% intervals", grey])
+    head["margin"] |= {"l": left}
+    ticks = {"tickvals": list(lanes), "ticktext": list(lanes.values())}
+    layout = head | {
+        "height": round(30 * (y + 0.4)),  # names of two lines fit
+        "xaxis": rate_axis(seen, "FLOP/s"),
+        "yaxis": {"range": [round(y - 0.7, 1), -0.7], "showgrid": False} | ticks,
+        "annotations": notes,
+    }
+    alt = f"Rate of each step on a log axis ({', '.join(common)}). {'; '.join(told)}."
+    rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r["flops"]))
+    table = tables.results_table(rows)
+    table.insert(6, "rate", [formats.scaled(tables.rate_of(r)[0], "FLOP/s") for r in rows])
+    # Beside a wide left margin the legend has one column.
+    return assemble(data, with_legend(layout, [tables.shape_text(shape).ljust(40) for shape in shapes]), alt), table
+
+
+def _rung_trace(
+    line: Sequence[dict[str, Any]], triples: Sequence[tables.Triple], at: Sequence[float], number: int, kind: str
+) -> dict[str, Any]:
+    """One shape's way through the lanes: points look as their variants do, dash and size tell the shape."""
+    looks = [style(r["variant"], r["origin"]) for r in line]
+    hover = [
+        f"{r['variant']} ({r['origin']})<br>{where(r, 'shape')}, {kind}<br>{formats.scaled(triple[0], 'FLOP/s')}, "
+        f"{timed(tables.time_of(r))}"
+        for r, triple in zip(line, triples, strict=True)
+    ]
+    marker = {"color": [look.colour for look in looks], "symbol": [look.symbol for look in looks]}
+    marker |= {"size": 7 + 2 * number, "line": {"color": "#333333", "width": 1}}
+    dash = {"color": LINE, "dash": DASHES[number % len(DASHES)], "width": 1.5}
+    return points_trace(Style(LINE, "circle", 0), triples, at, hover, mode="lines+markers", marker=marker, line=dash)
+
+
+SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"
+"""Grounds of a map's cells: light enough for dark text in either mode of the page."""
+
+
+def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence[str], title: str) -> tuple[Any, Any]:
+    """Where ``variant`` is faster than the quickest of ``against``: a map over rows and width, the factor in each cell.
+
+    Rows of :func:`hypatia_lab.results.rows` of an operation whose shape is rows × width. A factor above 1 is faster; a
+    question mark says that its 95% interval holds 1, a dash that ``variant`` has no time there (the table says why).
+    Raises :class:`FigureError` when there is no factor, and for rows of several machines, operations, dtypes or clocks.
+    """
+    rows = [row for row in singles(rows) if row["variant"] in (variant, *against)]
+    measured(rows, "where_faster", "median_us", "a time")
+    fields, common = split_fields(rows, always=["shape"])
+    if len(fields) > 1:
+        raise FigureError(f"where_faster: the rows differ in {', '.join(f for f in fields if f != 'shape')}")
+    cells = _cells(rows, variant)
+    found = {place: cell.factor for place, cell in cells.items() if cell.factor is not None}
+    if not found:
+        raise FigureError(f"where_faster: {variant} was timed nowhere beside {' or '.join(against)}")
+    across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
+    texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
+    texts |= {place: texts[place] + "?" for place, f in found.items() if not (f.low > 1 or f.high < 1)}
+
+    def grid(value: Any) -> list[list[Any]]:
+        return [[value((count, width)) for width in across] for count in down]
+
+    data = {
+        "type": "heatmap",
+        "x": list(range(len(across))),
+        "y": list(range(len(down))),
+        "z": grid(lambda place: significant(math.log2(found[place].value)) if place in found else None),
+        "zmin": -2,
+        "zmax": 2,
+        "colorscale": [[0, SLOWER], [0.5, EQUAL], [1, FASTER]],
+        "showscale": False,
+        "xgap": 2,
+        "ygap": 2,
+        "text": grid(lambda place: texts.get(place, "")),
+        "texttemplate": "%{text}",
+        "textfont": {"color": "#111111", "size": 12},
+        "hovertext": grid(lambda place: cells[place].text if place in cells else ""),
+        "hoverinfo": "text",
+    }
+    dashes = [
+        SMALL | {"text": formats.MISSING, "x": across.index(width), "y": down.index(count)}
+        for count, width in cells
+        if (count, width) not in found
+    ]
+    under = [*common, f"factor above 1 (green): {variant} is faster", "?: its 95% interval holds 1"]
+    head = heading(title, [*under, f"{formats.MISSING}: {variant} has no time there" if dashes else ""])
+    head["margin"] |= {"l": 72}
+    layout = head | {
+        "height": 34 * len(down) + 30 + head["margin"]["t"] + head["margin"]["b"],
+        "xaxis": _names(across, "width"),
+        "yaxis": _names(down, "rows"),
+        "annotations": dashes,
+    }
+    quick = [place for place, factor in found.items() if factor.low > 1]
+    alt = f"Speed of {variant} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
+    alt += f"{len(found)} cells, {spanning([f.value for f in found.values()], formats.number)}: faster in {len(quick)}."
+    return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
+
+
+def _names(values: Sequence[int], title: str) -> dict[str, Any]:
+    """An axis with a place for each of ``values``, one beside the other."""
+    named = {"tickvals": list(range(len(values))), "ticktext": [str(value) for value in values]}
+    return named | {"range": [-0.5, len(values) - 0.5], "title": {"text": title}, "showgrid": False}
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """One cell of a map: the variant's row, the quickest other's, and the second's time over the first's."""
+
+    own: dict[str, Any]
+    best: dict[str, Any] | None
+    factor: intervals.Interval | None
+
+    @property
+    def line(self) -> dict[str, str]:
+        count, width = self.own["shape"].split("x")
+        found, best = self.factor, self.best
+        factor = formats.MISSING if found is None else formats.interval(found.value, found.low, found.high)
+        return {
+            "rows": count,
+            "width": width,
+            self.own["variant"]: timed(tables.time_of(self.own)),
+            "quickest other": formats.MISSING if best is None else best["variant"],
+            "its time": formats.MISSING if best is None else timed(tables.time_of(best)),
+            "factor": factor,
+            "status": self.own["reason"] or self.own["status"],
+        }
+
+    @property
+    def text(self) -> str:
+        line = self.line
+        rest = self.line["status"] if self.factor is None else f"{line['factor']} against {line['quickest other']}"
+        return f"{line['rows']} rows, width {line['width']}<br>{rest}"
+
+
+def _cells(rows: Sequence[dict[str, Any]], variant: str) -> dict[tuple[int, int], _Cell]:
+    """(rows, width) → what is known of ``variant`` there, against the quickest of the other variants in ``rows``."""
+    cells = {}
+    for own in (row for row in rows if row["variant"] == variant):
+        peers = [r for r in rows if r["shape"] == own["shape"] and r is not own and not absent(r["median_us"])]
+        best = min(peers, key=lambda r: r["median_us"], default=None)
+        timed_both = best is not None and not absent(own["median_us"])
+        factor = intervals.ratio(best["medians_us"], own["medians_us"]) if best and timed_both else None
+        count, width = map(int, own["shape"].split("x"))
+        cells[count, width] = _Cell(own, best, factor)
+    return cells

@@ -36,9 +36,15 @@ def shape_text(shape: str) -> str:
     return shape.replace("x", "×")
 
 
+def direction_text(direction: str) -> str:
+    """``forward_backward`` as a reader sees it: ``forward and backward``."""
+    return direction.replace("_", " and ")
+
+
 def workload_text(row: dict[str, Any]) -> str:
-    """``linear_relu 1024×784×2048 float32/ieee``."""
-    return f"{row['operation']} {shape_text(row['shape'])} {row['dtype']}/{row['math']}"
+    """``linear_relu 1024×784×2048 float32/ieee``, and the direction behind it unless it is forward."""
+    text = f"{row['operation']} {shape_text(row['shape'])} {row['dtype']}/{row['math']}"
+    return text if row["direction"] == "forward" else f"{text} {direction_text(row['direction'])}"
 
 
 def reading(row: dict[str, Any]) -> str:

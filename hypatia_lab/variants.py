@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import torch
-
     from hypatia_lab.workloads import Inputs, Workload
 
-    Run = Callable[[], torch.Tensor]
+    Run = Callable[[], Any]  # a tensor; in direction forward_backward a tuple of them
     Factory = Callable[[Workload, Inputs], Run]
 
 ORIGINS = ("seed", "peer", "own")
@@ -31,8 +29,9 @@ class Variant:
     """One implementation of an operation.
 
     ``factory(workload, inputs)`` allocates and compiles, then returns a callable of no arguments that
-    computes the output once; only that callable is timed. ``needs(workload, device)`` returns ``""``
-    when the variant can run there, else the reason why not. A ``host`` variant computes on the CPU's cores whatever
+    computes the output once (in direction forward_backward the tuple of ``workload.parts``); only that callable is
+    timed. ``needs(workload, device)`` returns ``""`` when the variant can run there, else the reason why not;
+    ``directions`` are those it computes. A ``host`` variant computes on the CPU's cores whatever
     the workload's device, and its output lies there: only the wall clock can time it beside a GPU's.
     """
 
@@ -41,6 +40,7 @@ class Variant:
     origin: str
     factory: Factory
     needs: Callable[[Workload, str], str]
+    directions: tuple[str, ...]
     baseline: bool
     host: bool
     summary: str
@@ -55,14 +55,21 @@ def variant(
     *,
     origin: str,
     needs: Callable[[Workload, str], str] = anywhere,
+    directions: tuple[str, ...] = ("forward",),
     baseline: bool = False,
     host: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
-    The first line of its docstring becomes its one-line description. Raises ``ValueError`` for an unknown
+    The first line of its docstring becomes its one-line description; to ``needs`` is added that the workload's
+    direction is one of ``directions``. Raises ``ValueError`` for an unknown
     origin, a name taken, a second baseline, or a factory without a docstring.
     """
+
+    def directed(workload: Workload, device: str) -> str:
+        if workload.direction not in directions:
+            return f"{name} computes {' and '.join(directions)} only"
+        return needs(workload, device)
 
     def add(factory: Factory) -> Factory:
         known = _VARIANTS.setdefault(operation, {})
@@ -75,7 +82,7 @@ def variant(
         if not factory.__doc__:
             raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
         summary = factory.__doc__.strip().splitlines()[0]
-        known[name] = Variant(operation, name, origin, factory, needs, baseline, host, summary)
+        known[name] = Variant(operation, name, origin, factory, directed, directions, baseline, host, summary)
         return factory
 
     return add

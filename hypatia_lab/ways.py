@@ -28,7 +28,7 @@ from hypatia_lab.drawing import (
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.tables import Triple
 
-FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0}
+FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SMALL = {"showarrow": False, "font": {"size": 12}}
@@ -117,7 +117,8 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
             "math": f"{d['dtype']}/{d['math']}",
             "machine": d["machine"],
         }
-        key = (*where.values(), d["variant"], d["case"])
+        # Two experiments may look at the same thing: that makes two ways, not one of twice the lines.
+        key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
         symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
         origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
         found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines.append(d)

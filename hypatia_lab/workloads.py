@@ -34,11 +34,32 @@ MATH = {
 
 SPLIT = ("tf32x3", "bf16x3")
 
-DIRECTIONS = ("forward",)
+DIRECTIONS = ("forward", "forward_backward")
+"""What is timed: the output alone, or the output and, from an upstream gradient, the gradients of the inputs."""
 
 
 class WorkloadError(ValueError):
     """A workload that cannot exist: the message names the field, its value and what would do."""
+
+
+@dataclass(frozen=True)
+class Backward:
+    """What an operation has for direction ``forward_backward``; its answers are then tuples: y, then the gradients.
+
+    The operation's ``make_inputs`` then also draws ``grad``, the upstream gradient, of y's shape and dtype.
+    ``reference(inputs, y, near)`` computes (y, gradients …) in float64. Given the ``y`` of the variant in question, a
+    kink whose side is decided by a number within ``near`` of it takes the side on which that ``y`` lies: rounding may
+    have moved it across, both sides are right there, and the gradients jump between them.
+    ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
+    ``flops`` and ``traffic`` count as the operation's do, for both passes together;
+    ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
+    """
+
+    reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]
+    depth: Callable[[tuple[int, ...]], dict[str, int]]
+    flops: Callable[[tuple[int, ...]], int]
+    traffic: Callable[[tuple[int, ...], int], int]
+    faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
 
 
 @dataclass(frozen=True)
@@ -50,9 +71,11 @@ class Operation:
     ``flops(shape)`` counts floating-point operations (a multiply-add is two);
     ``traffic(shape, itemsize)`` counts compulsory bytes (each input read once, each output written once);
     ``faults(inputs)`` gives, by name, the float64 answers of well-known mistakes, so that a wrong
-    output can be told which mistake it is; ``depth(shape)`` is the number of terms accumulated into one output.
+    output can be told which mistake it is; ``depth(shape)`` is the number of terms accumulated into one output, and
+    ``roundings(shape)`` how often one after another what is accumulated is rounded to the dtype: once a layer.
     ``peak_error(workload)``, where given, judges in another way: the largest acceptable max |out − ref| / max |ref|,
     for outputs such as images, whose dark parts carry no digits worth holding.
+    ``backward``, where given, is what direction ``forward_backward`` needs.
     """
 
     name: str
@@ -64,7 +87,9 @@ class Operation:
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, torch.Tensor]] = lambda inputs: {}
     depth: Callable[[tuple[int, ...]], int] = lambda shape: 1
+    roundings: Callable[[tuple[int, ...]], int] = lambda shape: 1
     peak_error: Callable[[Workload], float] | None = None
+    backward: Backward | None = None
 
 
 _OPERATIONS: dict[str, Operation] = {}
@@ -97,8 +122,8 @@ def parse_shape(text: str) -> tuple[int, ...]:
 class Workload:
     """One problem to solve: ``operation`` at ``shape`` in ``dtype`` and ``math`` mode.
 
-    Raises :class:`WorkloadError` for an unknown operation, a shape of the wrong rank or with an extent
-    below 1, an unknown dtype, or a math mode that the dtype does not have.
+    Raises :class:`WorkloadError` for an unknown operation, a shape of the wrong rank or with an extent below 1, an
+    unknown dtype, a math mode that the dtype does not have, or a direction that the operation does not have.
     """
 
     operation: str
@@ -125,6 +150,8 @@ class Workload:
             )
         if self.direction not in DIRECTIONS:
             raise WorkloadError(f"unknown direction {self.direction!r}; known: {', '.join(DIRECTIONS)}")
+        if self.direction == "forward_backward" and spec.backward is None:
+            raise WorkloadError(f"direction {self.direction!r} does not go with {self.operation}: it has no backward")
 
     @property
     def spec(self) -> Operation:
@@ -137,14 +164,24 @@ class Workload:
         return "x".join(str(n) for n in self.shape)
 
     @property
+    def backward(self) -> Backward | None:
+        """What the backward pass needs, in direction ``forward_backward``; else None."""
+        return self.spec.backward if self.direction == "forward_backward" else None
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """Names of the tensors of an answer: y, and in direction ``forward_backward`` the gradients."""
+        return ("y", *self.backward.depth(self.shape)) if self.backward else ("y",)
+
+    @property
     def flops(self) -> int:
         """Floating-point operations of one call (a multiply-add is two)."""
-        return self.spec.flops(self.shape)
+        return (self.backward or self.spec).flops(self.shape)
 
     @property
     def traffic(self) -> int:
         """Compulsory bytes of one call: every input read once, every output written once."""
-        return self.spec.traffic(self.shape, DTYPES[self.dtype])
+        return (self.backward or self.spec).traffic(self.shape, DTYPES[self.dtype])
 
     def inputs(self, device: str, *, draw: int = 0) -> Inputs:
         """Fresh random inputs on ``device``; another ``draw`` gives other numbers of the same shapes."""
@@ -168,12 +205,15 @@ class Workload:
         finally:
             torch.set_float32_matmul_precision(before)
 
-    def tolerance(self) -> float:
+    def tolerance(self, part: str = "y") -> float:
         """Largest acceptable ‖out − ref‖/‖ref‖ against float64 (max |out − ref| / max |ref| by ``peak_error``).
 
         Three roundings add up: operands (TF32 keeps 11 bits), accumulation (float32 at best, a random
-        walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Twice their sum is
-        allowed. Source: Higham, Accuracy and Stability of Numerical Algorithms, ch. 3 (unit roundoffs).
+        walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Where results are rounded
+        again and again, operands and results are a random walk too. Twice the sum is allowed. Source: Higham,
+        Accuracy and Stability of Numerical Algorithms, ch. 3 (unit roundoffs).
+        Each ``part`` of an answer has a depth of its own; a gradient behind a mask is rounded no more often, as a
+        product with 0 or 1 is exact. Raises ``KeyError`` for a part that the answer does not have.
         """
         if self.spec.peak_error is not None:
             return self.spec.peak_error(self)
@@ -181,4 +221,6 @@ class Workload:
         # Split operands lack the product of their two small terms: twice the digits of one term, less a little.
         operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.math, 0.0)
         accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
-        return 2.0 * (operand + accumulator * math.sqrt(self.spec.depth(self.shape)) + unit[self.dtype])
+        depths = {"y": self.spec.depth(self.shape)} | (self.backward.depth(self.shape) if self.backward else {})
+        rounded = math.sqrt(self.spec.roundings(self.shape)) * (operand + unit[self.dtype])
+        return 2.0 * (accumulator * math.sqrt(depths[part]) + rounded)

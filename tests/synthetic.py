@@ -1,10 +1,17 @@
-"""Lines of records that nothing measured, for tests: valid as they are, changed by keyword."""
+"""Lines of records that nothing measured, for tests: valid as they are, changed by keyword; and pages made of them."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from hypatia_lab import records
+import pytest
+
+import hypatia_lab
+from hypatia_lab import records, results
+from hypatia_lab.notebook import Evidence
 
 
 def run_line(**changes: Any) -> dict[str, Any]:
@@ -72,3 +79,50 @@ def detail_line(**changes: Any) -> dict[str, Any]:
         "status": "ok",
         "reason": "",
     } | changes
+
+
+def ceilings(rates: Mapping[str, float], clock: str = "graph") -> list[dict[str, Any]]:
+    """Cells of the ``ceilings`` experiment: a copy at 4 TB/s and products at TFLOP/s ``rates``, by math or dtype."""
+    found = [cell_line(operation="copy", shape=[2**28], clock=clock, flops=0, traffic=4 * 10**9)]
+    kinds = {"ieee": ("float32", "ieee"), "tf32": ("float32", "tf32")}
+    for name, rate in rates.items():
+        dtype, mode = kinds.get(name, (name, "ieee"))
+        work = {"operation": "matmul", "shape": [9, 9, 9], "dtype": dtype, "math": mode, "flops": round(rate * 1e9)}
+        found.append(cell_line(clock=clock, traffic=0, **work))
+    return [line | {"medians_us": [1000.0, 1000.0]} for line in found]
+
+
+def write_records(root: Path, machine: str, device: str, parts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Records of ``machine`` under ``root``, a file an experiment, of cell and detail lines in any order."""
+    for name, lines in parts.items():
+        run = run_line(machine=machine, experiment=name, device=device)
+        records.write(root, run, *([one for one in lines if one["kind"] == kind] for kind in ("cell", "detail")))
+
+
+def evidence_of(root: Path) -> Evidence:
+    """What a notebook reads from the records under ``root``."""
+    found = records.load(root)
+    return Evidence(found, results.rows(found))
+
+
+def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What notebook ``name`` displays as text when its records are those under ``root``; it checks no variant."""
+    import IPython.display
+
+    shown: list[str] = []
+
+    def display(*objects: Any, raw: bool = False) -> None:
+        shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(records, "COMMITTED", root)
+    # It has tests of its own; here it would compile for seconds.
+    monkeypatch.setattr(
+        hypatia_lab, "verify", lambda operation, device, direction="forward": f"{operation}, {direction}", raising=False
+    )
+    space: dict[str, Any] = {"print": shown.append}
+    notebook = Path(__file__).resolve().parent.parent / "notebooks" / f"{name}.ipynb"
+    for one in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
+        if one["cell_type"] == "code":
+            exec("".join(one["source"]), space)
+    return "\n".join(shown)

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-import hypatia_lab.diffraction
-import hypatia_lab.fused_ops  # noqa: F401  (both register the variants that claims name)
 from hypatia_lab import records
 from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge, ledger
-from hypatia_lab.claims.ledger import HERE, QUANTITIES
+from hypatia_lab.claims.ledger import HERE, QUANTITIES, Figure
 from hypatia_lab.claims.verdicts import ANY
+from hypatia_lab.experiments import EXPERIMENTS  # registers the variants that claims name as well
 from hypatia_lab.formats import interval
 from hypatia_lab.variants import variants
 
@@ -349,7 +348,7 @@ def test_the_ledger_is_whole():
     claims = ledger()
     by_id = {claim.id: claim for claim in claims}
     assert len(by_id) == len(claims) >= 30
-    assert {"S001", "S003", "S004"} <= {claim.seed for claim in claims}
+    assert {"S001", "S002", "S003", "S004"} <= {claim.seed for claim in claims}
     for claim in claims:
         assert all(claim.id in by_id[other].conflicts for other in claim.conflicts), claim.id
         for workload in claim.workloads:
@@ -379,6 +378,16 @@ def test_the_arithmetic_of_the_seeds_is_worked_out():
         "S001-36": 33.14,
         "S001-40": 7.7,
         "S001-15": 0.018641,
+        "S001-66": 0.8,
+        "S001-76": 12.99,
+        "S001-106": 1.6645e-7,
+        "S002-13": 3288.3,
+        "S002-14": 438.4,
+        "S002-22": 8.0667,
+        "S002-25": 3131.7,
+        "S002-47": 706.7,
+        "S002-48": 80,
+        "S002-50": 31.317,
         "S003-01": 11.52,
         "S003-02": 3.276,
         "S003-04": 2.792,
@@ -394,24 +403,36 @@ def test_the_arithmetic_of_the_seeds_is_worked_out():
 
 
 UNITS = {"GPU time": "us", "in graph replay": "%", "top kernel": "%", "top three kernels": "%"}
-"""Units of the probe ``trace`` where it does not count; times of ``start`` and ``process`` are in ms."""
+UNITS |= dict.fromkeys(("bytes read", "bytes written", "L2 bytes", "L2 written", "compulsory bytes"), "B")
+"""Units of the probes ``trace`` and ``counters`` where they do not count; those of ``start`` and ``process`` are ms."""
+EXACT = ("1", "B")
 
 
-def named_figures(primary: str) -> tuple[list[dict], list[dict]]:
-    """Cells and details behind all claims about other operations than Linear+ReLU and its parts."""
-    cells, details = {}, {}
-    for claim in ledger():
+def behind(claims: Sequence[Claim], primary: str) -> tuple[list[dict], list[dict]]:
+    """Cells and details from which every one of ``claims`` can be judged."""
+    cells: dict[tuple[str, str, str], dict] = {}
+    details: dict[tuple[str, Figure], dict] = {}
+
+    def time(workload: str, variant: str, clock: str) -> None:
+        us = {"linear": 90, "relu": 10}.get(workload.partition("/")[0], 100 + 10 * len(variant))
+        cells[workload, variant, clock] = cell(workload, variant, us, clock)
+
+    for claim in claims:
         for own in claim.workloads:
-            if own.split("/")[0] in ("linear_relu", "linear", "relu"):
-                continue
             for variant in (claim.variant, claim.baseline) if claim.variant else ():
-                key = (own, variant, claim.clock or primary)
-                cells[key] = cell(own, variant, 100 + 10 * len(variant), key[2])
+                time(own, variant, claim.clock or primary)
+            if claim.quantity in ("share", "launch") or claim.bound == "free_relu":
+                _, shape, dtype, math_mode, _ = own.split("/")
+                batch, _, columns = shape.split("x")
+                for clock in (primary, "wall"):
+                    time(own, "eager", clock)
+                    time(own.replace("linear_relu", "linear"), "eager", clock)
+                    if math_mode == "ieee":  # as the experiments do: a ReLU has no other math mode
+                        time(f"relu/{batch}x{columns}/{dtype}/ieee/forward", "eager", clock)
             for figure in (*claim.of, *claim.over, *claim.under):
                 workload = figure.workload or own
                 if not figure.topic:
-                    key = (workload, figure.variant, figure.clock or primary)
-                    cells[key] = cell(workload, figure.variant, 100 + 10 * len(figure.variant), key[2])
+                    time(workload, figure.variant, figure.clock or primary)
                     continue
                 operation, shape, dtype, math_mode, _ = workload.split("/")
                 unit = "ms" if figure.topic in ("start", "process") else UNITS.get(figure.name, "1")
@@ -425,25 +446,15 @@ def named_figures(primary: str) -> tuple[list[dict], list[dict]]:
                     case=figure.case,
                     name=figure.name,
                     unit=unit,
-                    values=[len(figure.name) * wobble for wobble in WOBBLE[:3]] if unit != "1" else [3.0] * 3,
+                    values=[3.0] * 3 if unit in EXACT else [len(figure.name) * wobble for wobble in WOBBLE[:3]],
                 )
     return list(cells.values()), list(details.values())
 
 
 @pytest.mark.parametrize("device", ["cuda", "cpu"])
 def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
-    clocks = {"cuda": ("graph", "wall"), "cpu": ("hot", "wall")}[device]
-    cells = []
-    for workload in sorted({w for claim in ledger() for w in claim.workloads if w.startswith("linear_relu")}):
-        _, shape, dtype, math_mode, _ = workload.split("/")
-        batch, _, columns = shape.split("x")
-        for clock in clocks:
-            cells += [cell(workload, name, 100 + 10 * n, clock) for n, name in enumerate(variants("linear_relu"))]
-            cells.append(cell(workload.replace("linear_relu", "linear"), "eager", 90, clock))
-            if math_mode == "ieee":  # as the experiments do: a ReLU has no other math mode
-                cells.append(cell(f"relu/{batch}x{columns}/{dtype}/ieee/forward", "eager", 10, clock))
-    more, details = named_figures(clocks[0])
-    rows = judge(measured(*cells, *more, details=details, device=device))
+    cells, details = behind(ledger(), {"cuda": "graph", "cpu": "hot"}[device])
+    rows = judge(measured(*cells, details=details, device=device))
     assert {row["id"] for row in rows} == {claim.id for claim in ledger()}
     for row in rows:
         assert row["verdict"] in VERDICTS
@@ -456,6 +467,30 @@ def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
         missing = [row["id"] for row in rows if "no record has" in row["reason"]]
         assert missing == []
         assert judged == {"confirmed", "refuted", "not_testable"}
+
+
+def test_what_is_measured_comes_from_an_experiment():
+    for claim in ledger(seeds=["S001", "S002", "S004"]):
+        measures = claim.quantity not in ("arithmetic", "none")
+        assert claim.experiment in (EXPERIMENTS if measures else [""]), claim.id
+
+
+def test_a_missing_record_names_its_experiment(measured):
+    row = verdict(measured(cell(MEDIUM, "eager", 100)), entry(experiment="gemm_ladder"))
+    assert row["verdict"] == "not_testable"
+    assert f"no record has naive on {MEDIUM} at the graph clock. Experiment gemm_ladder measures it." in row["reason"]
+    skipped = cell(MEDIUM, "naive", [], status="skipped", reason="no nvcc here")
+    row = verdict(measured(cell(MEDIUM, "eager", 100), skipped), entry(experiment="gemm_ladder"))
+    assert "Experiment" not in row["reason"]
+
+
+def test_a_reason_says_when_backward_is_timed_too(measured):
+    both = MEDIUM.replace("forward", "forward_backward")
+    found = measured(cell(both, "eager", 100), cell(both, "naive", 1000))
+    assert (
+        "at linear_relu 1024x784x2048 float32 forward and backward."
+        in verdict(found, entry(workloads=(both,)))["reason"]
+    )
 
 
 def test_no_machine_leaves_what_arithmetic_decides():

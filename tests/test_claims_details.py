@@ -128,11 +128,28 @@ def test_a_figure_may_be_zero_or_negative(written):
 
 @pytest.mark.parametrize(
     ("unit", "record", "value"),
-    [("s", "ms", 0.01), ("ms", "ms", 10), ("µs", "ms", 10_000), ("ms", "s", 10_000), ("ms", "us", 0.01)],
+    [
+        ("s", "ms", 0.01),
+        ("ms", "ms", 10),
+        ("µs", "ms", 10_000),
+        ("ms", "s", 10_000),
+        ("ms", "us", 0.01),
+        ("MB", "B", 1e-5),
+        ("GB/s", "B/s", 1e-8),
+    ],
 )
 def test_units_are_converted(written, unit, record, value):
     row = verdict(written(detail("call 2", [10.0, 10.0], unit=record)), figure(SECOND, unit=unit))
     assert row["measured"] == pytest.approx(value)
+
+
+def test_bytes_are_added_and_shown_in_megabytes(written):
+    moved = [Figure("naive", "counters", name, "each kernel") for name in ("bytes read", "L2 written")]
+    sizes = {"topic": "counters", "case": "each kernel", "unit": "B", "variant": "naive"}
+    found = written(detail("bytes read", [9.7e6], **sizes), detail("L2 written", [8.4e6], **sizes))
+    row = verdict(found, figure(*moved, unit="MB", band=(16.2, 19.8)))
+    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(18.1))  # one process: counts are exact
+    assert "bytes read + L2 written (counters, each kernel) of naive is 18.1 MB at" in row["reason"]
 
 
 def test_figures_are_added_process_by_process(written):

@@ -116,6 +116,8 @@ def test_good_yaml_is_read(tmp_path):
         ("quantity: slowdown", "quantity: constant", 8, "at least two workloads"),
         ("S001-01", "S002-01", 1, "belongs in s002.yaml"),
         ("S001-01", "first", 1, "not of the form S001-01"),
+        ("S001-01", "S001-1000", 1, "not of the form S001-01"),
+        ("  why:", "  experiment: chapter 4\n  why:", 10, "experiment 'chapter 4' is not of the form"),
         ("  unit:", "\tunit:", 5, "not YAML"),
         ('"×"', '"×', 5, "not YAML"),
         ("[6.9, 8.4]", "[6.9, 8.4", 10, "not YAML"),
@@ -131,6 +133,16 @@ def test_a_fault_names_file_and_line(tmp_path, old, new, line, message):
         load_file(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_an_entry_may_name_its_experiment(tmp_path):
+    text = GOOD.replace("  why:", "  experiment: gemm_ladder\n  why:").replace("S001-01", "S001-101")
+    [(_, claim)] = load_file(write(tmp_path, text))
+    assert (claim.id, claim.experiment) == ("S001-101", "gemm_ladder")
+    arithmetic_only = text.replace("quantity: slowdown", "quantity: arithmetic\n  expression: 8.47 / 1.1")
+    arithmetic_only = re.sub(r"  variant.*\n  workloads.*\n", "", arithmetic_only)
+    with pytest.raises(ClaimError, match="key 'experiment' does not go with quantity arithmetic"):
+        load_file(write(tmp_path, arithmetic_only))
 
 
 def test_faults_of_whole_files(tmp_path):

@@ -222,6 +222,15 @@ def test_limits_are_lines_and_absent_without_ceilings(rows: list[dict[str, Any]]
     assert "no ceiling was measured" in bare.layout.meta["alt"]
 
 
+def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[dict[str, Any]]) -> None:
+    small = [r for r in _by(rows, "graph") if r["flops"] == min(row["flops"] for row in _by(rows, "graph"))]
+    figure, _ = figures.times_against_limit([r | {"limit_us": 1.0 + (r["variant"] == "naive")} for r in small])
+    lines = {t.x[0]: t.y[1] - t.y[0] for t in figure.data if t.mode == "lines"}
+    singles = sum("@" not in r["variant"] for r in small)
+    assert lines[2.0] == 1
+    assert sum(t.y[1] - t.y[0] for t in figure.data if t.mode == "lines") == singles
+
+
 def test_ladder_shows_each_clock_and_its_reading(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
     figure, table = DRAW["ladder"](rows, found)
     assert list(figure.layout.yaxis.ticktext) == ["wall", "hot", "graph", "cold"]

@@ -39,8 +39,9 @@ ALLOWED: dict[str, set[str]] = {
     "ways": {"drawing", "formats", "intervals", "tables"},
     "figures": {"drawing", "formats", "records", "results", "tables"},
     "image_figure": {"drawing", "formats"},
-    "scatter_figures": {"drawing", "formats", "tables", "ways"},
+    "scatter_figures": {"drawing", "formats", "intervals", "tables", "ways"},
     "detail_figures": {"drawing", "formats", "tables", "ways"},
+    "traffic_figures": {"detail_figures", "drawing", "formats", "ways"},
     # The composer of measurements.
     "bench": {
         "check",
@@ -58,16 +59,20 @@ ALLOWED: dict[str, set[str]] = {
     # What people use.
     "notebook": {"bench", "check", "experiments", "machine", "records", "results", "variants", "workloads"},
     "findings": {"formats", "intervals", "notebook", "results", "tables"},
-    "diffraction_findings": {"drawing", "findings", "formats", "intervals", "notebook", "tables", "ways"},
-    "diffraction_tables": {
+    "chapters": {
         "claims",
-        "diffraction_findings",
+        "detail_figures",
+        "drawing",
+        "findings",
         "formats",
+        "fused_ops",
+        "intervals",
         "notebook",
         "records",
         "results",
         "tables",
         "ways",
+        "workloads",
     },
     "book": set(),
     "cli": {

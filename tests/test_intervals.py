@@ -281,6 +281,21 @@ def test_the_limit_is_the_larger_of_arithmetic_and_bytes(changes, limit):
     assert results.limit_us(cell((2, 3, 4), [1.0], **changes), BEST) == pytest.approx(limit)
 
 
+@pytest.mark.parametrize(
+    ("variant", "dtype", "limit"),
+    [
+        ("tf32x3", "float32", 750.0),  # three products at four times float32's rate
+        ("fp16x3@again", "float32", 375.0),
+        ("eager", "float32", 1000.0),
+        ("fp16x3", "bfloat16", math.nan),  # there is nothing to split
+    ],
+)
+def test_split_operands_are_held_to_the_arithmetic_they_use(variant, dtype, limit):
+    best = BEST | {("matmul", "float32/tf32", "hot"): 4e12, ("matmul", "float16/ieee", "hot"): 8e12}
+    found = results.limit_us(cell((2, 3, 4), [1.0], variant, flops=10**9, dtype=dtype), best)
+    assert found == pytest.approx(limit, nan_ok=True)
+
+
 def test_there_is_no_limit_where_no_ceiling_was_measured():
     assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0], dtype="float64"), BEST))
     assert math.isnan(results.limit_us(cell((2, 3, 4), [1.0]), {}))

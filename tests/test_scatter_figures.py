@@ -150,6 +150,14 @@ def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
         scatter_figures.over_sizes([*asked, asked[0] | {"operation": "matmul"}], "Two operations")
 
 
+def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
+    asked: Rows = [r for r in rows if r["variant"] == "cuda" and r["dtype"] == "float32"]
+    both = asked + [r | {"direction": "forward_backward", "limit_us": 3 * r["limit_us"]} for r in asked]
+    figure, _ = scatter_figures.over_sizes(both, "Directions")
+    assert {t["name"].split(", ")[1] for t in points(figure)} == {"forward", "forward and backward"}
+    assert sum(t.mode == "lines" for t in figure.data) == 2
+
+
 def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
     shapes = ["1x256x256", "64x256x256", "100x300"]
     own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]

@@ -18,9 +18,11 @@ from hypatia_lab.records import Record
 QUANTITIES = ("figure", "quotient")
 
 UNITS = {"s": ("time", 1e6), "ms": ("time", 1e3), "µs": ("time", 1.0), "us": ("time", 1.0)}
-UNITS |= {"%": ("share", 1.0), "B": ("size", 1.0)}
+UNITS |= {"%": ("share", 1.0), "B": ("size", 1.0), "MB": ("size", 1e6), "B/s": ("rate", 1.0), "GB/s": ("rate", 1e9)}
 """Unit of a record or a claim → (what it measures, its size); any other unit counts something."""
 COUNT = ("count", 1.0)
+MISSING = "no record has"
+"""How a :class:`NoFigure` begins when nobody has measured the figure yet."""
 
 Key = tuple[str, str, str, str, str]
 """(workload, variant, topic, case, name) of a detail; topic and case are empty and name is the clock of a cell."""
@@ -48,9 +50,10 @@ class Series:
 
 
 def place(workload: str) -> str:
-    """``linear_relu 1024x784x2048 float32``: a workload in a sentence (the math mode only where it is not ieee)."""
-    operation, shape, dtype, math_mode, _ = workload.split("/")
-    return f"{operation} {shape} {dtype}" + ("" if math_mode == "ieee" else f" as {math_mode}")
+    """``linear_relu 1024x784x2048 float32``: a workload in a sentence (math mode and direction only where unusual)."""
+    operation, shape, dtype, math_mode, direction = workload.split("/")
+    text = f"{operation} {shape} {dtype}" + ("" if math_mode == "ieee" else f" as {math_mode}")
+    return text if direction == "forward" else f"{text} {direction.replace('_', ' and ')}"
 
 
 def index(records: Iterable[Record], rows: Iterable[dict[str, Any]]) -> Index:
@@ -114,7 +117,7 @@ def _candidates(figure: Figure, found: Index, workload: str, clock: str) -> list
     if not usable and there:
         raise NoFigure("not_testable", f"{what} was skipped: {there[0].reason or 'no reason given'}")
     if not usable:
-        raise NoFigure("not_testable", f"no record has {what}")
+        raise NoFigure("not_testable", f"{MISSING} {what}")
     return usable
 
 

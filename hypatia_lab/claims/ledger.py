@@ -55,7 +55,8 @@ class Claim:
     ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
     open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
-    ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line.
+    ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
+    one that measures what decides; a verdict takes its figures wherever they are.
     """
 
     id: str
@@ -76,6 +77,7 @@ class Claim:
     of: tuple[Figure, ...] = ()
     over: tuple[Figure, ...] = ()
     under: tuple[Figure, ...] = ()
+    experiment: str = ""
     expression: str = ""
     untestable: str = ""
     conflicts: tuple[str, ...] = ()
@@ -88,8 +90,8 @@ class Claim:
 
 _COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")
 _MEASURED = ("workloads", "band")
-_MAY = ("device", "clock", "untestable", "conflicts")
-_NAMED = ("device", "untestable", "conflicts")
+_NAMED = ("device", "experiment", "untestable", "conflicts")
+_MAY = (*_NAMED, "clock")
 
 QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "ratio": ((*_MEASURED, "variant"), (*_MAY, "baseline", "bound")),
@@ -115,10 +117,10 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
-    "topic": ("start", "trace", "kernels", "accuracy", "process"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters"),
 }
 _PATTERNS = {
-    "id": (r"S[0-9]{3}-[0-9]{2}", "S001-01"),
+    "id": (r"S[0-9]{3}-[0-9]{2,3}", "S001-01"),
     **dict.fromkeys(
         ("workloads", "workload"),
         (
@@ -128,7 +130,8 @@ _PATTERNS = {
     ),
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
-    "conflicts": (r"S[0-9]{3}-[0-9]{2}", "S001-01"),
+    "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
+    "conflicts": (r"S[0-9]{3}-[0-9]{2,3}", "S001-01"),
 }
 
 
@@ -255,7 +258,7 @@ def _all_named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[Figu
 
 _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
-    **dict.fromkeys(("part", "bound", "device", "clock", "expression", "untestable"), _text),
+    **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
     **dict.fromkeys(("workloads", "conflicts"), _texts),
     **dict.fromkeys(("of", "over", "under"), _all_named),
     "claimed": _figure,

@@ -145,7 +145,7 @@ class _Machine:
                     raise NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
         lacking = [key for key in keys if all(key not in index for index in self.experiments.values())]
         workload, variant, clock = (lacking or keys)[0]
-        raise NoFigure("not_testable", f"no record has {variant} on {workload} at the {clock} clock")
+        raise NoFigure("not_testable", f"{details.MISSING} {variant} on {workload} at the {clock} clock")
 
 
 def _span(span: tuple[float, float]) -> str:
@@ -316,6 +316,8 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
         return _row(claim, machine.name, verdict, [claim.untestable, *reason, claim.why])
     if not judged:
         reason = [f"On {machine.name} {missing[0].rstrip('.')}."]
+        if claim.experiment and missing[0].startswith(details.MISSING):
+            reason.append(f"Experiment {claim.experiment} measures it.")
         return _row(claim, machine.name, "not_testable", [claim.untestable, *reason, claim.why])
     many = len(judged) > 1
     shown = "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)

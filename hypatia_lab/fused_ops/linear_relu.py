@@ -2,12 +2,16 @@
 
 x is ``(..., in)``, W ``(out, in)``, b ``(out)`` or None, y ``(..., out)``; all of one floating dtype on one device.
 Sources: S001 (naive "v1", "v2"), S004 ("Plan C"), cuBLASLt's epilogues (the library's own answer).
+
+Backward, with the upstream gradient g of y's shape and its masked form z = g where y > 0, else 0 (so 0 at a kink):
+grad_x = z·W, grad_weight = zᵀ·x, grad_bias = Σ z over the batch. Every operation here has these as its autograd
+formula, which can be differentiated again: the mask is constant wherever it has a derivative.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as functional
@@ -15,7 +19,7 @@ import torch.nn.functional as functional
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import Operation, register
+from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -32,13 +36,38 @@ def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     return functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
 
 
+def gradient_reference(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, grad: torch.Tensor, own: torch.Tensor | None, near: float
+) -> tuple[torch.Tensor, ...]:
+    """float64 y (..., out) and gradients of x (..., in), weight (out, in) and bias (out); ``grad`` is of y's shape.
+
+    Before the ReLU, numbers within ``near`` of 0 are on the side where ``own``, a computed y, has them: a gradient is
+    let through where that y is positive.
+    """
+    before = linear_reference(x, weight, bias)
+    mask = before > 0
+    if own is not None:
+        mask = torch.where(before.abs() <= near, own > 0, mask)
+    return before.relu(), *_gradient_reference(x, weight, torch.where(mask, grad.double(), 0.0))
+
+
+def _gradient_reference(x: torch.Tensor, weight: torch.Tensor, masked: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = masked.reshape(-1, masked.shape[-1])
+    return masked @ weight.double(), z.T @ x.double().reshape(-1, x.shape[-1]), z.sum(0)
+
+
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     batch, in_features, out_features = workload.shape
 
     def normal(*shape: int) -> torch.Tensor:
         return torch.randn(*shape, device=device, generator=generator).to(getattr(torch, workload.dtype))
 
-    return {"x": normal(batch, in_features), "weight": normal(out_features, in_features), "bias": normal(out_features)}
+    inputs = {
+        "x": normal(batch, in_features),
+        "weight": normal(out_features, in_features),
+        "bias": normal(out_features),
+    }
+    return inputs | ({"grad": normal(batch, out_features)} if workload.backward else {})
 
 
 def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -50,6 +79,29 @@ def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
     }
     if weight.shape[0] == weight.shape[1]:
         wrong["weight transposed"] = reference(x, weight.T, bias)
+    return wrong
+
+
+def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
+    x, weight, bias, grad = (inputs[name] for name in ("x", "weight", "bias", "grad"))
+    upstream, mask = grad.double(), linear_reference(x, weight, bias) > 0
+    masks = {
+        "mask missing": upstream,
+        "mask of the wrong operand (grad > 0 for y > 0)": upstream.relu(),
+        "mask inverted": torch.where(mask, 0.0, upstream),
+        "upstream gradient taken as ones": mask.double(),
+        "gradient missing (zeros)": torch.zeros_like(upstream),
+    }
+    names = ("grad_x", "grad_weight", "grad_bias")
+    wrong: dict[str, dict[str, torch.Tensor]] = {name: {} for name in names}
+    for fault, masked in masks.items():
+        for name, gradient in zip(names, _gradient_reference(x, weight, masked), strict=True):
+            wrong[name][fault] = gradient
+    right = _gradient_reference(x, weight, torch.where(mask, upstream, 0.0))
+    wrong["grad_bias"]["mean over the batch for its sum"] = right[2] / len(x)
+    if weight.shape[0] == weight.shape[1]:
+        wrong["grad_x"]["weight transposed"] = torch.where(mask, upstream, 0.0) @ weight.double().T
+        wrong["grad_weight"]["transposed"] = right[1].T
     return wrong
 
 
@@ -73,6 +125,14 @@ LINEAR_RELU = register(
         traffic=_traffic,
         faults=_faults,
         depth=lambda shape: shape[1],
+        backward=Backward(
+            reference=lambda inputs, y, near: gradient_reference(**inputs, own=y, near=near),
+            depth=lambda shape: {"grad_x": shape[2], "grad_weight": shape[0], "grad_bias": shape[0]},
+            flops=lambda shape: 3 * _flops(shape),
+            # Whatever is read has a gradient of its size that is written, and the other way round.
+            traffic=lambda shape, size: 2 * _traffic(shape, size),
+            faults=_backward_faults,
+        ),
     )
 )
 
@@ -104,7 +164,7 @@ register(
 )
 
 
-def _checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
     """Refuse what the hand-written kernels cannot compute. Raises ``ValueError`` naming the tensor."""
     if weight.dim() != 2 or x.dim() < 1 or x.shape[-1] != weight.shape[1]:
         raise ValueError(
@@ -120,6 +180,38 @@ def _checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -
             raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
 
 
+def save_operands(ctx: Any, inputs: tuple[torch.Tensor | None, ...], output: torch.Tensor) -> None:
+    """Keep x, weight and y for the backward pass of a custom operation (x, weight, bias) → y."""
+    ctx.save_for_backward(inputs[0], inputs[1], output)
+
+
+def _formula(mask: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> Callable[..., Any]:
+    """The autograd formula of Linear+ReLU: ``mask(grad, y)``, then those of the three products that are needed."""
+
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        needs_x, needs_weight, needs_bias = ctx.needs_input_grad
+        z = mask(grad, y)
+        rows = z.reshape(-1, z.shape[-1])
+        return (
+            z @ weight if needs_x else None,
+            rows.t() @ x.reshape(-1, x.shape[-1]) if needs_weight else None,
+            rows.sum(0) if needs_bias else None,
+        )
+
+    return backward
+
+
+def masked(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """``grad`` where ``y`` > 0 (or NaN), else 0, both ``(..., out)``: one kernel, the one behind torch.relu."""
+    return torch.ops.aten.threshold_backward(grad, y, 0)
+
+
+def masked_as_v2(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    """S002's form of :func:`masked`: a comparison and a product, two kernels; 0 · ∞ makes it NaN, y = NaN 0."""
+    return grad.mul(y.gt(0))
+
+
 def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
@@ -127,7 +219,7 @@ def _name(dtype: torch.dtype) -> str:
 @torch.library.custom_op("hypatia::linear_relu_naive", mutates_args=())
 def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU with one thread (on a CPU: one serial loop) per output. Raises ``ValueError`` on a misfit."""
-    _checked(x, weight, bias)
+    checked(x, weight, bias)
     rows, dtype = x.reshape(-1, x.shape[-1]).contiguous(), _name(x.dtype)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
     out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
@@ -147,6 +239,9 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch
     return x.new_empty(*x.shape[:-1], weight.shape[0])
 
 
+linear_relu_naive.register_autograd(_formula(masked), setup_context=save_operands)
+
+
 @torch.library.custom_op("hypatia::relu_inplace", mutates_args=("data",))
 def relu_inplace(data: torch.Tensor) -> None:
     """Set the negative elements of a contiguous floating tensor to zero. Raises ``ValueError`` if strided."""
@@ -164,7 +259,7 @@ def relu_inplace(data: torch.Tensor) -> None:
 @torch.library.custom_op("hypatia::linear_relu_cublas", mutates_args=())
 def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU as the library's GEMM and a hand-written in-place ReLU. Raises ``ValueError`` on a misfit."""
-    _checked(x, weight, bias)
+    checked(x, weight, bias)
     rows = x.reshape(-1, x.shape[-1])
     y = torch.mm(rows, weight.t()) if bias is None else torch.addmm(bias, rows, weight.t())
     torch.ops.hypatia.relu_inplace(y)
@@ -174,6 +269,32 @@ def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
 @linear_relu_cublas.register_fake
 def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+linear_relu_cublas.register_autograd(_formula(masked_as_v2), setup_context=save_operands)
+
+
+def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU by torch._addmm_activation; without a bias, where torch has no epilogue, a product and a ReLU."""
+    rows = x.reshape(-1, x.shape[-1])
+    fused = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
+    y = torch.mm(rows, weight.t()).relu_() if bias is None else fused(bias, rows, weight.t())
+    return y.view(*x.shape[:-1], weight.shape[0])
+
+
+@torch.library.custom_op("hypatia::linear_relu_epilogue", mutates_args=())
+def linear_relu_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """:func:`fused_epilogue` with the autograd formula that torch's lacks. Raises ``ValueError`` on a misfit."""
+    checked(x, weight, bias)
+    return fused_epilogue(x, weight, bias)
+
+
+@linear_relu_epilogue.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+linear_relu_epilogue.register_autograd(_formula(masked), setup_context=save_operands)
 
 
 def _call_cpp(name: str, tensors: tuple[torch.Tensor | None, ...], sizes: tuple[int, ...]) -> None:
@@ -190,6 +311,7 @@ def load_aten() -> Callable[..., torch.Tensor]:
         torch.library.register_fake("hypatia::linear_relu_aten")(
             lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0])
         )
+        torch.library.register_autograd("hypatia::linear_relu_aten", _formula(masked), setup_context=save_operands)
     return torch.ops.hypatia.linear_relu_aten
 
 
@@ -197,66 +319,81 @@ def _hand_written(workload: Workload, device: str) -> str:
     return loader.cuda_missing() if device == "cuda" else loader.cpp_missing()
 
 
-def _fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
-    rows = x.reshape(-1, x.shape[-1])
-    return torch._addmm_activation(bias, rows, weight.t()).view(*x.shape[:-1], weight.shape[0])  # pyright: ignore[reportPrivateImportUsage]
-
-
 def _eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     return torch.relu(functional.linear(x, weight, bias))
 
 
-def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
+def bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
+    """``function(x, weight, bias)`` on ``inputs``; where they hold ``grad``, y and autograd's three gradients."""
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: function(x, weight, bias)
+    if "grad" not in inputs:
+        return lambda: function(x, weight, bias)
+    # Leaves of their own on the same memory: whoever refills the inputs refills them.
+    leaves, grad = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)], inputs["grad"]
+
+    def run() -> tuple[torch.Tensor, ...]:
+        y = function(*leaves)
+        return y.detach(), *torch.autograd.grad(y, leaves, grad)
+
+    return run
 
 
-@variant("linear_relu", "eager", origin="peer", baseline=True)
+@variant("linear_relu", "eager", origin="peer", directions=DIRECTIONS, baseline=True)
 def eager(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch: torch.relu(torch.nn.functional.linear(x, W, b))."""
-    return _bind(_eager, inputs)
+    return bind(_eager, inputs)
 
 
-@variant("linear_relu", "naive", origin="seed", needs=_hand_written)
+@variant("linear_relu", "naive", origin="seed", needs=_hand_written, directions=DIRECTIONS)
 def naive(workload: Workload, inputs: Inputs) -> Run:
-    """One thread per output, one serial sum each (S001 v1)."""
-    return _bind(torch.ops.hypatia.linear_relu_naive, inputs)
+    """One thread per output, one serial sum each (S001 v1).
+
+    v1 has no gradient, and without a formula torch refuses to make one up; its backward here is the library's.
+    """
+    return bind(torch.ops.hypatia.linear_relu_naive, inputs)
 
 
-@variant("linear_relu", "cublas_relu", origin="seed", needs=_hand_written)
+@variant("linear_relu", "cublas_relu", origin="seed", needs=_hand_written, directions=DIRECTIONS)
 def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
     """The library's GEMM, then a hand-written in-place ReLU kernel (S001 v2)."""
-    return _bind(torch.ops.hypatia.linear_relu_cublas, inputs)
+    return bind(torch.ops.hypatia.linear_relu_cublas, inputs)
 
 
-@variant("linear_relu", "aten", origin="seed", needs=lambda workload, device: loader.cpp_missing())
+@variant(
+    "linear_relu",
+    "aten",
+    origin="seed",
+    needs=lambda workload, device: loader.cpp_missing(),
+    directions=DIRECTIONS,
+)
 def aten(workload: Workload, inputs: Inputs) -> Run:
     """One C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
-    return _bind(load_aten(), inputs)
+    return bind(load_aten(), inputs)
 
 
-@variant("linear_relu", "epilogue", origin="peer")
+@variant("linear_relu", "epilogue", origin="peer", directions=DIRECTIONS)
 def epilogue(workload: Workload, inputs: Inputs) -> Run:
     """torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue (on a CPU: a product, then an in-place ReLU)."""
-    return _bind(_fused_epilogue, inputs)
+    # The custom operation differentiates; without gradients it would only make the call longer.
+    return bind(linear_relu_epilogue if workload.backward else fused_epilogue, inputs)
 
 
-@variant("linear_relu", "compile", origin="peer", needs=compile_missing)
+@variant("linear_relu", "compile", origin="peer", needs=compile_missing, directions=DIRECTIONS)
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, default mode."""
-    return _bind(compiled(_eager), inputs)
+    return bind(compiled(_eager), inputs)
 
 
 @variant("linear_relu", "compile_max_autotune", origin="peer", needs=compile_missing)
 def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return _bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
+    return bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
 
 
 @variant("linear", "eager", origin="peer", baseline=True)
 def linear(workload: Workload, inputs: Inputs) -> Run:
     """torch.nn.functional.linear(x, W, b), no ReLU."""
-    return _bind(functional.linear, inputs)
+    return bind(functional.linear, inputs)
 
 
 @variant("relu", "eager", origin="peer", baseline=True)

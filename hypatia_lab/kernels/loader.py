@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -153,24 +153,6 @@ def _headers() -> str:
     return next((str(path) for path in found if (path / "cuda_fp16.h").exists()), "")
 
 
-class _TorchStream:
-    """A stream of torch's, in the form cuda.core takes from strangers."""
-
-    def __init__(self, handle: int) -> None:
-        self._handle = handle
-
-    def __cuda_stream__(self) -> tuple[int, int]:
-        return 0, self._handle
-
-
-@cache
-def _stream(handle: int) -> Any:
-    import torch
-    from cuda.core import Device  # pyright: ignore[reportMissingImports]
-
-    return Device(torch.cuda.current_device()).create_stream(_TorchStream(handle))
-
-
 @cache
 def _cuda_kernel(name: str, instance: str) -> Any:
     """The kernel ``instance`` of ``cuda/<name>.cu``; its machine code is kept, so that only one process compiles it."""
@@ -180,7 +162,8 @@ def _cuda_kernel(name: str, instance: str) -> Any:
     device = Device(torch.cuda.current_device())
     device.set_current()
     major, minor = torch.cuda.get_device_capability()
-    arch = f"sm_{major}{minor}"
+    # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
+    arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
     source = (SOURCES / "cuda" / f"{name}.cu").read_text()
     key = hashlib.sha256("\0".join([source, instance, arch]).encode()).hexdigest()[:16]
     stored = cache_folder() / f"{name}-{key}.cubin"
@@ -217,27 +200,109 @@ def _store(path: Path, data: bytes) -> None:
         return
 
 
+class TensorMap(ctypes.Structure):
+    """A matrix and the boxes in which the copy engine fetches it, made by :func:`tensor_map`; only CUDA reads it."""
+
+    _fields_ = [("opaque", ctypes.c_uint64 * 16)]
+
+
+TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
+"""dtype → ``CUtensorMapDataType`` of cuda.h."""
+
+
+@cache
+def _driver() -> Any:
+    """The CUDA driver's library. Its own Python bindings keep tensor maps at addresses that the driver refuses."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def _succeeded(status: int, what: str) -> None:
+    if status:
+        name = ctypes.c_char_p()
+        _driver().cuGetErrorName(status, ctypes.byref(name))
+        raise RuntimeError(f"{what} failed: {(name.value or b'unknown error').decode()} ({status})")
+
+
+def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> TensorMap:
+    """By what the copy engine (TMA) of sm_90 and newer fetches boxes of ``rows`` × ``columns`` from ``matrix``.
+
+    ``matrix`` is 2-D with neighbouring columns next to each other; its address and the bytes from row to row must be
+    multiples of 16, and ``columns`` 128 bytes wide. Numbers beyond the matrix are fetched as zeros; boxes lie in shared
+    memory in 128-byte swizzle. Pass it to a launch where the kernel takes a ``__grid_constant__`` tensor map.
+    Raises ``RuntimeError`` with the driver's name for what is wrong.
+    """
+    dtype = str(matrix.dtype).removeprefix("torch.")
+    extents = (matrix.shape[1], matrix.shape[0], matrix.stride(0) * matrix.element_size())
+    return _encoded(matrix.data_ptr(), dtype, *extents, columns, rows)
+
+
+@lru_cache(maxsize=256)
+def _encoded(address: int, dtype: str, width: int, height: int, pitch: int, columns: int, rows: int) -> TensorMap:
+    memory = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 127))()
+    found = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % 128)  # aligned, as the driver asks
+    swizzle_128_bytes, promote_to_256_bytes = 3, 3
+    status = _driver().cuTensorMapEncodeTiled(
+        ctypes.byref(found),
+        ctypes.c_int(TENSOR_MAP_TYPES[dtype]),
+        ctypes.c_uint32(2),
+        ctypes.c_void_p(address),
+        (ctypes.c_uint64 * 2)(width, height),
+        (ctypes.c_uint64 * 1)(pitch),
+        (ctypes.c_uint32 * 2)(columns, rows),
+        (ctypes.c_uint32 * 2)(1, 1),
+        ctypes.c_int(0),
+        ctypes.c_int(swizzle_128_bytes),
+        ctypes.c_int(promote_to_256_bytes),
+        ctypes.c_int(0),
+    )
+    _succeeded(status, f"a tensor map of {height} × {width} {dtype} numbers in boxes of {rows} × {columns}")
+    return found
+
+
+def _allow_shared(kernel: int, shared: int, what: str) -> None:
+    """Let ``kernel`` have ``shared`` bytes of dynamic shared memory a block on the current device."""
+    device, most_dynamic_shared_bytes = ctypes.c_int(), 8
+    _succeeded(_driver().cuCtxGetDevice(ctypes.byref(device)), what)
+    status = _driver().cuKernelSetAttribute(
+        ctypes.c_int(most_dynamic_shared_bytes), ctypes.c_int(shared), ctypes.c_void_p(kernel), device
+    )
+    _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
+
+
+def _parameter(argument: torch.Tensor | TensorMap | int | None) -> Any:
+    if isinstance(argument, TensorMap):
+        return argument
+    if isinstance(argument, int):
+        return ctypes.c_int64(argument)
+    return ctypes.c_void_p(None if argument is None else argument.data_ptr())
+
+
 Launch = Callable[..., None]
 
 
-def cuda_launcher(name: str, instance: str) -> Launch:
+@cache
+def cuda_launcher(name: str, instance: str, *, shared: int = 0) -> Launch:
     """``launch(grid, block, *arguments)`` for ``instance`` of ``cuda/<name>.cu``, on torch's current stream.
 
-    ``instance`` names the kernel with its template arguments, such as ``relu_inplace<float, float>``. Tensors are
-    passed as pointers, None as a null pointer, whole numbers as 64-bit integers. Compiled at most once on a machine.
-    Raises :class:`BuildError` when the source does not compile.
+    ``instance`` names the kernel with its template arguments, such as ``relu_inplace<float, float>``; ``shared`` is its
+    dynamic shared memory, bytes a block. Tensors are passed as pointers, None as a null pointer, whole numbers as
+    64-bit integers, tensor maps as they are. Compiled at most once on a machine.
+    Raises :class:`BuildError` when the source does not compile; ``RuntimeError`` when the driver refuses a launch.
     """
-    import numpy
     import torch
-    from cuda.core import LaunchConfig, launch  # pyright: ignore[reportMissingImports]
 
     kernel = _cuda_kernel(name, instance)
+    handle = ctypes.c_void_p(int(kernel.handle))
+    if shared > 48 * 1024:
+        _allow_shared(int(kernel.handle), shared, instance)
 
-    def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | int | None) -> None:
-        values = [
-            a.data_ptr() if isinstance(a, torch.Tensor) else 0 if a is None else numpy.int64(a) for a in arguments
-        ]
-        launch(_stream(torch.cuda.current_stream().cuda_stream), LaunchConfig(grid=grid, block=block), kernel, *values)
+    def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | TensorMap | int | None) -> None:
+        parameters = [_parameter(argument) for argument in arguments]
+        addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        extents = (*grid, *(1,) * (3 - len(grid)), *block, *(1,) * (3 - len(block)), shared)
+        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
+        status = _driver().cuLaunchKernel(handle, *map(ctypes.c_uint, extents), stream, addresses, None)
+        _succeeded(status, f"launching {instance} with grid {grid} and block {block}")
 
     return run
 

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, diffraction_findings, diffraction_tables, findings, notebook, records, results
+from hypatia_lab import claims, findings, notebook, records, results
+from hypatia_lab.chapters import diffraction_findings, diffraction_tables, reading
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
@@ -442,7 +443,7 @@ def test_rates_are_against_float32() -> None:
 def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def wrong(operation: str, device: str, without: Sequence[str]) -> list[str]:
+    def wrong(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
         asked.append(without)
         return []
 
@@ -499,5 +500,5 @@ def test_show_traces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_figure_names_the_records_it_is_drawn_from() -> None:
     lab = evidence(*C_ROWS)
-    assert [r.experiment for r in diffraction_tables.behind(lab, "box", "diffraction")] == ["diffraction"]
-    assert diffraction_tables.behind(lab, "box", "warm_up") == []
+    assert [r.experiment for r in reading.behind(lab, "box", "diffraction")] == ["diffraction"]
+    assert reading.behind(lab, "box", "warm_up") == []

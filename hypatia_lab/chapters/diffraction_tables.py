@@ -10,25 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results, tables, ways
-from hypatia_lab.claims import Claim
-from hypatia_lab.diffraction_findings import (
+from hypatia_lab.chapters.diffraction_findings import (
     OWN,
     TORCH,
     C,
-    at,
     compiled_start,
     dtype_pairs,
     early,
-    error,
-    fastest,
     main_size,
-    over,
-    probed,
     simulations,
-    times,
-    took,
-    waited,
 )
+from hypatia_lab.chapters.reading import at, error, fastest, over, probed, times, took, waited
+from hypatia_lab.claims import Claim
 from hypatia_lab.formats import absent
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.ways import Way, timed
@@ -117,7 +110,7 @@ COUNTED = (
 
 def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What a profile of one warm image says: a line a measure, a column a variant."""
-    found = main_size(probed(lab, machine, "trace"))
+    found = main_size(probed(lab, machine, "trace", operation="diffraction"))
     lines = [{"one warm image": name} | {way.variant: _counted(way, name) for way in found} for name in COUNTED]
     if any(way.fault for way in found):
         lines.append({"one warm image": "status"} | {way.variant: way.fault or "ok" for way in found})
@@ -292,18 +285,13 @@ def main_lines(lines: Sequence[Row]) -> list[Row]:
     return [line for line in lines if tuple(line["shape"]) == chosen]
 
 
-def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
-    """The records of ``machine`` that a figure is drawn from."""
-    return [record for record in lab.of(machine) if record.experiment in experiments]
-
-
 def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:
     """Variant → where its Chrome trace lies, relative to a page in ``notebooks/``.
 
     Only files that are there, among the committed records or below ``root``, this machine's own.
     """
     found = {}
-    for way in probed(lab, machine, "trace"):
+    for way in probed(lab, machine, "trace", operation="diffraction"):
         shape = way.where["shape"].replace("×", "x")
         name = f"{machine}/traces/{way.where['operation']}-{shape}-{way.variant}-trace.json.gz"
         if any((folder / name).is_file() for folder in (records.COMMITTED, root)):

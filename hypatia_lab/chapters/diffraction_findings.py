@@ -10,7 +10,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables, ways
+from hypatia_lab import formats, tables
+from hypatia_lab.chapters.reading import at, error, fastest, only, over, probed, quotient, times, took, waited
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
@@ -32,11 +33,6 @@ PARITY = {"graph": 10.0, "hot": 0.5}
 # ---------------------------------------------------------------- reading
 
 
-def waited(lab: Evidence, machine: str) -> str:
-    """The clock that a caller waits by: ``wall`` on a GPU, ``hot`` on a CPU."""
-    return "wall" if lab.primary(machine) == "graph" else "hot"
-
-
 def simulations(lab: Evidence, machine: str, clock: str, **wanted: Any) -> list[Row]:
     """Timed rows of S003's benchmark in float32 by ``clock``, smallest detector first."""
     wanted = {"experiment": "diffraction", "operation": "diffraction", "dtype": "float32", "status": "ok"} | wanted
@@ -49,11 +45,6 @@ def pixels(row: Row) -> int:
     return math.prod(map(int, row["shape"].split("x")))
 
 
-def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
-    """The row of the quickest of ``variants``; None when none of them was timed."""
-    return min((row for row in rows if row["variant"] in variants), key=lambda row: row["median_us"], default=None)
-
-
 def seed_sized(rows: Sequence[Row]) -> list[Row]:
     """The rows of the detector that S003 speaks of, or of the largest one measured."""
     shapes = [row["shape"] for row in sorted(rows, key=pixels)]
@@ -61,53 +52,11 @@ def seed_sized(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["shape"] == chosen]
 
 
-def over(slow: Row, quick: Row) -> Interval:
-    """Time of one row over that of another, paired by process."""
-    return intervals.ratio(slow["medians_us"], quick["medians_us"])
-
-
-def took(row: Row) -> str:
-    """The time of a row with its interval, in the unit that suits it."""
-    return timed(tables.time_of(row))
-
-
-def times(found: Interval) -> str:
-    """An interval of ratios as text."""
-    return formats.interval(found.value, found.low, found.high)
-
-
-def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Way]:
-    """The ways that probes of ``topic`` saw on ``machine``, smallest workload first."""
-    lines = lab.details(machine=machine, topic=topic, **wanted)
-    return ways.read(lines, "findings", topic)[0] if lines else []
-
-
 def main_size(found: Sequence[Way]) -> list[Way]:
     """The ways at the size that most ways were looked at (the others are there to compare sizes)."""
     sizes = [way.pixels for way in found]
     chosen = max(dict.fromkeys(sizes), key=sizes.count, default=0)
     return [way for way in found if way.pixels == chosen]
-
-
-def only(found: Sequence[Way], variant: str, case: str = "") -> Way | None:
-    """The way of ``variant`` in ``case``; None when there is none that went well."""
-    return next((way for way in found if (way.variant, way.case) == (variant, case) and not way.fault), None)
-
-
-def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
-    """Geometric mean of a quotient within each process; None when no process has both."""
-    values = [a / b for a, b in zip(above, below, strict=False) if a and b]
-    return intervals.geometric(values) if values else None
-
-
-def at(row: Row) -> str:
-    """The shape of a row for a reader."""
-    return tables.shape_text(row["shape"])
-
-
-def error(row: Row) -> float:
-    """Largest error over the peak; NaN where the check did not get that far."""
-    return row["max_error"] / row["peak"] if row["peak"] else math.nan
 
 
 def _reads(found: Interval, above: str, below: str, between: str) -> str:
@@ -325,7 +274,7 @@ def double(lab: Evidence, machine: str) -> Finding | None:
 
 def launches(lab: Evidence, machine: str) -> Finding | None:
     """How many kernels one image takes, eager and compiled, against the 907 calls of S003."""
-    found = main_size(probed(lab, machine, "trace"))
+    found = main_size(probed(lab, machine, "trace", operation="diffraction"))
     counts = {way.variant: way.triple("kernel launches", logarithms=False)[0] for way in found}
     counts = {name: round(count) for name, count in counts.items() if not absent(count)}
     if not {"eager", "compile"} <= set(counts):

@@ -1,0 +1,1 @@
+"""What the records say, chapter by chapter: the findings, tables and claims of each page."""

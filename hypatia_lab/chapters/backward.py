@@ -1,0 +1,345 @@
+"""The gradient of Linear+ReLU: findings, tables and claims of its chapter.
+
+A *step* is a forward and a backward pass together, the direction ``forward_backward``; what is said of the backward
+pass alone is a step less a forward pass of the same variant, which another experiment timed. Every measured figure is
+taken from the records when a page is made, and what a machine has not measured is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab.chapters.reading import at, over, times, took
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.workloads import DTYPES
+
+Row = dict[str, Any]
+
+PAGE = "15_backward"
+EXPERIMENT = "backward"
+DIRECTION = "forward_backward"
+FORWARD = ("aten_fusion", "tensor_cores")
+"""Experiments that time a forward pass, the one with more of the variants first."""
+SEED_SHAPE = "1024x784x2048"
+GOAL = 1.3
+"""Multiple of the better of eager and torch.compile that a fused step in bfloat16 is to reach at the seeds' size."""
+OWN, RIVALS = "fused_backward", ("eager", "compile")
+SEED_FORWARD, SEED_DEFAULT, SEED_V2 = 1.05, 15.0, 2.0
+"""S002's milliseconds: v2's forward pass, PyTorch's default backward pass, v2's."""
+TENTH = 0.1
+"""How far a single claimed figure may be off, as in the ledger."""
+
+
+# ---------------------------------------------------------------- reading
+
+
+def steps(lab: Evidence, machine: str, clock: str = "", **wanted: Any) -> list[Row]:
+    """Rows of forward and backward passes by ``clock`` (the primary one), smallest first; also those without a time."""
+    rows = lab.select(
+        machine=machine,
+        experiment=EXPERIMENT,
+        operation="linear_relu",
+        direction=DIRECTION,
+        clock=clock or lab.primary(machine),
+        **wanted,
+    )
+    return sorted(rows, key=lambda row: row["flops"])
+
+
+def drawn(lab: Evidence, machine: str, dtype: str, clock: str = "") -> list[Row]:
+    """The rows for a figure, without v1: its naive forward would squeeze all others together."""
+    return [row for row in steps(lab, machine, clock, dtype=dtype) if row["variant"] != "naive"]
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+
+
+def _by_variant(lab: Evidence, machine: str, dtype: str) -> dict[str, Row]:
+    """The timed variants at the seeds' size, or at the largest size measured where that one was not."""
+    rows = _timed(steps(lab, machine, dtype=dtype))
+    shapes = [row["shape"] for row in rows]
+    chosen = SEED_SHAPE if SEED_SHAPE in shapes else shapes[-1] if shapes else ""
+    return {row["variant"]: row for row in rows if row["shape"] == chosen}
+
+
+def _gain(row: Row) -> Interval:
+    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
+
+
+def _at(row: Row) -> str:
+    return f"{at(row)} in {row['dtype']}"
+
+
+def forward_pass(lab: Evidence, step: Row) -> Row | None:
+    """The forward pass of the same variant, workload and clock, from another experiment; None if nobody timed it."""
+    wanted = {key: step[key] for key in ("machine", "operation", "shape", "dtype", "math", "clock", "variant")}
+    for experiment in FORWARD:
+        found = _timed(lab.select(experiment=experiment, direction="forward", **wanted))
+        if found:
+            return found[0]
+    return None
+
+
+def alone(lab: Evidence, step: Row) -> list[float]:
+    """µs of the backward pass alone, a step less a forward pass, one a pair of processes; empty if not to be had."""
+    forward = forward_pass(lab, step)
+    if forward is None:
+        return []
+    pairs = zip(step["medians_us"], forward["medians_us"], strict=False)
+    found = [both - one for both, one in pairs if both is not None and one is not None]
+    return found if all(us > 0 for us in found) else []
+
+
+# ---------------------------------------------------------------- findings
+
+
+def goal(lab: Evidence, machine: str) -> Finding | None:
+    """The fused backward in bfloat16 against the better of eager and torch.compile."""
+    found = _by_variant(lab, machine, "bfloat16")
+    rivals = sorted((found[name] for name in RIVALS if name in found), key=lambda row: row["median_us"])
+    if OWN not in found or not rivals:
+        return None
+    own, rival = found[OWN], rivals[0]
+    factor = over(rival, own)
+    text = (
+        f"A forward and a backward pass at {_at(own)} take {took(own)}, against {took(rival)} of {rival['variant']}, "
+    )
+    text += f"the better of eager and torch.compile: {times(factor)}. The goal is {GOAL:g}×"
+    if factor.low >= GOAL:
+        title, verdict = "A fused backward pays", "confirmed"
+        text += ", and it is reached. "
+    elif factor.high < GOAL:
+        lacking = Interval(GOAL / factor.value, GOAL / factor.high, GOAL / factor.low, factor.n)
+        title = (
+            "A fused backward pays, but less than wanted" if factor.low > 1 else "A fused backward does not pay here"
+        )
+        verdict = "refuted"
+        text += f"; it is missed by a factor of {times(lacking)}. "
+    else:
+        title, verdict = "Whether a fused backward reaches its goal is open", "undecided"
+        text += ", and the interval does not tell. "
+    if not absent(own["limit_us"]):
+        text += f"The step's limit is {formats.duration(own['limit_us'])}, of which it reaches "
+        text += f"{formats.number(100 * own['limit_us'] / own['median_us'])}%. "
+    others = [row for row in found.values() if row["variant"] not in (OWN, *RIVALS) and "@" not in row["variant"]]
+    said = [f"{row['variant']} {times(_gain(row))}" for row in others]
+    text += f"Against eager: {listing(said)}." if said else ""
+    return Finding(f"{formats.number(factor.value)}×", title, text.strip(), verdict, PAGE)
+
+
+def default(lab: Evidence, machine: str) -> Finding | None:
+    """PyTorch's default backward against v2's, which S002 puts at 15 ms and 2 ms."""
+    found = _by_variant(lab, machine, "float32")
+    eager, second = found.get("eager"), found.get("cublas_relu")
+    if eager is None or second is None or absent(second["ratio_low"]):
+        return None
+    factor, claimed = _gain(second), (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
+    band = claimed * (1 - TENTH), claimed * (1 + TENTH)
+    verdict = "confirmed" if factor.within(*band) else "refuted" if factor.outside(*band) else "undecided"
+    text = f"S002 gives PyTorch's default backward {SEED_DEFAULT:g} ms and v2's {SEED_V2:g} ms. With its "
+    text += f"{SEED_FORWARD:g} ms of forward before each, a whole step with v2 would be {formats.number(claimed)}× as "
+    text += f"fast. At {_at(second)} it is {times(factor)}: {took(second)} against {took(eager)} of eager. "
+    pair = alone(lab, eager), alone(lab, second)
+    if all(pair):
+        quotient = intervals.geometric([a / b for a, b in zip(*pair, strict=False)])
+        shown = [formats.duration(intervals.geometric(values).value) for values in pair]
+        text += f"The backward pass alone takes eager {shown[0]} and v2 {shown[1]}, {times(quotient)} where S002 has "
+        text += f"{SEED_DEFAULT / SEED_V2:g}×. "
+    text += "The default makes the same two products by the same library, and masks in one kernel; v2 takes two."
+    if lab.primary(machine) != "graph":
+        text, verdict = f"{text} S002 speaks of a GPU, and this is a CPU.", "not_testable"
+    return Finding(
+        f"{formats.number(factor.value)}×",
+        "PyTorch's default backward is not the slow one"
+        if factor.high < 1.02
+        else "v2's backward gains as much as S002 says"
+        if factor.within(*band)
+        else "v2's backward gains, by far not what S002 says"
+        if factor.low > 1.02 and factor.outside(*band)
+        else "v2's backward gains little, if anything",
+        text,
+        verdict,
+        PAGE,
+    )
+
+
+def library(lab: Evidence, machine: str) -> Finding | None:
+    """The library's epilogue with a gradient of its own, against eager; a CPU has no epilogue."""
+    rows = [row for row in _timed(steps(lab, machine, variant="epilogue")) if not absent(row["ratio_low"])]
+    if not rows or lab.primary(machine) != "graph":
+        return None
+    faster = [row for row in rows if row["ratio_low"] > 1 + intervals.EQUIVALENCE]
+    slower = [row for row in rows if row["ratio_high"] < 1 - intervals.EQUIVALENCE]
+    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
+    span = f"At best it has {times(_gain(best))} at {_at(best)}"
+    span += "." if best is worst else f", at worst {times(_gain(worst))} at {_at(worst)}."
+    return Finding(
+        f"{formats.number(best['ratio'])}×",
+        "Fusing the forward pass helps a whole step"
+        if len(faster) == len(rows)
+        else "Fusing the forward pass helps a whole step in some cases"
+        if faster
+        else "Fusing the forward pass is hardly seen in a whole step",
+        f"The library's epilogue with an autograd formula is faster than eager's step by more than 2% in {len(faster)} "
+        f"of {len(rows)} cases and slower in {len(slower)}. {span} It saves one ReLU in a step of three products.",
+        "confirmed" if len(faster) == len(rows) else "conditional" if faster else "refuted" if slower else "undecided",
+        PAGE,
+    )
+
+
+def allocation() -> Finding:
+    """What v2's mask allocates against what it replaced: counted as the page is made, the same on any machine."""
+    second, before, usual = (sum(made(form, "float32")) for form in FORMS)
+    factor, (now, old, default_) = second / before, (formats.scaled(float(n), "B") for n in (second, before, usual))
+    return Finding(
+        f"{formats.number(factor)}×",
+        "v2's masking allocates more, not half" if factor > 1 else "v2's masking allocates less",
+        "S001 halves the backward's allocation by multiplying in place. Neither call works in place: in float32 at "
+        f"1024×784×2048 the comparison and the product make {now} of new tensors. Zeros to be filled are {old}, and "
+        f"PyTorch's default makes {default_}.",
+        "confirmed" if factor <= 0.5 * (1 + TENTH) else "refuted",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, in its order."""
+    candidates = (goal(lab, machine), default(lab, machine), library(lab, machine))
+    return [found for found in candidates if found is not None]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def where(lab: Evidence, machine: str, dtype: str) -> str:
+    """The size and dtype that :func:`parts` speaks of."""
+    found = _by_variant(lab, machine, dtype)
+    return _at(found["eager"]) if "eager" in found else ""
+
+
+def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str, str]]:
+    """What a step is made of: operations, compulsory bytes and the least time of each part, a line a part.
+
+    At the seeds' size, or the largest measured. The last line is the whole, whose tensors go through memory once.
+    """
+    found = _by_variant(lab, machine, dtype)
+    whole = found.get("eager")
+    if whole is None:
+        return []
+    batch, inner, outer = map(int, whole["shape"].split("x"))
+    x, weight, y = batch * inner, outer * inner, batch * outer
+    product = 2 * batch * inner * outer
+    made = {
+        "forward: y = max(0, x·Wᵀ + b)": (product, x + weight + outer + y),
+        "mask: z = grad where y > 0": (0, 3 * y),
+        "grad_bias = Σ z": (0, y + outer),
+        "grad_x = z·W": (product, y + weight + x),
+        "grad_weight = zᵀ·x": (product, y + x + weight),
+    }
+    best, size = results.ceilings(lab.of(machine)), DTYPES[dtype]
+    lines = []
+    for name, (flops, elements) in made.items():
+        cell = {key: whole[key] for key in ("operation", "dtype", "math", "clock", "variant")}
+        least = results.limit_us(cell | {"flops": flops, "traffic": size * elements}, best)
+        lines.append(_part(name, flops, size * elements, least))
+    return [*lines, _part("the whole, nothing read twice", whole["flops"], whole["traffic"], whole["limit_us"])]
+
+
+def _part(name: str, flops: int, nbytes: int, least: float) -> dict[str, str]:
+    return {
+        "part": name,
+        "operations": formats.scaled(float(flops), "FLOP") if flops else formats.MISSING,
+        "bytes": formats.scaled(float(nbytes), "B"),
+        "least time": formats.duration(least),
+    }
+
+
+def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A step, its forward pass and what is left for the backward pass: a line a size, dtype and variant."""
+    out = []
+    for step in _timed(steps(lab, machine)):
+        forward, rest = forward_pass(lab, step), alone(lab, step)
+        if forward is None or not rest or "@" in step["variant"]:
+            continue
+        found = intervals.geometric(rest)
+        ratio = intervals.geometric([us / one for us, one in zip(rest, forward["medians_us"], strict=False) if one])
+        out.append(
+            {
+                "workload": f"{at(step)} {step['dtype']}",
+                "variant": step["variant"],
+                "step": took(step),
+                "forward": took(forward),
+                "backward": formats.duration(found.value),
+                "backward / forward": times(ratio),
+            }
+        )
+    return out
+
+
+FORMS = {
+    "v2: grad.mul(output.gt(0))": "masked_as_v2",
+    "what v2 replaced: zeros_like, then filled": "",
+    "PyTorch's default: threshold_backward": "masked",
+}
+"""Form of the mask → the function that computes it; without one, zeros are made and a kernel fills them."""
+
+
+def made(form: str, dtype: str, shape: tuple[int, int, int] = (1024, 784, 2048)) -> list[int]:
+    """Bytes of each tensor that ``form`` makes of the gradient at ``shape`` (batch, in, out), tried out here and now.
+
+    On tensors that have sizes and no memory (torch's meta device), so that every machine gives the same.
+    """
+    import torch
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from hypatia_lab.fused_ops import linear_relu
+
+    class Made(TorchDispatchMode):
+        """Collects the sizes of what operators return."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.sizes: list[int] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            self.sizes.append(out.numel() * out.element_size())
+            return out
+
+    grad = torch.empty(shape[0], shape[2], dtype=getattr(torch, dtype), device="meta")
+    mask = getattr(linear_relu, FORMS[form]) if FORMS[form] else lambda grad, y: torch.zeros_like(grad)
+    with Made() as seen:
+        mask(grad, grad)
+    return seen.sizes
+
+
+def allocations() -> list[dict[str, str]]:
+    """What each form of masking the gradient allocates at the seeds' size: a line a form."""
+    return [
+        {"form": form, "new tensors": str(len(made(form, "float32")))}
+        | {dtype: formats.scaled(float(sum(made(form, dtype))), "B") for dtype in ("float32", "bfloat16")}
+        for form in FORMS
+    ]
+
+
+# ---------------------------------------------------------------- claims
+
+APART = ("S002-13", "S002-14", "S002-37")
+"""Claims about the backward pass that stand in other sections."""
+
+
+def chapter_claims() -> list[Claim]:
+    """The claims whose verdicts the chapter shows, in the order of the ledger."""
+    return [
+        claim
+        for claim in claims.ledger()
+        if claim.id in APART or claim.experiment == EXPERIMENT or "Backward" in claim.section
+    ]

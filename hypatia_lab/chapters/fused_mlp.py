@@ -1,0 +1,326 @@
+"""Multilayer perceptrons in one kernel and layer by layer: findings, tables and claims of their chapter.
+
+Every figure is taken from the records when a page is made; what a machine has not measured is left out: such a function
+returns None or an empty list. "Layer by layer" is eager PyTorch or the library's epilogue, whichever is quicker.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab.chapters.reading import at, over, times, took
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+PAGE = "16_fused_mlp"
+FUSED, MODELS = "fused_mlp", "mlp_models"
+"""The chapter's experiments."""
+OPERATIONS = ("mlp2", "mlp3")
+LAYERWISE = ("eager", "epilogue")
+ROWS, GOAL_SHAPES = 65536, ("65536x64", "65536x128")
+FASTER, SHARE = 5.0, 0.5
+"""The goal of three layers in one kernel: times eager's speed, and share of the bandwidth limit."""
+SAFETY_MODEL = "32x784x256x2x10"
+"""The model of the documents' safety test, which is measured beside the nine of their benchmark."""
+HOPED = (1.10, 1.20)
+"""What S004 expects of several layers in one kernel, ×."""
+
+
+# ---------------------------------------------------------------- reading
+
+
+def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
+    """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
+    rows = lab.leading(machine, experiment=experiment, status="ok", **wanted)
+    kept = [row for row in rows if not absent(row["median_us"]) and "@" not in row["variant"]]
+    return sorted(kept, key=lambda row: (row["flops"], row["shape"]))
+
+
+def goal_rows(lab: Evidence, machine: str) -> list[Row]:
+    """Everything asked at the sizes of the goal; where those were not measured, of equal-width layers at all."""
+    rows = lab.leading(machine, experiment=FUSED, operation=OPERATIONS)
+    return [row for row in rows if row["shape"] in GOAL_SHAPES] or rows
+
+
+def swept(lab: Evidence, machine: str) -> list[Row]:
+    """Three layers in bfloat16 over widths and rows, in one kernel and layer by layer; empty where no kernel ran."""
+    found = lab.leading(machine, experiment=FUSED, operation="mlp3", dtype="bfloat16", variant=("fused", *LAYERWISE))
+    timed_once = any(row["variant"] == "fused" and not absent(row["median_us"]) for row in found)
+    return found if timed_once else []
+
+
+def untimed(lab: Evidence, machine: str) -> str:
+    """Why no kernel of several layers has a time on ``machine``."""
+    rows = lab.select(machine=machine, experiment=FUSED, variant="fused")
+    if rows:
+        return rows[0]["reason"] or rows[0]["status"]
+    return "it needs a GPU" if lab.primary(machine) != "graph" else "it was not asked for"
+
+
+def model_rows(lab: Evidence, machine: str) -> list[Row]:
+    """Rows of the documents' benchmark by every clock, without the A/A control."""
+    rows = lab.select(machine=machine, experiment=MODELS)
+    return [row for row in rows if row["shape"] != SAFETY_MODEL and "@" not in row["variant"]]
+
+
+def _place(row: Row) -> tuple[int, int]:
+    rows, width = row["shape"].split("x")
+    return int(rows), int(width)
+
+
+def factors(lab: Evidence, machine: str) -> dict[tuple[int, int], Interval]:
+    """(rows, width) → speed of three layers in one kernel over the quicker of the two forms layer by layer."""
+    rows = [row for row in swept(lab, machine) if not absent(row["median_us"])]
+    found = {}
+    for own in (row for row in rows if row["variant"] == "fused"):
+        peers = [row for row in rows if row["shape"] == own["shape"] and row["variant"] in LAYERWISE]
+        if peers:
+            found[_place(own)] = over(min(peers, key=lambda row: row["median_us"]), own)
+    return found
+
+
+def bandwidth_share(lab: Evidence, row: Row, clock: str) -> float:
+    """Share of the best copy rate by ``clock`` at which a call moves its compulsory bytes; NaN without a ceiling."""
+    rate = results.ceilings(lab.of(row["machine"])).get(("copy", "", clock), math.nan)
+    return row["traffic"] * 1e6 / rate / row["median_us"]
+
+
+def _percent(share: float) -> str:
+    return formats.MISSING if absent(share) else f"{formats.number(100 * share)}%"
+
+
+def _interval(row: Row) -> Interval:
+    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
+
+
+# ---------------------------------------------------------------- findings
+
+
+def goal(lab: Evidence, machine: str) -> Finding | None:
+    """Three layers in one kernel at the sizes of the goal: against eager, and against the bandwidth limit."""
+    clock = lab.primary(machine)
+    rows = [row for row in timed(lab, machine, FUSED, operation="mlp3", variant="fused") if row["shape"] in GOAL_SHAPES]
+    if not rows:
+        return None
+    said, met, missed, reached = [], 0, [], 0
+    for row in rows:
+        share, factor = bandwidth_share(lab, row, clock), _interval(row)
+        said.append(f"at {at(row)} {took(row)}, {times(factor)} eager's speed and {_percent(share)} of the limit")
+        short = [f"{formats.number(factor.value)}× instead of {FASTER:g}×"] if factor.high < FASTER else []
+        _, quickest, slowest = tables.time_of(row)
+        least, most = share * row["median_us"] / slowest, share * row["median_us"] / quickest
+        short += [f"{_percent(share)} instead of {SHARE:.0%} of the limit"] if most < SHARE else []
+        missed += [f"{text} at {at(row)}" for text in short]
+        met += factor.low >= FASTER and least >= SHARE
+        reached += not short
+    text = f"Three layers in one kernel take {listing(said)}. The limit is the best copy rate by the {clock} clock. "
+    text += f"The goal was {FASTER:g}× eager and {SHARE:.0%} of the limit"
+    text += f"; missed: {listing(missed)}." if missed else "."
+    spans = [formats.number(value) for value in (min(r["ratio"] for r in rows), max(r["ratio"] for r in rows))]
+    return Finding(
+        "–".join(dict.fromkeys(spans)) + "×",
+        "Three layers in one kernel reach the goal"
+        if met == len(rows)
+        else "Three layers in one kernel miss the goal"
+        if not reached
+        else "Three layers in one kernel reach the goal at one width only"
+        if met and missed
+        else "Whether three layers in one kernel reach the goal is undecided",
+        text,
+        "confirmed"
+        if met == len(rows)
+        else "refuted"
+        if not reached
+        else "conditional"
+        if met and missed
+        else "undecided",
+        PAGE,
+    )
+
+
+def crossover(lab: Evidence, machine: str) -> Finding | None:
+    """Up to which width one kernel is faster than layer by layer."""
+    found = factors(lab, machine)
+    if not found:
+        return None
+    quick = {place for place, factor in found.items() if factor.low > 1}
+    widths = sorted({width for _, width in found})
+    always = [width for width in widths if all(place in quick for place in found if place[1] == width)]
+    never = [width for width in widths if not any(place in quick for place in found if place[1] == width)]
+    best = max(found, key=lambda place: found[place].value)
+    text = (
+        f"One kernel is surely faster than layer by layer in {len(quick)} of {len(found)} cases that it can compute, "
+    )
+    text += f"most at {best[0]} rows of width {best[1]}: {times(found[best])}. "
+    text += f"It is faster at every number of rows at width{_plural(always)}. " if always else ""
+    text += f"It is never surely faster at width{_plural(never)}. " if never else ""
+    refused = {row["reason"]: row for row in swept(lab, machine) if row["variant"] == "fused" and row["reason"]}
+    if refused:
+        text += f"Beyond that there is no such kernel: {next(iter(refused))}."
+    stop = max((width for _, width in quick), default=0)
+    slow = all(factor.high < 1 for factor in found.values())
+    return Finding(
+        f"width {stop}" if stop else "nowhere",
+        f"One kernel pays up to width {stop}"
+        if stop
+        else "One kernel never pays"
+        if slow
+        else "Whether one kernel pays is undecided",
+        text.strip(),
+        "confirmed" if len(quick) == len(found) else "conditional" if quick else "refuted" if slow else "undecided",
+        PAGE,
+    )
+
+
+def _plural(widths: Sequence[int]) -> str:
+    return ("s " if len(widths) > 1 else " ") + listing([str(width) for width in widths])
+
+
+def hoped(lab: Evidence, machine: str) -> Finding | None:
+    """Two and three layers in one kernel against eager at the goal's number of rows, beside what S004 expects."""
+    rows = timed(lab, machine, FUSED, operation=OPERATIONS, variant="fused")
+    rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row["ratio_low"])]
+    if not rows:
+        return None
+    inside = sum(_interval(row).within(*HOPED) for row in rows)
+    outside = sum(_interval(row).outside(*HOPED) for row in rows)
+    more, less = sum(row["ratio_low"] > HOPED[1] for row in rows), sum(row["ratio_high"] < HOPED[0] for row in rows)
+    worst, best = min(rows, key=lambda row: row["ratio"]), max(rows, key=lambda row: row["ratio"])
+    where = [f"{times(_interval(row))} ({row['operation']} at {at(row)})" for row in (worst, best)]
+    return Finding(
+        "–".join(dict.fromkeys(formats.number(row["ratio"]) for row in (worst, best))) + "×",
+        "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
+        if more
+        else "Several layers in one kernel gain less than was hoped"
+        if less
+        else "Several layers in one kernel gain what was hoped"
+        if inside
+        else "What several layers in one kernel gain is undecided",
+        f"Against eager in {rows[0]['dtype']} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
+        f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
+        "confirmed"
+        if inside == len(rows)
+        else "refuted"
+        if outside == len(rows)
+        else "conditional"
+        if inside and outside
+        else "undecided",
+        PAGE,
+    )
+
+
+def models(lab: Evidence, machine: str) -> Finding | None:
+    """Whether Plan C is as fast as eager in the documents' models, as S004 expects."""
+    clock = lab.primary(machine)
+    measured = [row for row in model_rows(lab, machine) if row["clock"] == clock and not absent(row["ratio_low"])]
+    rows = [row for row in measured if row["variant"] == "aten"]
+    if not rows:
+        return None
+    same = [row for row in rows if intervals.equal(_interval(row))]
+    apart = [row for row in rows if _interval(row).outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
+    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
+    text = (
+        f"Plan C is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and too "
+    )
+    text += f"close to call in {len(rows) - len(same) - len(apart)}. It ranges from {times(_interval(worst))} "
+    text += f"({model(worst)}) to {times(_interval(best))} ({model(best)}). S004 expects about 1.0× of all nine. "
+    gains = [row for row in measured if row["variant"] == "epilogue" and row["ratio_low"] > 1]
+    if gains:
+        most = max(gains, key=lambda row: row["ratio"])
+        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {model(most)}: "
+        text += f"{times(_interval(most))}."
+    return Finding(
+        f"{len(same)} of {len(rows)}",
+        "Plan C is as fast as eager in the documents' models"
+        if len(same) == len(rows)
+        else "Plan C is as fast as eager in some of the documents' models"
+        if same
+        else "Plan C is not as fast as eager in the documents' models"
+        if len(apart) == len(rows)
+        else "Whether Plan C is as fast as eager cannot be told here",
+        text.strip(),
+        "confirmed"
+        if len(same) == len(rows)
+        else "conditional"
+        if same and apart
+        else "refuted"
+        if len(apart) == len(rows)
+        else "undecided",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, in its order."""
+    candidates = (goal(lab, machine), crossover(lab, machine), hoped(lab, machine), models(lab, machine))
+    return [found for found in candidates if found is not None]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """One kernel at the sizes of the goal beside its peers and its limits: a line a workload."""
+    rows = timed(lab, machine, FUSED, operation=OPERATIONS)
+    out = []
+    for own in (row for row in rows if row["variant"] == "fused" and row["shape"] in GOAL_SHAPES):
+        peers = {row["variant"]: row for row in rows if row["workload"] == own["workload"]}
+        line = {"layers": own["operation"].removeprefix("mlp"), "rows × width": at(own), "one kernel": took(own)}
+        line |= {
+            name: took(peers[name]) if name in peers else formats.MISSING
+            for name in ("eager", "epilogue", "compile", "compile_max_autotune")
+        }
+        clock = lab.primary(machine)
+        line |= {
+            "against eager": times(_interval(own)),
+            "of the bandwidth limit": _percent(bandwidth_share(lab, own, clock)),
+        }
+        line["of memory's bandwidth"] = _percent(bandwidth_share(lab, own, "cold"))
+        line["of the whole limit"] = _percent(own["limit_us"] / own["median_us"])
+        out.append(line)
+    return out
+
+
+def model(row: Row) -> str:
+    """A model of the documents in words: ``784 → 2 × 256 → 10, batch 64``."""
+    batch, first, hidden, layers, last = row["shape"].split("x")
+    return f"{first} → {layers} × {hidden} → {last}, batch {batch}"
+
+
+def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """The documents' models layer by layer, against eager by every clock: a line a model."""
+    lines: dict[str, dict[str, str]] = {}
+    for row in model_rows(lab, machine):
+        line = lines.setdefault(model(row), {"model": model(row)})
+        if row["variant"] == row["baseline"]:
+            line[f"eager, {row['clock']}"] = took(row)
+        elif not absent(row["ratio"]):
+            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}"] = times(_interval(row))
+    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
+    return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
+
+
+NAMES = {"aten": "Plan C", "epilogue": "epilogue", "compile": "compiled"}
+"""Variant → what the table of models calls it."""
+
+
+# ---------------------------------------------------------------- claims
+
+
+def chapter_claims() -> list[Claim]:
+    """The claims whose verdicts the chapter shows, in the order of the ledger."""
+    return [
+        claim
+        for claim in claims.ledger()
+        if claim.experiment in (FUSED, MODELS)
+        or any(workload.partition("/")[0] in (*OPERATIONS, "mlp") for workload in claim.workloads)
+    ]

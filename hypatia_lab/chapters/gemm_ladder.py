@@ -1,0 +1,357 @@
+"""The ladder of Linear+ReLU kernels: what each step buys, how far the last one gets, and the chapter's claims.
+
+Every figure is taken from the records when a page is made; what a machine has not measured is left out: such a function
+returns None or an empty list.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals, tables
+from hypatia_lab.chapters.reading import at, over, times, took
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+PAGE = "04_gemm_ladder"
+EXPERIMENT = "gemm_ladder"
+GOAL, GOAL_SHAPE = 0.8, "8192x4096x4096"
+"""The share of cuBLAS's speed that the ladder is to reach in bfloat16, and where."""
+
+REASONS = {
+    1: "memory tiling",
+    2: "register blocking",
+    3: "memory coalescing",
+    4: "tensor cores",
+    5: "warp-level cooperation",
+    6: "bank-conflict avoidance",
+    7: "double buffering",
+    8: "occupancy",
+}
+"""S001's eight reasons why cuBLAS is fast, in its numbering."""
+STEPS: dict[str, tuple[int, ...]] = {
+    "step_coalesced": (3, 5),
+    "step_shared": (1,),
+    "step_registers_1d": (2,),
+    "step_registers_2d": (2, 8),
+    "step_vectorized": (3,),
+    "step_conflict_free": (6,),
+    "step_async": (7,),
+    "step_mma": (4,),
+    "step_wgmma": (4, 5),
+    "step_multicast": (1,),
+    "blocked": (1, 2),
+    "threaded": (),
+}
+"""Step → those of S001's reasons that it shows, together where there are several."""
+LADDER = ("naive", *STEPS)
+LIBRARY = ("epilogue", "eager")
+ORDER = (*LADDER, "triton", *LIBRARY)
+"""Lanes of the figure, easiest first; the library is last."""
+SHORTER = "bfloat16 for float32"
+LEFT = "what is left to the library"
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One step of a way: its name, S001's reasons behind it, its speed over the step before, and its share of the way.
+
+    Shares are of the logarithm, so that those of one way add up to 1; a step that loses speed has a negative one.
+    """
+
+    name: str
+    reasons: tuple[int, ...]
+    factor: Interval
+    share: float
+
+
+@dataclass(frozen=True)
+class Climb:
+    """The way from the naive kernel to the library at one size: its ends, the factor between them, its rungs."""
+
+    first: Row
+    last: Row
+    whole: Interval
+    rungs: tuple[Rung, ...]
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _timed(lab: Evidence, machine: str) -> list[Row]:
+    rows = lab.leading(machine, experiment=EXPERIMENT, operation="linear_relu", status="ok")
+    return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: row["flops"])
+
+
+def _sizes(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Row]]:
+    """Shape → (dtype, variant) → row, smallest shape first."""
+    found: dict[str, dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        found.setdefault(row["shape"], {})[row["dtype"], row["variant"]] = row
+    return found
+
+
+def _steps(rows: Mapping[tuple[str, str], Row], dtype: str) -> list[Row]:
+    return [rows[dtype, name] for name in LADDER if (dtype, name) in rows]
+
+
+def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
+    """The library at its best: bias and ReLU in its epilogue, or behind the product."""
+    found = [rows[dtype, name] for name in LIBRARY if (dtype, name) in rows]
+    return min(found, key=lambda row: row["median_us"], default=None)
+
+
+def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
+    """Shape → the way from the naive kernel in float32 to the library, smallest shape first.
+
+    Where the last step in float32 was also timed in bfloat16, the way goes on in bfloat16 and ends at its library.
+    """
+    found = {}
+    for shape, rows in _sizes(_timed(lab, machine)).items():
+        path, halves, dtype = _steps(rows, "float32"), _steps(rows, "bfloat16"), "float32"
+        if len(path) < 2 or path[0]["variant"] != "naive":
+            continue
+        if halves and halves[0]["variant"] == path[-1]["variant"]:
+            path, dtype = path + halves, "bfloat16"
+        if (end := _library(rows, dtype)) is not None:
+            found[shape] = _climb([*path, end])
+    return found
+
+
+def _climb(path: Sequence[Row]) -> Climb:
+    whole = over(path[0], path[-1])
+    rungs = []
+    for before, row in zip(path, path[1:], strict=False):
+        factor, name = over(before, row), row["variant"]
+        share = math.log(factor.value) / math.log(whole.value) if whole.value != 1 else math.nan
+        name = LEFT if row is path[-1] else SHORTER if name == before["variant"] else name
+        rungs.append(Rung(name, STEPS.get(name, ()), factor, share))
+    return Climb(path[0], path[-1], whole, tuple(rungs))
+
+
+def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Interval]]:
+    """The quickest step of the ladder, the library, and the first's speed over the second's, at every size."""
+    found = []
+    for rows in _sizes(_timed(lab, machine)).values():
+        own = min(_steps(rows, dtype), key=lambda row: row["median_us"], default=None)
+        end = _library(rows, dtype)
+        if own is not None and end is not None:
+            found.append((own, end, over(end, own)))
+    return found
+
+
+def _percent(share: float) -> str:
+    return f"{formats.number(100 * share)}%"
+
+
+def _percents(share: Interval) -> str:
+    return formats.interval(100 * share.value, 100 * share.low, 100 * share.high, "%")
+
+
+def _reasons(numbers: Sequence[int]) -> str:
+    return " and ".join(f"{number} {REASONS[number]}" for number in numbers)
+
+
+def _words(rung: Rung) -> str:
+    """A rung by its reasons, or by its name where S001 gives none."""
+    return " and ".join(REASONS[number] for number in rung.reasons) or rung.name
+
+
+def _share(rung: Rung) -> str:
+    name = f"{rung.name}, " if rung.reasons else ""
+    return f"{_words(rung)} {_percent(rung.share)} ({name}{times(rung.factor)})"
+
+
+# ---------------------------------------------------------------- findings
+
+
+def reasons(lab: Evidence, machine: str) -> Finding | None:
+    """The factor from the naive kernel to the library, the steps that buy most of it, and those that buy nothing."""
+    found = climbs(lab, machine)
+    if not found:
+        return None
+    shape, way = list(found.items())[-1]
+    best = sorted((rung for rung in way.rungs if rung.name != LEFT), key=lambda rung: -rung.share)
+    top = [_share(rung) for rung in best[:3]]
+    text = f"At {tables.shape_text(shape)} the library in {way.last['dtype']} ({way.last['variant']}) is "
+    text += f"{times(way.whole)} as fast as the naive kernel in float32. Of that way, on a log scale, "
+    text += f"most goes to {listing(top)}. "
+    factors: dict[str, list[Interval]] = {}
+    for rung in (rung for one in found.values() for rung in one.rungs if rung.reasons):
+        factors.setdefault(rung.name, []).append(rung.factor)
+    gaining = [name for name, own in factors.items() if all(f.low > 1 + intervals.EQUIVALENCE for f in own)]
+    idle = [name for name, own in factors.items() if all(f.high < 1 + intervals.EQUIVALENCE for f in own)]
+    text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
+    text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
+    text += f"; {listing(idle)} at none." if idle else "."
+    clear = way.whole.low > 1
+    return Finding(
+        f"{formats.number(way.whole.value)}×",
+        "The way to the library is too uncertain to divide"
+        if not clear
+        else f"Most of the way is one step: {_words(best[0])}"
+        if best[0].share > 0.5
+        else "No single step makes the library fast",
+        text + " S001 gives eight reasons and no figures.",
+        "undecided"
+        if not clear
+        else "confirmed"
+        if len(gaining) == len(factors)
+        else "refuted"
+        if len(idle) == len(factors)
+        else "conditional",
+        PAGE,
+    )
+
+
+def goal(lab: Evidence, machine: str) -> Finding | None:
+    """How much of cuBLAS's speed the quickest step on tensor cores reaches, against the goal."""
+    pairs = reached(lab, machine, "bfloat16")
+    if not pairs:
+        return None
+    asked = [pair for pair in pairs if pair[0]["shape"] == GOAL_SHAPE]
+    own, library, share = (asked or pairs)[-1]
+    text = (
+        f"At {at(own)} in bfloat16 {own['variant']} takes {took(own)}, cuBLAS ({library['variant']}) {took(library)}: "
+    )
+    text += f"it reaches {_percents(share)} of the library's speed"
+    limit = own["limit_us"] / own["median_us"]
+    text += "" if absent(limit) else f", and {_percent(limit)} of the measured ceiling"
+    rest = [f"{_percent(found.value)} at {at(row)} ({row['variant']})" for row, _, found in pairs if row is not own]
+    text += f". Elsewhere it reaches {listing(rest)}. " if rest else ". "
+    met, missed = share.low >= GOAL, share.high < GOAL
+    title = (
+        f"The ladder reaches the goal of {GOAL:.0%} of cuBLAS"
+        if met
+        else f"The ladder misses the goal of {GOAL:.0%} of cuBLAS by {_percent(GOAL - share.value)}"
+        if missed
+        else f"Whether the ladder reaches the goal of {GOAL:.0%} of cuBLAS is undecided"
+    )
+    verdict = "confirmed" if met else "refuted" if missed else "undecided"
+    if not asked:
+        title = f"The ladder reaches {_percent(share.value)} of cuBLAS"
+        text += f"The goal of {GOAL:.0%} is set at {tables.shape_text(GOAL_SHAPE)}, which was not measured here."
+        verdict = "not_testable"
+    return Finding(_percent(share.value), title, text.strip(), verdict, PAGE)
+
+
+def full_precision(lab: Evidence, machine: str) -> Finding | None:
+    """How much of the library's speed the quickest step in float32 reaches, size by size."""
+    pairs = reached(lab, machine, "float32")
+    if not pairs:
+        return None
+    shares = [share.value for _, _, share in pairs]
+    behind = sum(share.high < 1 - intervals.EQUIVALENCE for _, _, share in pairs)
+    level = sum(share.low >= 1 - intervals.EQUIVALENCE for _, _, share in pairs)
+    where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, _, share in pairs])
+    low, high = _percent(min(shares)), _percent(max(shares))
+    return Finding(
+        low if low == high else f"{low.removesuffix('%')}–{high}",
+        "In float32 a product of one's own stays behind the library"
+        if behind == len(pairs)
+        else "In float32 a product of one's own keeps up with the library"
+        if level == len(pairs)
+        else "In float32 a product of one's own keeps up at some sizes"
+        if level
+        else "In float32 it is undecided whether a product of one's own keeps up",
+        f"Of the library's speed the ladder's quickest step reaches {where}. "
+        "S001 concludes that one should never write a product of one's own.",
+        "confirmed"
+        if behind == len(pairs)
+        else "refuted"
+        if level == len(pairs)
+        else "conditional"
+        if behind and level
+        else "undecided",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, in its order."""
+    candidates = (reasons(lab, machine), goal(lab, machine), full_precision(lab, machine))
+    return [found for found in candidates if found is not None]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def ideas(summaries: Mapping[str, str]) -> list[dict[str, str]]:
+    """Each step with the reasons that it shows and its idea, which ``summaries`` has by variant: a line a step."""
+    return [
+        {"step": name, "reason of S001": _reasons(STEPS.get(name, ())) or formats.MISSING, "idea": idea}
+        for name, idea in summaries.items()
+    ]
+
+
+def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """What each step buys: a line a step, for each size its factor and its share of the way to the library."""
+    found = climbs(lab, machine)
+    lines: dict[str, dict[str, str]] = {}
+    for way in found.values():
+        for rung in way.rungs:
+            lines.setdefault(
+                rung.name, {"step": rung.name, "reason of S001": _reasons(rung.reasons) or formats.MISSING}
+            )
+    last = lines.pop(LEFT, None)  # behind the steps that only larger sizes have
+    lines |= {} if last is None else {LEFT: last}
+    for shape, way in found.items():
+        column = tables.shape_text(shape)
+        own = {rung.name: f"{times(rung.factor)}, {_percent(rung.share)}" for rung in way.rungs}
+        for name, line in lines.items():
+            line[column] = own.get(name, formats.MISSING)
+    out = list(lines.values())
+    if out:
+        wholes = {tables.shape_text(shape): f"{times(way.whole)}, 100%" for shape, way in found.items()}
+        out.append({"step": "the whole way", "reason of S001": formats.MISSING} | wholes)
+    return out
+
+
+def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """The quickest step beside the library, and the Triton kernel: a line a size and dtype."""
+    sizes, out = _sizes(_timed(lab, machine)), []
+    for dtype in ("float32", "bfloat16"):
+        for own, library, share in reached(lab, machine, dtype):
+            rows = sizes[own["shape"]]
+            line = {"workload": f"{at(own)} {dtype}", "quickest step": f"{own['variant']} {took(own)}"}
+            line |= {f"library, {name}": _time(rows.get((dtype, name))) for name in LIBRARY}
+            line |= {
+                "share of the library": _percents(share),
+                "of limit": _limit(own),
+                "library of limit": _limit(library),
+            }
+            triton = rows.get((dtype, "triton"))
+            line["Triton, share"] = formats.MISSING if triton is None else _percents(over(library, triton))
+            out.append(line)
+    kept = [name for name in (out[0] if out else ()) if any(line[name] != formats.MISSING for line in out)]
+    return [{name: line[name] for name in kept} for line in out]
+
+
+def _time(row: Row | None) -> str:
+    return formats.MISSING if row is None else took(row)
+
+
+def _limit(row: Row) -> str:
+    share = row["limit_us"] / row["median_us"]
+    return formats.MISSING if absent(share) else _percent(share)
+
+
+# ---------------------------------------------------------------- claims
+
+
+def chapter_claims() -> list[Claim]:
+    """The claims whose verdicts the chapter shows, in the order of the ledger."""
+    return [
+        claim
+        for claim in claims.ledger()
+        if claim.experiment == EXPERIMENT or (claim.seed, claim.section) == ("S001", "Complexity of Optimized GEMM")
+    ]

@@ -1,0 +1,146 @@
+"""Linear+ReLU forward and backward in as few passes as the library's products leave room for.
+
+Forward is cuBLASLt's epilogue. Backward is one kernel of our own that masks the upstream gradient and sums it over the
+batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab.fused_ops.linear_relu import bind, checked, fused_epilogue, masked, save_operands
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+TRITON = importlib.util.find_spec("triton") is not None
+"""Whether the kernel can be built; without it a GPU takes the CPU's way, torch's own kernels."""
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream of the product that runs beside the other."""
+    return torch.cuda.Stream(device)
+
+
+def products(
+    z: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """z·W (batch, in) and zᵀ·x (out, in) of z (batch, out); on a GPU side by side, on two streams.
+
+    Of what is not in ``needs`` an empty tensor. On a GPU the caller's stream waits for both.
+    """
+    grad_x = x.new_empty(x.shape if needs[0] else 0)
+    grad_weight = weight.new_empty(weight.shape if needs[1] else 0)
+    if not (z.is_cuda and all(needs)):
+        if needs[0]:
+            torch.mm(z, weight, out=grad_x)
+        if needs[1]:
+            torch.mm(z.t(), x, out=grad_weight)
+        return grad_x, grad_weight
+    # Both results belong to the caller's stream, which waits for the other: nothing is freed too early.
+    here, beside = torch.cuda.current_stream(z.device), _beside(z.device)
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        torch.mm(z, weight, out=grad_x)
+    torch.mm(z.t(), x, out=grad_weight)
+    here.wait_stream(beside)
+    return grad_x, grad_weight
+
+
+def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if y.is_cuda and TRITON:
+        from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+
+        return masked_gradient(grad, y)
+    z = masked(grad, y)
+    return z, z.sum(0)
+
+
+@torch.library.custom_op("hypatia::linear_relu_gradients", mutates_args=())
+def linear_relu_gradients(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x (..., in), weight (out, in) and bias (out) from ``grad`` and y (..., out), the mask fused.
+
+    What is not needed is an empty tensor. Not differentiable. Raises ``ValueError`` when ``grad`` is not like ``y``,
+    or y not what x and weight give.
+    """
+    if y.shape != (*x.shape[:-1], weight.shape[0]):
+        raise ValueError(f"y {list(y.shape)} is not of x {list(x.shape)} and weight {list(weight.shape)}")
+    if grad.shape != y.shape or grad.dtype != y.dtype:
+        raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
+    columns, inner = y.shape[-1], x.shape[-1]
+    count = x.numel() // max(1, inner)
+    z, sums = _masked_and_summed(grad.reshape(count, columns), y.reshape(count, columns))
+    grad_x, grad_weight = products(z, x.reshape(count, inner), weight, (needs_x, needs_weight))
+    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, sums
+
+
+@linear_relu_gradients.register_fake
+def _(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad_x = x.new_empty(x.shape if needs_x else 0)
+    return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
+
+
+def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
+    raise NotImplementedError(
+        "hypatia::linear_relu_fused has a first derivative only; for a second use hypatia::linear_relu_epilogue"
+    )
+
+
+linear_relu_gradients.register_autograd(_no_second_derivative)
+
+
+@torch.library.custom_op("hypatia::linear_relu_fused", mutates_args=())
+def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
+
+    Raises ``ValueError`` on a misfit, ``NotImplementedError`` when its gradient is differentiated.
+    """
+    checked(x, weight, bias)
+    return fused_epilogue(x, weight, bias)
+
+
+@linear_relu_fused.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _fused_formula(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, y = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    gradients = linear_relu_gradients(grad, x, weight, y, needed[0], needed[1])
+    return tuple(gradient if need else None for gradient, need in zip(gradients, needed, strict=True))
+
+
+linear_relu_fused.register_autograd(_fused_formula, setup_context=save_operands)
+
+
+def _missing(workload: Workload, device: str) -> str:
+    return "" if device == "cpu" or TRITON else "triton is not installed"
+
+
+@variant("linear_relu", "fused_backward", origin="own", needs=_missing, directions=("forward_backward",))
+def fused_backward(workload: Workload, inputs: Inputs) -> Run:
+    """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side."""
+    return bind(linear_relu_fused, inputs)

@@ -1,0 +1,376 @@
+"""Multilayer perceptrons: the seeds' own models, layer by layer, and two or three equal layers in one kernel.
+
+An MLP is Linear, ReLU, …, Linear: max(0, x·Wᵀ + b) in every layer but the last, which has no ReLU. That is what the
+seeds' rewriting rule turns into a fused MLP (a fused Linear+ReLU followed by a Linear), and how their models end.
+Sources: S004 (FusedMLP2, FusedMLP3; the safety test's and the benchmark's models), tiny-cuda-nn's FullyFusedMLP.
+
+x is ``(..., in)``, weight n ``(out, in)``, bias n ``(out)``, the result ``(..., out of the last)``; all of one floating
+dtype on one device.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import SPLIT, Operation, register
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+FUSED = {"mlp2": 2, "mlp3": 3}
+"""Operation → its equal-width layers, which one kernel computes."""
+
+WIDEST, WIDEST_BACKWARD = 256, 128
+"""Largest width of the fused kernels; up to 128, the weights stay in a multiprocessor's shared memory."""
+
+MOST_ROWS = 2**30
+"""The kernels count rows in 32 bits."""
+
+MODELS = (
+    (64, 784, 256, 2, 10),
+    (256, 784, 256, 2, 10),
+    (128, 512, 512, 3, 128),
+    (256, 784, 512, 3, 128),
+    (256, 1024, 512, 4, 256),
+    (512, 784, 2048, 4, 1000),
+    (1024, 784, 2048, 4, 1000),
+    (1024, 2048, 2048, 4, 1000),
+    (512, 1024, 4096, 6, 1000),
+)
+"""Shapes of ``mlp`` in the seeds' benchmark of nine configurations."""
+
+# ---------------------------------------------------------------- what is computed
+
+
+def _pairs(parameters: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """(weight, bias) of every layer from weight1, bias1, weight2, …"""
+    return zip(parameters[::2], parameters[1::2], strict=True)
+
+
+def _eager(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    *hidden, (weight, bias) = _pairs(parameters)
+    for own_weight, own_bias in hidden:
+        x = torch.relu(functional.linear(x, own_weight, own_bias))
+    return functional.linear(x, weight, bias)
+
+
+def reference(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    """float64 answer for x and weight1, bias1, weight2, …, shape ``(..., out)``, on the device of ``x``."""
+    return _eager(x.double(), *(tensor.double() for tensor in parameters))
+
+
+def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
+    x, *parameters = (tensor.double() for tensor in inputs.values())
+    layers = list(_pairs(parameters))
+
+    def run(*, linear: int = 0, skipped: int = 0, unbiased: int = 0) -> torch.Tensor:
+        h = x
+        for number, (weight, bias) in enumerate(layers, 1):
+            if number == skipped:
+                continue
+            h = functional.linear(h, weight, None if number == unbiased else bias)
+            if number not in (linear, len(layers)):
+                h = h.relu()
+        return h
+
+    wrong = {"ReLU after the last layer": run().relu()}
+    for number, (weight, _) in enumerate(layers, 1):
+        if number < len(layers):
+            wrong[f"ReLU missing after layer {number}"] = run(linear=number)
+        if weight.shape[0] == weight.shape[1]:
+            wrong[f"layer {number} skipped"] = run(skipped=number)
+        wrong[f"bias missing in layer {number}"] = run(unbiased=number)
+    return wrong
+
+
+def widths(workload: Workload) -> tuple[int, ...]:
+    """Numbers of features from the input through every layer to the output."""
+    return _widths(workload.operation, workload.shape)
+
+
+def _widths(operation: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if operation in FUSED:
+        return (shape[1],) * (FUSED[operation] + 1)
+    _, first, hidden, layers, last = shape
+    return (first, *[hidden] * layers, last)
+
+
+def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
+    sizes = widths(workload)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=device, generator=generator)
+
+    drawn = {"x": normal(workload.shape[0], sizes[0])}
+    for number, (inner, outer) in enumerate(zip(sizes, sizes[1:], strict=False), 1):
+        # He's scale keeps the activations' size from layer to layer: float16 would overflow without it.
+        drawn[f"weight{number}"] = normal(outer, inner) * (2 / inner) ** 0.5
+        drawn[f"bias{number}"] = normal(outer)
+    return {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
+
+
+def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
+    def layers(shape: tuple[int, ...]) -> list[tuple[int, int]]:
+        sizes = _widths(name, shape)
+        return list(zip(sizes, sizes[1:], strict=False))
+
+    def traffic(shape: tuple[int, ...], size: int) -> int:
+        sizes = _widths(name, shape)
+        parameters = sum((inner + 1) * outer for inner, outer in layers(shape))
+        return size * (shape[0] * (sizes[0] + sizes[-1]) + parameters)
+
+    register(
+        Operation(
+            name=name,
+            dims=dims,
+            summary=summary,
+            make_inputs=_inputs,
+            reference=lambda inputs: reference(*inputs.values()),
+            flops=lambda shape: sum(2 * shape[0] * inner * outer for inner, outer in layers(shape)),
+            traffic=traffic,
+            faults=_faults,
+            depth=lambda shape: sum(inner for inner, _ in layers(shape)),
+            roundings=lambda shape: len(layers(shape)),
+        )
+    )
+
+
+_define("mlp2", ("rows", "width"), "Linear, ReLU, Linear of one width: the seeds' FusedMLP2")
+_define("mlp3", ("rows", "width"), "Linear, ReLU, Linear, ReLU, Linear of one width: the seeds' FusedMLP3")
+_define("mlp", ("batch", "in", "hidden", "layers", "out"), "an MLP with so many equal hidden layers: the seeds' models")
+
+# ---------------------------------------------------------------- two or three layers in one kernel
+
+
+def _checked(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> None:
+    """Refuse what the fused operation cannot compute. Raises ``ValueError`` naming the tensor."""
+    if len(weights) not in FUSED.values() or len(biases) != len(weights):
+        raise ValueError(f"{len(weights)} weights and {len(biases)} biases: two or three of each are needed")
+    if x.dim() < 1 or x.shape[-1] < 1:
+        raise ValueError(f"x {list(x.shape)} has no features: x is (..., width)")
+    width = x.shape[-1]
+    named = {"x": x}
+    for number, (weight, bias) in enumerate(zip(weights, biases, strict=True), 1):
+        if weight.shape != (width, width):
+            raise ValueError(
+                f"weight{number} {list(weight.shape)} does not fit x {list(x.shape)}: it is (width, width)"
+            )
+        if bias.shape != (width,):
+            raise ValueError(f"bias{number} {list(bias.shape)} does not fit x {list(x.shape)}: (width)")
+        named |= {f"weight{number}": weight, f"bias{number}": bias}
+    for name, tensor in named.items():
+        if tensor.dtype != x.dtype or not tensor.dtype.is_floating_point:
+            raise ValueError(f"{name} is {tensor.dtype}, x {x.dtype}; all must be of one floating dtype")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
+    if x.is_cuda and x.numel() // width > MOST_ROWS:
+        raise ValueError(f"x {list(x.shape)} has more than {MOST_ROWS} rows")
+    if x.is_cuda and (reason := _unfusable(width, str(x.dtype).removeprefix("torch."), math)):
+        raise ValueError(f"x is {list(x.shape)} {x.dtype}, math {math}: {reason}")
+
+
+def _unfusable(width: int, dtype: str, math: str) -> str:
+    """Why the kernel cannot compute layers of this kind; empty when it can."""
+    if width > WIDEST:
+        return f"the activations of width {width} do not fit the registers, at most {WIDEST} do"
+    if dtype in ("bfloat16", "float16"):
+        return "" if math == "ieee" else f"{dtype} has no {math} products"
+    if dtype != "float32" or math not in ("tf32", "tf32x3"):
+        return f"no {dtype} products with math {math}: bfloat16, float16, or float32 with math tf32 or tf32x3"
+    return "" if width <= 128 else f"float32 activations of width {width} do not fit the registers, at most 128 do"
+
+
+def _flat(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.reshape(-1, tensor.shape[-1]).contiguous()
+
+
+@torch.library.custom_op("hypatia::mlp", mutates_args=())
+def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
+    """Two or three equal-width layers: in one kernel on a GPU, layer by layer on a CPU.
+
+    ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; on a GPU bfloat16 or float16
+    with ``math`` "ieee", width at most 256, or float32 with "tf32" or "tf32x3", width at most 128 (any width: padded in
+    the kernel). Differentiable once. Raises ``ValueError`` naming the tensor that does not fit.
+    """
+    _checked(x, weights, biases, math)
+    if x.numel() == 0:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    if not x.is_cuda:
+        return _eager(x, *(tensor for pair in zip(weights, biases, strict=True) for tensor in pair)).contiguous()
+    from hypatia_lab.kernels.triton.mlp import forward
+
+    out = forward(_flat(x), [w.contiguous() for w in weights], [b.contiguous() for b in biases], precision=math)
+    return out.view(x.shape)
+
+
+@mlp.register_fake
+def _(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("hypatia::mlp_backward", mutates_args=())
+def mlp_backward(
+    grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of :func:`mlp` of x, of the weights (layers, width, width) and of the biases (layers, width).
+
+    One kernel computes the activations again and adds up float32 shares, another adds the shares; layer by layer where
+    the accumulators do not fit: widths above 128, float32, and on a CPU.
+    """
+    rows, grad_rows = _flat(x), _flat(grad)
+    if x.numel() == 0:
+        width = x.shape[-1]
+        return x.new_empty(x.shape), x.new_zeros(len(weights), width, width), x.new_zeros(len(weights), width)
+    if x.is_cuda and x.dtype in (torch.bfloat16, torch.float16) and x.shape[-1] <= WIDEST_BACKWARD:
+        from hypatia_lab.kernels.triton.mlp import backward
+
+        own = [w.contiguous() for w in weights], [b.contiguous() for b in biases]
+        grad_x, grad_weights, grad_biases = backward(grad_rows, rows, *own, precision=math)
+    else:
+        grad_x, grad_weights, grad_biases = _layerwise_backward(grad_rows, rows, weights, biases)
+    return grad_x.view(x.shape), grad_weights, grad_biases
+
+
+@mlp_backward.register_fake
+def _(
+    grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    layers, width = len(weights), x.shape[-1]
+    return x.new_empty(x.shape), x.new_empty(layers, width, width), x.new_empty(layers, width)
+
+
+def _layerwise_backward(
+    grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    activations = [x]
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        activations.append(torch.relu(functional.linear(activations[-1], weight, bias)))
+    grad_weights, grad_biases = [], []
+    for number in reversed(range(len(weights))):
+        grad_weights.insert(0, grad.t() @ activations[number])
+        grad_biases.insert(0, grad.sum(0))
+        grad = grad @ weights[number]
+        if number:
+            grad = torch.ops.aten.threshold_backward(grad, activations[number], 0)
+    return grad, torch.stack(grad_weights), torch.stack(grad_biases)
+
+
+def _save(ctx, inputs, output) -> None:
+    # No argument has a default: torch leaves out those that equal it, and counts gradients without them.
+    x, weights, biases, ctx.math = inputs
+    ctx.layers = len(weights)
+    ctx.save_for_backward(x, *weights, *biases)
+
+
+def _gradients(ctx, grad: torch.Tensor):
+    x, *parameters = ctx.saved_tensors
+    weights, biases = parameters[: ctx.layers], parameters[ctx.layers :]
+    grad_x, grad_weights, grad_biases = torch.ops.hypatia.mlp_backward(grad, x, weights, biases, ctx.math)
+    return grad_x, list(grad_weights.unbind()), list(grad_biases.unbind()), None
+
+
+def _refuse(ctx, *grads: torch.Tensor):
+    raise RuntimeError(
+        "hypatia::mlp is differentiable once: its backward keeps no graph; take second derivatives of the layers as "
+        "torch.nn.functional.linear and torch.relu"
+    )
+
+
+mlp.register_autograd(_gradients, setup_context=_save)
+mlp_backward.register_autograd(_refuse)
+
+# ---------------------------------------------------------------- who computes it
+
+
+def _unsplit(workload: Workload, device: str) -> str:
+    return f"the library's products know no {workload.math}" if workload.math in SPLIT else ""
+
+
+def _compiles(workload: Workload, device: str) -> str:
+    return _unsplit(workload, device) or compile_missing(workload, device)
+
+
+def _aten(workload: Workload, device: str) -> str:
+    return _unsplit(workload, device) or loader.cpp_missing()
+
+
+def _one_kernel(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "Triton kernels need a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return _unfusable(workload.shape[1], workload.dtype, workload.math)
+
+
+def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
+    tensors = list(inputs.values())
+    return lambda: function(*tensors)
+
+
+def _layer_by_layer(linear_relu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
+    """The MLP whose hidden layers are ``linear_relu(x, weight, bias)`` and whose last is the library's Linear."""
+
+    def run(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+        *hidden, (weight, bias) = _pairs(parameters)
+        for own_weight, own_bias in hidden:
+            x = linear_relu(x, own_weight, own_bias)
+        return functional.linear(x, weight, bias)
+
+    return run
+
+
+def eager(workload: Workload, inputs: Inputs) -> Run:
+    """Plain PyTorch, layer by layer: torch.relu(torch.nn.functional.linear(x, W, b)), the last without ReLU."""
+    return _bind(_eager, inputs)
+
+
+def compile_default(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, default mode."""
+    return _bind(compiled(_eager), inputs)
+
+
+def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
+    return _bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
+
+
+def aten(workload: Workload, inputs: Inputs) -> Run:
+    """Layer by layer, each hidden layer one C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
+    return _bind(_layer_by_layer(load_aten()), inputs)
+
+
+def epilogue(workload: Workload, inputs: Inputs) -> Run:
+    """Layer by layer through torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue."""
+    return _bind(_layer_by_layer(fused_epilogue), inputs)
+
+
+def fused(workload: Workload, inputs: Inputs) -> Run:
+    """All layers in one Triton kernel of our own: the activations never leave the registers."""
+    x, *parameters = inputs.values()
+    weights, biases = parameters[::2], parameters[1::2]
+    return lambda: torch.ops.hypatia.mlp(x, weights, biases, workload.math)
+
+
+def _register(operation: str, name: str, origin: str, factory: Factory, needs: Callable[..., str]) -> None:
+    variant(operation, name, origin=origin, needs=needs, baseline=name == "eager")(factory)
+
+
+for _operation in ("mlp", *FUSED):
+    _register(_operation, "eager", "peer", eager, _unsplit)
+    _register(_operation, "compile", "peer", compile_default, _compiles)
+    _register(_operation, "epilogue", "peer", epilogue, _unsplit)
+    if _operation in FUSED:
+        _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
+        _register(_operation, "fused", "own", fused, _one_kernel)
+    else:
+        _register(_operation, "aten", "seed", aten, _aten)

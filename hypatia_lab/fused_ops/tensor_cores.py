@@ -1,0 +1,76 @@
+"""Linear+ReLU on tensor cores by our own Triton kernels: a fused epilogue, and float32's accuracy by split operands."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+def _triton(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "Triton kernels need a CUDA device"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
+
+
+def _split(workload: Workload, device: str) -> str:
+    if (workload.dtype, workload.math) != ("float32", "ieee"):
+        return "splitting operands is a way to float32's own accuracy: float32, ieee"
+    if missing := _triton(workload, device):
+        return missing
+    descriptors = torch.cuda.get_device_capability() >= (9, 0)
+    return "" if descriptors else "needs tensor descriptors (compute capability 9.0)"
+
+
+@variant("linear_relu", "triton", origin="own", needs=_triton)
+def triton(workload: Workload, inputs: Inputs) -> Run:
+    """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
+    from hypatia_lab.kernels.triton.linear_relu import linear_relu
+
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    return lambda: linear_relu(x, weight, bias, precision=workload.math)
+
+
+@variant("linear_relu", "fp16x3", origin="own", needs=_split)
+def fp16x3(workload: Workload, inputs: Inputs) -> Run:
+    """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
+    return _split_run("fp16x3", inputs)
+
+
+@variant("linear_relu", "tf32x3", origin="own", needs=_split)
+def tf32x3(workload: Workload, inputs: Inputs) -> Run:
+    """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
+    return _split_run("tf32x3", inputs)
+
+
+def _split_run(terms: str, inputs: Inputs) -> Run:
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    return lambda: linear_relu_split(x, weight, bias, terms=terms)
+
+
+def _eleven_bits(values: torch.Tensor, terms: str) -> torch.Tensor:
+    if terms == "fp16x3":
+        return values.half().double()
+    return ((values.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+
+
+def two_terms(rows: torch.Tensor, terms: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What ``terms`` (fp16x3, tf32x3) split float32 ``rows`` (m, k), finite and none all zero, into, without a kernel.
+
+    Returns large and small terms (m, k) as float64, scaled by a power of two a row, and its exponents (m, 1).
+    """
+    up = 15 - torch.frexp(rows.abs().amax(1, keepdim=True))[1]
+    scaled = torch.ldexp(rows.double(), up)
+    large = _eleven_bits(scaled, terms)
+    return large, _eleven_bits(scaled - large, terms), up

@@ -1,0 +1,361 @@
+"""Linear+ReLU in one Triton kernel: products of tiles on matrix units, bias and ReLU before anything is stored.
+
+y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batch, out).
+"""
+
+# Triton's language is not Python to a type checker, and triton need not be installed.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# ---------------------------------------------------------------- kernels
+
+
+@triton.jit
+def corner(number, batch, outer, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROUP: tl.constexpr):
+    """First row and column of tile ``number``: ``GROUP`` tiles down, then one to the right.
+
+    Programs that run at the same time then share rows of x and of W in the L2 cache.
+    """
+    tiles_down, tiles_across = tl.cdiv(batch, ROWS), tl.cdiv(outer, COLUMNS)
+    first = number // (GROUP * tiles_across) * GROUP
+    down = tl.minimum(tiles_down - first, GROUP)
+    within = number % (GROUP * tiles_across)
+    return (first + within % down) * ROWS, within // down * COLUMNS
+
+
+@triton.jit
+def _operand(source, row, k, rows, inner, stride, ROWS: tl.constexpr, INNER: tl.constexpr, TMA: tl.constexpr):
+    """Tile (``ROWS``, ``INNER``) of ``source`` (rows, inner) from (``row``, ``k``) on; zeros beyond its edges."""
+    if TMA:
+        tile = source.load([row, k])
+    else:
+        r, c = row + tl.arange(0, ROWS)[:, None], k + tl.arange(0, INNER)[None, :]
+        tile = tl.load(source + r.to(tl.int64) * stride + c, mask=(r < rows) & (c < inner), other=0.0)
+    return tile
+
+
+@triton.jit
+def put(values, bias, out, row, column, batch, outer, stride, TMA: tl.constexpr):
+    """Add the bias, apply the ReLU (NaN stays NaN, as in torch) and store a tile of any width."""
+    rows = row + tl.arange(0, values.shape[0])
+    columns = column + tl.arange(0, values.shape[1])
+    if bias is not None:
+        values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
+    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    if TMA:
+        out.store([row, column], values.to(out.dtype))
+    else:
+        where = out + rows[:, None].to(tl.int64) * stride + columns[None, :]
+        tl.store(where, values.to(out.dtype.element_ty), mask=(rows[:, None] < batch) & (columns[None, :] < outer))
+
+
+@triton.jit
+def _tile(
+    number,
+    x,
+    weight,
+    bias,
+    out,
+    batch,
+    inner,
+    outer,
+    x_stride,
+    weight_stride,
+    out_stride,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+):
+    """Compute and store tile ``number``."""
+    row, column = corner(number, batch, outer, ROWS, COLUMNS, GROUP)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
+    for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
+        a = _operand(x, row, step * INNER, batch, inner, x_stride, ROWS, INNER, LOAD)
+        b = _operand(weight, column, step * INNER, outer, inner, weight_stride, COLUMNS, INNER, LOAD)
+        total = tl.dot(a, b.T, total, input_precision=PRECISION)
+    if HALVES:
+        # Half a tile at a time needs half the shared memory on its way out.
+        left, right = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
+        put(left, bias, out, row, column, batch, outer, out_stride, STORE)
+        put(right, bias, out, row, column + COLUMNS // 2, batch, outer, out_stride, STORE)
+    else:
+        put(total, bias, out, row, column, batch, outer, out_stride, STORE)
+
+
+@triton.jit
+def _linear_relu(
+    x,
+    weight,
+    bias,
+    out,
+    batch,
+    inner,
+    outer,
+    x_stride,
+    weight_stride,
+    out_stride,
+    PRECISION: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    GROUP: tl.constexpr,
+    HALVES: tl.constexpr,
+    PERSISTENT: tl.constexpr,
+    LOAD: tl.constexpr,
+    STORE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    if DEPENDENT:
+        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
+        gdc_launch_dependents()
+        gdc_wait()
+    first = tl.program_id(0)
+    if PERSISTENT:
+        tiles = tl.cdiv(batch, ROWS) * tl.cdiv(outer, COLUMNS)
+        # Flattened into one loop, the loads of a tile start before the tile before it is stored.
+        for number in tl.range(first, tiles, tl.num_programs(0), flatten=True):
+            _tile(
+                number, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
+                PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
+            )  # fmt: skip
+    else:
+        _tile(
+            first, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
+            PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
+        )  # fmt: skip
+
+
+# ---------------------------------------------------------------- which tiles
+
+
+@dataclass(frozen=True)
+class Config:
+    """How a product is cut up: (rows, columns) of y a program computes at a time, ``inner`` elements of in a step.
+
+    ``warps`` of a program; ``stages``: steps whose operands are under way at once; ``group``: tiles down before the
+    next one to the right; ``resident``: programs a multiprocessor that walk through the tiles (0: a program a tile);
+    ``halves``: store a tile in two halves; ``load``, ``store``: by tensor descriptors (TMA) where alignment allows;
+    ``dependent``: programmatic dependent launch, so that setting up overlaps the end of the kernel before;
+    ``apart``: a sum of its own for one of the small products of split operands.
+    """
+
+    rows: int
+    columns: int
+    inner: int
+    warps: int = 4
+    stages: int = 3
+    group: int = 8
+    resident: int = 0
+    halves: bool = False
+    load: bool = True
+    store: bool = True
+    dependent: bool = False
+    apart: bool = False
+
+
+PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")
+"""How :func:`linear_relu` multiplies float32 operands: as they are, as TF32, or as three products of two terms."""
+
+
+def either(*configs: Config) -> list[Config]:
+    """Each as it is, then each by programmatic dependent launch."""
+    return [*configs, *(replace(config, dependent=True) for config in configs)]
+
+
+def half_as_deep(configs: list[Config]) -> list[Config]:
+    """The same bytes a step with operands twice as wide."""
+    return [replace(config, inner=config.inner // 2) for config in configs if config.inner >= 32]
+
+
+_PLAIN = {
+    "small": either(
+        Config(64, 32, 128, 4, 2),
+        Config(64, 64, 64, 4, 4),
+        Config(64, 64, 128, 4, 2),
+        Config(64, 64, 256, 4, 1),
+        Config(64, 32, 64, 4, 4),
+        Config(64, 16, 128, 4, 2),
+        Config(32, 32, 128, 4, 2),
+        Config(64, 32, 64, 4, 4, load=False, store=False),
+        Config(32, 64, 64, 4, 4, load=False, store=False),
+        Config(32, 32, 128, 4, 2, load=False, store=False),
+    ),
+    "medium": either(
+        Config(128, 128, 64, 8, 4),
+        Config(128, 128, 64, 4, 4),
+        Config(64, 128, 64, 4, 4),
+        Config(128, 64, 64, 4, 4),
+        Config(64, 256, 64, 4, 4),
+        Config(128, 128, 128, 8, 3),
+        Config(128, 128, 64, 8, 6),
+        Config(64, 128, 64, 4, 4, load=False, store=False),
+    ),
+    "large": [
+        Config(128, 256, 64, 8, 3, resident=1),
+        Config(128, 256, 64, 8, 4, resident=1, halves=True),
+        Config(128, 256, 64, 8, 4, resident=1, halves=True, group=16),
+        Config(128, 256, 64, 8, 4, resident=1, store=False),
+        Config(128, 256, 64, 8, 4),
+        Config(128, 256, 64, 8, 4, group=16),
+        Config(256, 128, 64, 8, 3, resident=1),
+        Config(256, 128, 64, 8, 4),
+        Config(128, 256, 128, 8, 2, resident=1, halves=True),
+        Config(128, 128, 64, 4, 2, resident=2),
+    ],
+}
+_THREEFOLD = [Config(128, 128, 32, 8, 3), Config(64, 128, 32, 4, 3), Config(128, 128, 32, 8, 4)]
+_SERIAL = [Config(64, 64, 16, 4, 3), Config(128, 64, 16, 8, 3)]
+
+_CONFIGS: dict[str, dict[str, list[Config]]] = {
+    "16 bits": _PLAIN,
+    "tf32": {
+        "small": half_as_deep(_PLAIN["small"]),
+        "medium": half_as_deep(_PLAIN["medium"]),
+        # A float32 tile is too large to be stored whole beside the operands of the next.
+        "large": [
+            Config(128, 256, 32, 8, 3, resident=1, halves=True),
+            Config(128, 256, 32, 8, 4),
+            Config(128, 256, 32, 8, 4, group=16),
+            Config(128, 128, 32, 8, 4, resident=1),
+        ],
+    },
+    "tf32x3": {"small": [Config(64, 64, 32, 4, 4)], "medium": _THREEFOLD, "large": _THREEFOLD},
+    "bf16x3": {"small": [Config(64, 64, 32, 4, 4)], "medium": _THREEFOLD, "large": _THREEFOLD},
+    "ieee": {"small": [Config(32, 32, 32, 4, 3)], "medium": _SERIAL, "large": _SERIAL},
+}
+"""Way of multiplying → size → candidates, the one in use first."""
+
+
+def size_of(shape: tuple[int, int, int]) -> str:
+    """ "small", "medium" or "large": the tiles of 128×128 of (batch, in, out) beside an H200's 132 multiprocessors."""
+    tiles = triton.cdiv(shape[0], 128) * triton.cdiv(shape[2], 128)
+    return "large" if tiles > 264 else "medium" if tiles >= 64 else "small"
+
+
+def candidates(shape: tuple[int, int, int], dtype: torch.dtype, precision: str = "ieee") -> list[Config]:
+    """Configurations worth trying for (batch, in, out), the one in use first.
+
+    ``precision``, one of :data:`PRECISIONS`, counts for float32 alone.
+    """
+    return _CONFIGS["16 bits" if dtype.itemsize == 2 else precision][size_of(shape)]
+
+
+def config(shape: tuple[int, int, int], dtype: torch.dtype, precision: str = "ieee") -> Config:
+    """The configuration in use for (batch, in, out); arguments as of :func:`candidates`."""
+    return candidates(shape, dtype, precision)[0]
+
+
+# ---------------------------------------------------------------- launches
+
+
+def check(x: Tensor, weight: Tensor, bias: Tensor | None, dtypes: tuple[torch.dtype, ...]) -> None:
+    """Refuse what the kernels cannot compute. Raises ``ValueError`` naming the tensor."""
+    if x.dim() < 1 or weight.dim() != 2 or x.shape[-1] != weight.shape[1]:
+        raise ValueError(
+            f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (..., in), weight (out, in)"
+        )
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"bias {list(bias.shape)} does not fit weight {list(weight.shape)}: bias is (out)")
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if tensor is None:
+            continue
+        if tensor.dtype != x.dtype or tensor.dtype not in dtypes:
+            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, dtypes))}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{name} requires a gradient, and this kernel has no backward: call it under no_grad")
+
+
+def rows_of(tensor: Tensor) -> Tensor:
+    """``tensor`` as a matrix whose rows are contiguous: itself where they are, else a copy."""
+    matrix = tensor.reshape(tensor.shape[:-1].numel(), tensor.shape[-1])
+    return matrix if matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1] else matrix.contiguous()
+
+
+def described(matrix: Tensor) -> bool:
+    """Whether a tensor descriptor can hold ``matrix``: Hopper or later, rows at multiples of 16 bytes."""
+    if matrix.is_cuda and torch.cuda.get_device_capability(matrix.device) < (9, 0):
+        return False
+    aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.element_size() % 16 == 0
+    return aligned and matrix.numel() > 0 and matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
+
+
+def _processors(tensor: Tensor) -> int:
+    return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 2
+
+
+def options(chosen: Config, tensor: Tensor) -> dict[str, int | bool]:
+    """How Triton compiles and launches ``chosen`` for ``tensor``'s device."""
+    given: dict[str, int | bool] = {"num_warps": chosen.warps, "num_stages": chosen.stages}
+    return given | ({"launch_pdl": True} if chosen.dependent and tensor.is_cuda else {})
+
+
+def linear_relu(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, precision: str = "ieee", tiles: Config | None = None
+) -> Tensor:
+    """max(0, x·Wᵀ + b) in one kernel: x (..., in), W (out, in), b (out) or None → (..., out) of the same dtype.
+
+    bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any);
+    sums are float32, rounded once at the end. "tf32" drops an operand's last 13 bits; "tf32x3" and "bf16x3" are
+    Triton's own splits, whose large terms overflow near the largest float32. ``tiles`` replaces :func:`config`.
+
+    Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, mixed devices, or a
+    gradient asked for.
+    """
+    check(x, weight, bias, (torch.bfloat16, torch.float16, torch.float32))
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    a, b, y = rows_of(x), rows_of(weight), out.view(-1, weight.shape[0])
+    sizes = (a.shape[0], a.shape[1], b.shape[0])
+    chosen = tiles or config(sizes, x.dtype, precision)
+    load, store = chosen.load and described(a) and described(b), chosen.store and described(y)
+    count = triton.cdiv(sizes[0], chosen.rows) * triton.cdiv(sizes[2], chosen.columns)
+    programs = min(count, chosen.resident * _processors(x)) if chosen.resident else count
+    columns = chosen.columns // 2 if chosen.halves else chosen.columns
+    with torch.cuda.device_of(x):
+        _linear_relu[(programs,)](
+            TensorDescriptor.from_tensor(a, [chosen.rows, chosen.inner]) if load else a,
+            TensorDescriptor.from_tensor(b, [chosen.columns, chosen.inner]) if load else b,
+            None if bias is None else bias.contiguous(),
+            TensorDescriptor.from_tensor(y, [chosen.rows, columns]) if store else y,
+            *sizes,
+            a.stride(0),
+            b.stride(0),
+            y.stride(0),
+            PRECISION=precision,
+            ROWS=chosen.rows,
+            COLUMNS=chosen.columns,
+            INNER=chosen.inner,
+            GROUP=chosen.group,
+            HALVES=chosen.halves,
+            PERSISTENT=programs < count,
+            LOAD=load,
+            STORE=store,
+            DEPENDENT=chosen.dependent and x.is_cuda,
+            **options(chosen, x),
+        )
+    return out

@@ -1,0 +1,319 @@
+"""float32's accuracy from matrix units that take 11 bits: Linear+ReLU by split operands, in two Triton kernels.
+
+y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batch, out), all float32. A first kernel scales
+every row of x and of W by a power of two and writes it as two terms, large and small; a second adds three of their four
+products. Source of the method: Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022).
+"""
+
+# Triton's language is not Python to a type checker, and triton need not be installed.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+from triton.tools.tensor_descriptor import TensorDescriptor
+
+from hypatia_lab.kernels.triton.linear_relu import (
+    Config,
+    check,
+    corner,
+    described,
+    either,
+    half_as_deep,
+    options,
+    put,
+    rows_of,
+    size_of,
+)
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+BOUND: tl.constexpr = tl.constexpr(14)
+"""A scaled row's largest magnitude is at least 2^BOUND and less than twice that: half of float16's range."""
+
+LEAST: tl.constexpr = tl.constexpr(2.0**-24)
+"""float16's least magnitude."""
+
+NOT_FINITE: tl.constexpr = tl.constexpr(1024)
+"""Added to the exponent of a row that holds an infinity or a NaN."""
+
+
+@triton.jit
+def _power_of_two(exponent):
+    """2^exponent as float32, -126 ≤ exponent ≤ 127."""
+    return ((exponent + 127) << 23).to(tl.float32, bitcast=True)
+
+
+@triton.jit
+def _magnitude(values):
+    """Bits of |values|: as whole numbers they order as the magnitudes do, infinity and NaN last."""
+    return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
+
+
+@triton.jit
+def _rounded(values, TF32: tl.constexpr):
+    """``values`` (float32, finite) to the nearest number of 11 bits, as float32 (TF32) or float16."""
+    if TF32:
+        nearest = ((values.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+    else:
+        nearest = values.to(tl.float16)
+    return nearest
+
+
+@triton.jit
+def _write_terms(values, exponent, large, small, k, inner, TF32: tl.constexpr):
+    """Scale ``values`` and store their large and small terms at ``k``."""
+    up = BOUND + 127 - exponent
+    # The factor itself may be out of range, its two halves are not; products are exact or far below what counts.
+    scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))
+    finite = _magnitude(values) < 0x7F800000
+    nearest = _rounded(tl.where(finite, scaled, 0.0), TF32)
+    # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity.
+    least = tl.where(values < 0, -LEAST, LEAST)
+    nearest = tl.where((nearest == 0) & (values != 0), least.to(nearest.dtype), nearest)
+    rest = tl.where(finite, scaled - nearest.to(tl.float32), 0.0)
+    tl.store(large + k, tl.where(finite, nearest, scaled.to(nearest.dtype)), mask=k < inner)
+    tl.store(small + k, _rounded(rest, TF32), mask=k < inner)
+
+
+@triton.jit
+def _row(x, weight, row, k, batch, inner, x_stride, weight_stride):
+    """Elements ``k`` of row ``row``, the rows of ``weight`` following those of ``x``."""
+    if row < batch:
+        values = tl.load(x + row.to(tl.int64) * x_stride + k, mask=k < inner, other=0.0)
+    else:
+        values = tl.load(weight + (row - batch).to(tl.int64) * weight_stride + k, mask=k < inner, other=0.0)
+    return values
+
+
+@triton.jit
+def _split_rows(
+    x,
+    weight,
+    large,
+    small,
+    exponents,
+    batch,
+    inner,
+    x_stride,
+    weight_stride,
+    stride,
+    CHUNK: tl.constexpr,
+    ONCE: tl.constexpr,
+    TF32: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """One row of x or of W a program: exponent of its largest finite magnitude, then its large and small terms."""
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    row = tl.program_id(0)
+    large += row.to(tl.int64) * stride
+    small += row.to(tl.int64) * stride
+    k = tl.arange(0, CHUNK)
+    values = _row(x, weight, row, k, batch, inner, x_stride, weight_stride)
+    magnitude = _magnitude(values)
+    largest = tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), 0)
+    peak = tl.max(magnitude, 0)
+    if not ONCE:
+        for start in range(CHUNK, inner, CHUNK):
+            more = _magnitude(_row(x, weight, row, start + k, batch, inner, x_stride, weight_stride))
+            largest = tl.maximum(largest, tl.max(tl.where(more < 0x7F800000, more, 0), 0))
+            peak = tl.maximum(peak, tl.max(more, 0))
+    # Subnormal rows count as those of the least exponent: they have no more digits than fit.
+    exponent = tl.maximum(largest >> 23, 1)
+    tl.store(exponents + row, exponent + tl.where(peak < 0x7F800000, 0, NOT_FINITE))
+    _write_terms(values, exponent, large, small, k, inner, TF32)
+    if not ONCE:
+        for start in range(CHUNK, inner, CHUNK):
+            values = _row(x, weight, row, start + k, batch, inner, x_stride, weight_stride)
+            _write_terms(values, exponent, large, small, start + k, inner, TF32)
+
+
+@triton.jit
+def _linear_relu_split(
+    x_large,
+    x_small,
+    weight_large,
+    weight_small,
+    exponents,
+    bias,
+    out,
+    batch,
+    inner,
+    outer,
+    out_stride,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    GROUP: tl.constexpr,
+    APART: tl.constexpr,
+    STORE: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    if DEPENDENT:
+        gdc_launch_dependents()
+        gdc_wait()
+    row, column = corner(tl.program_id(0), batch, outer, ROWS, COLUMNS, GROUP)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    cross = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
+        a, a_small = x_large.load([row, step * INNER]), x_small.load([row, step * INNER])
+        b, b_small = weight_large.load([column, step * INNER]), weight_small.load([column, step * INNER])
+        # Matrix units cut off what they add, always towards zero: so they sum INNER large products at most, the small
+        # ones first, and these sums are added with rounding to nearest.
+        if APART:
+            cross = tl.dot(a_small, b.T, cross, input_precision="tf32")
+            part = tl.dot(a, b_small.T, input_precision="tf32")
+        else:
+            part = tl.dot(a_small, b.T, input_precision="tf32")
+            part = tl.dot(a, b_small.T, part, input_precision="tf32")
+        part = tl.dot(a, b.T, part, input_precision="tf32")
+        total += part
+    total += cross
+
+    rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
+    row_exponents = tl.load(exponents + rows, mask=rows < batch, other=0)
+    column_exponents = tl.load(exponents + batch + columns, mask=columns < outer, other=0)
+    if tl.maximum(tl.max(row_exponents, 0), tl.max(column_exponents, 0)) >= NOT_FINITE:
+        # Small terms times infinity are infinities of any sign; large terms alone give what IEEE arithmetic gives.
+        plain = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for step in tl.range(tl.cdiv(inner, INNER), num_stages=1):
+            a, b = x_large.load([row, step * INNER]), weight_large.load([column, step * INNER])
+            plain = tl.dot(a, b.T, plain, input_precision="tf32")
+        touched = (row_exponents >= NOT_FINITE)[:, None] | (column_exponents >= NOT_FINITE)[None, :]
+        total = tl.where(touched, plain, total)
+    down = (row_exponents % NOT_FINITE)[:, None] + (column_exponents % NOT_FINITE)[None, :] - 2 * (BOUND + 127)
+    down = tl.minimum(tl.maximum(down, -252), 252)
+    total = total * _power_of_two(down >> 1) * _power_of_two(down - (down >> 1))
+    put(total, bias, out, row, column, batch, outer, out_stride, STORE)
+
+
+SPLITS = ("fp16x3", "tf32x3")
+"""What :func:`linear_relu_split` splits float32 operands into: two terms of float16 or of TF32, 11 bits each."""
+
+
+_CONFIGS = {
+    "small": either(Config(64, 64, 64, 4, 3), Config(64, 32, 64, 4, 4)),
+    "medium": either(
+        Config(128, 128, 64, 8, 3),
+        Config(64, 128, 64, 4, 2),
+        Config(64, 128, 32, 4, 3),
+        Config(128, 128, 64, 8, 3, apart=True),
+        Config(64, 128, 64, 4, 2, apart=True),
+    ),
+    "large": [
+        Config(128, 128, 64, 8, 3),
+        Config(128, 128, 64, 8, 3, group=16),
+        Config(64, 128, 64, 4, 2),
+        Config(64, 128, 64, 4, 2, group=16),
+        Config(64, 128, 32, 4, 3),
+        Config(64, 128, 32, 4, 4),
+        Config(128, 128, 64, 8, 3, apart=True),
+        Config(64, 128, 64, 4, 2, apart=True),
+        Config(128, 128, 32, 8, 6),
+    ],
+}
+"""Size → candidates for float16 terms, the one in use first."""
+
+LONGEST = 8192
+"""Elements of a row that a program of the splitting kernel holds at once; longer rows are read twice."""
+
+
+def candidates(shape: tuple[int, int, int], terms: str = "fp16x3") -> list[Config]:
+    """Configurations worth trying for (batch, in, out) and ``terms``, one of :data:`SPLITS`, the one in use first."""
+    fitting = _CONFIGS[size_of(shape)]
+    return fitting if terms == "fp16x3" else half_as_deep(fitting)
+
+
+def config(shape: tuple[int, int, int], terms: str = "fp16x3") -> Config:
+    """The configuration in use for (batch, in, out); arguments as of :func:`candidates`."""
+    return candidates(shape, terms)[0]
+
+
+def linear_relu_split(
+    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, terms: str = "fp16x3", tiles: Config | None = None
+) -> Tensor:
+    """max(0, x·Wᵀ + b) with float32's accuracy on matrix units: x (..., in), W (out, in), b (out) or None → (..., out).
+
+    All float32, on a CUDA device of Hopper's kind or later (in Triton's interpreter on any). Two kernels: the first
+    scales every row of x and W by a power of two and splits it into two terms, float16 (``terms="fp16x3"``) or TF32
+    ("tf32x3"), held in memory of torch's allocator for the time of the call (as much as x and W take, TF32 twice that);
+    the second adds the products large·large, large·small and small·large of ``tiles.inner`` elements at a time.
+
+    A product is off by at most 2⁻²¹ of itself, except by float16 terms of elements below 2⁻¹⁶ of their row's largest:
+    these are off by up to 2⁻³⁹ of that. Sums are scaled, so nothing overflows on the way unless the result does: finite
+    inputs give infinity or NaN in fewer cases than in IEEE float32. Infinities and NaN give what IEEE arithmetic gives,
+    and subnormals count.
+
+    Raises ValueError naming the tensor, as :func:`linear_relu` does, and for other terms or an unfit device.
+    """
+    check(x, weight, bias, (torch.float32,))
+    if terms not in SPLITS:
+        raise ValueError(f"terms {terms!r} are none of {', '.join(SPLITS)}")
+    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    a, b, y = rows_of(x), rows_of(weight), out.view(-1, weight.shape[0])
+    batch, inner, outer = sizes = (a.shape[0], a.shape[1], b.shape[0])
+    if inner == 0:
+        return out.zero_() if bias is None else out.copy_(bias.relu())
+    chosen = tiles or config(sizes, terms)
+    # Rows of whole 16 bytes, whatever their length, suit tensor descriptors.
+    stride = triton.cdiv(inner, 8) * 8
+    kind = torch.float16 if terms == "fp16x3" else torch.float32
+    split = torch.empty(2, batch + outer, stride, dtype=kind, device=x.device)
+    exponents = torch.empty(batch + outer, dtype=torch.int32, device=x.device)
+    if not described(split[0]):
+        raise ValueError(f"x is on {x.device}, which has no tensor descriptors (compute capability 9.0)")
+    store = chosen.store and described(y)
+    chunk = min(triton.next_power_of_2(inner), LONGEST)
+
+    def term(number: int, first: int, last: int, height: int) -> TensorDescriptor:
+        return TensorDescriptor.from_tensor(split[number, first:last, :inner], [height, chosen.inner])
+
+    with torch.cuda.device_of(x):
+        _split_rows[(batch + outer,)](
+            a,
+            b,
+            split[0],
+            split[1],
+            exponents,
+            batch,
+            inner,
+            a.stride(0),
+            b.stride(0),
+            stride,
+            CHUNK=chunk,
+            ONCE=inner <= chunk,
+            TF32=terms == "tf32x3",
+            DEPENDENT=chosen.dependent and x.is_cuda,
+            **(options(chosen, x) | {"num_warps": max(1, min(8, chunk // 256))}),
+        )
+        _linear_relu_split[(triton.cdiv(batch, chosen.rows) * triton.cdiv(outer, chosen.columns),)](
+            term(0, 0, batch, chosen.rows),
+            term(1, 0, batch, chosen.rows),
+            term(0, batch, batch + outer, chosen.columns),
+            term(1, batch, batch + outer, chosen.columns),
+            exponents,
+            None if bias is None else bias.contiguous(),
+            TensorDescriptor.from_tensor(y, [chosen.rows, chosen.columns]) if store else y,
+            *sizes,
+            y.stride(0),
+            ROWS=chosen.rows,
+            COLUMNS=chosen.columns,
+            INNER=chosen.inner,
+            GROUP=chosen.group,
+            APART=chosen.apart,
+            STORE=store,
+            DEPENDENT=chosen.dependent and x.is_cuda,
+            **options(chosen, x),
+        )
+    return out

@@ -1,0 +1,265 @@
+"""Probe ``counters``: the bytes that one warm call moves, by the GPU's hardware counters.
+
+Run as a process by :mod:`hypatia_lab.profiler.sessions`; the call happens in a program below it (:func:`program`),
+which Nsight Compute (``ncu``) watches. The program checks the variant, warms it up, empties the L2 cache and makes one
+call between cudaProfilerStart and cudaProfilerStop: nothing else is counted. ``case`` says what the caches hold:
+
+- ``""``: the L2 cache is emptied once, before the call. A later kernel finds in it what an earlier one wrote, as in
+  life. The program runs again for every pass that the metrics need (application replay), for a kernel that is replayed
+  by itself would find its own data in the cache.
+- ``each kernel``: ncu empties the caches before every kernel (its default). All that a kernel reads is then fetched
+  from memory, as in a table that adds up what each kernel must read.
+
+What is written stays in the L2 cache until something displaces it, so a call whose output fits there may write nothing
+to memory; "L2 written" counts what the kernels wrote at all. Nothing is counted on a CPU.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hypatia_lab import clock
+from hypatia_lab.profiler.subject import Ended, Subject, probe, subject
+
+if TYPE_CHECKING:
+    from hypatia_lab.profiler.subject import Emit
+
+METRICS = {
+    "read": "dram__bytes_read.sum",
+    "written": "dram__bytes_write.sum",
+    "l2": "lts__t_bytes.sum",
+    "l2_written": "lts__t_sectors_op_write.sum",
+    "us": "gpu__time_duration.sum",
+}
+"""What is counted of a kernel → ncu's metric."""
+OPTIONAL = ("l2", "l2_written")
+"""Left out where this ncu or GPU does not know their metric."""
+SECTOR = 32
+"""Bytes of a sector, the unit in which the L2 cache is asked."""
+UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "sector": SECTOR}
+UNITS |= {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
+UNITS |= {"nsecond": 1e-3, "usecond": 1.0, "msecond": 1e3, "second": 1e6}
+"""Unit of ncu → bytes or µs."""
+CASES = {
+    "": ("--cache-control", "none", "--replay-mode", "application"),
+    "each kernel": ("--cache-control", "all", "--replay-mode", "kernel"),
+}
+TOPICS = {"read": "dram_read", "written": "dram_written", "l2": "l2_bytes", "l2_written": "l2_written"}
+"""What is counted of a kernel → the topic of the detail lines that hold it, one a kernel."""
+TOTALS = {"read": "bytes read", "written": "bytes written", "l2": "L2 bytes", "l2_written": "L2 written"}
+"""What is counted of a kernel → the name of its sum over the call, in topic ``counters``."""
+LONGEST_NAME = 200
+LONGEST_S = 140.0
+"""A program that ncu watches may take so long, seconds."""
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One kernel launch: bytes read from and written to memory, its duration in µs, and L2 traffic where counted."""
+
+    name: str
+    read: float
+    written: float
+    us: float
+    l2: float | None = None
+    l2_written: float | None = None
+
+
+# ---------------------------------------------------------------- reading what ncu says
+
+
+def kernels(text: str) -> list[Kernel]:
+    """The kernel launches in ncu's CSV output ``text``, in order of launch.
+
+    Lines before the table (``==PROF==`` and whatever the program printed) are skipped, columns are found by name.
+    Raises ``ValueError`` when there is no table, or for a unit or a number that makes no sense.
+    """
+    lines = text.splitlines()
+    start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
+    if start is None:
+        raise ValueError("no table of metrics in what ncu said")
+    meaning = {metric: name for name, metric in METRICS.items()}
+    found: dict[str, dict[str, float]] = {}
+    names: dict[str, str] = {}
+    for row in csv.DictReader([lines[start], *(line for line in lines[start + 1 :] if line.startswith('"'))]):
+        if row["Metric Name"] not in meaning:
+            continue
+        unit, value = row["Metric Unit"], row["Metric Value"]
+        if unit not in UNITS:
+            raise ValueError(f"unit {unit!r} of {row['Metric Name']} is none of {', '.join(UNITS)}")
+        try:
+            number = UNITS[unit] * float(value.replace(",", ""))
+        except ValueError:
+            raise ValueError(f"{row['Metric Name']} of {row['Kernel Name'][:60]} is {value!r}, no number") from None
+        names[row["ID"]] = row["Kernel Name"]
+        found.setdefault(row["ID"], {})[meaning[row["Metric Name"]]] = number
+    needed = [name for name in METRICS if name not in OPTIONAL]
+    if not found:
+        raise ValueError("the table of metrics is empty")
+    for key, values in found.items():
+        if missing := [METRICS[name] for name in needed if name not in values]:
+            raise ValueError(f"kernel {names[key][:60]} lacks {', '.join(missing)}")
+    return [Kernel(names[key], **values) for key, values in found.items()]
+
+
+def unknown_metrics(said: str) -> list[str]:
+    """Names of the optional metrics that ncu does not know, from what it said."""
+    failed = " ".join(line for line in said.splitlines() if "Failed to find metric" in line)
+    return [name for name in OPTIONAL if METRICS[name] in failed]
+
+
+def refusal(said: str) -> str:
+    """Why ncu could count nothing, with the remedy; empty when ``said`` names no cause that is known."""
+    if "ERR_NVGPUCTRPERM" in said:
+        return (
+            "this user may not read the GPU's performance counters: run as root, or load the NVIDIA driver with "
+            "NVreg_RestrictProfilingToAdminUsers=0 (in a container: --cap-add=SYS_ADMIN)"
+        )
+    if "No kernels were profiled" in said:
+        return "ncu saw no kernel in this call"
+    if "InterprocessLockFailed" in said:
+        return "another user's Nsight Compute left its lock file: remove nsight-compute-lock from the temporary folder"
+    return ""
+
+
+def by_name(found: Iterable[Kernel]) -> dict[str, list[Kernel]]:
+    """Launches by kernel name (cut), in order of first launch."""
+    out: dict[str, list[Kernel]] = {}
+    for kernel in found:
+        out.setdefault(kernel.name[:LONGEST_NAME], []).append(kernel)
+    return out
+
+
+def total(found: Iterable[Kernel], what: str) -> float | None:
+    """Sum of ``what`` (a key of :data:`METRICS`) over launches; None where it was not counted."""
+    values = [getattr(kernel, what) for kernel in found]
+    return None if None in values else sum(values)
+
+
+# ---------------------------------------------------------------- the program that ncu watches
+
+
+def program(plan: str) -> None:
+    """Check the variant of ``plan`` (JSON), warm it up, and call it once between the profiler's start and stop."""
+    import torch
+
+    own = subject(json.loads(plan))
+    with own.workload.precision():
+        try:
+            run = own.checked(own.problem())
+        except Ended as end:
+            print(f"ended {end.status}: {end.reason}")
+            return
+        for _ in range(3):
+            run()
+        _empty_caches(own.device)
+        torch.cuda.profiler.start()
+        run()
+        clock.synchronize(own.device)
+        torch.cuda.profiler.stop()
+
+
+def _empty_caches(device: str) -> None:
+    """Fill the L2 cache with lines that nobody needs and that are the same in memory.
+
+    Written lines would go to memory while the call runs, and be counted as its own: the buffer is read once more.
+    """
+    import torch
+
+    buffer = torch.zeros(clock.flush_bytes(device) // 4, dtype=torch.int32, device=device)
+    clock.synchronize(device)
+    buffer.max()
+    clock.synchronize(device)
+
+
+# ---------------------------------------------------------------- the probe
+
+
+def finder() -> str:
+    """Path of ``ncu``: on the PATH, or in the CUDA toolkit's folder; empty when there is none."""
+    folders = [os.environ.get(name) for name in ("CUDA_HOME", "CUDA_PATH")] + ["/usr/local/cuda"]
+    beside = os.pathsep.join(str(Path(folder) / "bin") for folder in folders if folder)
+    return shutil.which("ncu") or shutil.which("ncu", path=beside) or ""
+
+
+def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]:
+    """The command line that counts one call of ``found``; ``left_out`` names what not to count."""
+    plan = {"workload": asdict(found.workload), "variant": found.variant.name, "device": found.device}
+    plan |= {"case": found.case, "folder": str(found.folder), "number": found.number}
+    metrics = ",".join(metric for name, metric in METRICS.items() if name not in left_out)
+    # Clocks stay as they are, for they are the machine's; base units need no prefix.
+    watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
+    watch += [*CASES[found.case], "--metrics", metrics]
+    return [*watch, sys.executable, "-m", "hypatia_lab.profiler.counters", json.dumps(plan), "program"]
+
+
+def watched(line: list[str]) -> tuple[int, str]:
+    """Run ``line`` to its end: exit status, and all that it said. Raises :class:`Ended` when it takes too long."""
+    try:
+        done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=LONGEST_S)
+    except subprocess.TimeoutExpired:
+        raise Ended("timeout", f"ncu took more than {LONGEST_S:.0f} s") from None
+    return done.returncode, f"{done.stdout}\n{done.stderr}"
+
+
+def counted(found: Subject) -> list[Kernel]:
+    """The kernels of one call of ``found``, in order.
+
+    Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
+    """
+    if found.device != "cuda":
+        raise Ended("skipped", "hardware counters of memory traffic are read on a CUDA GPU only")
+    ncu = finder()
+    if not ncu:
+        raise Ended(
+            "skipped", "Nsight Compute (ncu) is not installed: install nsight-compute and put its folder on the PATH"
+        )
+    code, said = watched(command(ncu, found))
+    if left_out := unknown_metrics(said):
+        code, said = watched(command(ncu, found, left_out))
+    if end := re.search(r"^ended (\w+): (.*)$", said, re.MULTILINE):
+        raise Ended(end[1], end[2])
+    if reason := refusal(said):
+        raise Ended("skipped", reason)
+    print(said, file=sys.stderr)  # into the probes' log, as it came
+    try:
+        launches = kernels(said)
+    except ValueError as cause:
+        last = next((text for text in reversed(said.splitlines()) if text.startswith("==ERROR==")), "")
+        raise Ended("crashed", f"ncu ended with exit status {code}: {last or cause}"[:300]) from None
+    return launches
+
+
+def look(found: Subject, emit: Emit) -> None:
+    """Emit the bytes of one call, in all and kernel by kernel. Raises :class:`Ended` where nothing was counted."""
+    launches = counted(found)
+    us, compulsory = sum(kernel.us for kernel in launches), found.workload.traffic
+
+    def say(topic: str, name: str, unit: str, value: float | None, count: int = 1) -> None:
+        if value is not None:
+            emit("detail", topic=topic, name=name, unit=unit, value=value, count=count)
+
+    say("counters", "kernels", "1", len(launches))
+    say("counters", "compulsory bytes", "B", compulsory)
+    for what, name in TOTALS.items():
+        say("counters", name, "B", total(launches, what))
+    say("counters", "duration", "us", us)
+    say("counters", "effective bandwidth", "B/s", compulsory / us * 1e6)
+    for name, own in by_name(launches).items():
+        for what, topic in TOPICS.items():
+            say(topic, name, "B", total(own, what), len(own))
+        say("kernel_time", name, "us", total(own, "us"), len(own))
+
+
+if __name__ == "__main__":
+    program(sys.argv[1]) if sys.argv[2:] == ["program"] else probe(look)

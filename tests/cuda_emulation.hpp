@@ -1,0 +1,421 @@
+// Runs a CUDA kernel's source on a CPU, thread by thread, as far as the ladder's kernels need it: every thread is a
+// fiber, a barrier or a collective instruction hands over to the next one. Asynchronous work is done as late as the
+// rules allow, or early, by chance (copies when they are waited for, products then or at once, TMA's boxes some rounds
+// later and in any order), so that a missing wait or a stage given back too early shows in the result. What cannot be,
+// a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
+// down here a second time, from the PTX ISA.
+
+#include <ucontext.h>
+
+#include <cstdint>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#define __device__
+#define __global__
+#define __shared__ static
+#define __grid_constant__
+#define __launch_bounds__(...)
+#define __cluster_dims__(...)
+
+// Nothing here may be met by a name of the process that loads it.
+namespace {
+
+struct __nv_bfloat16 {
+    uint16_t bits;
+    __nv_bfloat16() = default;
+    explicit __nv_bfloat16(float value) {
+        uint32_t wide;
+        std::memcpy(&wide, &value, sizeof wide);
+        bits = value != value ? 0x7FC0 : static_cast<uint16_t>((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16);
+    }
+    operator float() const {
+        const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+        float value;
+        std::memcpy(&value, &wide, sizeof value);
+        return value;
+    }
+};
+using __half = _Float16;
+
+struct Index {
+    unsigned x = 0, y = 0, z = 0;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+
+// ---- fibers
+
+constexpr unsigned SHARED_BYTES = 240 * 1024, FIRST_SHARED = 1040;  // not aligned beyond what is promised
+
+struct Meeting {
+    int arrived = 0, turn = 0;
+};
+struct Copy {
+    void* to;
+    const void* from;
+    int valid;
+};
+struct Warp {
+    Meeting meeting;
+    alignas(16) unsigned char slots[32][32];
+};
+struct Warpgroup {
+    Meeting meeting;
+    float* sums[128];
+    std::vector<std::function<void()>> open;
+    std::deque<std::vector<std::function<void()>>> closed;
+};
+struct Block {
+    Index index;
+    unsigned rank;
+    Meeting meeting;
+    std::vector<Warp> warps;
+    std::vector<Warpgroup> warpgroups;
+    std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
+};
+struct Fiber {
+    ucontext_t context;
+    std::unique_ptr<char[]> stack{new char[96 * 1024]};
+    Block* block;
+    Index thread;
+    int number;
+    bool done = false;
+    std::vector<Copy> open;
+    std::deque<std::vector<Copy>> closed;
+};
+struct Barrier {
+    int arrivals = 0, pending = 0;
+    long bytes = 0, phase = 0;
+    void check() {
+        if (pending == 0 && bytes == 0) pending = arrivals, ++phase;
+    }
+};
+struct alignas(128) TensorMap {
+    const unsigned char* matrix;
+    long width, height, pitch;
+    int rows;
+};
+struct Box {
+    unsigned to, barrier;
+    TensorMap map;
+    int k, row;
+};
+
+std::vector<std::unique_ptr<Block>> blocks;  // of the cluster that runs
+std::vector<std::unique_ptr<Fiber>> fibers;
+std::map<unsigned, Barrier> barriers;
+std::vector<Box> boxes;
+Meeting cluster_meeting;
+Fiber* fiber;
+ucontext_t scheduler;
+long progress;
+Index block_size, grid_size;
+std::function<void()> body;
+
+#define threadIdx (fiber->thread)
+#define blockIdx (fiber->block->index)
+#define blockDim block_size
+#define gridDim grid_size
+#define dynamic_shared (fiber->block->memory.get() + FIRST_SHARED)
+
+const char* error;  // of the launch that runs; the first one counts
+void yield() { swapcontext(&fiber->context, &scheduler); }
+// For a thread of the kernel: it gets no further.
+[[noreturn]] inline void fail(const char* why) {
+    if (!error) error = why;
+    for (;;) yield();
+}
+std::mt19937 chance(1);
+void meet(Meeting& meeting, int size) {
+    const int turn = meeting.turn;
+    if (++meeting.arrived == size) {
+        meeting.arrived = 0, ++meeting.turn, ++progress;
+    }
+    while (meeting.turn == turn) yield();
+}
+void start() {
+    body();
+    fiber->done = true;
+    ++progress;
+    yield();
+}
+
+void deliver(const Box& box);
+
+void run_cluster(unsigned first, unsigned cluster, int threads) {
+    blocks.clear(), fibers.clear(), barriers.clear(), boxes.clear();
+    cluster_meeting = {};
+    for (unsigned rank = 0; rank < cluster; ++rank) {
+        auto block = std::make_unique<Block>();
+        block->index.x = first + rank, block->rank = rank;
+        block->warps.resize((threads + 31) / 32), block->warpgroups.resize((threads + 127) / 128);
+        std::memset(block->memory.get(), 0xFF, SHARED_BYTES);
+        for (int number = 0; number < threads; ++number) {
+            auto made = std::make_unique<Fiber>();
+            made->block = block.get(), made->number = number;
+            made->thread = {number % block_size.x, number / block_size.x % block_size.y, 0};
+            getcontext(&made->context);
+            made->context.uc_stack.ss_sp = made->stack.get(), made->context.uc_stack.ss_size = 96 * 1024;
+            made->context.uc_link = &scheduler;
+            makecontext(&made->context, start, 0);
+            fibers.push_back(std::move(made));
+        }
+        blocks.push_back(std::move(block));
+    }
+    for (int idle = 0, left = 1; left && !error;) {
+        const long before = progress;
+        left = 0;
+        for (auto& each : fibers) {
+            if (each->done) continue;
+            ++left;
+            fiber = each.get();
+            swapcontext(&scheduler, &fiber->context);
+        }
+        std::vector<Box> later;
+        for (const Box& box : std::exchange(boxes, {})) {
+            if (chance() % 3)
+                later.push_back(box);
+            else
+                deliver(box), ++progress;
+        }
+        boxes.insert(boxes.end(), later.begin(), later.end());
+        idle = progress == before && boxes.empty() ? idle + 1 : 0;
+        if (idle > 100 && !error) error = "deadlock";
+    }
+    if (!boxes.empty() && !error) error = "a block left before its copies arrived";
+}
+
+// What went wrong, or null.
+template <typename Function> const char* launch(unsigned grid, unsigned cluster, Index block, Function kernel) {
+    block_size = block, grid_size = {grid, 1, 1}, body = kernel, error = nullptr;
+    for (unsigned first = 0; first < grid && !error; first += cluster) {
+        run_cluster(first, cluster, static_cast<int>(block.x * block.y));
+    }
+    return error;
+}
+
+void __syncthreads() { meet(fiber->block->meeting, static_cast<int>(block_size.x * block_size.y)); }
+
+// ---- a warp's instructions
+
+Warp& warp() { return fiber->block->warps[fiber->number / 32]; }
+int lane() { return fiber->number % 32; }
+
+template <typename T> T from_lane(T value, int other) {
+    std::memcpy(warp().slots[lane()], &value, sizeof value);
+    meet(warp().meeting, 32);
+    T found;
+    std::memcpy(&found, warp().slots[other], sizeof found);
+    meet(warp().meeting, 32);
+    return found;
+}
+template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
+template <typename T> T __shfl_sync(unsigned, T value, int other) { return from_lane(value, other); }
+
+unsigned shared_address(const void* pointer) {
+    return fiber->block->rank << 24 |
+           static_cast<unsigned>(static_cast<const unsigned char*>(pointer) - fiber->block->memory.get());
+}
+unsigned char* at(unsigned address) {
+    if ((address & 0xffffff) >= SHARED_BYTES) fail("an address beyond shared memory");
+    return blocks[address >> 24]->memory.get() + (address & 0xffffff);
+}
+
+void copy_async(void* to, const void* from, int valid) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 || reinterpret_cast<uintptr_t>(to) % 16)
+        fail("16 bytes that are unaligned");
+    fiber->open.push_back({to, from, valid});
+}
+void copy_async(unsigned to, const void* from, int valid) { copy_async(static_cast<void*>(at(to)), from, valid); }
+void close_group() { fiber->closed.push_back(std::exchange(fiber->open, {})); }
+template <int PENDING> void wait_for_groups() {
+    while (fiber->closed.size() > PENDING) {
+        for (const Copy& copy : fiber->closed.front()) {
+            std::memset(copy.to, 0, 16);
+            std::memcpy(copy.to, copy.from, copy.valid);
+        }
+        fiber->closed.pop_front();
+    }
+}
+
+void load_matrices(unsigned (&to)[4], unsigned address) {
+    std::memcpy(warp().slots[lane()], &address, sizeof address);
+    meet(warp().meeting, 32);
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        unsigned row;
+        std::memcpy(&row, warp().slots[8 * matrix + lane() / 4], sizeof row);
+        if (row % 16) fail("a matrix row that is unaligned");
+        std::memcpy(&to[matrix], at(row) + lane() % 4 * 4, 4);
+    }
+    meet(warp().meeting, 32);
+}
+
+template <typename scalar> void multiply_fragments(float (&sums)[4], const unsigned (&a)[4], const unsigned (&b)[2]) {
+    std::memcpy(warp().slots[lane()], a, 16);
+    std::memcpy(warp().slots[lane()] + 16, b, 8);
+    meet(warp().meeting, 32);
+    const auto number = [&](int owner, int pair, int half) {
+        scalar value;
+        std::memcpy(&value, warp().slots[owner] + pair * 4 + half * 2, 2);
+        return static_cast<float>(value);
+    };
+    for (int n = 0; n < 4; ++n) {
+        const int row = lane() / 4 + n / 2 * 8, column = lane() % 4 * 2 + n % 2;
+        for (int k = 0; k < 16; ++k) {
+            sums[n] += number(row % 8 * 4 + k % 8 / 2, row / 8 + k / 8 * 2, k % 2) *
+                       number(column * 4 + k % 8 / 2, 4 + k / 8, k % 2);
+        }
+    }
+    meet(warp().meeting, 32);
+}
+
+template <typename scalar> unsigned rectified(float low, float high) {
+    const scalar pair[2] = {static_cast<scalar>(low < 0 ? 0 : low), static_cast<scalar>(high < 0 ? 0 : high)};
+    unsigned both;
+    std::memcpy(&both, pair, sizeof both);
+    return both;
+}
+
+// ---- Hopper's instructions
+
+unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
+
+void start_barrier(unsigned barrier, unsigned arrivals) {
+    const int count = static_cast<int>(arrivals);
+    if (barrier % 8 || barriers.count(barrier)) fail("a barrier misplaced");
+    barriers[barrier] = {count, count, 0, 0};
+}
+void publish_barriers() {}
+Barrier& known(unsigned barrier) {
+    if (!barriers.count(barrier)) fail("a barrier that was not started");
+    return barriers[barrier];
+}
+void arrive(unsigned barrier) {
+    Barrier& found = known(barrier);
+    if (--found.pending < 0) fail("more arrivals than a barrier expects");
+    found.check();
+    ++progress;
+}
+void arrive_at(unsigned barrier, unsigned block) { arrive((barrier & 0xffffff) | block << 24); }
+void arrive_and_expect(unsigned barrier, unsigned bytes) {
+    known(barrier).bytes += bytes;
+    arrive(barrier);
+}
+bool has_ended(unsigned barrier, unsigned parity) {
+    if (known(barrier).phase % 2 != static_cast<long>(parity)) return true;
+    yield();
+    return false;
+}
+
+void prefetch(const TensorMap&) {}
+void fetch_box_for(unsigned short mask, unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
+    if (to % 1024) fail("a box that is unaligned");
+    if ((to & 0xffffff) + map.rows * 128 > SHARED_BYTES) fail("a box beyond shared memory");
+    known(barrier);
+    for (unsigned rank = 0; rank < blocks.size(); ++rank) {
+        const unsigned there = rank << 24, low = 0xffffff;
+        if (mask >> rank & 1) boxes.push_back({(to & low) | there, (barrier & low) | there, map, k, row});
+    }
+}
+void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
+    fetch_box_for(1 << fiber->block->rank, to, map, k, row, barrier);
+}
+void deliver(const Box& box) {
+    const TensorMap& map = box.map;
+    for (int row = 0; row < map.rows; ++row) {
+        for (int k = 0; k < 64; ++k) {
+            unsigned char* to = at(swizzled(box.to + row * 128 + k * 2));
+            if (box.row + row < map.height && box.k + k < map.width) {
+                std::memcpy(to, map.matrix + (box.row + row) * map.pitch + (box.k + k) * 2, 2);
+            } else {
+                std::memset(to, 0, 2);
+            }
+        }
+    }
+    Barrier& barrier = barriers.at(box.barrier);
+    barrier.bytes -= map.rows * 128;
+    barrier.check();
+}
+
+unsigned block_of_cluster() { return fiber->block->rank; }
+void synchronize_cluster() { meet(cluster_meeting, static_cast<int>(fibers.size())); }
+template <int COUNT> void give_registers_back() {}
+template <int COUNT> void take_registers() {}
+
+Warpgroup& warpgroup_of() { return fiber->block->warpgroups[fiber->number / 128]; }
+bool first_of_warpgroup() { return fiber->number % 128 == 0; }
+void open_products() {}
+template <int N> void settle(float (&)[N]) {}
+
+template <typename scalar> float operand_number(unsigned rank, unsigned long long operand, int row, int k) {
+    const unsigned start = (operand & 0x3fff) << 4, step = (operand >> 32 & 0x3fff) << 4;
+    scalar value;
+    std::memcpy(&value, at(rank << 24 | swizzled(start + row / 8 * step + row % 8 * 128 + k * 2)), 2);
+    return static_cast<float>(value);
+}
+
+template <typename scalar, int WIDTH>
+void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b, int accumulate) {
+    if (a >> 62 != 1 || b >> 62 != 1) fail("an operand without 128-byte swizzle");
+    Warpgroup& group = warpgroup_of();
+    group.sums[fiber->number % 128] = sums;
+    meet(group.meeting, 128);
+    if (first_of_warpgroup()) {
+        const std::vector<float*> to(group.sums, group.sums + 128);
+        const unsigned rank = fiber->block->rank;
+        group.open.push_back([=] {
+            static float left[64][16], right[WIDTH][16];
+            for (int k = 0; k < 16; ++k) {
+                for (int row = 0; row < 64; ++row) left[row][k] = operand_number<scalar>(rank, a, row, k);
+                for (int row = 0; row < WIDTH; ++row) right[row][k] = operand_number<scalar>(rank, b, row, k);
+            }
+            for (int row = 0; row < 64; ++row) {
+                for (int column = 0; column < WIDTH; ++column) {
+                    const int owner = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
+                    float& sum = to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
+                    float total = accumulate ? sum : 0;
+                    for (int k = 0; k < 16; ++k) total += left[row][k] * right[column][k];
+                    sum = total;
+                }
+            }
+        });
+    }
+    meet(group.meeting, 128);
+}
+void run_products(Warpgroup& group, size_t pending) {
+    for (; group.closed.size() > pending; group.closed.pop_front()) {
+        for (const auto& product : group.closed.front()) product();
+    }
+}
+void close_products() {
+    Warpgroup& group = warpgroup_of();
+    meet(group.meeting, 128);
+    if (first_of_warpgroup()) {
+        group.closed.push_back(std::exchange(group.open, {}));
+        if (chance() % 2) run_products(group, 0);
+    }
+    meet(group.meeting, 128);
+}
+template <int PENDING> void wait_for_products() {
+    Warpgroup& group = warpgroup_of();
+    meet(group.meeting, 128);
+    if (first_of_warpgroup()) run_products(group, PENDING);
+    meet(group.meeting, 128);
+}
+
+}  // namespace
+
+// ---- what the test calls
+
+extern "C" void fill_map(void* map, const void* matrix, long width, long height, int rows) {
+    *static_cast<TensorMap*>(map) = {static_cast<const unsigned char*>(matrix), width, height, width * 2, rows};
+}

@@ -1,0 +1,522 @@
+"""Forward and backward: answers of several tensors judged part by part, autograd formulas, and the fused backward."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from hypatia_lab import bench, drawing, results, tables
+from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.experiments import Experiment, Group
+from hypatia_lab.fused_ops import linear_relu, linear_relu_backward
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import MATH, Workload, WorkloadError
+
+DEVICE = choose_device("auto")
+BOTH = "forward_backward"
+PARTS = ("y", "grad_x", "grad_weight", "grad_bias")
+SQUARE = Workload("linear_relu", (96, 128, 128), direction=BOTH)
+"""Square weight, so that a transposed one fits."""
+Inputs = dict[str, torch.Tensor]
+Answer = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def gradients(i: Inputs, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    return z @ i["weight"], z.T @ i["x"], z.sum(0)
+
+
+def right(i: Inputs) -> Answer:
+    y = torch.relu(torch.nn.functional.linear(i["x"], i["weight"], i["bias"]))
+    return y, *gradients(i, torch.where(y > 0, i["grad"], 0))
+
+
+# ---------------------------------------------------------------- the direction
+
+
+@pytest.mark.parametrize(("operation", "shape"), [("linear", (2, 3, 4)), ("relu", (2, 3)), ("copy", (5,))])
+def test_an_operation_without_a_backward_refuses_the_direction(operation: str, shape: tuple[int, ...]) -> None:
+    with pytest.raises(WorkloadError, match=f"'forward_backward' does not go with {operation}: it has no backward"):
+        Workload(operation, shape, direction=BOTH)
+    with pytest.raises(WorkloadError, match="unknown direction 'backward'; known: forward, forward_backward"):
+        Workload(operation, shape, direction="backward")
+
+
+def test_a_workload_of_both_passes_counts_both() -> None:
+    forward, both = (
+        Workload("linear_relu", (6, 4, 10), "bfloat16"),
+        Workload("linear_relu", (6, 4, 10), "bfloat16", direction=BOTH),
+    )
+    assert (forward.parts, both.parts) == (("y",), PARTS)
+    assert both.flops == 3 * forward.flops == 3 * 2 * 6 * 4 * 10
+    read = 6 * 4 + 10 * 4 + 10 + 6 * 10  # x, weight, bias, grad; as much is written
+    assert both.traffic == 2 * 2 * read
+    assert "grad" not in forward.inputs("cpu")
+    assert both.inputs("cpu")["grad"].shape == (6, 10)
+    for name, tensor in forward.inputs("cpu").items():
+        assert torch.equal(tensor, both.inputs("cpu")[name])
+
+
+def test_each_part_has_the_tolerance_of_its_own_sum() -> None:
+    both = Workload("linear_relu", (400, 100, 900), direction=BOTH)
+    unit = 2.0**-24
+    found = [both.tolerance(part) for part in PARTS]
+    assert found == pytest.approx([2 * unit * (1 + depth) for depth in (10, 30, 20, 20)])
+    assert both.tolerance() == Workload("linear_relu", (400, 100, 900)).tolerance() == found[0]
+    with pytest.raises(KeyError):
+        Workload("linear_relu", (400, 100, 900)).tolerance("grad_x")
+
+
+def test_a_variant_is_skipped_in_a_direction_that_it_does_not_compute() -> None:
+    known = variants("linear_relu")
+    forward = Workload("linear_relu", (2, 3, 4))
+    assert known["compile_max_autotune"].needs(SQUARE, "cpu") == "compile_max_autotune computes forward only"
+    assert known["fused_backward"].needs(forward, "cpu") == "fused_backward computes forward_backward only"
+    assert known["eager"].needs(SQUARE, "cpu") == known["eager"].needs(forward, "cpu") == ""
+
+
+# ---------------------------------------------------------------- the check, part by part
+
+Plant = Callable[[Inputs], object]
+
+
+def with_part(number: int, change: Callable[[torch.Tensor, Inputs], object]) -> Plant:
+    def run(i: Inputs) -> object:
+        answer = list(right(i))
+        answer[number] = change(answer[number], i)  # type: ignore[call-overload]
+        return tuple(answer)
+
+    return run
+
+
+def with_mask(mask: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Plant:
+    """Both passes with another masked gradient."""
+    return lambda i: (right(i)[0], *gradients(i, mask(i, right(i)[0])))
+
+
+def poked(value: float) -> Callable[[torch.Tensor, Inputs], torch.Tensor]:
+    def change(part: torch.Tensor, i: Inputs) -> torch.Tensor:
+        part.view(-1)[3] = value
+        return part
+
+    return change
+
+
+PLANTED: dict[str, Plant] = {
+    "grad_x: mask missing": with_mask(lambda i, y: i["grad"]),
+    "grad_x: mask of the wrong operand": with_mask(lambda i, y: i["grad"].relu()),
+    "grad_x: mask inverted": with_mask(lambda i, y: torch.where(y > 0, 0, i["grad"])),
+    "grad_x: upstream gradient taken as ones": with_mask(lambda i, y: (y > 0).float()),
+    "grad_bias: mask missing": with_part(3, lambda part, i: i["grad"].sum(0)),
+    "grad_bias: gradient missing": with_part(3, lambda part, i: torch.zeros_like(part)),
+    "grad_bias: wrong type: NoneType": with_part(3, lambda part, i: None),
+    "grad_bias: mean over the batch": with_part(3, lambda part, i: part / len(i["x"])),
+    "grad_bias: unwritten": with_part(3, lambda part, i: torch.empty_like(part)),
+    "grad_weight: transposed": with_part(2, lambda part, i: part.T),
+    "grad_weight: NaN: 1 of": with_part(2, poked(float("nan"))),
+    "grad_weight: wrong values": with_part(2, poked(1e3)),
+    "grad_weight: wrong shape": with_part(2, lambda part, i: part[:-1]),
+    "grad_x: weight transposed": with_part(
+        1, lambda part, i: torch.where(right(i)[0] > 0, i["grad"], 0) @ i["weight"].T
+    ),
+    "grad_x: low precision": with_part(1, lambda part, i: part.bfloat16().float()),
+    "grad_x: wrong dtype: float64": with_part(1, lambda part, i: part.double()),
+    "grad_x: wrong values": with_part(1, lambda part, i: part.roll(1, 0)),
+    "y: ReLU missing": with_part(0, lambda part, i: torch.nn.functional.linear(i["x"], i["weight"], i["bias"])),
+    "y: bias missing": with_part(0, lambda part, i: torch.relu(i["x"] @ i["weight"].T)),
+    "wrong type: Tensor instead of the tuple (y, grad_x": lambda i: right(i)[0],
+    "wrong type: tuple of 3 instead": lambda i: right(i)[:3],
+    "input changed: the call wrote into 'grad'": lambda i: (right(i), i["grad"].neg_())[0],
+}
+
+
+@pytest.mark.parametrize("reason", PLANTED)
+def test_a_planted_fault_is_rejected_by_part_and_name(reason: str) -> None:
+    problem = Problem(SQUARE, "cpu")
+    found = check(lambda: PLANTED[reason](problem.inputs), problem)
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_a_part_of_the_call_before_is_stale(number: int) -> None:
+    problem = Problem(SQUARE, "cpu")
+    kept: list[torch.Tensor] = []
+
+    def run() -> tuple[torch.Tensor, ...]:
+        answer = list(right(problem.inputs))
+        kept.append(answer[number])
+        answer[number] = kept[0]
+        return tuple(answer)
+
+    assert check(run, problem).reason.startswith(f"{PARTS[number]}: stale output")
+
+
+@pytest.mark.parametrize("dtype", MATH)
+def test_the_error_is_the_worst_parts(dtype: str) -> None:
+    problem = Problem(Workload("linear_relu", (96, 128, 128), dtype, direction=BOTH), "cpu")
+    answer, references = right(problem.inputs), problem.references()
+    found = judge(answer, problem)
+    assert found.ok, found.reason
+    errors = [float((a.double() - r).norm() / r.norm()) for a, r in zip(answer, references, strict=True)]
+    assert found.error == pytest.approx(max(errors))
+    assert found.max_error == pytest.approx(
+        max(float((a.double() - r).abs().max()) for a, r in zip(answer, references, strict=True))
+    )
+
+
+def test_a_product_of_one_term_may_have_elements_far_above_its_rms() -> None:
+    # One row: an element of grad_weight is one product, and the largest carry roundings of their own.
+    for draw in range(5):
+        problem = Problem(Workload("linear_relu", (1, 500, 700), "bfloat16", direction=BOTH, seed=draw), "cpu")
+        assert check(lambda problem=problem: right(problem.inputs), problem).ok
+
+
+def on_the_edge(dtype: str, offset: float) -> Problem:
+    """A problem in which four columns of x·Wᵀ + b are ``offset`` in float64: near 0, rounding decides their side."""
+    problem = Problem(Workload("linear_relu", (64, 32, 48), dtype, direction=BOTH), "cpu")
+    problem.inputs["weight"][:4] = 0
+    problem.inputs["bias"][:4] = offset
+    return problem
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("offset", [1e-7, -1e-7])
+def test_where_rounding_decides_the_mask_is_that_of_the_variants_own_y(dtype: str, offset: float) -> None:
+    problem = on_the_edge(dtype, offset)
+    i = problem.inputs
+    y = right(i)[0]
+    other = y.clone()
+    other[:, :4] = 0 if offset > 0 else 1e-7  # rounded to the other side
+    assert not torch.equal(y > 0, other > 0)
+    for own in (y, other):
+        found = judge((own, *gradients(i, torch.where(own > 0, i["grad"], 0))), problem)
+        assert found.ok, found.reason
+    # But y and its gradients must be on one side.
+    torn = judge((y, *gradients(i, torch.where(other > 0, i["grad"], 0))), problem)
+    assert torn.reason.startswith("grad_")
+
+
+def test_a_mask_that_no_rounding_excuses_is_rejected() -> None:
+    # Far from the edge, a y of small positive numbers does not let gradients through, however right it is as a y.
+    problem = on_the_edge("bfloat16", -100.0)
+    i = problem.inputs
+    y = right(i)[0]
+    y[:, :4] = 1e-6
+    assert judge((y, *right(i)[1:]), problem).ok
+    assert not judge((y, *gradients(i, torch.where(y > 0, i["grad"], 0))), problem).ok
+
+
+def test_the_gradient_at_exactly_zero_is_zero() -> None:
+    problem = on_the_edge("float32", 0.0)
+    assert float(problem.references()[3][:4].abs().max()) == 0
+    assert judge(right(problem.inputs), problem).ok
+
+
+# ---------------------------------------------------------------- the variants
+
+NAMES = [n for n, v in variants("linear_relu").items() if BOTH in v.directions and not n.startswith("compile")]
+SHAPES = [(1, 1, 1), (7, 127, 129), (128, 1, 3), (1, 784, 10), (100, 301, 77)]
+
+
+def agrees_with_float64(name: str, workload: Workload) -> None:
+    variant = variants("linear_relu")[name]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, DEVICE)
+    found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("dtype", MATH)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype: str) -> None:
+    agrees_with_float64(name, Workload("linear_relu", shape, dtype, direction=BOTH))
+
+
+@pytest.mark.slow
+def test_torch_compile_agrees_with_float64() -> None:
+    agrees_with_float64("compile", Workload("linear_relu", (33, 77, 129), direction=BOTH))
+
+
+def test_the_seeds_and_their_peers_have_both_directions() -> None:
+    assert {"eager", "naive", "cublas_relu", "aten", "epilogue", "fused_backward"} <= set(NAMES)
+
+
+# ---------------------------------------------------------------- the autograd formulas
+
+OWN = ["naive", "cublas_relu", "aten", "epilogue", "fused_backward"]
+TWICE = OWN[:-1]
+"""Differentiable more than once."""
+
+
+def operation(name: str) -> Any:
+    missing = variants("linear_relu")[name].needs(SQUARE, DEVICE)
+    if missing:
+        pytest.skip(missing)
+    if name == "aten":
+        return linear_relu.load_aten()
+    operations = torch.ops.hypatia
+    return {
+        "naive": operations.linear_relu_naive,
+        "cublas_relu": operations.linear_relu_cublas,
+        "epilogue": operations.linear_relu_epilogue,
+        "fused_backward": operations.linear_relu_fused,
+    }[name]
+
+
+def tensors(*batch: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """x (..., 5), weight (4, 5) and bias (4) that require gradients; nothing is near the ReLU's kink."""
+    generator = torch.Generator(DEVICE).manual_seed(3)
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, device=DEVICE, generator=generator, dtype=dtype).requires_grad_()
+
+    return normal(*batch, 5), normal(4, 5), normal(4)
+
+
+@pytest.mark.parametrize(
+    ("batch", "biased"),
+    [((), True), ((3,), True), ((2, 1, 2), True), ((0,), True), ((3, 0), True), ((), False), ((2, 3), False)],
+)
+@pytest.mark.parametrize("name", OWN)
+def test_gradients_are_those_of_numerical_differentiation(name: str, batch: tuple[int, ...], biased: bool) -> None:
+    run, (x, weight, bias) = operation(name), tensors(*batch)
+    form, given = (run, (x, weight, bias)) if biased else (lambda x, weight: run(x, weight, None), (x, weight))
+    assert form(*given).shape == (*batch, 4)
+    assert torch.autograd.gradcheck(form, given)
+    if name in TWICE:
+        assert torch.autograd.gradgradcheck(form, given)
+
+
+def test_the_fused_backward_refuses_a_second_derivative() -> None:
+    x, weight, bias = tensors(3)
+    y = operation("fused_backward")(x, weight, bias)
+    (grad_x,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    with pytest.raises(NotImplementedError, match="first derivative only; for a second use hypatia::linear_relu_epil"):
+        grad_x.sum().backward()
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_half_precision_and_strided_gradients_agree_with_torch(name: str) -> None:
+    run = operation(name)
+    for dtype in (torch.bfloat16, torch.float32):
+        x, weight, bias = tensors(6, dtype=dtype)
+        strided = torch.stack([x.detach(), x.detach()], -1)[..., 0].requires_grad_()
+        across = weight.detach().t().contiguous().t().requires_grad_()
+        upstream = torch.randn(4, 6, device=DEVICE, dtype=dtype).t()
+        expected = torch.autograd.grad(
+            torch.relu(torch.nn.functional.linear(x, weight, bias)), (x, weight, bias), upstream
+        )
+        for given in ((x, weight, bias), (strided, across, bias)):
+            found = torch.autograd.grad(run(*given), given, upstream)
+            for f, e in zip(found, expected, strict=True):
+                assert f.dtype == dtype
+                torch.testing.assert_close(f, e, rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-2)
+        # The gradient of a sum is one number, expanded.
+        assert torch.isfinite(torch.autograd.grad(run(x, weight, bias).sum(), x)[0]).all()
+
+
+@pytest.mark.parametrize("name", ["naive", "aten", "epilogue", "fused_backward"])
+def test_nan_lets_the_gradient_through_as_in_torch(name: str) -> None:
+    x, weight, bias = tensors(3)
+    with torch.no_grad():
+        x[0, 0] = float("nan")
+    expected = torch.autograd.grad(torch.relu(torch.nn.functional.linear(x, weight, bias)).sum(), bias)
+    torch.testing.assert_close(torch.autograd.grad(operation(name)(x, weight, bias).sum(), bias), expected)
+
+
+class _Counter(TorchDispatchMode):
+    """Counts the matrix products that reach the device."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.products = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.products += func.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("needed", "products"), [("x", 1), ("w", 1), ("b", 0), ("xw", 2), ("xwb", 2)])
+@pytest.mark.parametrize("name", OWN[:-1])
+def test_only_what_is_needed_is_computed(name: str, needed: str, products: int) -> None:
+    given = [tensor.requires_grad_(letter in needed) for letter, tensor in zip("xwb", tensors(3), strict=True)]
+    y = operation(name)(*given)
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    with _Counter() as counter:
+        found = torch.autograd.grad(y.sum(), wanted)
+    assert counter.products == products
+    assert [f.shape for f in found] == [w.shape for w in wanted]
+
+
+@pytest.mark.parametrize("needed", ["x", "w", "b", "xw", "xb"])
+def test_the_fused_backward_computes_only_what_is_needed(needed: str) -> None:
+    x, weight, bias = tensors(2, 3)
+    y, upstream = (
+        operation("fused_backward")(x, weight, bias).detach(),
+        torch.ones(2, 3, 4, dtype=x.dtype, device=DEVICE),
+    )
+    found = linear_relu_backward.linear_relu_gradients(upstream, x, weight, y, "x" in needed, "w" in needed)
+    assert [bool(f.numel()) for f in found] == ["x" in needed, "w" in needed, True]
+    given = [tensor.requires_grad_(letter in needed) for letter, tensor in zip("xwb", tensors(2, 3), strict=True)]
+    wanted = [tensor for tensor in given if tensor.requires_grad]
+    expected = torch.autograd.grad(torch.relu(torch.nn.functional.linear(*given)).sum(), wanted)
+    torch.testing.assert_close(torch.autograd.grad(operation("fused_backward")(*given).sum(), wanted), expected)
+
+
+def test_a_misfit_of_the_fused_gradients_is_refused_by_name() -> None:
+    x, weight, _ = (tensor.detach() for tensor in tensors(3))
+    y = torch.ones(3, 4, dtype=x.dtype, device=DEVICE)
+    with pytest.raises(ValueError, match=r"y \[3, 3\] is not of x \[3, 5\] and weight \[4, 5\]"):
+        linear_relu_backward.linear_relu_gradients(y, x, weight, y[:, :3])
+    with pytest.raises(ValueError, match=r"grad torch.float32 \[3, 4\] is not like y torch.float64"):
+        linear_relu_backward.linear_relu_gradients(y.float(), x, weight, y)
+    with pytest.raises(ValueError, match="do not fit"):
+        operation("epilogue")(x[:, :-1], weight, None)
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_opcheck_passes_with_gradients(name: str) -> None:
+    run = operation(name)
+    torch.library.opcheck(getattr(run, "default", run), tensors(2, 3))
+    torch.library.opcheck(getattr(run, "default", run), (*tensors(3)[:2], None))
+
+
+def test_opcheck_passes_for_the_fused_gradients() -> None:
+    x, weight, _ = (tensor.detach() for tensor in tensors(3))
+    y = torch.randn(3, 4, dtype=x.dtype, device=DEVICE)
+    torch.library.opcheck(torch.ops.hypatia.linear_relu_gradients.default, (y, x, weight, y.relu()))
+    torch.library.opcheck(torch.ops.hypatia.linear_relu_gradients.default, (y, x, weight, y.relu(), False, True))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", OWN)
+def test_a_custom_operation_compiles_with_its_backward(name: str) -> None:
+    run = operation(name)
+
+    def model(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        return run(x * 2, weight, bias) + 1
+
+    given = tensors(6, dtype=torch.float32)
+    compiled = torch.compile(model, fullgraph=True)
+    torch.testing.assert_close(compiled(*given), model(*given))
+    found = torch.autograd.grad(compiled(*given).square().sum(), given)
+    torch.testing.assert_close(found, torch.autograd.grad(model(*given).square().sum(), given))
+
+
+def test_an_operation_without_a_formula_has_no_backward_to_fall_back_to() -> None:
+    # S002 says of v1 that autograd falls back to a slow backward; torch refuses.
+    x = tensors(3)[0]
+    with pytest.raises(RuntimeError, match="no autograd formula was registered"):
+        UNDIFFERENTIABLE(x).sum().backward()
+
+
+@torch.library.custom_op("hypatia_tests::no_formula", mutates_args=())
+def no_formula(x: torch.Tensor) -> torch.Tensor:
+    return x.relu()
+
+
+UNDIFFERENTIABLE = torch.ops.hypatia_tests.no_formula
+
+TRITON = """
+import torch
+from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+torch.manual_seed(0)
+def agrees(grad, y, tile=None):
+    z, sums = masked_gradient(grad, y, tile=tile)
+    expected = torch.ops.aten.threshold_backward(grad, y, 0)
+    assert torch.equal(z, expected), (grad.dtype, grad.shape)
+    assert sums.dtype == y.dtype and sums.shape == y.shape[1:]
+    close = {"rtol": 8e-3 if y.dtype.itemsize == 2 else 1e-5, "atol": 1e-5}
+    torch.testing.assert_close(sums.double(), expected.double().sum(0), **close)
+for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+    for rows, columns, tile in ((1, 1, None), (7, 127, (16, 32, 4)), (129, 3, (32, 16, 4)), (0, 5, None), (5, 0, None)):
+        agrees(torch.randn(rows, columns).to(dtype), torch.randn(rows, columns).to(dtype).relu(), tile)
+    agrees(torch.randn(8200, 3).to(dtype), torch.randn(8200, 3).to(dtype).relu(), (2048, 16, 4))  # several splits
+    y = torch.randn(7, 20).to(dtype).relu()
+    wide = torch.randn(20, 40).to(dtype)
+    for grad in (wide[:7, :20], wide[:7, ::2], wide[:1, :1].expand(7, 20), wide[:, :7].t()):
+        agrees(grad, y)
+    y[0, 0] = float("nan")
+    assert torch.equal(masked_gradient(grad, y)[0], torch.ops.aten.threshold_backward(grad, y, 0))
+whole = y.int()
+for grad, y, name in ((y[:-1], y, "grad"), (y.double(), y, "grad"), (y[0], y[0], "y must"), (whole, whole, "y must")):
+    try:
+        masked_gradient(grad, y)
+    except ValueError as refusal:
+        assert str(refusal).startswith(name), refusal
+    else:
+        raise AssertionError(name)
+"""
+
+
+def test_the_triton_kernel_agrees_with_torch_in_the_interpreter() -> None:
+    triton = pytest.importorskip("triton")
+    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
+    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
+        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    done = subprocess.run([sys.executable, "-c", TRITON], capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- records and pages
+
+
+def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("eager", "epilogue", "compile_max_autotune")
+    groups = [Group(Workload("linear_relu", (8, 8, 8), direction=d), names, ("hot",), 0.0) for d in ("forward", BOTH)]
+    groups[0] = Group(groups[0].workload, names[:2], ("hot",), 0.0)
+    measured = {
+        "tiny": Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups),
+        "ceilings": Experiment(
+            "ceilings",
+            "none",
+            "a test",
+            "copy",
+            lambda *asked: [Group(Workload("copy", (64,)), ("eager",), ("hot",), 0.0)],
+        ),
+    }
+    monkeypatch.setattr(bench, "EXPERIMENTS", measured)
+    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
+    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
+    record = bench.measure("tiny", machine_name="box", root=tmp_path, progress=False)
+    found = {(cell["direction"], cell["variant"]): cell for cell in record.cells}
+    assert {key: cell["status"] for key, cell in found.items()} == {
+        ("forward", "eager"): "ok",
+        ("forward", "epilogue"): "ok",
+        (BOTH, "eager"): "ok",
+        (BOTH, "epilogue"): "ok",
+        (BOTH, "compile_max_autotune"): "skipped",
+    }
+    assert found[BOTH, "compile_max_autotune"]["reason"] == "compile_max_autotune computes forward only"
+    assert found[BOTH, "eager"]["flops"] == 3 * found["forward", "eager"]["flops"]
+    rows = {(row["direction"], row["variant"]): row for row in results.rows([record])}
+    for direction in ("forward", BOTH):
+        base, row = rows[direction, "eager"], rows[direction, "epilogue"]
+        assert row["workload"].endswith(f"/{direction}")
+        assert row["ratio"] == pytest.approx(base["median_us"] / row["median_us"])
+    fields, _ = drawing.split_fields(list(rows.values()))
+    assert fields == ["direction"]
+    assert drawing.where(rows[BOTH, "eager"], "direction") == "forward and backward"
+    forward, both = rows["forward", "eager"], rows[BOTH, "eager"]
+    assert drawing.split_fields([both])[1] == [
+        "linear_relu",
+        "8×8×8",
+        "float32/ieee",
+        "forward and backward",
+        "hot clock",
+        "box",
+    ]
+    assert drawing.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
+    assert tables.workload_text(both) == f"{tables.workload_text(forward)} forward and backward"

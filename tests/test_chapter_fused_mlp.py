@@ -1,0 +1,343 @@
+"""The chapter of MLPs in one kernel: findings, tables, the map and the page, from synthetic records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import cell_line, run_line
+
+import hypatia_lab
+from hypatia_lab import claims, experiments, notebook, records, results, scatter_figures
+from hypatia_lab.chapters import fused_mlp
+from hypatia_lab.drawing import FigureError
+from hypatia_lab.findings import Finding
+from hypatia_lab.fused_ops import safety
+from hypatia_lab.fused_ops.mlp import MODELS, WIDEST
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.records import Record
+from hypatia_lab.variants import Variant, variants
+from hypatia_lab.workloads import Workload, operations
+
+NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "16_fused_mlp.ipynb"
+TOO_WIDE = "the activations do not fit"
+
+
+def cell(variant: str, us: float, shape: Sequence[int], operation: str = "mlp3", **changes: Any) -> dict[str, Any]:
+    """A timed cell: two processes 1% apart."""
+    work = Workload(operation, tuple(shape), "float32" if operation == "mlp" else "bfloat16")
+    own = {"operation": operation, "shape": list(shape), "dtype": work.dtype}
+    own |= {"flops": work.flops, "traffic": work.traffic, "clock": "graph", "max_error": 1e-6}
+    return cell_line(variant=variant, **(own | {"medians_us": [us, 1.01 * us]} | changes))
+
+
+def cells(times: Mapping[str, float], shape: Sequence[int], operation: str = "mlp3", **changes: Any) -> list[dict]:
+    return [cell(name, us, shape, operation, **changes) for name, us in times.items()]
+
+
+def goal(fused: float = 4.0) -> list[dict[str, Any]]:
+    """Both sizes of the goal, with every peer."""
+    peers = {"eager": 30.0, "epilogue": 24.0, "compile": 25.0, "compile_max_autotune": 20.0}
+    times = {**peers, "fused": fused}
+    return [
+        line for width in (64, 128) for line in cells({n: us * width / 64 for n, us in times.items()}, (65536, width))
+    ]
+
+
+def sweep() -> list[dict[str, Any]]:
+    """One kernel is faster up to width 128, equal or slower at 256, and impossible at 512."""
+    lines = []
+    for rows in (64, 65536):
+        for width, fused in ((16, 2.0), (256, 10.0 if rows == 64 else 12.0)):
+            lines += cells({"eager": 12.0, "epilogue": 10.0, "fused": fused}, (rows, width))
+        lines += cells({"eager": 12.0, "epilogue": 10.0}, (rows, 512))
+        lines.append(cell("fused", 1.0, (rows, 512), status="skipped", reason=TOO_WIDE, medians_us=[]))
+    return lines
+
+
+def nine(plan_c: float = 100.0, **changes: Any) -> list[dict[str, Any]]:
+    times = {"eager": 100.0, "eager@again": 100.0, "aten": plan_c, "epilogue": 90.0}
+    shapes = [(32, 784, 256, 2, 10), *MODELS]
+    return [line for shape in shapes for line in cells(times, shape, "mlp", **changes)]
+
+
+CPU_LINES = [
+    *cells({"eager": 100.0, "compile": 90.0, "epilogue": 100.0}, (1024, 64), clock="hot", dtype="float32"),
+    *nine(clock="hot"),
+]
+
+
+def ceilings(clock: str) -> list[dict[str, Any]]:
+    """6 TB/s by the clock of verdicts, 4 TB/s with cold caches."""
+    rates = ((clock, 6 * 10**9), ("cold", 4 * 10**9))
+    copies = [
+        cell_line(operation="copy", shape=[9], traffic=n, flops=0, clock=c, medians_us=[1000.0] * 2) for c, n in rates
+    ]
+    products = [
+        cell_line(operation="matmul", shape=[9, 9, 9], dtype=d, flops=8 * 10**11, clock=clock, medians_us=[1000.0] * 2)
+        for d in ("bfloat16", "float32")
+    ]
+    return copies + products
+
+
+def parts(own: Sequence[dict[str, Any]], device: str) -> dict[str, list[dict[str, Any]]]:
+    return {
+        "ceilings": ceilings("graph" if device == "cuda" else "hot"),
+        "fused_mlp": [line for line in own if line["operation"] != "mlp"],
+        "mlp_models": [line for line in own if line["operation"] == "mlp"],
+    }
+
+
+def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``."""
+    found = [
+        Record(Path("nowhere"), run_line(experiment=name, device=device), tuple(lines), "")
+        for name, lines in parts(own, device).items()
+    ]
+    return Evidence(found, results.rows(found))
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- the goal
+
+
+def test_the_sizes_of_the_goal_are_measured() -> None:
+    planned = {group.workload.shape_text for group in experiments.EXPERIMENTS["fused_mlp"].plan("seed", "cuda", [])}
+    assert set(fused_mlp.GOAL_SHAPES) <= planned
+    assert f"{fused_mlp.ROWS}x{WIDEST}" in planned
+
+
+@pytest.mark.parametrize(
+    ("fused", "verdict", "title"),
+    [
+        (4.0, "confirmed", "Three layers in one kernel reach the goal"),
+        (7.0, "refuted", "Three layers in one kernel miss the goal"),
+    ],
+)
+def test_the_goal_is_met_or_missed_by_so_much(fused: float, verdict: str, title: str) -> None:
+    found = said(fused_mlp.goal(evidence(*goal(fused)), "box"))
+    assert (found.verdict, found.title) == (verdict, title)
+    if verdict == "refuted":
+        assert "missed: 4.29× instead of 5× at 65536×64, 39.8% instead of 50% of the limit at 65536×64" in found.text
+    else:
+        assert "missed" not in found.text
+
+
+def test_the_goal_at_one_width() -> None:
+    lines = [line for line in goal() if line["shape"] == [65536, 64]]
+    lines += [line for line in goal(9.0) if line["shape"] == [65536, 128]]
+    found = said(fused_mlp.goal(evidence(*lines), "box"))
+    assert (found.verdict, found.figure) == ("conditional", "3.33–7.50×")
+
+
+def test_limits_of_the_goal() -> None:
+    lines = {line["rows × width"]: line for line in fused_mlp.goals(evidence(*goal()), "box")}
+    small = lines["65536×64"]
+    moved = Workload("mlp3", (65536, 64), "bfloat16").traffic
+    took = 4.02e-6
+    assert small["of the bandwidth limit"] == f"{100 * moved / 6e12 / took:.1f}%"
+    assert small["of memory's bandwidth"] == f"{100 * moved / 4e12 / took:.0f}%"
+    assert small["against eager"].startswith("7.50×")
+    assert lines["65536×128"]["of the whole limit"] == "100%"
+    assert fused_mlp.goals(evidence(), "box") == []
+
+
+# ---------------------------------------------------------------- where it pays
+
+
+def test_the_crossover_is_where_it_stops_being_faster() -> None:
+    found = said(fused_mlp.crossover(evidence(*sweep()), "box"))
+    assert (found.figure, found.title, found.verdict) == ("width 16", "One kernel pays up to width 16", "conditional")
+    assert "surely faster than layer by layer in 2 of 4 cases" in found.text
+    assert "never surely faster at width 256" in found.text
+    assert f"no such kernel: {TOO_WIDE}." in found.text
+
+
+def test_the_map_shows_factors_and_dashes() -> None:
+    rows = fused_mlp.swept(evidence(*sweep()), "box")
+    figure, table = scatter_figures.where_faster(rows, "fused", fused_mlp.LAYERWISE, "Map")
+    (cells_drawn,) = figure.data
+    assert list(figure.layout.xaxis.ticktext) == ["16", "256", "512"]
+    assert [list(line) for line in cells_drawn.text] == [["5.00", "1.00?", ""], ["5.00", "0.83", ""]]
+    assert [(note.text, note.x, note.y) for note in figure.layout.annotations] == [("–", 2, 0), ("–", 2, 1)]
+    assert list(table["rows"]) == ["64"] * 3 + ["65536"] * 3
+    assert table["status"][2] == TOO_WIDE
+    assert "faster in 2" in figure.layout.meta["alt"]
+    assert figure.to_json() == scatter_figures.where_faster(rows, "fused", fused_mlp.LAYERWISE, "Map")[0].to_json()
+
+
+def test_the_map_refuses_what_it_cannot_draw() -> None:
+    rows = fused_mlp.swept(evidence(*sweep()), "box")
+    with pytest.raises(FigureError, match="the rows differ in clock"):
+        scatter_figures.where_faster([*rows, rows[0] | {"clock": "wall"}], "fused", fused_mlp.LAYERWISE, "Map")
+    alone = [row for row in rows if row["variant"] == "fused"]
+    with pytest.raises(FigureError, match="timed nowhere beside eager or epilogue"):
+        scatter_figures.where_faster(alone, "fused", fused_mlp.LAYERWISE, "Map")
+
+
+def test_a_cpu_has_no_map_and_says_why() -> None:
+    lab = evidence(*CPU_LINES, device="cpu")
+    assert fused_mlp.swept(lab, "box") == []
+    assert fused_mlp.untimed(lab, "box") == "it needs a GPU"
+    assert fused_mlp.crossover(lab, "box") is None
+    refused = cell("fused", 1.0, (64, 16), status="crashed", reason="no driver", medians_us=[])
+    assert fused_mlp.untimed(evidence(refused), "box") == "no driver"
+
+
+# ---------------------------------------------------------------- what S004 expects
+
+
+def test_what_was_hoped_of_several_layers() -> None:
+    found = said(fused_mlp.hoped(evidence(*goal()), "box"))
+    assert found.verdict == "refuted"
+    assert found.title == "Several layers in one kernel gain more than was hoped"
+    found = said(fused_mlp.hoped(evidence(*goal(), *sweep()), "box"))
+    assert found.title.endswith("but not everywhere")
+    assert "of 4 cases 0 lie inside, 3 above and 1 below" in found.text
+    found = said(fused_mlp.hoped(evidence(*goal(26.0)), "box"))
+    assert (found.verdict, found.figure) == ("confirmed", "1.15×")
+
+
+@pytest.mark.parametrize(("plan_c", "verdict", "figure"), [(100.5, "confirmed", "9 of 9"), (110, "refuted", "0 of 9")])
+def test_plan_c_in_nine_models(plan_c: float, verdict: str, figure: str) -> None:
+    found = said(fused_mlp.models(evidence(*nine(plan_c)), "box"))
+    assert (found.verdict, found.figure) == (verdict, figure)
+    assert "(784 → 2 × 256 → 10, batch 64)" in found.text
+    assert "epilogue is faster than eager in 9" in found.text
+
+
+def test_the_table_of_models_has_a_column_a_clock() -> None:
+    lines = fused_mlp.nine(evidence(*nine(), *nine(120.0, clock="wall")), "box")
+    assert len(lines) == len(MODELS)
+    assert list(lines[0]) == [
+        "model",
+        "eager, graph",
+        "Plan C, graph",
+        "epilogue, graph",
+        "eager, wall",
+        "Plan C, wall",
+        "epilogue, wall",
+    ]
+    assert lines[0]["Plan C, wall"].startswith("0.8333× [")
+
+
+def test_claims_of_the_chapter_can_be_judged() -> None:
+    about = fused_mlp.chapter_claims()
+    assert {"S004-46", "S004-48", "S004-49"} <= {claim.id for claim in about}
+    verdicts = {row["id"]: row["verdict"] for row in claims.judge(evidence(*nine(), *goal()).records, about)}
+    assert (verdicts["S004-46"], verdicts["S004-49"]) == ("confirmed", "refuted")
+
+
+def test_noise_decides_nothing() -> None:
+    noisy: dict[str, Any] = {"medians_us": [1.0, 40.0]}
+    lab = evidence(
+        *(line | (noisy if line["variant"] in ("fused", "aten") else {}) for line in [*goal(), *sweep(), *nine()])
+    )
+    found = fused_mlp.findings(lab, "box")
+    assert [finding.verdict for finding in found] == ["undecided"] * 4
+    assert all("undecided" in finding.title or "cannot be told" in finding.title for finding in found)
+
+
+# ---------------------------------------------------------------- the documents' own tests
+
+
+def test_the_documents_tests_name_who_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = variants("linear_relu")["eager"]
+
+    def off(by: float) -> Variant:
+        def factory(workload: Any, inputs: Any) -> Any:
+            """Off by so much."""
+            run = honest.factory(workload, inputs)
+            return lambda: run() + by
+
+        return replace(honest, name="off", factory=factory)
+
+    monkeypatch.setattr(safety, "comparable", lambda device: ["off"])
+    monkeypatch.setattr(safety, "find", lambda operation, name: honest if name == "eager" else off(1.0))
+    with pytest.raises(AssertionError, match="off: strict: layer 1 is off by"):
+        safety.passed()
+    with pytest.raises(AssertionError, match=r"off is off by 1\.0e\+00"):
+        safety.isolated()
+    monkeypatch.setattr(safety, "find", lambda operation, name: honest)
+    assert safety.passed().startswith("safety test, strict and off: every variant")
+    assert safety.isolated().startswith("isolation test: eager itself is further than 1e-05")
+
+
+def test_compiled_forms_are_left_out_of_the_documents_tests() -> None:
+    found = safety.comparable("cpu")
+    assert {"aten", "epilogue"} <= set(found) or found == ["epilogue"]
+    assert not [name for name in found if name.startswith("compile") or name == "eager"]
+
+
+@pytest.mark.parametrize("operation", operations())
+def test_every_operation_can_be_verified_at_small_shapes(operation: str) -> None:
+    for shape in notebook._shapes(len(operations()[operation].dims)):
+        assert Workload(operation, shape).flops >= 0
+
+
+# ---------------------------------------------------------------- the page
+
+
+def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) -> None:
+    """Records of ``machine`` under ``root``, as a measurement leaves them."""
+    for name, lines in parts(own, device).items():
+        records.write(root, run_line(machine=machine, experiment=name, device=device), lines)
+
+
+@pytest.fixture
+def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Runs every code cell of the chapter on the records in ``tmp_path``; returns what it displays as text."""
+    import IPython.display
+
+    shown: list[str] = []
+
+    def display(*objects: Any, raw: bool = False) -> None:
+        shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(records, "COMMITTED", tmp_path)
+    # What checks the code has tests of its own; here it would compile for seconds.
+    monkeypatch.setattr(hypatia_lab, "verify", lambda operation, device: f"{operation}: right", raising=False)
+    monkeypatch.setattr(safety, "passed", lambda device: "passed")
+    monkeypatch.setattr(safety, "isolated", lambda device: "isolated")
+
+    def run() -> str:
+        space: dict[str, Any] = {"print": shown.append}
+        for one in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+            if one["cell_type"] == "code":
+                exec("".join(one["source"]), space)
+        return "\n".join(shown)
+
+    return run
+
+
+def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", CPU_LINES)
+    text = chapter()
+    assert "On `box` no kernel of several layers was timed: it needs a GPU." in text
+    assert "Plan C is as fast as eager in the documents' models" in text
+    assert "passed\nisolated" in text
+    assert "mlp2: right" in text
+
+
+def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", CPU_LINES)
+    write(tmp_path, "card", "cuda", [*goal(), *sweep(), *nine()])
+    text = chapter()
+    assert text.index("### `card`") < text.index("### `box`")
+    assert "Three layers in one kernel reach the goal" in text
+    assert "Speed of fused against the quickest of eager and epilogue" in text
+    assert "S004-49" in text
+
+
+def test_the_page_of_a_machine_that_was_never_asked(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", [])
+    assert "S004-46" in chapter()

@@ -1,0 +1,410 @@
+"""What is said of layouts and traffic: findings, tables, the figure and the chapter, from synthetic records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas
+import pytest
+from synthetic import cell_line, detail_line, run_line
+
+from hypatia_lab import records, results, traffic_figures
+from hypatia_lab.chapters import layout_traffic
+from hypatia_lab.drawing import FigureError
+from hypatia_lab.findings import Finding
+from hypatia_lab.fused_ops import layout
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.records import Record
+from hypatia_lab.variants import variants
+
+NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "17_layout_traffic.ipynb"
+SHAPE = [1024, 784, 2048]
+GEMM, RELU = "gemm_kernel", "void at::native::vectorized_elementwise_kernel<4, at::native::relu_kernel_cuda>(int)"
+MB = 1e6
+
+
+def cell(variant: str, us: float, **changes: Any) -> dict[str, Any]:
+    """A timed cell of the layout experiment: two processes 1% apart."""
+    own = {"operation": "linear_relu_layout", "shape": SHAPE, "flops": 2 * 1024 * 784 * 2048, "traffic": 18_030_592}
+    timed = {"medians_us": [us, 1.01 * us], "clock": "graph", "baseline": "row_major", "max_error": 1e-6}
+    return cell_line(variant=variant, **(own | timed | changes))
+
+
+TIMES = {
+    "row_major": 75.0,
+    "row_major@again": 75.0,
+    "x_column_major": 75.3,
+    "weight_packed": 74.6,
+    "pack_each_call": 90.0,
+    "x_padded": 75.0,
+    "x_unaligned": 80.0,
+    "weight_unaligned": 85.0,
+    "x_batch_view": 75.0,
+    "x_strided_batch": 82.5,
+    "copy_first": 84.0,
+}
+
+
+def cells(**changes: Any) -> list[dict[str, Any]]:
+    return [cell(name, us, **changes) for name, us in TIMES.items()]
+
+
+def lines(
+    variant: str, topic: str, values: Mapping[str, float], unit: str = "B", **changes: Any
+) -> list[dict[str, Any]]:
+    own = {"shape": SHAPE, "variant": variant, "topic": topic} | changes
+    return [detail_line(name=name, unit=unit, values=[value], **own) for name, value in values.items()]
+
+
+def counted(variant: str, reads: Sequence[float], writes: Sequence[float], **changes: Any) -> list[dict[str, Any]]:
+    """Counters of one call whose kernels read and write so many MB; nothing has reached memory yet."""
+    names = [GEMM, RELU][: len(reads)]
+    totals = {"bytes read": sum(reads) * MB, "bytes written": 0.0, "L2 bytes": 100 * MB, "L2 written": sum(writes) * MB}
+    out = lines(variant, "counters", {"kernels": len(reads)}, "1", **changes)
+    out += lines(variant, "counters", {"compulsory bytes": 18.03 * MB} | totals, **changes)
+    out += lines(variant, "counters", {"duration": 76.5}, "us", **changes)
+    out += lines(variant, "counters", {"effective bandwidth": 235.7e9}, "B/s", **changes)
+    out += lines(variant, "dram_read", {n: v * MB for n, v in zip(names, reads, strict=True)}, **changes)
+    out += lines(variant, "dram_written", dict.fromkeys(names, 0.0), **changes)
+    return out + lines(variant, "l2_written", {n: v * MB for n, v in zip(names, writes, strict=True)}, **changes)
+
+
+def launched(variant: str, count: int, again: int | None = None, **changes: Any) -> list[dict[str, Any]]:
+    values = {"kernel launches": count, "kernel launches, counted again": count if again is None else again}
+    return lines(variant, "trace", values, "1", **changes) + lines(variant, "kernels", {GEMM: 70.0}, "us", **changes)
+
+
+def gpu_details() -> list[dict[str, Any]]:
+    """Counters and traces of a GPU on which v2 moves more than v1."""
+    out = counted("naive", [9.8], [8.4]) + counted("cublas_relu", [9.7, 0.1], [8.4, 8.4])
+    out += counted("naive", [9.8], [8.4], case="each kernel")
+    out += counted("cublas_relu", [9.7, 8.4], [8.4, 8.4], case="each kernel")
+    out += counted("eager", [9.7, 0.1], [8.4, 8.4]) + counted("epilogue", [9.7], [8.4])
+    out += counted("epilogue", [4.8], [4.2], dtype="bfloat16")
+    out += launched("epilogue", 1) + launched("eager", 2) + launched("cublas_relu", 2)
+    return out + launched("x_strided_batch", 3, operation="linear_relu_layout")
+
+
+REFUSED = lines(
+    "eager", "counters", {"counters": 0}, status="skipped", reason="on a CUDA GPU only", shape=[256, 256, 512]
+)
+REFUSED[0]["values"] = []
+
+
+def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``: a record of layouts and one of traffic."""
+    copies = [cell_line(operation="copy", shape=[2**28], clock=c, traffic=10**9, flops=0) for c in ("graph", "hot")]
+
+    def record(name: str, mine: Sequence[dict[str, Any]]) -> Record:
+        run = run_line(experiment=name, device=device)
+        kinds = (tuple(line for line in mine if line["kind"] == kind) for kind in ("cell", "detail"))
+        measured, details = kinds
+        return Record(Path("nowhere"), run, measured, "", details)
+
+    parts = {
+        "ceilings": [line | {"medians_us": [1000.0, 1000.0]} for line in copies],
+        "layout": [line for line in own if line["operation"] == "linear_relu_layout"],
+        "traffic": [line for line in own if line["operation"] == "linear_relu"],
+    }
+    found = [record(name, mine) for name, mine in parts.items()]
+    return Evidence(found, results.rows(found))
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- findings
+
+
+@pytest.mark.parametrize(
+    ("column_major", "packed", "verdict", "title"),
+    [
+        (75.0, 75.0, "refuted", "in either order as they come"),
+        (68.2, 68.2, "confirmed", "faster in some cases"),
+        (68.2, 75.0, "conditional", "faster in some cases"),
+        (100.0, 100.0, "refuted", "No other order"),
+    ],
+)
+def test_storage_orders_are_judged_by_what_s004_expects(
+    column_major: float, packed: float, verdict: str, title: str
+) -> None:
+    rows = [cell("row_major", 75.0), cell("x_column_major", column_major), cell("weight_packed", packed)]
+    found = said(layout_traffic.storage(evidence(*rows), "box"))
+    assert found.verdict == verdict
+    assert title in found.title
+    assert "1.05 to 1.15×" in found.text
+
+
+def test_a_noisy_order_is_undecided() -> None:
+    rows = [cell("row_major", 75.0), cell("x_column_major", 75.0) | {"medians_us": [60.0, 80.0]}]
+    assert said(layout_traffic.storage(evidence(*rows), "box")).verdict == "undecided"
+
+
+def test_a_copy_is_set_against_the_call_without_it() -> None:
+    found = said(layout_traffic.copying(evidence(*cells()), "box"))
+    assert found.figure == "1.10×"
+    assert found.verdict == "conditional"
+    assert "3.21 MB at 1024×784×2048 in float32" in found.text
+    assert "82.9 µs" in found.text
+    assert "1.00× [1.00, 1.00] of the speed without it" in found.text
+
+
+@pytest.mark.parametrize(("us", "verdict"), [(75.0, "undecided"), (60.0, "refuted")])
+def test_a_copy_that_costs_nothing_is_said_to_cost_nothing(us: float, verdict: str) -> None:
+    lab = evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), cell("x_strided_batch", us))
+    assert said(layout_traffic.copying(lab, "box")).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("own", "figure", "verdict"),
+    [
+        (launched("epilogue", 1) + launched("eager", 2), "1 kernel", "confirmed"),
+        (launched("epilogue", 1) + launched("epilogue", 2, dtype="bfloat16"), "1 or 2 kernels", "conditional"),
+        (launched("epilogue", 1, again=2), "1 or 2 kernels", "refuted"),
+    ],
+)
+def test_a_single_kernel_is_proven_by_every_count(own: list[dict[str, Any]], figure: str, verdict: str) -> None:
+    found = said(layout_traffic.one_kernel(evidence(*own), "box"))
+    assert (found.figure, found.verdict) == (figure, verdict)
+
+
+def test_three_counts_stand_side_by_side() -> None:
+    lab = evidence(*gpu_details())
+    assert "profiler, graph nodes and ncu" in said(layout_traffic.one_kernel(lab, "box")).text
+    rows = layout_traffic.kernel_counts(lab, "box")
+    assert {"workload": "1024×784×2048 float32/ieee", "variant": "epilogue", "profiler": "1"} | {
+        "graph nodes": "1",
+        "ncu": "1",
+    } in rows
+    assert next(row for row in rows if row["variant"] == "naive")["profiler"] == "–"
+
+
+def test_on_a_cpu_operators_are_no_kernels() -> None:
+    lab = evidence(*launched("epilogue", 1), device="cpu")
+    assert layout_traffic.one_kernel(lab, "box") is None
+    assert layout_traffic.kernel_counts(lab, "box") == layout_traffic.layout_kernels(lab, "box") == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "verdict"),
+    [
+        (([9.8], [8.4]), ([9.7, 8.4], [8.4, 8.4]), "refuted"),
+        (([17.6, 8.4], [8.4, 0]), ([9.7], [8.4]), "confirmed"),
+        (([9.8, 8.4], [8.4, 8.4]), ([9.7, 8.4], [8.4, 0]), "conditional"),
+    ],
+)
+def test_traffic_is_compared_as_s001_does(first: Any, second: Any, verdict: str) -> None:
+    lab = evidence(*counted("naive", *first), *counted("cublas_relu", *second))
+    assert said(layout_traffic.traffic(lab, "box")).verdict == verdict
+
+
+def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
+    found = said(layout_traffic.traffic(evidence(*gpu_details()), "box"))
+    assert found.figure == "18.2 MB, 34.9 MB"
+    assert "in one kernel, v2 18.1 MB and 16.8 MB in 2 kernels" in found.text
+    assert "least possible is 18.0 MB" in found.text
+
+
+def test_where_l2_was_not_counted_memory_is_taken() -> None:
+    own = [line for line in gpu_details() if line["name"] != "L2 written" and line["topic"] != "l2_written"]
+    assert said(layout_traffic.traffic(evidence(*own), "box")).figure == "9.80 MB, 18.1 MB"
+
+
+def test_nothing_is_said_of_what_was_not_measured() -> None:
+    lab = evidence(cell("row_major", 75.0))
+    assert layout_traffic.findings(lab, "box") == []
+    for table in (layout_traffic.copy_cost, layout_traffic.totals, layout_traffic.seed_table):
+        assert table(lab, "box") == []
+    assert layout_traffic.figure_lines(lab, "box") == []
+    assert layout_traffic.uncounted(lab, "box") == ""
+
+
+def test_a_wrong_cell_is_no_time() -> None:
+    wrong = cell("x_strided_batch", 1.0, status="wrong", reason="off")
+    assert layout_traffic.copying(evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), wrong), "box") is None
+
+
+def test_a_refusal_is_passed_on() -> None:
+    lab = evidence(*REFUSED, device="cpu")
+    assert layout_traffic.uncounted(lab, "box") == "skipped: on a CUDA GPU only"
+    assert layout_traffic.figure_lines(lab, "box") == []
+    assert layout_traffic.totals(lab, "box")[0]["kernels"] == "skipped: on a CUDA GPU only"
+    assert layout_traffic.uncounted(evidence(*REFUSED, *counted("eager", [1.0], [1.0])), "box") == ""
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_calls_are_a_table_of_layouts() -> None:
+    rows = layout_traffic.handled(layout.handlings((1024, 784, 1)))
+    assert [row["x is"] for row in rows] == list(layout.LAYOUTS)
+    assert rows[0] == {"x is": "contiguous", "strides": "25088×784×1"} | dict.fromkeys(layout.CALLS, "free")
+    assert (rows[1]["view"], rows[1]["reshape"]) == ("raises", "copies 3.21 MB")
+    rows = layout_traffic.copied({"row_major": 0, "pack_each_call": 6_422_528})
+    assert [row["copies before the product"] for row in rows] == ["nothing", "6.42 MB"]
+
+
+def test_every_variant_is_spoken_of() -> None:
+    named = {
+        *layout_traffic.STORED,
+        *layout_traffic.COPYING,
+        *(plain for plain, *_ in layout_traffic.COPYING.values()),
+    }
+    assert named <= set(variants(layout.NAME))
+    assert set(TIMES) == {*variants(layout.NAME), "row_major@again"}
+    copying = {name for name, size in layout.variant_copies((12, 8, 4)).items() if size}
+    assert set(layout_traffic.COPYING) == copying
+
+
+def test_the_cost_of_copies() -> None:
+    rows = {row["copied"]: row for row in layout_traffic.copy_cost(evidence(*cells()), "box")}
+    packed = rows["W, packed in every call"]
+    assert (packed["bytes"], packed["the copy"]) == ("6.42 MB", "costs")
+    assert packed["factor"].startswith("1.21×")
+    assert rows["a transposed batch, by reshape"]["bytes"] == "3.21 MB"
+
+
+def test_totals_say_how_often_caches_were_emptied() -> None:
+    rows = layout_traffic.totals(evidence(*gpu_details()), "box")
+    assert {row["caches emptied"] for row in rows} == {"once before the call", "before every kernel"}
+    eager = next(row for row in rows if row["variant"] == "eager")
+    assert (eager["read"], eager["written"], eager["written to memory"]) == ("9.80 MB", "16.8 MB", "0 MB")
+    assert eager["effective bandwidth"] == "236 GB/s"
+
+
+def test_s001_line_by_line() -> None:
+    rows = layout_traffic.seed_table(evidence(*gpu_details()), "box")
+    found = {(row["of"], row["line"]): (row["S001 says"], row["counted"]) for row in rows}
+    assert found["v1", "kernels"] == ("2", "1")
+    assert found["v1", "ReLU moves"] == ("16.8 MB", "no kernel of its own")
+    assert found["v1", "all that it moves"] == ("34 MB", "18.2 MB")
+    assert found["v2", "kernels"] == ("1", "2")
+    assert found["v2", "ReLU moves"] == ("0 MB", "16.8 MB")
+    assert found["v2", "product reads"] == ("9.4 MB", "9.70 MB")
+    assert found["v2", "effective bandwidth"] == ("600 GB/s", "236 GB/s")
+
+
+def test_kernels_by_layout() -> None:
+    (row,) = layout_traffic.layout_kernels(evidence(*gpu_details()), "box")
+    assert (row["variant"], row["launches"], row["kernels, longest first"]) == ("x_strided_batch", "3", GEMM)
+
+
+def test_the_chapter_judges_the_table_of_traffic() -> None:
+    ids = [claim.id for claim in layout_traffic.chapter_claims()]
+    assert {"S001-12", "S001-33", "S001-35", "S001-37", "S001-38"} <= set(ids)
+
+
+# ---------------------------------------------------------------- the figure
+
+
+def drawn(*own: dict[str, Any]) -> tuple[Any, Any]:
+    lab = evidence(*own)
+    return traffic_figures.traffic(layout_traffic.figure_lines(lab, "box")[0], "Traffic")
+
+
+def test_the_figure_stacks_reads_and_writes_by_kernel() -> None:
+    figure, table = drawn(*gpu_details())
+    bars = [trace for trace in figure.data if trace.type == "bar"]
+    eager = [bar for bar in bars if bar.name.startswith("eager")]
+    assert [(bar.base[0], bar.x[0]) for bar in eager] == [(0, 9.7), (9.7, 0.1), (9.8, 8.4), (18.2, 8.4)]
+    assert [bar.marker.pattern.shape for bar in eager] == [None, None, "/", "/"]
+    (rule,) = [trace for trace in figure.data if trace.type == "scatter"]
+    assert set(rule.x) == {18.03}
+    assert "epilogue: 1 kernel, 9.70 MB read, 8.40 MB written" in figure.layout.meta["alt"]
+    assert "eager: 2 kernels" in figure.layout.meta["alt"]
+    assert len(table) == 6
+    assert figure.to_json() == drawn(*gpu_details())[0].to_json()
+
+
+def test_a_way_that_failed_is_named() -> None:
+    failed = REFUSED[0] | {"variant": "aten", "shape": SHAPE, "status": "crashed", "reason": "ncu ended"}
+    figure, table = drawn(*gpu_details(), failed)
+    assert any("crashed" in note.text for note in figure.layout.annotations)
+    assert "crashed: ncu ended" in list(table["status"])
+
+
+def test_the_figure_refuses_what_it_cannot_draw() -> None:
+    lab = evidence(*gpu_details())
+    with pytest.raises(FigureError, match="differ in math"):
+        traffic_figures.traffic(lab.details(operation="linear_relu"), "Traffic")
+    with pytest.raises(FigureError, match="on a CUDA GPU only"):
+        traffic_figures.traffic(evidence(*REFUSED).details(), "Traffic")
+
+
+# ---------------------------------------------------------------- the chapter
+
+
+def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) -> None:
+    """Records of ``machine`` under ``root``, as a measurement leaves them."""
+    ceilings = [cell_line(operation="copy", shape=[2**28], traffic=10**9, flops=0, medians_us=[1000.0, 1010.0])]
+    parts = {"ceilings": ceilings}
+    parts["layout"] = [line for line in own if line["operation"] == "linear_relu_layout"]
+    parts["traffic"] = [line for line in own if line["operation"] == "linear_relu"]
+    for name, mine in parts.items():
+        run = run_line(machine=machine, experiment=name, device=device)
+        kinds = [[line for line in mine if line["kind"] == kind] for kind in ("cell", "detail")]
+        records.write(root, run, *kinds)
+
+
+@pytest.fixture
+def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
+    """Runs every code cell of the chapter on the records in ``tmp_path``; returns what it displays as text."""
+    import IPython.display
+
+    shown: list[str] = []
+
+    def display(*objects: Any, raw: bool = False) -> None:
+        for one in objects:
+            shown.append(one["text/plain"] if raw else getattr(one, "data", str(one)))
+
+    monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr(records, "COMMITTED", tmp_path)
+
+    def run() -> str:
+        space: dict[str, Any] = {"print": lambda text: shown.append(text)}
+        for one in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
+            if one["cell_type"] == "code":
+                exec("".join(one["source"]), space)
+        return "\n".join(shown)
+
+    return run
+
+
+CPU = [*cells(clock="hot"), *launched("eager", 2), *REFUSED]
+
+
+def test_the_chapter_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", CPU)
+    text = chapter()
+    assert "A copy costs time" in text
+    assert "On `box` no bytes were counted: skipped: on a CUDA GPU only." in text
+    assert "On `box`, a CPU, there are no kernels to count." in text
+    assert "linear_relu_layout: every variant this machine can run agrees with float64" in text
+    assert "box/layout" in text.splitlines()[-2]
+
+
+def test_the_chapter_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", CPU)
+    write(tmp_path, "card", "cuda", [*cells(), *cells(dtype="bfloat16"), *gpu_details()])
+    text = chapter()
+    assert text.index("### `card`") < text.index("### `box`")
+    assert "18.2 MB, 34.9 MB: v2 moves more than v1" in text
+    assert "Bytes moved by one call, by kernel" in text
+    assert "no kernel of its own" in text
+
+
+def test_the_chapter_of_a_machine_that_was_never_asked(chapter: Callable[[], str], tmp_path: Path) -> None:
+    write(tmp_path, "box", "cpu", CPU)
+    for name in ("layout", "traffic"):
+        (tmp_path / "box" / f"{name}.jsonl").unlink()
+    assert "reshape" in chapter()
+
+
+def test_tables_can_be_shown() -> None:
+    frame = pandas.DataFrame(layout_traffic.totals(evidence(*gpu_details(), *REFUSED), "box")).fillna("–")
+    assert not frame.isna().any().any()

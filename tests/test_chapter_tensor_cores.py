@@ -1,0 +1,293 @@
+"""What is said of tensor cores, from synthetic records: findings, tables, the live check and the chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+
+from hypatia_lab import claims, results
+from hypatia_lab.chapters import tensor_cores
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.findings import Finding
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.variants import variants
+
+Lines = list[dict[str, Any]]
+SMALL, MEDIUM, LARGE = [256, 256, 512], [1024, 784, 2048], [8192, 4096, 4096]
+RATES = {"ieee": 50.0, "tf32": 360.0, "float16": 690.0, "bfloat16": 760.0}
+
+
+def cell(variant: str, us: float, shape: Any = MEDIUM, **changes: Any) -> dict[str, Any]:
+    """A timed cell of two processes 1% apart, of which a ratio is exact."""
+    batch, inner, outer = shape
+    work = {
+        "shape": shape,
+        "flops": 2 * batch * inner * outer,
+        "traffic": 4 * (inner * (batch + outer) + batch * outer),
+    }
+    return cell_line(variant=variant, **(work | {"medians_us": [us, 1.01 * us], "clock": "graph"} | changes))
+
+
+def float32(times: Mapping[str, float], errors: Mapping[str, float] | None = None, **changes: Any) -> Lines:
+    errors = {"tf32x3": 1.5e-7, "fp16x3": 2.5e-7} | dict(errors or {})
+    own = tensor_cores.SPLITS
+    return [
+        cell(name, us, error=errors.get(name, 5e-7), **({"origin": "own" if name in own else "peer"} | changes))
+        for name, us in times.items()
+    ]
+
+
+def bfloat16(times: Mapping[str, float], **changes: Any) -> Lines:
+    return [cell(name, us, error=1.7e-3, **({"dtype": "bfloat16"} | changes)) for name, us in times.items()]
+
+
+def launched(variant: str, count: int, again: int | None = None, **changes: Any) -> Lines:
+    own = {"variant": variant, "shape": MEDIUM, "dtype": "bfloat16", "topic": "trace", "unit": "1"} | changes
+    names = {"kernel launches": count, "kernel launches, counted again": count if again is None else again}
+    out = [detail_line(name=name, values=[value], **own) for name, value in names.items()]
+    kernel = {"topic": "kernels", "unit": "us", "name": "gemm_kernel", "values": [7.0], "count": count}
+    return [*out, detail_line(**own | kernel)]
+
+
+FAST = {"eager": 75.0, "eager@again": 75.0, "epilogue": 71.0, "compile": 80.0, "tf32x3": 40.0, "fp16x3": 30.0}
+FUSED = {"eager": 10.6, "epilogue": 8.0, "compile": 10.5, "compile_max_autotune": 12.3, "triton": 7.9}
+GPU = [
+    *float32({"eager": 8.6, "epilogue": 7.0, "compile": 9.5, "tf32x3": 6.0, "fp16x3": 6.5}, shape=SMALL),
+    *float32(FAST),
+    *float32({"eager": 5490.0, "epilogue": 5420.0, "tf32x3": 2900.0, "fp16x3": 1900.0}, shape=LARGE),
+    *bfloat16({"eager": 4.7, "epilogue": 3.15, "compile_max_autotune": 2.98, "triton": 2.99}, shape=SMALL),
+    *bfloat16(FUSED),
+    *bfloat16({"eager": 434.0, "epilogue": 403.0, "compile_max_autotune": 442.0, "triton": 400.0}, shape=LARGE),
+    *float32({"eager": 19.0, "epilogue": 14.7, "triton": 15.1}, {"eager": 3e-4}, math="tf32"),
+    *launched("eager", 2),
+    *launched("epilogue", 1),
+    *launched("triton", 1),
+    *launched("epilogue", 1, dtype="float32"),
+    *launched("tf32x3", 2, dtype="float32"),
+]
+CPU = [
+    *float32({"eager": 900.0, "eager@again": 900.0, "epilogue": 850.0, "compile": 910.0}, shape=SMALL, clock="hot"),
+    *bfloat16({"eager": 500.0, "epilogue": 480.0, "compile": 510.0}, shape=SMALL, clock="hot"),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def read(root: Path, *own: dict[str, Any], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``, with ceilings."""
+    clock = "graph" if device == "cuda" else "hot"
+    write_records(root, "box", device, {"ceilings": ceilings(RATES, clock), "tensor_cores": own})
+    return evidence_of(root)
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- findings
+
+
+@pytest.mark.parametrize(
+    ("times", "errors", "figure", "verdict", "title", "text"),
+    [
+        ({}, {}, "2.50×", "confirmed", "at tensor-core speed", "is reached"),
+        ({"fp16x3": 60.0, "tf32x3": 60.0}, {}, "1.25×", "refuted", "short of the goal", "a factor of 1.60×"),
+        ({}, {"fp16x3": 9e-7}, "1.88×", "refuted", "short of the goal", "more than cuBLAS's"),
+        ({}, {"fp16x3": 9e-7, "tf32x3": 8e-7}, "2.50×", "refuted", "not as exact", "a factor of 1.80 in error"),
+        ({"fp16x3": 80.0, "tf32x3": 90.0}, {}, "0.938×", "refuted", "gains nothing", "missed by a factor of 2.13×"),
+    ],
+)
+def test_digits_are_judged_by_speed_and_error(
+    root: Path, times: dict[str, float], errors: dict[str, float], figure: str, verdict: str, title: str, text: str
+) -> None:
+    found = said(tensor_cores.digits(read(root, *float32(FAST | times, errors)), "box", "1024x784x2048"))
+    assert (found.figure, found.verdict) == (figure, verdict)
+    assert title in found.title
+    assert text in found.text
+
+
+def test_an_interval_that_holds_the_goal_decides_nothing(root: Path) -> None:
+    rows = [cell("eager", 75.0, error=5e-7), cell("fp16x3", 37.0, error=1e-7) | {"medians_us": [30.0, 45.0]}]
+    found = said(tensor_cores.digits(read(root, *rows), "box", "1024x784x2048"))
+    assert found.verdict == "undecided"
+    assert "lies within the interval" in found.text
+
+
+def test_a_split_is_held_against_its_own_arithmetic(root: Path) -> None:
+    lab = read(root, *float32(FAST))
+    limits = {row["variant"]: row["limit_us"] for row in lab.rows if row["experiment"] == "tensor_cores"}
+    flops = 2 * 1024 * 784 * 2048
+    assert limits["fp16x3"] == pytest.approx(3 * flops / 690e6)
+    assert limits["tf32x3"] == pytest.approx(3 * flops / 360e6)
+    assert limits["eager"] == pytest.approx(flops / 50e6)
+    assert "47.4% of that limit" in said(tensor_cores.digits(lab, "box", "1024x784x2048")).text
+
+
+def test_a_split_that_failed_is_named(root: Path) -> None:
+    rows = float32({"eager": 75.0, "fp16x3": 30.0})
+    wrong = cell("tf32x3", 1.0, status="wrong", reason="off by 3", medians_us=[])
+    lab = read(root, *rows, wrong)
+    assert said(tensor_cores.digits(lab, "box", "1024x784x2048")).text.endswith("tf32x3 is wrong: off by 3.")
+    assert tensor_cores.splits(lab, "box")[1]["time"] == "wrong: off by 3"
+
+
+@pytest.mark.parametrize(
+    ("times", "verdict", "title"),
+    [
+        ({}, "confirmed", "nowhere behind"),
+        ({"triton": 9.0}, "refuted", "behind its best peer"),
+        ({"triton": 8.2}, "conditional", "behind its best peer"),
+        ({"triton": 9.0, "epilogue": 9.2}, "conditional", "nowhere behind"),
+    ],
+)
+def test_a_fused_kernel_is_set_against_its_best_peer(
+    root: Path, times: dict[str, float], verdict: str, title: str
+) -> None:
+    found = said(tensor_cores.fused(read(root, *bfloat16(FUSED | times)), "box"))
+    assert found.verdict == verdict
+    assert title in found.title
+
+
+def test_the_large_size_has_no_goal_against_eager(root: Path) -> None:
+    lab = read(root, *bfloat16({"eager": 434.0, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
+    found = said(tensor_cores.fused(lab, "box"))
+    assert (found.figure, found.verdict) == ("1.08×", "confirmed")
+
+
+@pytest.mark.parametrize(
+    ("eager", "verdict"), [(434.0, "confirmed"), (403.0, "refuted"), (422.0, "conditional"), (600.0, "refuted")]
+)
+def test_what_s004_hopes_of_the_large_size(root: Path, eager: float, verdict: str) -> None:
+    lab = read(root, *bfloat16({"eager": eager, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
+    found = said(tensor_cores.hoped(lab, "box"))
+    assert found.verdict == verdict
+    assert "1.05 to 1.20×" in found.text
+
+
+@pytest.mark.parametrize(
+    ("own", "figure", "verdict"),
+    [
+        (launched("triton", 1) + launched("epilogue", 1) + launched("eager", 2), "2 of 2", "confirmed"),
+        (launched("triton", 1) + launched("epilogue", 2), "1 of 2", "conditional"),
+        (launched("triton", 1, again=2), "0 of 1", "refuted"),
+    ],
+)
+def test_a_single_kernel_is_proven_by_every_count(root: Path, own: Lines, figure: str, verdict: str) -> None:
+    found = said(tensor_cores.single(read(root, *own), "box"))
+    assert (found.figure, found.verdict) == (figure, verdict)
+
+
+def test_another_experiment_that_counts_the_same_call_adds_nothing(root: Path) -> None:
+    own = launched("epilogue", 1)
+    write_records(root, "box", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": own, "traffic": own})
+    lab = evidence_of(root)
+    assert said(tensor_cores.single(lab, "box")).verdict == "confirmed"
+    assert [row["profiler"] for row in tensor_cores.kernel_counts(lab, "box")] == ["1"]
+
+
+def test_both_directions_are_never_one(root: Path) -> None:
+    backward = float32({"eager": 300.0, "fp16x3": 10.0}, direction="forward_backward")
+    lab = read(root, *float32(FAST), *backward)
+    assert said(tensor_cores.digits(lab, "box", "1024x784x2048")).figure == "2.50×"
+
+
+def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
+    lab = read(root, *CPU, device="cpu")
+    assert tensor_cores.findings(lab, "box") == []
+    assert tensor_cores.splits(lab, "box") == tensor_cores.kernel_counts(lab, "box") == []
+    assert not tensor_cores.has_splits(lab, "box")
+    assert "they need a CUDA GPU" in tensor_cores.library(lab, "box")
+    assert tensor_cores.library(read(root / "gpu", *GPU), "box") == ""
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_the_ceilings_of_splits(root: Path) -> None:
+    rows = {row["split"]: row for row in tensor_cores.limits(read(root, *GPU), "box")}
+    assert rows["tf32x3"]["a product by 3"] == "120 TFLOP/s"
+    assert rows["fp16x3"]["gain at most"] == "4.60×"
+
+
+def test_splits_stand_beside_cublas(root: Path) -> None:
+    rows = {(row["workload"], row["variant"]): row for row in tensor_cores.splits(read(root, *GPU), "box")}
+    medium = rows["1024×784×2048", "fp16x3"]
+    assert (medium["error / cuBLAS's"], medium["goal"]) == ("0.500×", "2×: reached")
+    assert rows["8192×4096×4096", "tf32x3"]["goal"] == "2.5×: missed"
+    assert rows["256×256×512", "tf32x3"]["goal"] == "–"
+
+
+def test_fusions_name_their_best_peer(root: Path) -> None:
+    rows = {(row["workload"], row["variant"]): row for row in tensor_cores.fusions(read(root, *GPU), "box")}
+    assert rows["256×256×512 bfloat16", "triton"]["best peer"] == "compile_max_autotune"
+    assert rows["1024×784×2048 bfloat16", "triton"]["reads"] == "equal"
+    assert rows["1024×784×2048 bfloat16", "epilogue"]["best peer"] == "compile"
+    assert rows["1024×784×2048 TF32", "triton"]["reads"] == "slower"
+    assert rows["256×256×512 bfloat16", "epilogue"]["reads"] == "slower"
+
+
+def test_bits_held_fall_for_float16_alone() -> None:
+    rows = tensor_cores.held()
+    bits = {name: [int(row[name].split()[0]) for row in rows] for name in tensor_cores.SPLITS}
+    assert min(bits["tf32x3"]) >= 22
+    near = sum(place <= 16 for place in tensor_cores.PLACES)
+    assert min(bits["fp16x3"][:near]) >= 22
+    assert bits["fp16x3"] == sorted(bits["fp16x3"], reverse=True)
+    assert bits["fp16x3"][-1] < 8
+
+
+def test_every_name_is_one_of_the_lab() -> None:
+    assert {*tensor_cores.SPLITS, *tensor_cores.FUSED, *tensor_cores.PEERS, *tensor_cores.ONE} <= set(
+        variants("linear_relu")
+    )
+    assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
+    assert set(results.SPLITS) == set(tensor_cores.SPLITS)
+
+
+def test_the_chapter_judges_its_own_claims() -> None:
+    ids = [claim.id for claim in tensor_cores.chapter_claims()]
+    assert {"S002-58", "S004-16", "S004-19", *tensor_cores.APART} <= set(ids)
+    own = {claim.id for claim in claims.ledger() if claim.experiment == "tensor_cores"}
+    assert own <= set(ids)
+
+
+# ---------------------------------------------------------------- the chapter
+
+
+def test_the_chapter_of_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(root, *CPU, device="cpu")
+    text = played(tensor_cores.PAGE, root, monkeypatch)
+    assert "On `box` the kernels of this page were not timed: they need a CUDA GPU." in text
+    assert "On `box`, a CPU, there are no kernels to count." in text
+    assert "Ceilings of split operands" not in text
+    assert "box/tensor_cores" in text.splitlines()[-1]
+
+
+def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(root, *CPU, device="cpu")
+    write_records(root, "card", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": GPU})
+    text = played(tensor_cores.PAGE, root, monkeypatch)
+    assert text.index("### `card`") < text.index("### `box`")
+    assert "2.50×: float32's digits at tensor-core speed" in text
+    assert "4 of 4" not in text  # three fusions were counted
+    assert "3 of 3: The fusions are true: one kernel each" in text
+
+
+def test_the_chapter_of_a_gpu_alone(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(root, *GPU)
+    text = played(tensor_cores.PAGE, root, monkeypatch)
+    assert "were not timed" not in text
+    assert "a CPU" not in text
+
+
+def test_the_chapter_of_a_machine_that_was_never_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
+    assert "fp16x3" in played(tensor_cores.PAGE, root, monkeypatch)

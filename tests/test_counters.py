@@ -1,0 +1,350 @@
+"""The counters probe: reading what Nsight Compute says, refusals with their remedy, and what the plans ask for."""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_probes import details, emitted, found, probe
+
+from hypatia_lab import bench, probes, records, variants
+from hypatia_lab.experiments import EXPERIMENTS, MEDIUM, PRESETS, SMALL, Probe
+from hypatia_lab.profiler import counters
+from hypatia_lab.profiler.subject import Ended, Subject
+from hypatia_lab.workloads import Workload
+
+LINEAR = Workload("linear_relu", (16, 32, 24))
+
+HEAD = (
+    '"ID","Process ID","Process Name","Host Name","Kernel Name","Context","Stream","Block Size","Grid Size","Device",'
+    '"CC","Section Name","Metric Name","Metric Unit","Metric Value"'
+)
+GEMM = "sm90_xmma_gemm_f32f32_f32f32_f32_tn_n_tilesize128x128x8_stage3_warpsize2x2x1_ffma_execute_kernel__5x_cublas"
+RELU = (
+    "void at::native::vectorized_elementwise_kernel<4, at::native::<unnamed>::launch_clamp_scalar("
+    "at::TensorIteratorBase &, c10::Scalar, c10::Scalar, at::native::detail::ClampLimits)::[lambda() (instance 1)]"
+    "::operator ()() const, std::array<char *, 2>>(int, T2, T3)"
+)
+
+
+def row(number: int, kernel: str, metric: str, unit: str, value: str) -> str:
+    """One line of the table, as ncu writes it."""
+    place = f'"{number}","4242","python3.12","127.0.0.1","{kernel}","1","7","(256, 1, 1)","(128, 1, 1)","0","9.0"'
+    return f'{place},"Command line profiler metrics","{metric}","{unit}","{value}"'
+
+
+def launch(number: int, kernel: str, read: str, written: str, l2: str, sectors: str, ns: str) -> list[str]:
+    return [
+        row(number, kernel, "dram__bytes_read.sum", "byte", read),
+        row(number, kernel, "dram__bytes_write.sum", "byte", written),
+        row(number, kernel, "gpu__time_duration.sum", "ns", ns),
+        row(number, kernel, "lts__t_bytes.sum", "byte", l2),
+        row(number, kernel, "lts__t_sectors_op_write.sum", "sector", sectors),
+    ]
+
+
+BEFORE = [
+    "==PROF== Connected to process 4242 (/usr/bin/python3.12)",
+    "some library's greeting, and a quoted word",
+    '==PROF== Profiling "sm90_xmma_gemm_f32f32_f32f32..." - 0: Application replay pass 1',
+    "==PROF== Disconnected from process 4242",
+]
+OUTPUT = "\n".join(
+    [
+        *BEFORE,
+        HEAD,
+        *launch(0, GEMM, "9,740,288", "0", "88,604,672", "262,144", "71,904"),
+        *launch(1, RELU, "1,024", "512", "16,777,216", "262,144", "4,640"),
+    ]
+)
+
+
+def test_the_table_of_ncu_is_read():
+    gemm, relu = counters.kernels(OUTPUT)
+    assert (gemm.name, gemm.read, gemm.written) == (GEMM, 9_740_288, 0)
+    assert (gemm.l2, gemm.l2_written) == (88_604_672, 262_144 * 32)
+    assert gemm.us == pytest.approx(71.904)
+    assert relu.name == RELU
+    assert relu.l2_written == 8_388_608
+    assert counters.total([gemm, relu], "read") == 9_741_312
+
+
+def test_columns_are_found_by_name_and_units_are_converted():
+    head = HEAD.replace('"Grid Size",', '"Grid Size","Kernel Time",') + ',"Rule Name"'
+    lines = launch(0, "k", "9.5", "0", "1", "1", "2.5")
+    lines = [line.replace('"(128, 1, 1)"', '"(128, 1, 1)","2025-Jan-01"') + ',""' for line in lines]
+    lines[0] = lines[0].replace('"byte"', '"Mbyte"')
+    lines[2] = lines[2].replace('"ns"', '"usecond"')
+    (kernel,) = counters.kernels("\n".join([head, *lines]))
+    assert (kernel.read, kernel.us, kernel.l2_written) == (9.5e6, 2.5, 32)
+
+
+def test_metrics_that_were_not_counted_are_absent_and_others_are_left_alone():
+    lines = launch(0, "k", "8", "4", "1", "1", "1000")[:3]
+    more = row(0, "k", "sm__cycles_elapsed.avg", "cycle", "17")
+    (kernel,) = counters.kernels("\n".join([HEAD, *lines, more]))
+    assert kernel == counters.Kernel("k", 8, 4, 1.0)
+    assert counters.total([kernel], "l2") is None
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (BEFORE, "no table"),
+        ([HEAD], "empty"),
+        ([HEAD, row(0, "k", "dram__bytes_read.sum", "furlong", "1")], "unit 'furlong'"),
+        ([HEAD, row(0, "k", "dram__bytes_read.sum", "byte", "n/a")], "'n/a', no number"),
+        ([HEAD, row(0, "k", "dram__bytes_read.sum", "byte", "1")], "k lacks dram__bytes_write.sum, gpu__time"),
+    ],
+)
+def test_output_that_makes_no_sense_is_refused(lines: Sequence[str], reason: str):
+    with pytest.raises(ValueError, match=reason):
+        counters.kernels("\n".join(lines))
+
+
+def test_kernels_of_one_name_are_gathered():
+    two = [*launch(0, "k" * 300, "1", "2", "3", "4", "5"), *launch(1, "k" * 300, "10", "20", "30", "40", "50")]
+    launches = counters.kernels("\n".join([HEAD, *two]))
+    assert {name: len(own) for name, own in counters.by_name(launches).items()} == {"k" * 200: 2}
+
+
+# ---------------------------------------------------------------- running ncu
+
+DENIED = (
+    "==ERROR== ERR_NVGPUCTRPERM - The user does not have permission to access NVIDIA GPU Performance Counters on the "
+    "target device 0. For instructions on enabling permissions and to get more information see "
+    "https://developer.nvidia.com/ERR_NVGPUCTRPERM"
+)
+
+
+def gpu(folder: Path, case: str = "") -> Subject:
+    """A subject as it would be on a GPU; nothing here computes."""
+    own = found(LINEAR, "eager", folder, case=case)
+    return Subject(own.workload, own.variant, "cuda", case, folder, 0)
+
+
+@pytest.fixture
+def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+    """Puts a script in ncu's place: ``ncu(output, ...)``, one output a run; returns the file of its arguments."""
+
+    def use(*outputs: str, code: int = 0) -> Path:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        for number, text in enumerate(outputs):
+            (folder / f"out{number}").write_text(text)
+        script = folder / "ncu"
+        script.write_text(
+            f'#!/bin/sh\ncd "{folder}"\necho "$@" >> asked\nn=$(($(wc -l < asked) - 1))\ncat out$n\nexit {code}\n'
+        )
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(counters.shutil, "which", lambda name, path=None: str(script))
+        return folder / "asked"
+
+    return use
+
+
+def test_what_a_call_moves_is_emitted(ncu: Callable[..., Path], tmp_path: Path):
+    asked = ncu(OUTPUT)
+    seen, emit = emitted()
+    counters.look(gpu(tmp_path), emit)
+    total = {line["name"]: (line["unit"], line["value"]) for line in seen if line["topic"] == "counters"}
+    assert total == {
+        "kernels": ("1", 2),
+        "compulsory bytes": ("B", LINEAR.traffic),
+        "bytes read": ("B", 9_741_312),
+        "bytes written": ("B", 512),
+        "L2 bytes": ("B", 105_381_888),
+        "L2 written": ("B", 16_777_216),
+        "duration": ("us", pytest.approx(76.544)),
+        "effective bandwidth": ("B/s", pytest.approx(LINEAR.traffic / 76.544e-6)),
+    }
+    for topic in (*counters.TOPICS.values(), "kernel_time"):
+        assert [line["name"] for line in seen if line["topic"] == topic] == [GEMM, RELU[:200]]
+    line = asked.read_text()
+    assert "--clock-control none --profile-from-start off --cache-control none --replay-mode application" in line
+    assert "dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,lts__t_sectors_op_write.sum,gpu__time" in line
+    assert line.strip().endswith("program")
+
+
+def test_every_line_fits_the_schema(ncu: Callable[..., Path], tmp_path: Path):
+    ncu(OUTPUT)
+    seen, emit = emitted()
+    counters.look(gpu(tmp_path, "each kernel"), emit)
+    events = [{"event": "detail", **line} for line in seen]
+    lines = probes.merge(Probe("counters", LINEAR, "eager", "each kernel", 1), [events])
+    assert {line["topic"] for line in lines} == {"counters", *counters.TOPICS.values(), "kernel_time"}
+    run = {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": "box",
+        "experiment": "traffic",
+        "preset": "quick",
+        "device": "cuda",
+        "started": "2025-01-01T00:00:00Z",
+        "commit": "unknown",
+        "dirty": True,
+        "processes": 1,
+        "facts": {},
+    }
+    assert len(records.load_file(records.write(tmp_path, run, [], lines)).details) == len(lines)
+
+
+def test_caches_are_emptied_before_each_kernel_in_that_case(ncu: Callable[..., Path], tmp_path: Path):
+    asked = ncu(OUTPUT)
+    counters.counted(gpu(tmp_path, "each kernel"))
+    assert "--cache-control all --replay-mode kernel" in asked.read_text()
+
+
+def test_a_metric_that_ncu_does_not_know_is_left_out(ncu: Callable[..., Path], tmp_path: Path):
+    lines = [line for line in OUTPUT.splitlines() if "lts__t_bytes" not in line]
+    asked = ncu("==ERROR== Failed to find metric lts__t_bytes.sum\n", "\n".join(lines))
+    launches = counters.counted(gpu(tmp_path))
+    assert counters.total(launches, "l2") is None
+    assert counters.total(launches, "l2_written") == 16_777_216
+    first, second = asked.read_text().splitlines()
+    assert "lts__t_bytes.sum" in first
+    assert "lts__t_bytes.sum" not in second
+
+
+@pytest.mark.parametrize(
+    ("said", "status", "reason"),
+    [
+        (DENIED, "skipped", "NVreg_RestrictProfilingToAdminUsers=0"),
+        ("==WARNING== No kernels were profiled.", "skipped", "no kernel"),
+        ("==ERROR== InterprocessLockFailed", "skipped", "lock file"),
+        ("ended wrong: ReLU missing: the output matches", "wrong", "ReLU missing: the output matches"),
+        ("Traceback\n==ERROR== The application returned an error code (1).", "crashed", "status 1: ==ERROR== The appl"),
+        ("nothing to see", "crashed", "exit status 1: no table"),
+    ],
+)
+def test_what_cannot_be_counted_says_why(said: str, status: str, reason: str, ncu: Callable[..., Path], tmp_path: Path):
+    ncu(said, code=1)
+    with pytest.raises(Ended, match=reason) as end:
+        counters.counted(gpu(tmp_path))
+    assert end.value.status == status
+
+
+def test_without_ncu_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setattr(counters.shutil, "which", lambda name, path=None: None)
+    with pytest.raises(Ended, match="install nsight-compute") as end:
+        counters.counted(gpu(tmp_path))
+    assert end.value.status == "skipped"
+
+
+def test_a_program_that_hangs_ends(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(counters, "LONGEST_S", 0.2)
+    with pytest.raises(Ended, match="more than 0 s") as end:
+        counters.watched(["sleep", "5"])
+    assert end.value.status == "timeout"
+
+
+def test_ncu_is_looked_for_in_the_toolkit_too(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    (tmp_path / "bin").mkdir()
+    tool = tmp_path / "bin" / "ncu"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert counters.finder() == str(tool)
+
+
+def test_a_wrong_variant_is_told_by_the_program(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    own = found(LINEAR, "eager", tmp_path)
+
+    def refuse(self: Subject, problem: Any) -> variants.Run:
+        raise Ended("wrong", "ReLU missing")
+
+    monkeypatch.setattr(counters, "subject", lambda plan: own)
+    monkeypatch.setattr(Subject, "checked", refuse)
+    counters.program("{}")
+    assert capsys.readouterr().out == "ended wrong: ReLU missing\n"
+
+
+def test_on_a_cpu_nothing_is_counted(tmp_path: Path):
+    (status,) = probe("counters", LINEAR, "eager", tmp_path)
+    assert (status["event"], status["status"]) == ("status", "skipped")
+    assert "on a CUDA GPU only" in status["reason"]
+
+
+def test_the_trace_of_a_layout_shows_its_copy(tmp_path: Path):
+    work = Workload("linear_relu_layout", (16, 32, 24))
+    kernels = details(probe("trace", work, "x_strided_batch", tmp_path), "kernels")
+    assert set(kernels) == {"aten::reshape", "aten::linear", "aten::relu"}
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.parametrize("case", counters.CASES)
+def test_a_gpu_reads_its_inputs_once(case: str, tmp_path: Path):
+    import torch
+
+    if not torch.cuda.is_available() or not counters.finder():
+        pytest.skip("needs a CUDA GPU and ncu")
+    work = Workload("linear_relu", MEDIUM)
+    events = probe("counters", work, "eager", tmp_path, case=case, device="cuda")
+    if events[0]["event"] == "status" and events[0]["status"] == "skipped":
+        pytest.skip(events[0]["reason"])
+    inputs = work.traffic - 4 * MEDIUM[0] * MEDIUM[2]
+    read = details(events, "counters")["bytes read"]
+    again = 4 * MEDIUM[0] * MEDIUM[2] if case else 0  # the ReLU reads the product
+    assert 0.95 * (inputs + again) < read < 1.3 * (inputs + again)
+
+
+# ---------------------------------------------------------------- plans
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("experiment", ["layout", "traffic"])
+def test_plans_name_what_there_is(experiment: str, device: str, preset: str):
+    asked = EXPERIMENTS[experiment].probes(preset, device, ())
+    groups = bench.plan(experiment, preset, device)
+    assert groups or asked
+    for one in asked:
+        assert one.case in counters.CASES
+        variants.find(one.workload.operation, one.variant)
+    for group in groups:
+        for name in group.variants:
+            variants.find(group.workload.operation, name)
+        assert set(group.clocks) <= ({"graph", "wall"} if device == "cuda" else {"hot"})
+
+
+def test_the_plan_of_a_gpu_counts_what_s001_speaks_of():
+    asked = EXPERIMENTS["traffic"].probes("seed", "cuda", ())
+    places = {(one.workload.shape, one.workload.dtype) for one in asked if one.topic == "counters"}
+    assert places == {(shape, dtype) for shape in (SMALL, MEDIUM) for dtype in ("float32", "bfloat16")}
+    table = {one.variant for one in asked if one.case == "each kernel"}
+    assert table == {"eager", "naive", "cublas_relu"}
+    assert {one.variant for one in asked if one.topic == "trace"} == {"epilogue", "aten", "cublas_relu", "eager"}
+
+
+def test_a_cpu_says_once_that_nothing_is_counted():
+    asked = EXPERIMENTS["traffic"].probes("quick", "cpu", ())
+    assert [one.variant for one in asked if one.topic == "counters"] == ["eager"]
+
+
+def test_other_shapes_replace_the_plans_own():
+    shape = (8, 16, 24)
+    for name in ("layout", "traffic"):
+        spec = EXPERIMENTS[name]
+        for device in ("cpu", "cuda"):
+            found = [*spec.plan("seed", device, [shape]), *spec.probes("seed", device, [shape])]
+            assert {one.workload.shape for one in found} == {shape}
+
+
+def test_traces_of_two_dtypes_keep_apart(tmp_path: Path):
+    asked = [Probe("trace", Workload("linear_relu", SMALL, dtype), "eager", "", 1) for dtype in ("float32", "bfloat16")]
+    for number in range(2):
+        folder = tmp_path / "scratch" / str(number)
+        folder.mkdir(parents=True)
+        (folder / "trace.json.gz").write_bytes(bytes([number]))
+    probes.keep_files(asked, tmp_path, tmp_path / "kept", lambda name: True)
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+        "linear_relu-256x256x512-bfloat16-eager-trace.json.gz",
+        "linear_relu-256x256x512-eager-trace.json.gz",
+    ]

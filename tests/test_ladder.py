@@ -1,0 +1,417 @@
+"""The ladder's steps: on a CPU as they are; the CUDA kernels in an emulator, and compiled to machine code by nvcc."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hypatia_lab.check import Problem, check
+from hypatia_lab.fused_ops import ladder, linear_relu
+from hypatia_lab.fused_ops.ladder import STEPS, TILES, Tile
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+DEVICE = choose_device("auto")
+CORES = [name for name, step in STEPS.items() if isinstance(step.launch, ladder._Cores)]
+HOST = [name for name, step in STEPS.items() if step.device == "cpu"]
+needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+
+def tensors(shape: tuple[int, int, int], dtype: torch.dtype, device: str = "cpu") -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(device).manual_seed(1)
+    batch, in_features, out_features = shape
+    return tuple(
+        torch.randn(*size, device=device, generator=generator).to(dtype)
+        for size in ((batch, in_features), (out_features, in_features), (out_features,))
+    )
+
+
+def agrees(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """As the checker judges it: relative to the float64 answer, with the dtype's own rounding allowed."""
+    name = str(x.dtype).removeprefix("torch.")
+    shape = (max(1, x.reshape(-1, x.shape[-1]).shape[0]), x.shape[-1], weight.shape[0])
+    allowed = Workload("linear_relu", shape, name).tolerance()
+    expected = linear_relu.reference(x, weight, bias)
+    assert out.shape == expected.shape
+    assert out.dtype == x.dtype
+    difference = (out.double() - expected).norm() / expected.norm().clamp(min=1e-300)
+    assert float(difference) <= allowed
+
+
+# ---------------------------------------------------------------- where steps run
+
+SHAPES = [(1, 1, 1), (1, 7, 5), (7, 127, 129), (127, 129, 127), (100, 301, 77)]
+
+
+# Many tiles, a ragged last one, rows that start at multiples of 16 bytes and rows that do not.
+LARGE = [(1000, 3001, 77), (1024, 784, 2048), (3000, 520, 3001)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_step_agrees_with_float64(step: str, dtype: str) -> None:
+    variant = variants("linear_relu")[step]
+    for shape in SHAPES + LARGE * (DEVICE == "cuda"):
+        workload = Workload("linear_relu", shape, dtype)
+        if missing := variant.needs(workload, DEVICE):
+            pytest.skip(missing)
+        problem = Problem(workload, DEVICE)
+        found = check(variant.factory(workload, problem.inputs), problem)
+        assert found.ok, f"{workload.shape_text}: {found.reason}"
+
+
+def runnable(dtype: str) -> list[str]:
+    return [name for name, step in STEPS.items() if not step.missing(dtype, DEVICE)]
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_any_rank_of_batch_strided_and_unaligned_inputs_and_a_missing_bias_are_taken(dtype: str) -> None:
+    x, weight, bias = tensors((24, 40, 56), getattr(torch, dtype), DEVICE)
+    unaligned = x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    cases = [x.view(2, 3, 4, 40), x[0], x[:0], x.view(2, 12, 40)[:, :0], torch.stack([x, -x], -1)[..., 0], unaligned]
+    for step in runnable(dtype):
+        for case in cases:
+            agrees(ladder.ladder(step, case, weight, bias), case, weight, bias)
+        agrees(ladder.ladder(step, x, weight), x, weight, None)
+        agrees(ladder.ladder(step, x, weight.t().contiguous().t(), bias), x, weight, bias)
+        empty = ladder.ladder(step, x[:, :0], weight[:, :0], bias)
+        torch.testing.assert_close(empty, bias.relu().expand(24, 56))
+
+
+@needs_compiler
+def test_nan_and_infinity_go_through_as_in_torch() -> None:
+    for dtype in ("float32", "bfloat16"):
+        x, weight, bias = tensors((4, 40, 56), getattr(torch, dtype), DEVICE)
+        x[0, 0], x[1, 0], x[2, 0] = float("nan"), float("inf"), -float("inf")
+        expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
+        for step in runnable(dtype):
+            found = ladder.ladder(step, x, weight, bias)
+            torch.testing.assert_close(found, expected, equal_nan=True, rtol=2e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, w, b: (x[..., :-1], w, b), "x .* and weight .* do not fit"),
+        (lambda x, w, b: (x, w[0], b), "weight .* do not fit"),
+        (lambda x, w, b: (x, w, b[:-1]), "bias .* does not fit"),
+        (lambda x, w, b: (x.double(), w, b), "weight is torch.float32"),
+        (lambda x, w, b: (x.int(), w.int(), b.int()), "x is torch.int32; all must be one of"),
+        (lambda x, w, b: (x, w, b.requires_grad_()), "bias requires a gradient and .* has no backward"),
+    ],
+)
+def test_a_misfit_is_refused_by_name(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        ladder.ladder("blocked", *change(*tensors((6, 8, 4), torch.float32)))
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
+def test_tensors_on_two_devices_are_refused() -> None:
+    x, weight, bias = tensors((6, 8, 4), torch.float32, DEVICE)
+    with pytest.raises(ValueError, match="weight is on cpu, x on cuda"):
+        ladder.ladder("step_shared", x, weight.cpu(), bias)
+
+
+def test_a_step_says_where_it_runs() -> None:
+    needs = {name: variants("linear_relu")[name].needs for name in STEPS}
+    single, half = Workload("linear_relu", (1, 1, 1)), Workload("linear_relu", (1, 1, 1), "bfloat16")
+    assert needs["step_mma"](single, "cuda") == "tensor cores multiply bfloat16 and float16 here, not float32"
+    assert needs["step_shared"](half, "cpu") == "needs a CUDA device"
+    assert needs["threaded"](half, "cuda") == "needs a CPU"
+    assert "tf32x3" in needs["blocked"](Workload("linear_relu", (1, 1, 1), math="tf32x3"), "cpu")
+    with pytest.raises(ValueError, match="step 'step_nope' is none of step_coalesced, "):
+        ladder.ladder("step_nope", *tensors((1, 1, 1), torch.float32))
+    with pytest.raises(ValueError, match="step_wgmma on x: needs a CUDA device"):
+        ladder.ladder("step_wgmma", *tensors((1, 1, 1), torch.bfloat16))
+
+
+@needs_compiler
+def test_opcheck_passes() -> None:
+    step = runnable("float32")[-1]
+    for arguments in (
+        tensors((6, 8, 4), torch.float32, DEVICE),
+        (*tensors((2, 8, 4), torch.float32, DEVICE)[:2], None),
+    ):
+        torch.library.opcheck(torch.ops.hypatia.linear_relu_step.default, (*arguments, step))
+
+
+# ---------------------------------------------------------------- tiles and arguments
+
+
+def test_a_tile_fits_shared_memory_and_suits_the_shape() -> None:
+    assert max(tile.shared for tile in TILES) <= 227 * 1024
+    assert ladder.choose_tile((8192, 4096, 4096), 132) is TILES[0]
+    assert ladder.choose_tile((8192, 4096, 4096), 132, 2) is TILES[0]
+    assert ladder.choose_tile((1024, 784, 2048), 132) is TILES[1]
+    assert ladder.choose_tile((256, 256, 512), 132) is TILES[2]
+
+
+class Driver:
+    """Stands in for the CUDA driver's library and keeps what it was called with."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+
+    def cuTensorMapEncodeTiled(self, *arguments: Any) -> int:
+        self.calls.append(arguments)
+        return 0 if arguments[3].value % 16 == 0 else 1
+
+    def cuCtxGetDevice(self, device: Any) -> int:
+        device._obj.value = 3
+        return 0
+
+    def cuKernelSetAttribute(self, *arguments: Any) -> int:
+        self.calls.append(tuple(argument.value for argument in arguments))
+        return 0
+
+    def cuLaunchKernel(self, kernel: Any, *arguments: Any) -> int:
+        *extents, stream, addresses, extra = arguments
+        assert extra is None
+        values = [ctypes.cast(address, ctypes.POINTER(ctypes.c_int64))[0] for address in addresses]
+        self.calls.append((kernel.value, [extent.value for extent in extents], stream.value, values))
+        return 0 if extents[0].value else 1
+
+    def cuGetErrorName(self, status: int, name: Any) -> int:
+        name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
+        return 0
+
+
+def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver()
+    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    loader._encoded.cache_clear()
+    matrix = torch.zeros(30, 80, dtype=torch.bfloat16)[:, :72]
+    found = loader.tensor_map(matrix, 128, 64)
+    loader.tensor_map(matrix, 128, 64)
+    (call,) = driver.calls
+    assert ctypes.addressof(found) % 128 == 0
+    assert ctypes.sizeof(found) == 128
+    assert [call[n].value for n in (1, 2, 3)] == [9, 2, matrix.data_ptr()]
+    assert [list(call[n]) for n in (4, 5, 6, 7)] == [[72, 30], [160], [64, 128], [1, 1]]
+    assert [call[n].value for n in (8, 9, 10, 11)] == [0, 3, 3, 0]
+    with pytest.raises(RuntimeError, match="a tensor map of 30 × 8 .* failed: CUDA_ERROR_INVALID_VALUE"):
+        loader.tensor_map(matrix[:, 1:9], 128, 64)
+    loader._encoded.cache_clear()
+
+
+def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver, stream = Driver(), SimpleNamespace(cuda_stream=77)
+    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(loader, "_cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    launch = loader.cuda_launcher.__wrapped__("no", "such<kernel>", shared=100_000)
+    x = torch.zeros(3)
+    held = loader.TensorMap((ctypes.c_uint64 * 16)(4321))
+    launch((7, 2), (32,), x, -5, None, held)
+    assert driver.calls == [
+        (8, 100_000, 12345, 3),
+        (12345, [7, 2, 1, 32, 1, 1, 100_000], 77, [x.data_ptr(), -5, 0, 4321]),
+    ]
+    with pytest.raises(RuntimeError, match=r"launching such<kernel> .* failed: CUDA_ERROR_INVALID_VALUE \(1\)"):
+        launch((0,), (32,), x)
+
+
+# ---------------------------------------------------------------- the CUDA kernels, emulated
+
+HERE = Path(__file__).resolve().parent
+EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
+PLAIN = """
+extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b,
+                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g) {{
+    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}(a, b, c, d, e, f, g); }});
+}}
+"""
+MAPPED = """
+extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const TensorMap* a, const TensorMap* b,
+                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g, long long h) {{
+    return launch(grid, {cluster}, {{x, y, 1}}, [=] {{ {instance}(*a, *b, c, d, e, f, g, h); }});
+}}
+"""
+
+
+def symbol(instance: str) -> str:
+    return re.sub(r"\W+", "_", instance)
+
+
+def emulated_source(name: str) -> str:
+    """The kernels of a source, without the section of its instructions, which the emulator has its own of."""
+    text = (loader.SOURCES / "cuda" / f"{name}.cu").read_text()
+    _, kernels = text.split("// ---- kernels\n")
+    return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
+
+
+def instances(name: str) -> list[str]:
+    if name == "ladder":
+        scalars = [loader.SCALARS[dtype] for dtype in ("float32", "float64", "bfloat16")]
+        kernels = [step.launch.kernel for step in STEPS.values() if isinstance(step.launch, ladder._Cores)]
+        return [f"linear_relu_{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in scalars]
+    tiles = [(tile.consumers, tile.width, tile.stages, cluster) for tile in EMULATED_TILES for cluster in (1, 2)]
+    return [
+        *(f"linear_relu_mma<__nv_bfloat16, {aligned}>" for aligned in ("true", "false")),
+        *(f"linear_relu_wgmma<__nv_bfloat16, {', '.join(map(str, tile))}>" for tile in tiles),
+    ]
+
+
+@cache
+def emulator(name: str) -> ctypes.CDLL:
+    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', emulated_source(name)]
+    for instance in instances(name):
+        scalar, *_, last = re.split(r"[<>,]\s*", instance)[1:-1]
+        form = MAPPED if "wgmma" in instance else PLAIN
+        unit.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
+        source.write_text("\n".join(unit))
+        command = [loader.compiler(), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(library))
+
+
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches go to the emulator, of a GPU of four multiprocessors."""
+
+    def launcher(name: str, instance: str, *, shared: int = 0) -> Any:
+        assert shared <= 227 * 1024
+        run = getattr(emulator(name), symbol(instance))
+        run.restype = ctypes.c_char_p
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+            values = [
+                ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr() if a is not None else None)
+                for a in arguments
+            ]
+            assert run(*map(ctypes.c_uint, (*grid, *block, *(1,) * (2 - len(block)))), *values) is None
+
+        return launch
+
+    def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+        assert columns * matrix.element_size() == 128
+        assert rows <= 256
+        memory = torch.zeros(128 + 127, dtype=torch.uint8)
+        aligned = memory[-memory.data_ptr() % 128 :][:128]
+        height, width = map(ctypes.c_int64, matrix.shape)
+        emulator("ladder_tensor").fill_map(
+            ctypes.c_void_p(aligned.data_ptr()), ctypes.c_void_p(matrix.data_ptr()), width, height, rows
+        )
+        return aligned
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", tensor_map)
+    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 4)
+
+
+def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool = True) -> None:
+    x, weight, bias = tensors(shape, getattr(torch, dtype))
+    bias = bias if biased else None
+    out = torch.full((shape[0], shape[2]), float("nan"), dtype=x.dtype)
+    STEPS[step].launch(x, weight, bias, out, shape)
+    agrees(out, x, weight, bias)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
+@pytest.mark.parametrize("step", CORES)
+def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation: None) -> None:
+    cores: Any = STEPS[step].launch
+    emulated(step, (1, 7, 5), dtype)
+    emulated(step, (cores.rows + 1, 72, cores.columns + 8), dtype)  # rows that start at multiples of 16 bytes
+    emulated(step, (cores.rows + 2, 45, 9), dtype, biased=False)
+
+
+@needs_compiler
+@pytest.mark.parametrize("shape", [(1, 7, 5), (130, 77, 129), (129, 264, 136)])
+def test_the_emulated_mma_kernel_agrees_with_float64(shape: tuple[int, int, int], emulation: None) -> None:
+    emulated("step_mma", shape, "bfloat16")
+
+
+@needs_compiler
+@pytest.mark.parametrize("tile", EMULATED_TILES)
+@pytest.mark.parametrize("step", ["step_wgmma", "step_multicast"])
+def test_the_emulated_wgmma_kernel_agrees_with_float64(
+    step: str, tile: Tile, emulation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ladder, "TILES", (tile,))
+    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 2)  # so that a block has several tiles
+    height, width = tile.height, tile.width
+    emulated(step, (3, 8, 5), "bfloat16", biased=False)
+    emulated(step, (3 * height - 5, 64 * tile.stages + 72, width + 33), "bfloat16")
+    emulated(step, (height, 128, 2 * width), "bfloat16")
+
+
+@needs_compiler
+def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
+    emulated("step_wgmma", (3, 77, 5), "bfloat16")
+    emulated("step_multicast", (3, 12, 9), "bfloat16", biased=False)
+
+
+# ---------------------------------------------------------------- machine code
+
+
+def instantiation(instance: str) -> str:
+    map_type, scalar = "const __grid_constant__ TensorMap", re.split(r"[<,>]", instance)[1]
+    operand = map_type if "wgmma" in instance else f"const {scalar}*"
+    sizes = ", ".join(["long long"] * (4 if "wgmma" in instance else 3))
+    return f"template __global__ void {instance}({operand}, {operand}, const {scalar}*, {scalar}*, {sizes});"
+
+
+def compiles_without_spills(folder: Path, name: str, wanted: list[str]) -> None:
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
+    unit = folder / f"{name}.cu"
+    source = (loader.SOURCES / "cuda" / f"{name}.cu").read_text()
+    unit.write_text("\n".join([source, *map(instantiation, wanted)]))
+    target = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    done = subprocess.run([nvcc, *target, "-o", str(folder / "out.cubin"), str(unit)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
+    assert len(spills) == len(wanted)
+    assert set(spills) == {"0"}
+    # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
+    assert "serialized" not in done.stderr
+    assert "setmaxnreg" not in done.stderr
+
+
+def tensor_instances(dtype: str) -> list[str]:
+    scalar = loader.SCALARS[dtype][0]
+    return [
+        *(f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")),
+        *(
+            f"linear_relu_wgmma<{scalar}, {tile.consumers}, {tile.width}, {tile.stages}, {cluster}>"
+            for tile in TILES
+            for cluster in (1, 2)
+        ),
+    ]
+
+
+def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
+
+
+def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+
+
+@pytest.mark.slow
+def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    pairs = [loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16")]
+    kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
+    wanted = [f"{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in pairs]
+    compiles_without_spills(tmp_path, "ladder", wanted)
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))

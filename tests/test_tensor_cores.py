@@ -1,0 +1,330 @@
+"""Triton's Linear+ReLU: digits of split operands, the kernels in the interpreter, and their machine code."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+
+import numpy
+import pytest
+import torch
+
+from hypatia_lab.check import Problem, check
+from hypatia_lab.fused_ops import tensor_cores
+from hypatia_lab.fused_ops.tensor_cores import two_terms
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+DEVICE = choose_device("auto")
+OWN = [factory.__name__ for factory in (tensor_cores.triton, tensor_cores.fp16x3, tensor_cores.tf32x3)]
+
+# ---------------------------------------------------------------- digits of split operands
+
+
+def towards_zero(exact: torch.Tensor) -> torch.Tensor:
+    """float64 cut off to float32, as matrix units do with their sums."""
+    near = exact.float()
+    return torch.where(near.double().abs() > exact.abs(), torch.nextafter(near, torch.zeros_like(near)), near)
+
+
+def split_product(x: torch.Tensor, weight: torch.Tensor, kind: str, inner: int) -> torch.Tensor:
+    """x·Wᵀ by three products of terms: cut-off sums over ``inner`` elements, rounded sums of these."""
+    (a, a_small, up), (b, b_small, across) = two_terms(x, kind), two_terms(weight, kind)
+    at_once = 16 if kind == "fp16x3" else 8
+    total = torch.zeros(len(x), len(weight))
+    for start in range(0, x.shape[1], inner):
+        part = torch.zeros_like(total)
+        for left, right in ((a_small, b), (a, b_small), (a, b)):
+            for k in range(start, min(start + inner, x.shape[1]), at_once):
+                end = min(k + at_once, start + inner)
+                part = towards_zero(part.double() + left[:, k:end] @ right[:, k:end].T)
+        total = total + part
+    return torch.ldexp(total.double(), -(up + across.T)).float()
+
+
+def error(out: torch.Tensor, reference: torch.Tensor) -> float:
+    return float((out.double() - reference).norm() / reference.norm())
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+KINDS = [("fp16x3", 64), ("tf32x3", 32)]
+
+
+@pytest.mark.parametrize("magnitude", [1e-18, 1.0, 1e18])
+@pytest.mark.parametrize(("kind", "inner"), KINDS)
+def test_split_operands_keep_the_accuracy_of_float32(kind: str, inner: int, magnitude: float) -> None:
+    x, weight = magnitude * normal(24, 784), normal(24, 784, seed=1)
+    reference = x.double() @ weight.double().T
+    # cuBLAS in IEEE float32 reached 3.6e-7 at this length on an H200; a chain of 784 fused multiply-adds gives 5e-7.
+    chain = torch.zeros(24, 24)
+    for k in range(784):
+        chain = (chain.double() + x[:, k : k + 1].double() * weight[:, k].double()).float()
+    assert error(split_product(x, weight, kind, inner), reference) < 3e-7 < error(chain, reference)
+
+
+@pytest.mark.parametrize(("kind", "inner"), KINDS)
+def test_long_sums_must_leave_the_matrix_units(kind: str, inner: int) -> None:
+    x, weight = normal(16, 1024), normal(16, 1024, seed=1)
+    reference = x.double() @ weight.double().T
+    within = error(split_product(x, weight, kind, 1024), reference)
+    assert within > 3 * error(split_product(x, weight, kind, inner), reference)
+
+
+@pytest.mark.parametrize("kind", ["fp16x3", "tf32x3"])
+def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str) -> None:
+    row = torch.cat([torch.ones(1), normal(4000) * torch.logspace(0, -5, 4000)])[None] * 1e25
+    large, small, up = two_terms(row, kind)
+    off = (torch.ldexp(large + small, -up) - row.double()).abs()
+    held = row.abs() >= 2.0**-16 * row.abs().max()
+    assert bool((off <= 2.0**-22 * row.abs())[held].all())
+    assert bool((off <= torch.maximum(2.0**-22 * row.abs(), 2.0**-39 * row.abs().max())).all())
+
+
+# ---------------------------------------------------------------- the kernels in the interpreter
+
+START = """
+import itertools, torch
+from hypatia_lab.kernels.triton.linear_relu import Config, linear_relu
+from hypatia_lab.kernels.triton.linear_relu_split import SPLITS, linear_relu_split
+
+def drawn(batch, inner, outer, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(*shape, generator=g).to(dtype) for shape in ((batch, inner), (outer, inner), (outer,)))
+
+def agrees(out, x, weight, bias, tolerance):
+    expected = (x.double() @ weight.double().T + (0 if bias is None else bias.double())).relu()
+    assert out.shape == expected.shape and out.dtype == x.dtype
+    assert float((out.double() - expected).norm()) <= tolerance * float(expected.norm()), out.shape
+
+def ways(x, weight, bias, **how):
+    yield linear_relu(x, weight, bias, **how)
+    for terms in SPLITS:
+        yield linear_relu_split(x, weight, bias, terms=terms, **how)
+"""
+
+SHAPES = """
+tiles = Config(32, 32, 64)
+for shape in ((1, 1, 1), (2, 127, 7), (33, 40, 36)):
+    x, weight, bias = drawn(*shape)
+    for out in ways(x, weight, bias, tiles=tiles):
+        agrees(out, x, weight, bias, 4e-7)
+    x, weight, bias = drawn(*shape, torch.float16)
+    agrees(linear_relu(x, weight, bias, tiles=tiles), x, weight, bias, 1e-3)
+x, weight, bias = drawn(7, 129, 127)
+agrees(linear_relu(x, weight, bias), x, weight, bias, 4e-7)
+# Several tiles a program, halves of tiles, plain pointers, a ragged group of tiles.
+x, weight, bias = drawn(34, 40, 36)
+for how in ({"resident": 1}, {"halves": True}, {"load": False, "store": False}, {"group": 2}):
+    agrees(linear_relu(x, weight, bias, tiles=Config(16, 16, 32, **how)), x, weight, bias, 4e-7)
+agrees(linear_relu_split(x, weight, bias, tiles=Config(16, 16, 32, apart=True)), x, weight, bias, 4e-7)
+"""
+
+FORMS = """
+x, weight, bias = drawn(3, 24, 8)
+spread = torch.stack([bias, bias], 1)[:, 0]
+strided, across, wide = torch.stack([x, -x], -1)[..., 0], weight.t().contiguous().t(), torch.cat([x, x], 1)[:, :24]
+for given in ((strided, weight, bias), (wide, across, spread), (x, weight, None)):
+    for out in ways(*given):
+        agrees(out, *given, 4e-7)
+for batch in ((), (2, 3), (0,), (3, 0)):
+    many = torch.randn(*batch, 24)
+    for out in ways(many, weight, bias):
+        assert out.shape == (*batch, 8)
+        torch.testing.assert_close(out, torch.relu(many @ weight.T + bias), rtol=1e-4, atol=1e-5)
+for given in ((torch.ones(3, 0), torch.ones(4, 0), bias[:4]), (torch.ones(3, 0), torch.ones(4, 0), None)):
+    for out in ways(*given):
+        torch.testing.assert_close(out, torch.relu(torch.nn.functional.linear(*given)))
+# Rows longer than a program holds.
+from hypatia_lab.kernels.triton import linear_relu_split as split
+split.LONGEST = 32
+x, weight, bias = drawn(3, 77, 5)
+x[0, 76], weight[1, 40] = 1e4, -1e5
+for terms in SPLITS:
+    agrees(linear_relu_split(x, weight, bias, terms=terms), x, weight, bias, 4e-7)
+"""
+
+EXTREMES = """
+inf, nan, same = float("inf"), float("nan"), torch.testing.assert_close
+x, weight, bias = drawn(8, 40, 33)
+x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[3] = nan, inf, inf, -inf, inf
+weight[0, 5], weight[1, 9], weight[2, 4], weight[3] = 0, inf, nan, -inf
+# A number lost beside its row's largest keeps the sign of its product with an infinity; an exact number has no rest.
+weight[4, 5], weight[4, 0], weight[5, 5] = -1e-30, 1e10, 1.0
+x[5, 9], x[6, 9], x[7, 9], bias[7] = 1.0, -1e-38, 1.5, inf
+expected = torch.relu(torch.nn.functional.linear(x.double(), weight.double(), bias.double())).float()
+assert 50 < int(expected.isnan().sum()) < 200 and int(expected.isinf().sum()) > 20
+for out in ways(x, weight, bias, tiles=Config(16, 16, 16)):
+    same(out, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+# Every row of its own magnitude, from subnormal to the largest, in one product.
+x, weight, _ = drawn(10, 40, 12)
+rows, columns = torch.linspace(-140, 124, 10), torch.linspace(-124, 100, 12)
+x = torch.ldexp(x.double(), rows.round()[:, None]).float()
+weight = torch.ldexp(weight.double(), columns.round()[:, None]).float()
+exact = (x.double() @ weight.double().T).relu()
+scale = (x.double().abs() @ weight.double().abs().T).float().double()
+for terms in SPLITS:
+    out = linear_relu_split(x, weight, None, terms=terms).double()
+    normal = exact.abs() < 3e38
+    assert int((exact > 0).sum()) > 40 and int((~normal).sum()) > 5
+    assert bool(((out - exact).abs() <= 1e-6 * scale + 2.0**-149)[normal].all())
+    assert bool(out[~normal].isinf().all())
+# The largest numbers there are: their terms do not overflow, nor do sums on the way.
+top = torch.finfo(torch.float32).max
+x, weight = torch.full((2, 34), top), torch.full((3, 34), 0.5)
+weight[:, 17:] = -0.5
+weight[1, :2] = 0.75
+for terms in SPLITS:
+    out = linear_relu_split(x, weight, None, terms=terms)
+    same(out, torch.tensor([0.0, 0.5 * top, 0.0]).expand(2, 3), rtol=1e-6, atol=0.0)
+# Zeros.
+for out in ways(torch.zeros(3, 8), torch.zeros(4, 8), None):
+    assert not out.any()
+"""
+
+REFUSALS = """
+x, weight, bias = drawn(6, 24, 40)
+refused = [
+    ((x[:, :-1], weight, bias), "do not fit"),
+    ((x, weight[0], bias), "do not fit"),
+    ((x[0, 0], weight, bias), "do not fit"),
+    ((x, weight, bias[:-1]), "bias"),
+    ((x, weight, bias[0]), "bias"),
+    ((x.half(), weight, bias), "is torch.float"),
+    ((x.int(), weight.int(), bias.int()), "x is torch.int32"),
+    ((x, weight.to("meta"), bias), "weight is on meta"),
+    ((x, weight.clone().requires_grad_(), bias), "weight requires a gradient"),
+]
+for (given, message), function in itertools.product(refused, (linear_relu, linear_relu_split)):
+    try:
+        function(*given)
+    except ValueError as complaint:
+        assert message in str(complaint), complaint
+    else:
+        raise AssertionError(message)
+with torch.no_grad():
+    linear_relu_split(x, weight.clone().requires_grad_(), bias)
+for wrong in (lambda: linear_relu(x, weight, precision="int8"), lambda: linear_relu_split(x, weight, terms="int8")):
+    try:
+        wrong()
+    except ValueError as complaint:
+        assert "int8" in str(complaint)
+    else:
+        raise AssertionError("int8")
+"""
+
+
+PARTS = {
+    "agrees with float64 at odd shapes and any cut": SHAPES,
+    "takes any rank of batch, strided inputs, no bias": FORMS,
+    "handles infinities, NaN and every magnitude as float32 does": EXTREMES,
+    "refuses a misfit by name": REFUSALS,
+}
+
+ALL = """
+import json, sys, traceback, warnings
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+complaints = {}
+for name, part in json.load(sys.stdin).items():
+    try:
+        exec(part, dict(globals()))
+    except Exception:
+        complaints[name] = traceback.format_exc()
+json.dump(complaints, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def complaints() -> dict[str, str]:
+    """Part → what went wrong, all run in one process: Triton reads once whether it interprets."""
+    triton = pytest.importorskip("triton")
+    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
+    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
+        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
+    environment = os.environ | {"TRITON_INTERPRET": "1"}
+    program = [sys.executable, "-c", START + ALL]
+    done = subprocess.run(program, input=json.dumps(PARTS), capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
+    assert part not in complaints, complaints[part]
+
+
+# ---------------------------------------------------------------- machine code
+
+MACHINE_CODE = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+from hypatia_lab.kernels.triton import linear_relu as whole, linear_relu_split as split
+
+class Hopper:
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+triton.runtime.driver.set_active(Hopper())
+made, launch = [], JITFunction.run
+JITFunction.run = lambda self, *a, grid, warmup, **k: made.append(launch(self, *a, grid=grid, warmup=True, **k))
+whole._processors = lambda tensor: 132
+
+def drawn(batch, inner, outer, dtype):
+    return tuple(torch.empty(shape, dtype=dtype) for shape in ((batch, inner), (outer, inner), (outer,)))
+
+for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
+    whole.linear_relu(*drawn(*shape, torch.bfloat16))
+    split.linear_relu_split(*drawn(*shape, torch.float32))
+whole.linear_relu(*drawn(1024, 784, 2048, torch.float32), precision="tf32")
+products = [code for code in made if code.metadata.name != "_split_rows"]
+assert len(products) == 5
+for code in products:
+    text = code.asm["ptx"]
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name
+    assert code.metadata.shared <= 232448 and ".local" not in text
+"""
+
+
+def test_the_kernels_compile_to_hoppers_matrix_instructions() -> None:
+    pytest.importorskip("triton")
+    if importlib.util.find_spec("triton.backends.nvidia") is None:
+        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
+    done = subprocess.run([sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- the variants
+
+
+CASES = [("triton", dtype, "ieee") for dtype in ("bfloat16", "float16", "float32")]
+CASES += [("triton", "float32", math) for math in ("tf32", "tf32x3", "bf16x3")]
+CASES += [(name, "float32", "ieee") for name in OWN[1:]]
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 127, 129), (127, 784, 7), (129, 64, 512), (1000, 3001, 77)])
+@pytest.mark.parametrize(("name", "dtype", "math"), CASES)
+def test_a_variant_agrees_with_float64(name: str, dtype: str, math: str, shape: tuple[int, int, int]) -> None:
+    workload = Workload("linear_relu", shape, dtype, math)
+    variant = variants("linear_relu")[name]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, DEVICE)
+    found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+def test_where_a_variant_cannot_run_it_says_why() -> None:
+    for name in OWN:
+        assert "CUDA" in variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), "cpu")
+    for name in OWN[1:]:
+        for dtype, math in (("bfloat16", "ieee"), ("float32", "tf32")):
+            workload = Workload("linear_relu", (1, 1, 1), dtype, math)
+            assert "float32, ieee" in variants("linear_relu")[name].needs(workload, "cuda")
