@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy
 import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -460,14 +456,8 @@ for grad, y, name in ((y[:-1], y, "grad"), (y.double(), y, "grad"), (y[0], y[0],
 """
 
 
-def test_the_triton_kernel_agrees_with_torch_in_the_interpreter() -> None:
-    triton = pytest.importorskip("triton")
-    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
-    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
-        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", TRITON], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+def test_the_triton_kernel_agrees_with_torch_in_the_interpreter(interpreted: Callable[..., str]) -> None:
+    interpreted(TRITON)
 
 
 # ---------------------------------------------------------------- records and pages

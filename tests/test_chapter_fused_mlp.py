@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, played, run_line
 
-import hypatia_lab
 from hypatia_lab import claims, experiments, notebook, records, results, scatter_figures
 from hypatia_lab.chapters import fused_mlp
 from hypatia_lab.drawing import FigureError
@@ -294,29 +292,10 @@ def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) 
 
 @pytest.fixture
 def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Runs every code cell of the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    import IPython.display
-
-    shown: list[str] = []
-
-    def display(*objects: Any, raw: bool = False) -> None:
-        shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    monkeypatch.setattr(records, "COMMITTED", tmp_path)
-    # What checks the code has tests of its own; here it would compile for seconds.
-    monkeypatch.setattr(hypatia_lab, "verify", lambda operation, device: f"{operation}: right", raising=False)
+    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
     monkeypatch.setattr(safety, "passed", lambda device: "passed")
     monkeypatch.setattr(safety, "isolated", lambda device: "isolated")
-
-    def run() -> str:
-        space: dict[str, Any] = {"print": shown.append}
-        for one in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-            if one["cell_type"] == "code":
-                exec("".join(one["source"]), space)
-        return "\n".join(shown)
-
-    return run
+    return lambda: played("16_fused_mlp", tmp_path, monkeypatch)
 
 
 def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
@@ -325,7 +304,7 @@ def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
     assert "On `box` no kernel of several layers was timed: it needs a GPU." in text
     assert "Plan C is as fast as eager in the documents' models" in text
     assert "passed\nisolated" in text
-    assert "mlp2: right" in text
+    assert "mlp2, forward" in text
 
 
 def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, played, run_line
 
-import hypatia_lab
 from hypatia_lab import claims, experiments, records, results, scatter_figures
 from hypatia_lab.chapters import gemm_ladder
 from hypatia_lab.drawing import FigureError
@@ -254,27 +252,8 @@ def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) 
 
 @pytest.fixture
 def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Runs every code cell of the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    import IPython.display
-
-    shown: list[str] = []
-
-    def display(*objects: Any, raw: bool = False) -> None:
-        shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    monkeypatch.setattr(records, "COMMITTED", tmp_path)
-    # Its own test runs it; here it would compile for seconds.
-    monkeypatch.setattr(hypatia_lab, "verify", lambda operation, device: f"{operation}: right", raising=False)
-
-    def run() -> str:
-        space: dict[str, Any] = {"print": shown.append}
-        for one in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-            if one["cell_type"] == "code":
-                exec("".join(one["source"]), space)
-        return "\n".join(shown)
-
-    return run
+    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
+    return lambda: played("04_gemm_ladder", tmp_path, monkeypatch)
 
 
 def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
@@ -282,7 +261,7 @@ def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
     text = chapter()
     assert "In float32 a product of one's own stays behind the library" in text
     assert variants("linear_relu")["step_async"].summary in text
-    assert "linear_relu: right" in text
+    assert "linear_relu, forward" in text
     assert "box/gemm_ladder" in text
 
 

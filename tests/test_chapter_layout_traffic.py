@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
-from synthetic import cell_line, detail_line, run_line
+from synthetic import cell_line, detail_line, played, run_line
 
 from hypatia_lab import records, results, traffic_figures
 from hypatia_lab.chapters import layout_traffic
@@ -353,26 +352,8 @@ def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) 
 
 @pytest.fixture
 def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Runs every code cell of the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    import IPython.display
-
-    shown: list[str] = []
-
-    def display(*objects: Any, raw: bool = False) -> None:
-        for one in objects:
-            shown.append(one["text/plain"] if raw else getattr(one, "data", str(one)))
-
-    monkeypatch.setattr(IPython.display, "display", display)
-    monkeypatch.setattr(records, "COMMITTED", tmp_path)
-
-    def run() -> str:
-        space: dict[str, Any] = {"print": lambda text: shown.append(text)}
-        for one in json.loads(NOTEBOOK.read_text(encoding="utf-8"))["cells"]:
-            if one["cell_type"] == "code":
-                exec("".join(one["source"]), space)
-        return "\n".join(shown)
-
-    return run
+    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
+    return lambda: played("17_layout_traffic", tmp_path, monkeypatch)
 
 
 CPU = [*cells(clock="hot"), *launched("eager", 2), *REFUSED]
@@ -384,7 +365,7 @@ def test_the_chapter_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> Non
     assert "A copy costs time" in text
     assert "On `box` no bytes were counted: skipped: on a CUDA GPU only." in text
     assert "On `box`, a CPU, there are no kernels to count." in text
-    assert "linear_relu_layout: every variant this machine can run agrees with float64" in text
+    assert "linear_relu_layout, forward" in text
     assert "box/layout" in text.splitlines()[-2]
 
 

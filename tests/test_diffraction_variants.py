@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import subprocess
-import sys
 from collections.abc import Callable
 
-import numpy
 import pytest
 import torch
 from test_diffraction import GOLDEN_SCENES, double, golden, off
@@ -119,14 +116,8 @@ for operation, shape in (("diffraction_table", (9, 70)), ("diffraction_batch", (
 """
 
 
-def test_the_triton_kernel_agrees_with_float64_in_the_interpreter() -> None:
-    triton = pytest.importorskip("triton")
-    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
-    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
-        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    done = subprocess.run([sys.executable, "-c", TRITON], capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
+def test_the_triton_kernel_agrees_with_float64_in_the_interpreter(interpreted: Callable[..., str]) -> None:
+    interpreted(TRITON)
 
 
 # ---------------------------------------------------------------- float32

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 
-import numpy
 import pytest
 import torch
 
@@ -241,17 +240,9 @@ json.dump(complaints, sys.stdout)
 
 
 @pytest.fixture(scope="module")
-def complaints() -> dict[str, str]:
+def complaints(interpreted: Callable[..., str]) -> dict[str, str]:
     """Part → what went wrong, all run in one process: Triton reads once whether it interprets."""
-    triton = pytest.importorskip("triton")
-    newest = tuple(map(int, numpy.__version__.split(".")[:2]))
-    if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
-        pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
-    environment = os.environ | {"TRITON_INTERPRET": "1"}
-    program = [sys.executable, "-c", START + ALL]
-    done = subprocess.run(program, input=json.dumps(PARTS), capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout)
+    return json.loads(interpreted(START + ALL, json.dumps(PARTS)))
 
 
 @pytest.mark.parametrize("part", PARTS)
