@@ -191,7 +191,7 @@ def test_the_table_of_steps_has_a_column_a_size() -> None:
     assert list(lines[0]) == ["step", "reason of S001", "256×256×512", "8192×4096×4096"]
     by_step = {line["step"]: line for line in lines}
     assert list(by_step)[-2:] == [gemm_ladder.LEFT, "the whole way"]
-    assert by_step["step_coalesced"]["reason of S001"] == "3 memory coalescing and 5 warp-level cooperation"
+    assert by_step["step_coalesced"]["reason of S001"] == "memory coalescing (3) and warp-level cooperation (5)"
     assert by_step["step_mma"]["8192×4096×4096"].endswith(", 30.1%")
     assert by_step["the whole way"]["256×256×512"].endswith(", 100%")
     assert gemm_ladder.bought(evidence(), "box") == []
@@ -209,7 +209,7 @@ def test_the_table_of_the_end_leaves_out_what_nobody_measured() -> None:
 def test_ideas_come_with_the_reasons_they_show() -> None:
     lines = gemm_ladder.ideas({"naive": "One thread.", "step_shared": "Tiles."})
     assert lines[0] == {"step": "naive", "reason of S001": "–", "idea": "One thread."}
-    assert lines[1]["reason of S001"] == "1 memory tiling"
+    assert lines[1]["reason of S001"] == "memory tiling (1)"
 
 
 # ---------------------------------------------------------------- the figure

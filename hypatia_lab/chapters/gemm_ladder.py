@@ -158,7 +158,7 @@ def _percents(share: Interval) -> str:
 
 
 def _reasons(numbers: Sequence[int]) -> str:
-    return " and ".join(f"{number} {REASONS[number]}" for number in numbers)
+    return " and ".join(f"{REASONS[number]} ({number})" for number in numbers)
 
 
 def _words(rung: Rung) -> str:
