@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import logging
 import os
 import shutil
 import subprocess
@@ -121,8 +122,14 @@ def aten_library(name: str) -> None:
     Raises :class:`BuildError`.
     """
     import torch
-    from torch.utils import cpp_extension
 
+    # On import it logs that there is no GPU, of no use to who builds for a CPU.
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        from torch.utils import cpp_extension
+    finally:
+        logging.disable(before)
     flags = [f"-I{path}" for path in cpp_extension.include_paths()]
     flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
     flags += [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
