@@ -10,7 +10,7 @@ EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help book test lint unit nbval committed notebooks clean
+.PHONY: help book test lint unit pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,15 +33,19 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 	exit $$status
 
 test: lint ## style, types, unit tests, notebooks against records, the committed book in a browser
-	@$(MAKE) -j2 --output-sync=line unit nbval
+	@$(MAKE) -j2 --output-sync=line unit pages
 
 lint: .venv/installed ## style and types
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/pyright
 
-unit: .venv/installed ## unit tests, and the committed book in a browser
-	@$(BIN)/pytest -q tests
+unit: .venv/installed ## unit tests
+	@$(BIN)/pytest -q tests --ignore tests/test_book.py
+
+pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records
+	@$(BIN)/pytest -q tests/test_book.py
+	@$(MAKE) nbval
 
 nbval: .venv/installed ## every committed notebook against its records
 	@$(BIN)/pytest -q --nbval notebooks
