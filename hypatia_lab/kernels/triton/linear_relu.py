@@ -178,8 +178,8 @@ PRECISIONS = ("ieee", "tf32", "tf32x3", "bf16x3")
 
 
 def either(*configs: Config) -> list[Config]:
-    """Each as it is, then each by programmatic dependent launch."""
-    return [*configs, *(replace(config, dependent=True) for config in configs)]
+    """Each by programmatic dependent launch, then each by itself."""
+    return [*(replace(config, dependent=True) for config in configs), *configs]
 
 
 def half_as_deep(configs: list[Config]) -> list[Config]:
@@ -189,39 +189,31 @@ def half_as_deep(configs: list[Config]) -> list[Config]:
 
 _PLAIN = {
     "small": either(
-        Config(64, 32, 128, 4, 2),
-        Config(64, 64, 64, 4, 4),
-        Config(64, 64, 128, 4, 2),
-        Config(64, 64, 256, 4, 1),
+        Config(64, 32, 64, 4, 3, load=False, store=False),
+        Config(64, 64, 64, 4, 4, load=False, store=False),
+        Config(32, 32, 64, 4, 4, load=False, store=False),
         Config(64, 32, 64, 4, 4),
+        Config(64, 32, 128, 4, 2),
+        Config(64, 64, 128, 4, 2),
         Config(64, 16, 128, 4, 2),
-        Config(32, 32, 128, 4, 2),
-        Config(64, 32, 64, 4, 4, load=False, store=False),
-        Config(32, 64, 64, 4, 4, load=False, store=False),
-        Config(32, 32, 128, 4, 2, load=False, store=False),
     ),
     "medium": either(
-        Config(128, 128, 64, 8, 4),
+        Config(128, 128, 64, 4, 4, group=16),
         Config(128, 128, 64, 4, 4),
+        Config(128, 128, 64, 8, 4),
         Config(64, 128, 64, 4, 4),
         Config(128, 64, 64, 4, 4),
         Config(64, 256, 64, 4, 4),
-        Config(128, 128, 128, 8, 3),
-        Config(128, 128, 64, 8, 6),
         Config(64, 128, 64, 4, 4, load=False, store=False),
     ),
-    "large": [
-        Config(128, 256, 64, 8, 3, resident=1),
-        Config(128, 256, 64, 8, 4, resident=1, halves=True),
+    "large": either(
         Config(128, 256, 64, 8, 4, resident=1, halves=True, group=16),
-        Config(128, 256, 64, 8, 4, resident=1, store=False),
-        Config(128, 256, 64, 8, 4),
+        Config(128, 256, 64, 8, 4, resident=1, halves=True),
+        Config(128, 256, 64, 8, 3, resident=1),
         Config(128, 256, 64, 8, 4, group=16),
-        Config(256, 128, 64, 8, 3, resident=1),
-        Config(256, 128, 64, 8, 4),
-        Config(128, 256, 128, 8, 2, resident=1, halves=True),
+        Config(256, 128, 64, 8, 4, resident=1, halves=True, group=16),
         Config(128, 128, 64, 4, 2, resident=2),
-    ],
+    ),
 }
 _THREEFOLD = [Config(128, 128, 32, 8, 3), Config(64, 128, 32, 4, 3), Config(128, 128, 32, 8, 4)]
 _SERIAL = [Config(64, 64, 16, 4, 3), Config(128, 64, 16, 8, 3)]

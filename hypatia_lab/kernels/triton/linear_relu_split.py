@@ -25,7 +25,6 @@ from hypatia_lab.kernels.triton.linear_relu import (
     corner,
     described,
     either,
-    half_as_deep,
     options,
     put,
     rows_of,
@@ -201,27 +200,40 @@ SPLITS = ("fp16x3", "tf32x3")
 
 
 _CONFIGS = {
-    "small": either(Config(64, 64, 64, 4, 3), Config(64, 32, 64, 4, 4)),
-    "medium": either(
-        Config(128, 128, 64, 8, 3),
-        Config(64, 128, 64, 4, 2),
-        Config(64, 128, 32, 4, 3),
-        Config(128, 128, 64, 8, 3, apart=True),
-        Config(64, 128, 64, 4, 2, apart=True),
-    ),
-    "large": [
-        Config(128, 128, 64, 8, 3),
-        Config(128, 128, 64, 8, 3, group=16),
-        Config(64, 128, 64, 4, 2),
-        Config(64, 128, 64, 4, 2, group=16),
-        Config(64, 128, 32, 4, 3),
-        Config(64, 128, 32, 4, 4),
-        Config(128, 128, 64, 8, 3, apart=True),
-        Config(64, 128, 64, 4, 2, apart=True),
-        Config(128, 128, 32, 8, 6),
-    ],
+    "fp16x3": {
+        "small": either(
+            Config(64, 16, 128, 4, 2), Config(64, 32, 128, 4, 2), Config(64, 32, 64, 4, 3), Config(64, 64, 64, 4, 3)
+        ),
+        "medium": either(
+            Config(64, 128, 32, 4, 4),
+            Config(64, 128, 32, 4, 3),
+            Config(64, 128, 64, 4, 2, apart=True),
+            Config(128, 64, 64, 4, 2),
+            Config(128, 128, 64, 8, 3),
+        ),
+        "large": [
+            Config(64, 128, 32, 4, 3, group=16),
+            Config(64, 128, 32, 4, 3),
+            Config(128, 64, 32, 4, 3),
+            Config(128, 128, 64, 8, 3),
+            Config(128, 128, 64, 8, 3, apart=True),
+        ],
+    },
+    "tf32x3": {
+        "small": either(Config(64, 32, 32, 4, 4), Config(64, 16, 64, 4, 2), Config(64, 64, 32, 4, 3)),
+        "medium": [
+            Config(64, 128, 16, 4, 3),
+            *either(Config(64, 128, 32, 4, 2, apart=True), Config(64, 128, 16, 4, 4), Config(128, 128, 32, 8, 3)),
+        ],
+        "large": [
+            Config(64, 128, 16, 4, 3, group=16),
+            Config(64, 128, 16, 4, 3),
+            Config(128, 128, 32, 8, 3, group=16),
+            Config(128, 128, 32, 8, 3, apart=True),
+        ],
+    },
 }
-"""Size → candidates for float16 terms, the one in use first."""
+"""Terms → size → candidates, the one in use first."""
 
 LONGEST = 8192
 """Elements of a row that a program of the splitting kernel holds at once; longer rows are read twice."""
@@ -229,8 +241,7 @@ LONGEST = 8192
 
 def candidates(shape: tuple[int, int, int], terms: str = "fp16x3") -> list[Config]:
     """Configurations worth trying for (batch, in, out) and ``terms``, one of :data:`SPLITS`, the one in use first."""
-    fitting = _CONFIGS[size_of(shape)]
-    return fitting if terms == "fp16x3" else half_as_deep(fitting)
+    return _CONFIGS[terms][size_of(shape)]
 
 
 def config(shape: tuple[int, int, int], terms: str = "fp16x3") -> Config:

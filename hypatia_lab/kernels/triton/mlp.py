@@ -144,9 +144,9 @@ def _forward(
     """One program: every ``num_programs``-th tile of ``ROWS`` rows; the other choices are those of :class:`Tile`."""
     NUMBER: tl.constexpr = weight1.dtype.element_ty
     if EARLY:
-        # This kernel may have been started before the one ahead of it was done; from here on that one is.
-        gdc_wait()
+        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
         gdc_launch_dependents()
+        gdc_wait()
     start, step = tl.program_id(0), tl.num_programs(0)
     if FETCH == "registers":
         # Asked for before the weights, so that one wait on memory does for both.
@@ -303,14 +303,12 @@ def default_tile(rows: int, width: int, dtype: torch.dtype, multiprocessors: int
     """The tile for ``rows`` rows of ``width`` numbers on a GPU of so many multiprocessors."""
     block = _block(width)
     if block > 128:
-        return Tile(64, 8, 1, "pipeline", keep=0)
+        return Tile(64, 8, 1, "pipeline", keep=0, early=True)
     if dtype == torch.float32:
         return Tile(64, 8, 1, "pipeline", keep=0) if block == 128 else Tile(64, 4, 1, "pipeline", keep=1)
     if rows <= 32 * multiprocessors:
-        return Tile(32 if rows > 16 * multiprocessors else 16, 4, keep=1)
-    if rows <= 64 * multiprocessors or block == 128:
-        return Tile(64, 4, 2)
-    return Tile(128, 8, 2, registers=128)
+        return Tile(32 if rows > 16 * multiprocessors else 16, 4, keep=1, early=True)
+    return Tile(64, 4, 2, early=True) if block == 128 else Tile(64, 4, 4, early=True, registers=128)
 
 
 def forward(
@@ -358,11 +356,11 @@ def forward(
             STAGES=tile.stages,
             FETCH=tile.fetch,
             KEEP=tile.keep,
-            EARLY=tile.early,
+            EARLY=tile.early and x.is_cuda,
             DEVICE=x.is_cuda,
             num_warps=tile.warps,
             maxnreg=tile.registers,
-            **({"launch_pdl": True} if tile.early else {}),
+            **({"launch_pdl": True} if tile.early and x.is_cuda else {}),
         )
     return out
 
