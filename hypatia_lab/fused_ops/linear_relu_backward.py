@@ -87,7 +87,7 @@ def _products_in_one_kernel(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     from hypatia_lab.kernels.triton.gradient_products import config, gradient_products
 
-    return gradient_products(z, x, weight, needs, tiles=config(_sizes(x, weight), x.dtype, dependent=True))
+    return gradient_products(z, x, weight, needs, plan=config(_sizes(x, weight), x.dtype, dependent=True))
 
 
 def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor, dependent: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,7 +10,7 @@ for a large GPU; as one grid they share it without a second stream, and without 
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -64,12 +64,18 @@ def _tile(
     # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
     for step in tl.range(tl.maximum(tl.cdiv(depth, INNER), 1), num_stages=STAGES):
         k = step * INNER
-        # 16-bit operands are multiplied from shared memory whichever way they lie there: nothing is moved.
         if ACROSS:
-            left = operand(a, k, row, depth, height, a_stride, INNER, ROWS, LOAD).T
+            left = operand(a, k, row, depth, height, a_stride, INNER, ROWS, LOAD)
         else:
             left = operand(a, row, k, height, depth, a_stride, ROWS, INNER, LOAD)
-        total = tl.dot(left, operand(b, k, column, depth, width, b_stride, INNER, COLUMNS, LOAD), total)
+        # One load right behind the other: they then share a barrier.
+        right = operand(b, k, column, depth, width, b_stride, INNER, COLUMNS, LOAD)
+        # 16-bit operands are multiplied from shared memory whichever way they lie there: nothing is moved.
+        total = tl.dot(left.T if ACROSS else left, right, total)
+    if ACROSS:
+        # The compiler merges what both products have alike behind their loops, and with it the operands' buffers would
+        # live as long: twice the shared memory. One barrier makes them differ.
+        tl.debug_barrier()
     store_tile(total, out, row, column, height, width, out_stride, STORE)
 
 
@@ -87,9 +93,9 @@ def _gradient_products(
     z_stride,
     x_stride,
     weight_stride,
-    x_begin,
-    x_tiles,
-    weight_begin,
+    begin,
+    end,
+    X_LONGER: tl.constexpr,
     X_ROWS: tl.constexpr,
     X_COLUMNS: tl.constexpr,
     X_INNER: tl.constexpr,
@@ -111,17 +117,20 @@ def _gradient_products(
         gdc_launch_dependents()
         gdc_wait()
     number = tl.program_id(0)
-    if (number >= x_begin) & (number < x_begin + x_tiles):
+    longer = (number >= begin) & (number < end)
+    # A product's own tiles count from 0.
+    number -= tl.where(longer, begin, tl.where(number >= end, end - begin, 0))
+    if longer if X_LONGER else not longer:
         if grad_x is not None:
             _tile(
-                number - x_begin,
+                number,
                 z_rows, weight, grad_x, batch, outer, inner, z_stride, weight_stride, inner, False,
                 X_ROWS, X_COLUMNS, X_INNER, X_GROUP, X_STAGES, X_LOAD, X_STORE,
             )  # fmt: skip
     else:
         if grad_weight is not None:
             _tile(
-                number - weight_begin,
+                number,
                 z_columns, x, grad_weight, outer, batch, inner, z_stride, x_stride, inner, True,
                 WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STAGES, WEIGHT_LOAD, WEIGHT_STORE,
             )  # fmt: skip
@@ -130,12 +139,41 @@ def _gradient_products(
 # ---------------------------------------------------------------- which tiles
 
 
-def _both(*given: Config) -> list[tuple[Config, Config]]:
-    return [(config, config) for config in given]
+@dataclass(frozen=True)
+class Plan:
+    """How both products are cut up, and in which order their tiles start.
+
+    ``grad_x`` and ``grad_weight``: as of :class:`Config`, of which ``resident``, ``halves`` and ``apart`` do not count;
+    of both ``warps`` and ``dependent`` are the same. ``ahead``: tiles of the shorter sum that start before those of the
+    longer one, which else are first so that the short ones fill up the end. Where two programs share a multiprocessor
+    and the tiles exceed the multiprocessors by n, the last n tiles join the first n: n ahead spares the longer ones.
+    """
+
+    grad_x: Config
+    grad_weight: Config
+    ahead: int = 0
+
+    def __post_init__(self) -> None:
+        alike = ("warps", "dependent")
+        if any(getattr(self.grad_x, name) != getattr(self.grad_weight, name) for name in alike):
+            raise ValueError(f"grad_x {self.grad_x} and grad_weight {self.grad_weight} differ in warps or dependent")
 
 
-_PAIRS: dict[str, list[tuple[Config, Config]]] = {
-    "small": _both(
+def by_dependent_launch(plan: Plan, dependent: bool = True) -> Plan:
+    """``plan`` by programmatic dependent launch, or, not ``dependent``, without."""
+    return replace(
+        plan,
+        grad_x=replace(plan.grad_x, dependent=dependent),
+        grad_weight=replace(plan.grad_weight, dependent=dependent),
+    )
+
+
+def _alike(*configs: Config) -> list[Plan]:
+    return [Plan(config, config) for config in configs]
+
+
+_PLANS: dict[str, list[Plan]] = {
+    "small": _alike(
         Config(64, 64, 64, 4, 4),
         Config(64, 64, 128, 4, 2),
         Config(64, 32, 128, 4, 3),
@@ -143,7 +181,7 @@ _PAIRS: dict[str, list[tuple[Config, Config]]] = {
         Config(64, 64, 64, 4, 4, load=False, store=False),
     ),
     "medium": [
-        *_both(
+        *_alike(
             Config(128, 128, 64, 8, 4),
             Config(128, 128, 64, 8, 3),
             Config(128, 128, 64, 4, 3),
@@ -156,17 +194,19 @@ _PAIRS: dict[str, list[tuple[Config, Config]]] = {
             Config(128, 128, 64, 8, 6),
             Config(128, 128, 64, 8, 3, load=False, store=False),
         ),
-        (Config(128, 64, 64, 8, 6), Config(128, 128, 64, 8, 4)),
-        (Config(64, 128, 64, 4, 4), Config(128, 128, 64, 4, 3)),
+        Plan(Config(128, 128, 64, 8, 3), Config(128, 128, 64, 8, 3), ahead=36),
+        Plan(Config(128, 128, 64, 4, 3), Config(128, 128, 64, 4, 3), ahead=36),
+        Plan(Config(128, 64, 64, 8, 6), Config(128, 128, 64, 8, 4)),
+        Plan(Config(64, 128, 64, 4, 4), Config(128, 128, 64, 4, 3)),
     ],
-    "large": _both(
+    "large": _alike(
         Config(128, 256, 64, 8, 3),
         Config(128, 256, 64, 8, 4),
         Config(256, 128, 64, 8, 3),
         Config(128, 128, 64, 8, 3),
     ),
 }
-"""Size → candidates for grad_x and grad_weight, the pair in use first."""
+"""Size → candidates, the one in use first."""
 
 
 def product_size(shape: tuple[int, int, int]) -> str:
@@ -175,22 +215,20 @@ def product_size(shape: tuple[int, int, int]) -> str:
     return size_of((batch + outer, 0, inner))
 
 
-def candidates(shape: tuple[int, int, int], dtype: torch.dtype) -> list[tuple[Config, Config]]:
-    """Pairs worth trying for (batch, in, out), the one in use first, then all by programmatic dependent launch.
+def candidates(shape: tuple[int, int, int], dtype: torch.dtype) -> list[Plan]:
+    """Plans worth trying for (batch, in, out), the one in use first; then each by programmatic dependent launch.
 
-    The first of a pair cuts grad_x, the second grad_weight. Raises ``ValueError`` for a ``dtype`` other than bfloat16
-    and float16.
+    Raises ``ValueError`` for a ``dtype`` other than bfloat16 and float16.
     """
     if dtype not in DTYPES:
         raise ValueError(f"{dtype} is none of {', '.join(map(str, DTYPES))}")
-    pairs = _PAIRS[product_size(shape)]
-    return pairs + [(replace(first, dependent=True), replace(second, dependent=True)) for first, second in pairs]
+    plans = _PLANS[product_size(shape)]
+    return plans + [by_dependent_launch(plan) for plan in plans]
 
 
-def config(shape: tuple[int, int, int], dtype: torch.dtype, dependent: bool = False) -> tuple[Config, Config]:
-    """The pair in use for (batch, in, out), by programmatic ``dependent`` launch or not; else as :func:`candidates`."""
-    first, second = candidates(shape, dtype)[0]
-    return replace(first, dependent=dependent), replace(second, dependent=dependent)
+def config(shape: tuple[int, int, int], dtype: torch.dtype, *, dependent: bool = False) -> Plan:
+    """The plan in use for (batch, in, out), by programmatic ``dependent`` launch or not; else as :func:`candidates`."""
+    return by_dependent_launch(candidates(shape, dtype)[0], dependent)
 
 
 # ---------------------------------------------------------------- launch
@@ -220,14 +258,13 @@ def gradient_products(
     weight: Tensor,
     needs: tuple[bool, bool] = (True, True),
     *,
-    tiles: tuple[Config, Config] | None = None,
+    plan: Plan | None = None,
 ) -> tuple[Tensor, Tensor]:
     """z·W (batch, in) and zᵀ·x (out, in) of z (batch, out), x (batch, in) and W (out, in), in one kernel.
 
     All bfloat16 or all float16, on a CUDA device (in Triton's interpreter on any); sums are float32, rounded once at
     the end. Of what is not in ``needs`` (grad_x, grad_weight) an empty tensor. Where rows are not contiguous the matrix
-    is copied. ``tiles`` replaces :func:`config`; warps and dependent launch are those of its first, ``resident``,
-    ``halves`` and ``apart`` do not count.
+    is copied. ``plan`` replaces :func:`config`.
 
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, or mixed devices.
     """
@@ -238,11 +275,13 @@ def gradient_products(
     if min(batch, inner, outer) == 0 or not any(needs):
         return grad_x.zero_(), grad_weight.zero_()
     z, x, weight = rows_of(z), rows_of(x), rows_of(weight)
-    for_x, for_weight = tiles or config((batch, inner, outer), z.dtype)
+    plan = plan or config((batch, inner, outer), z.dtype)
+    for_x, for_weight = plan.grad_x, plan.grad_weight
     x_tiles = triton.cdiv(batch, for_x.rows) * triton.cdiv(inner, for_x.columns) if needs[0] else 0
     weight_tiles = triton.cdiv(outer, for_weight.rows) * triton.cdiv(inner, for_weight.columns) if needs[1] else 0
-    # Longer sums first: the short ones fill up what is left at the end.
-    x_first = outer >= batch
+    x_longer = outer >= batch
+    longer, shorter = (x_tiles, weight_tiles) if x_longer else (weight_tiles, x_tiles)
+    begin = min(plan.ahead, shorter)
     x_load = for_x.load and described(z) and described(weight)
     weight_load = for_weight.load and described(z) and described(x)
     x_store = needs[0] and for_x.store and described(grad_x)
@@ -264,9 +303,9 @@ def gradient_products(
             z.stride(0),
             x.stride(0),
             weight.stride(0),
-            0 if x_first else weight_tiles,
-            x_tiles,
-            x_tiles if x_first else 0,
+            begin,
+            begin + longer,
+            X_LONGER=x_longer,
             X_ROWS=for_x.rows,
             X_COLUMNS=for_x.columns,
             X_INNER=for_x.inner,
