@@ -138,6 +138,9 @@ def _gradient_products(
 
 # ---------------------------------------------------------------- which tiles
 
+DTYPES = (torch.bfloat16, torch.float16)
+"""Those whose operands Hopper multiplies as they lie in memory; others would have to be transposed first."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -194,6 +197,7 @@ _PLANS: dict[str, list[Plan]] = {
             Config(128, 128, 64, 8, 6),
             Config(128, 128, 64, 8, 3, load=False, store=False),
         ),
+        # 1024×784×2048 has 36 tiles more than an H200 has multiprocessors.
         Plan(Config(128, 128, 64, 8, 3), Config(128, 128, 64, 8, 3), ahead=36),
         Plan(Config(128, 128, 64, 4, 3), Config(128, 128, 64, 4, 3), ahead=36),
         Plan(Config(128, 64, 64, 8, 6), Config(128, 128, 64, 8, 4)),
@@ -232,8 +236,6 @@ def config(shape: tuple[int, int, int], dtype: torch.dtype, *, dependent: bool =
 
 
 # ---------------------------------------------------------------- launch
-
-DTYPES = (torch.bfloat16, torch.float16)
 
 
 def _check(z: Tensor, x: Tensor, weight: Tensor) -> None:
