@@ -460,6 +460,90 @@ def test_the_triton_kernel_agrees_with_torch_in_the_interpreter(interpreted: Cal
     interpreted(TRITON)
 
 
+PRODUCTS = """
+import torch
+from hypatia_lab.fused_ops import linear_relu_backward
+from hypatia_lab.kernels.triton.gradient_products import Plan, candidates, config, gradient_products
+from hypatia_lab.kernels.triton.linear_relu import Config
+torch.manual_seed(0)
+def drawn(batch, inner, outer):
+    return tuple(torch.randn(*shape).half() for shape in ((batch, outer), (batch, inner), (outer, inner)))
+def agrees(z, x, weight, found, needs=(True, True)):
+    for part, need, left, right in zip(found, needs, (z, z.t()), (weight, x), strict=True):
+        expected = left.double() @ right.double()
+        assert part.dtype == z.dtype and part.shape == (expected.shape if need else (0,))
+        if need:
+            assert float((part.double() - expected).norm()) <= 5e-4 * float(expected.norm()), expected.shape
+# Either sum the longer one; tiles of one shape and of two; by descriptors, by masks, and by one of each; in any order.
+plans = [
+    Plan(Config(32, 32, 16), Config(32, 32, 16)),
+    Plan(Config(64, 32, 32, group=2), Config(32, 64, 16, load=False), ahead=2),
+    Plan(Config(64, 64, 32), Config(64, 64, 32), ahead=999),
+]
+for shape in ((1, 1, 1), (7, 129, 127), (65, 127, 130), (96, 80, 104), (104, 80, 72)):
+    given = drawn(*shape)
+    for plan in plans:
+        agrees(*given, gradient_products(*given, plan=plan))
+given = drawn(40, 24, 80)
+agrees(*given, gradient_products(*given))
+for needs in ((True, False), (False, True), (False, False)):
+    agrees(*given, gradient_products(*given, needs, plan=plans[1]), needs)
+# Strided matrices, and rows that lie apart.
+z, x, weight = given
+strided = z.t().contiguous().t(), torch.cat([x, x], 1)[:, :24], torch.stack([weight, weight], -1)[..., 0]
+agrees(*given, gradient_products(*strided, plan=plans[0]))
+# Sums of nothing are zeros.
+for shape in ((0, 5, 3), (3, 5, 0), (3, 0, 5)):
+    agrees(*drawn(*shape), gradient_products(*drawn(*shape)))
+# An infinity stays in its row and column.
+z[3, 4], x[5, 6] = float("inf"), float("nan")
+for part, expected in zip(gradient_products(*given, plan=plans[0]), (z @ weight, z.t() @ x), strict=True):
+    assert torch.equal(part.isfinite(), expected.isfinite())
+refused = (
+    ((z[0], x, weight), "must be matrices"), ((z, x[:-1], weight), "x [39"), ((z, x, weight.t()), "weight [24"),
+    ((z, x.bfloat16(), weight), "x is torch.bfloat16"), ((z.float(), x.float(), weight.float()), "z is torch.float32"),
+    ((z, x, weight.to("meta")), "weight is on meta"),
+)
+for wrong, message in refused:
+    try:
+        gradient_products(*wrong)
+    except ValueError as refusal:
+        assert message in str(refusal), refusal
+    else:
+        raise AssertionError(message)
+for wrong in (lambda: candidates((1, 1, 1), torch.float32), lambda: Plan(Config(64, 64, 64), Config(64, 64, 64, 8))):
+    try:
+        wrong()
+    except ValueError as refusal:
+        assert "torch.float32 is none of" in str(refusal) or "differ in warps" in str(refusal)
+    else:
+        raise AssertionError("not refused")
+for shape in ((1, 1, 1), (1024, 784, 2048), (8192, 4096, 4096)):
+    tried = candidates(shape, torch.float16)
+    assert tried[0] == config(shape, torch.float16) and config(shape, torch.float16, dependent=True) in tried
+# The operation on top, as a server's GPU takes it; the large sizes stay the library's.
+linear_relu_backward._server_gpu = lambda tensor: True
+meta = lambda *shape: torch.empty(*shape, dtype=torch.float16, device="meta")
+assert linear_relu_backward.own_products(meta(2, 512, 784), meta(2048, 784))
+assert not linear_relu_backward.own_products(meta(8192, 4096), meta(4096, 4096))
+assert not linear_relu_backward.own_products(meta(8, 8).float(), meta(8, 8).float())
+grad, x, weight = drawn(6, 24, 16)
+y = torch.nn.functional.linear(x, weight).relu()
+for needs in ((True, True), (True, False), (False, True)):
+    shaped = tuple(tensor.view(2, 3, -1) for tensor in (grad, x, y))
+    grad_x, *others = linear_relu_backward.linear_relu_gradients(shaped[0], shaped[1], weight, shaped[2], *needs)
+    assert not needs[0] or grad_x.shape == (2, 3, 24)
+    z = torch.ops.aten.threshold_backward(grad, y, 0)
+    agrees(z, x, weight, (grad_x.view(6, 24) if needs[0] else grad_x, others[0]), needs)
+linear_relu_backward.OWN_FORWARD = True
+torch.testing.assert_close(linear_relu_backward.linear_relu_fused(x, weight, None), y, rtol=2e-3, atol=2e-3)
+"""
+
+
+def test_both_products_of_one_kernel_agree_with_float64_in_the_interpreter(interpreted: Callable[..., str]) -> None:
+    interpreted(PRODUCTS)
+
+
 # ---------------------------------------------------------------- records and pages
 
 

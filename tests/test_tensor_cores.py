@@ -260,7 +260,7 @@ MACHINE_CODE = """
 import torch, triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
-from hypatia_lab.kernels.triton import linear_relu as whole, linear_relu_split as split
+from hypatia_lab.kernels.triton import gradient_products as both, linear_relu as whole, linear_relu_split as split
 
 class Hopper:
     get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
@@ -279,8 +279,11 @@ for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
     whole.linear_relu(*drawn(*shape, torch.bfloat16))
     split.linear_relu_split(*drawn(*shape, torch.float32))
 whole.linear_relu(*drawn(1024, 784, 2048, torch.float32), precision="tf32")
+x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
+for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:
+    both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, plan=plan)
 products = [code for code in made if code.metadata.name != "_split_rows"]
-assert len(products) == 5
+assert len(products) == 8
 for code in products:
     text = code.asm["ptx"]
     assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name

@@ -1,12 +1,14 @@
 """Linear+ReLU forward and backward in as few passes as the library's products leave room for.
 
 Forward is cuBLASLt's epilogue. Backward is one kernel of our own that masks the upstream gradient and sums it over the
-batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU.
+batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU. Of 16-bit
+numbers both products are one kernel of our own, too; of others, and of large sizes, the library's on two streams.
 """
 
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +23,32 @@ if TYPE_CHECKING:
 
 
 TRITON = importlib.util.find_spec("triton") is not None
-"""Whether the kernel can be built; without it a GPU takes the CPU's way, torch's own kernels."""
+"""Whether the kernels can be built; without them a GPU takes the CPU's way, torch's own kernels."""
+
+OWN_SIZES = {"small", "medium"}
+"""Sizes (as of ``product_size``) that our own products take; large ones keep the GPU full in the library's, too."""
+
+OWN_FORWARD = False
+"""Whether the forward of these sizes is our own kernel, by programmatic dependent launch, instead of the library's."""
+
+
+def _server_gpu(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is on a server's Hopper or Blackwell: others have too little shared memory for our tiles."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] in (9, 10)
+
+
+def own_products(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the products of x (..., in) and weight (out, in) are kernels of our own: by device, dtype and size."""
+    if not (TRITON and _server_gpu(x) and x.dtype in (torch.bfloat16, torch.float16)):
+        return False
+    from hypatia_lab.kernels.triton.gradient_products import product_size
+
+    return product_size(_sizes(x, weight)) in OWN_SIZES
+
+
+def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int]:
+    """(batch, in, out) of x (..., in) and weight (out, in)."""
+    return x.shape[:-1].numel(), x.shape[-1], weight.shape[0]
 
 
 @cache
@@ -55,11 +82,19 @@ def products(
     return grad_x, grad_weight
 
 
-def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _products_in_one_kernel(
+    z: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    from hypatia_lab.kernels.triton.gradient_products import config, gradient_products
+
+    return gradient_products(z, x, weight, needs, plan=config(_sizes(x, weight), x.dtype, dependent=True))
+
+
+def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor, dependent: bool) -> tuple[torch.Tensor, torch.Tensor]:
     if y.is_cuda and TRITON:
         from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
 
-        return masked_gradient(grad, y)
+        return masked_gradient(grad, y, dependent=dependent)
     z = masked(grad, y)
     return z, z.sum(0)
 
@@ -82,10 +117,11 @@ def linear_relu_gradients(
         raise ValueError(f"y {list(y.shape)} is not of x {list(x.shape)} and weight {list(weight.shape)}")
     if grad.shape != y.shape or grad.dtype != y.dtype:
         raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
-    columns, inner = y.shape[-1], x.shape[-1]
-    count = x.numel() // max(1, inner)
-    z, sums = _masked_and_summed(grad.reshape(count, columns), y.reshape(count, columns))
-    grad_x, grad_weight = products(z, x.reshape(count, inner), weight, (needs_x, needs_weight))
+    count, inner, columns = _sizes(x, weight)
+    own = own_products(x, weight)
+    z, sums = _masked_and_summed(grad.reshape(count, columns), y.reshape(count, columns), dependent=own)
+    both = _products_in_one_kernel if own else products
+    grad_x, grad_weight = both(z, x.reshape(count, inner), weight, (needs_x, needs_weight))
     return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, sums
 
 
@@ -115,9 +151,14 @@ linear_relu_gradients.register_autograd(_no_second_derivative)
 def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
 
-    Raises ``ValueError`` on a misfit, ``NotImplementedError`` when its gradient is differentiated.
+    The forward is our own kernel where :data:`OWN_FORWARD` says so. Raises ``ValueError`` on a misfit,
+    ``NotImplementedError`` when its gradient is differentiated.
     """
     checked(x, weight, bias)
+    if OWN_FORWARD and own_products(x, weight):
+        from hypatia_lab.kernels.triton.linear_relu import config, linear_relu
+
+        return linear_relu(x, weight, bias, tiles=replace(config(_sizes(x, weight), x.dtype), dependent=True))
     return fused_epilogue(x, weight, bias)
 
 
@@ -142,5 +183,8 @@ def _missing(workload: Workload, device: str) -> str:
 
 @variant("linear_relu", "fused_backward", origin="own", needs=_missing, directions=("forward_backward",))
 def fused_backward(workload: Workload, inputs: Inputs) -> Run:
-    """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side."""
+    """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side.
+
+    bfloat16 and float16, unless large: both products in one Triton kernel; else the library's, on two streams.
+    """
     return bind(linear_relu_fused, inputs)

@@ -38,7 +38,7 @@ def corner(number, batch, outer, ROWS: tl.constexpr, COLUMNS: tl.constexpr, GROU
 
 
 @triton.jit
-def _operand(source, row, k, rows, inner, stride, ROWS: tl.constexpr, INNER: tl.constexpr, TMA: tl.constexpr):
+def operand(source, row, k, rows, inner, stride, ROWS: tl.constexpr, INNER: tl.constexpr, TMA: tl.constexpr):
     """Tile (``ROWS``, ``INNER``) of ``source`` (rows, inner) from (``row``, ``k``) on; zeros beyond its edges."""
     if TMA:
         tile = source.load([row, k])
@@ -49,18 +49,24 @@ def _operand(source, row, k, rows, inner, stride, ROWS: tl.constexpr, INNER: tl.
 
 
 @triton.jit
-def put(values, bias, out, row, column, batch, outer, stride, TMA: tl.constexpr):
-    """Add the bias, apply the ReLU (NaN stays NaN, as in torch) and store a tile of any width."""
-    rows = row + tl.arange(0, values.shape[0])
-    columns = column + tl.arange(0, values.shape[1])
-    if bias is not None:
-        values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
-    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+def store_tile(values, out, row, column, height, width, stride, TMA: tl.constexpr):
+    """Round a tile and store it from (``row``, ``column``) of ``out`` (height, width) on, save what is beyond."""
     if TMA:
         out.store([row, column], values.to(out.dtype))
     else:
-        where = out + rows[:, None].to(tl.int64) * stride + columns[None, :]
-        tl.store(where, values.to(out.dtype.element_ty), mask=(rows[:, None] < batch) & (columns[None, :] < outer))
+        r, c = row + tl.arange(0, values.shape[0])[:, None], column + tl.arange(0, values.shape[1])[None, :]
+        inside = (r < height) & (c < width)
+        tl.store(out + r.to(tl.int64) * stride + c, values.to(out.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def put(values, bias, out, row, column, batch, outer, stride, TMA: tl.constexpr):
+    """Add the bias, apply the ReLU (NaN stays NaN, as in torch) and store a tile of any width."""
+    if bias is not None:
+        columns = column + tl.arange(0, values.shape[1])
+        values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
+    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    store_tile(values, out, row, column, batch, outer, stride, TMA)
 
 
 @triton.jit
@@ -90,8 +96,8 @@ def _tile(
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
     for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
-        a = _operand(x, row, step * INNER, batch, inner, x_stride, ROWS, INNER, LOAD)
-        b = _operand(weight, column, step * INNER, outer, inner, weight_stride, COLUMNS, INNER, LOAD)
+        a = operand(x, row, step * INNER, batch, inner, x_stride, ROWS, INNER, LOAD)
+        b = operand(weight, column, step * INNER, outer, inner, weight_stride, COLUMNS, INNER, LOAD)
         total = tl.dot(a, b.T, total, input_precision=PRECISION)
     if HALVES:
         # Half a tile at a time needs half the shared memory on its way out.
@@ -285,9 +291,14 @@ def rows_of(tensor: Tensor) -> Tensor:
     return matrix if matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1] else matrix.contiguous()
 
 
+def hopper(tensor: Tensor) -> bool:
+    """Whether ``tensor`` is on a GPU with tensor descriptors and programmatic dependent launch: Hopper or later."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device) >= (9, 0)
+
+
 def described(matrix: Tensor) -> bool:
     """Whether a tensor descriptor can hold ``matrix``: Hopper or later, rows at multiples of 16 bytes."""
-    if matrix.is_cuda and torch.cuda.get_device_capability(matrix.device) < (9, 0):
+    if matrix.is_cuda and not hopper(matrix):
         return False
     aligned = matrix.data_ptr() % 16 == 0 and matrix.stride(0) * matrix.element_size() % 16 == 0
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
@@ -300,7 +311,7 @@ def _processors(tensor: Tensor) -> int:
 def options(chosen: Config, tensor: Tensor) -> dict[str, int | bool]:
     """How Triton compiles and launches ``chosen`` for ``tensor``'s device."""
     given: dict[str, int | bool] = {"num_warps": chosen.warps, "num_stages": chosen.stages}
-    return given | ({"launch_pdl": True} if chosen.dependent and tensor.is_cuda else {})
+    return given | ({"launch_pdl": True} if chosen.dependent and hopper(tensor) else {})
 
 
 def linear_relu(
@@ -347,7 +358,7 @@ def linear_relu(
             PERSISTENT=programs < count,
             LOAD=load,
             STORE=store,
-            DEPENDENT=chosen.dependent and x.is_cuda,
+            DEPENDENT=chosen.dependent and hopper(x),
             **options(chosen, x),
         )
     return out

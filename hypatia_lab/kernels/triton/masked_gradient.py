@@ -13,6 +13,9 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hypatia_lab.kernels.triton.linear_relu import hopper
 
 SPLIT_ROWS = 4096
 """Rows that one program takes at most where there are too few columns to keep the device busy."""
@@ -31,7 +34,12 @@ def _masked_gradient(
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NUMBER: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
+    if DEPENDENT:
+        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
+        gdc_launch_dependents()
+        gdc_wait()
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     begin = tl.program_id(1) * rows_each
     end = tl.minimum(begin + rows_each, rows)
@@ -61,14 +69,15 @@ def default_tile(columns: int, dtype: torch.dtype) -> tuple[int, int, int]:
 
 
 def masked_gradient(
-    grad: torch.Tensor, y: torch.Tensor, *, tile: tuple[int, int, int] | None = None
+    grad: torch.Tensor, y: torch.Tensor, *, tile: tuple[int, int, int] | None = None, dependent: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """z (rows, columns) = ``grad`` where ``y`` > 0, else 0, and its sum over the rows (columns), as new tensors.
 
     ``grad`` and ``y`` (rows, columns) have one floating dtype, which is the results' too; sums are accumulated in
     float32, of float64 in float64. Strided tensors are copied, unless only the rows of ``grad`` lie apart.
-    ``tile``: in place of :func:`default_tile`, rows and columns being powers of two. Raises ``ValueError`` naming the
-    tensor of a wrong shape, dtype or device.
+    ``tile``: in place of :func:`default_tile`, rows and columns being powers of two. ``dependent``: programmatic
+    dependent launch where the GPU has it, so that setting up overlaps the end of the kernel before. Raises
+    ``ValueError`` naming the tensor of a wrong shape, dtype or device.
     """
     if y.ndim != 2 or not y.is_floating_point():
         raise ValueError(f"y must be a floating (rows, columns), it is {y.dtype} {list(y.shape)}")
@@ -86,6 +95,7 @@ def masked_gradient(
     height, width, warps = tile or default_tile(columns, y.dtype)
     across = triton.cdiv(columns, width)
     splits = triton.cdiv(rows, SPLIT_ROWS) if across < 64 else 1
+    dependent = dependent and hopper(y)
     number = torch.promote_types(y.dtype, torch.float32)
     # Of one split the sums are final; of several they are added up by one more, small, kernel.
     sums = torch.empty(splits, columns, dtype=y.dtype if splits == 1 else number, device=y.device)
@@ -102,6 +112,8 @@ def masked_gradient(
             ROWS=height,
             COLUMNS=width,
             NUMBER=tl.float64 if number == torch.float64 else tl.float32,
+            DEPENDENT=dependent,
             num_warps=warps,
+            **({"launch_pdl": True} if dependent else {}),
         )
     return z, sums[0] if splits == 1 else sums.sum(0).to(y.dtype)
