@@ -118,7 +118,7 @@ def test_every_tile_computes_the_same(width: int) -> None:
     for tile in (
         Tile(64, 4, 0),
         Tile(64, 4, 1, "pipeline", 3, keep=1),
-        Tile(128, 8, 2, "pipeline", 2, keep=0),
+        Tile(64, 8, 1, "pipeline", keep=0),
         Tile(128, 8, 1, "descriptor", 3),
         Tile(64, 4, 2, early=True),
     ):

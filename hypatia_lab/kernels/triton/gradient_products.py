@@ -177,8 +177,8 @@ def _alike(*configs: Config) -> list[Plan]:
 
 _PLANS: dict[str, list[Plan]] = {
     "small": _alike(
-        Config(64, 64, 64, 4, 4),
         Config(64, 64, 128, 4, 2),
+        Config(64, 64, 64, 4, 4),
         Config(64, 32, 128, 4, 3),
         Config(64, 32, 64, 4, 4),
         Config(64, 64, 64, 4, 4, load=False, store=False),
