@@ -54,7 +54,7 @@ EMULATED = (
     (64, 3, Plan(1, 2)),
     (128, 3, Plan(2, 3)),
     (32, 3, Plan(2, 2, cluster=2)),
-    (80, 2, Plan(2, 2)),
+    (16, 2, Plan(2, 2)),
 )
 ENTRY = """
 extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* y,

@@ -295,7 +295,7 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
     """Two or three equal-width layers in one hand-written kernel for Hopper, forward only.
 
     ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; bfloat16 or float16 on a GPU
-    of compute capability 9.0, width a multiple of 16, at most 128. Returns the shape of ``x``, contiguous. A plain
+    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. A plain
     function, not an operation of torch's: a call costs less. Raises ``ValueError`` naming the tensor that does not fit
     or requires a gradient.
     """

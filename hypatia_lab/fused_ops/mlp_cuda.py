@@ -24,6 +24,9 @@ TILE_ROWS, STORED_ROWS = 64, 16
 PANEL = 64
 """Columns of a box: 128 bytes."""
 
+WIDTHS = (16, 32, 64, 128)
+"""Widths of the products that the kernel is made of."""
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -44,12 +47,9 @@ class Plan:
 
     def shared(self, width: int, layers: int) -> int:
         """Bytes of dynamic shared memory a block: biases, barriers, alignment, weights, tiles."""
-        padded, stages = _padded(width), self.groups * self.ahead
-        return layers * (4 * padded + 8) + stages * 8 + 1023 + 2 * padded * (layers * padded + stages * TILE_ROWS)
-
-
-def _padded(width: int) -> int:
-    return -(-width // PANEL) * PANEL
+        panels, stages = -(-width // PANEL), self.groups * self.ahead
+        boxes = layers * width + stages * TILE_ROWS
+        return 4 * layers * width + 8 * (layers + stages) + 1023 + panels * ladder.ROW_BYTES * boxes
 
 
 def default_plan(width: int) -> Plan:
@@ -61,8 +61,8 @@ def missing(width: int, dtype: str, math: str) -> str:
     """Why the kernel cannot compute layers of this kind on this machine's GPU; empty when it can."""
     if math != "ieee":
         return f"fused_cuda computes in the dtype's own arithmetic (ieee), not {math}"
-    if width % 16 or not 16 <= width <= 128:
-        return f"fused_cuda takes widths that are multiples of 16 up to 128, not {width}"
+    if width not in WIDTHS:
+        return f"fused_cuda takes widths {', '.join(map(str, WIDTHS))}, not {width}"
     return ladder.STEPS["step_wgmma"].missing(dtype, "cuda")  # the same instructions
 
 
@@ -82,7 +82,7 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, p
     """Linear, ReLU, Linear (two layers) or Linear, ReLU, Linear, ReLU, Linear (three) of ``x`` (rows, width).
 
     ``weights`` (width, width), as (out, in), and ``biases`` (width); all bfloat16 or all float16, on one GPU of compute
-    capability 9.0; 1 to 2³⁰ rows; width a multiple of 16, at most 128. Strided and unaligned tensors are copied first.
+    capability 9.0; 1 to 2³⁰ rows; width one of :data:`WIDTHS`. Strided and unaligned tensors are copied first.
     Returns (rows, width), contiguous. ``plan`` replaces :func:`default_plan`. Raises ``RuntimeError`` for a plan that
     the driver refuses.
     """
@@ -90,9 +90,8 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, p
     plan = plan or default_plan(width)
     x, weights, biases = ladder._packed(x), [*map(ladder._packed, weights)], [*map(ladder._packed, biases)]
     out = torch.empty_like(x)
-    share = _padded(width) // plan.cluster
     maps = [loader.tensor_map(x, TILE_ROWS, PANEL), loader.tensor_map(out, STORED_ROWS, PANEL)]
-    maps += [loader.tensor_map(weight, share, PANEL) for weight in weights]
+    maps += [loader.tensor_map(weight, width // plan.cluster, PANEL) for weight in weights]
     # Two layers have no third one; what stands in its place is never read.
     three = (*maps, maps[-1])[:5], (*biases, biases[-1])[:3]
     blocks = min(-(-rows // TILE_ROWS), plan.programs * ladder._multiprocessors(x.device.index))

@@ -96,9 +96,11 @@ template <int N> __device__ inline void settle(float (&sums)[N]) {
 template <typename scalar, int WIDTH>
 __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b,
                                       int accumulate);
-#define SLOTS_0                                                              \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
+#define FIRST_8_SLOTS "%0, %1, %2, %3, %4, %5, %6, %7"
+#define FIRST_16_SLOTS FIRST_8_SLOTS ", %8, %9, %10, %11, %12, %13, %14, %15"
+#define SLOTS_0    \
+    FIRST_16_SLOTS \
+    ", %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
 #define SLOTS_1                                                                        \
     "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
     "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
@@ -111,7 +113,8 @@ __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long lo
 #define SUMS_8(n)                                                                                                 \
     "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
         "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define SUMS_32(n) SUMS_8(n), SUMS_8(n + 8), SUMS_8(n + 16), SUMS_8(n + 24)
+#define SUMS_16(n) SUMS_8(n), SUMS_8(n + 8)
+#define SUMS_32(n) SUMS_16(n), SUMS_16(n + 16)
 #define MULTIPLY_TILES(scalar, type, width, slots, a_slot, b_slot, flag_slot, ...)                               \
     template <>                                                                                                  \
     __device__ inline void multiply_tiles<scalar, width>(float (&sums)[width / 2], unsigned long long a,         \
@@ -124,6 +127,8 @@ __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long lo
                      : "l"(a), "l"(b), "r"(accumulate));                                                         \
     }
 #define MULTIPLY_TILES_OF(scalar, type)                                                                       \
+    MULTIPLY_TILES(scalar, type, 16, FIRST_8_SLOTS, "%8", "%9", "%10", SUMS_8(0))                             \
+    MULTIPLY_TILES(scalar, type, 32, FIRST_16_SLOTS, "%16", "%17", "%18", SUMS_16(0))                         \
     MULTIPLY_TILES(scalar, type, 64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))                                \
     MULTIPLY_TILES(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))     \
     MULTIPLY_TILES(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", \

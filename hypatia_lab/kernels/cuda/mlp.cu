@@ -71,9 +71,12 @@ __device__ inline void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a
                      : __VA_ARGS__                                                                                 \
                      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                                        \
     }
-#define MULTIPLY_HELD_OF(scalar, type)                                                        \
-    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))  \
-    MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), SUMS_32(32))
+#define MULTIPLY_HELD_OF(scalar, type)                                                                          \
+    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))                 \
+    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))             \
+    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))                    \
+    MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), \
+                  SUMS_32(32))
 MULTIPLY_HELD_OF(__nv_bfloat16, "bf16")
 MULTIPLY_HELD_OF(__half, "f16")
 
@@ -81,22 +84,22 @@ MULTIPLY_HELD_OF(__half, "f16")
 
 constexpr int TILE_ROWS = 64, WARP_ROWS = 16, BOX_BYTES = TILE_ROWS * ROW_BYTES;
 
-// y = Linear(ReLU(… Linear(x))) of `rows` rows. WIDTH is a multiple of 16, at most 128; beyond it boxes hold zeros.
+// y = Linear(ReLU(... Linear(x))) of `rows` rows of WIDTH (16, 32, 64 or 128) numbers, LAYERS (2 or 3) layers.
 // Block 128 GROUPS, any grid of whole clusters; CLUSTER blocks, as the launch makes them, share the fetching of the
-// weights. AHEAD (at least 2) stages a warpgroup; BLOCKS of a multiprocessor are to have room in its registers.
-// Boxes of 64 columns: 64 rows of x, 16 of y, the padded width / CLUSTER of a weight. Dynamic shared memory: float
-// biases, a barrier of 8 bytes for every weight and stage, then, at a multiple of 1024, the weights and the stages.
+// weights. AHEAD (at least 2) stages a warpgroup; a multiprocessor's registers are to have room for BLOCKS.
+// Boxes of 64 columns: 64 rows of x, 16 of y, WIDTH / CLUSTER of a weight. Dynamic shared memory: biases in float, a
+// barrier of 8 bytes for every weight and stage, then, at a multiple of 1024, the weights and the stages.
 template <typename scalar, int WIDTH, int LAYERS, int GROUPS, int AHEAD, int BLOCKS, int CLUSTER>
 __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map,
     const __grid_constant__ TensorMap weight1_map, const __grid_constant__ TensorMap weight2_map,
     const __grid_constant__ TensorMap weight3_map, const scalar* bias1, const scalar* bias2, const scalar* bias3,
     Size rows) {
-    constexpr int PADDED = WIDTH <= 64 ? 64 : 128, PANELS = PADDED / DEPTH, STEPS = WIDTH / 16;
-    constexpr unsigned PANEL_BYTES = PADDED * ROW_BYTES, WEIGHT_BYTES = PANELS * PANEL_BYTES;
-    constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES, SHARE = PADDED / CLUSTER;
+    constexpr int PANELS = (WIDTH + DEPTH - 1) / DEPTH, STEPS = WIDTH / 16, SHARE = WIDTH / CLUSTER;
+    constexpr unsigned PANEL_BYTES = WIDTH * ROW_BYTES, WEIGHT_BYTES = PANELS * PANEL_BYTES;
+    constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES;
     float* biases = reinterpret_cast<float*>(dynamic_shared);
-    const unsigned weight_here = shared_address(dynamic_shared) + LAYERS * PADDED * 4;
+    const unsigned weight_here = shared_address(dynamic_shared) + LAYERS * WIDTH * 4;
     const unsigned tile_here = weight_here + LAYERS * 8;
     const unsigned weights = (tile_here + GROUPS * AHEAD * 8 + 1023) / 1024 * 1024;
     const unsigned stages = weights + LAYERS * WEIGHT_BYTES;
@@ -160,19 +163,18 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
         if (LAYERS == 3 && group == 2 % GROUPS) fetch_weight(2, weight3_map);
         for (int turn = 1; turn < AHEAD; ++turn) fetch_tile(turn);
     }
-    for (int i = threadIdx.x; i < LAYERS * PADDED; i += 128 * GROUPS) {
-        const int layer = i / PADDED, column = i % PADDED;
-        const scalar* bias = layer == 0 ? bias1 : layer == 1 ? bias2 : bias3;
-        biases[i] = column < WIDTH ? static_cast<float>(bias[column]) : 0.0f;
+    for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
+        const scalar* bias = i < WIDTH ? bias1 : i < 2 * WIDTH ? bias2 : bias3;
+        biases[i] = static_cast<float>(bias[i % WIDTH]);
     }
     __syncthreads();
 
     // sums[4 j + 2 half + n] is at row lane / 4 + 8 half of the warp's 16, column 8 j + 2 (lane % 4) + n, and pair
     // 2 j + half of `pairs` is two neighbours of them: four pairs are 16 columns, an operand of the next layer.
-    float sums[PADDED / 2];
+    float sums[WIDTH / 2];
     unsigned pairs[WIDTH / 4];
     const auto add_biases = [&](int layer) {
-        const float* bias = biases + layer * PADDED + lane % 4 * 2;
+        const float* bias = biases + layer * WIDTH + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; ++j) {
             const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
@@ -191,18 +193,13 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
         open_products();
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {  // 16 numbers along k are 32 bytes, 2 in an operand's units
-            multiply_tiles<scalar, PADDED>(sums, operand(here + k / 4 * BOX_BYTES) + k % 4 * 2,
+            multiply_tiles<scalar, WIDTH>(sums, operand(here + k / 4 * BOX_BYTES) + k % 4 * 2,
                                            operand(weights + k / 4 * PANEL_BYTES) + k % 4 * 2, k > 0);
         }
         close_products();
         wait_for_products<0>();
         settle(sums);
         add_biases(0);
-        // Now all of the warpgroup is done with this x, and the copy engine with the y before it: x can be written over
-        // and the stage of that y filled again.
-        if (lane == 0) wait_for_stores();
-        synchronize_group(group);
-        if (leads && turn > 0) fetch_tile(turn - 1 + AHEAD);
 #pragma unroll
         for (int layer = 1; layer < LAYERS; ++layer) {
 #pragma unroll
@@ -214,9 +211,16 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
 #pragma unroll
             for (int k = 0; k < STEPS; ++k) {
                 const unsigned weight = weights + layer * WEIGHT_BYTES + k / 4 * PANEL_BYTES;
-                multiply_held<scalar, PADDED>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2, k > 0);
+                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2, k > 0);
             }
             close_products();
+            if (layer == 1) {
+                // After this, all of the warpgroup is done with this x, which may be written over, and the copy engine
+                // with the y before it, whose stage may be filled again.
+                if (lane == 0) wait_for_stores();
+                synchronize_group(group);
+                if (leads && turn > 0) fetch_tile(turn - 1 + AHEAD);
+            }
             wait_for_products<0>();
             settle(sums);
             add_biases(layer);
