@@ -173,9 +173,8 @@ def _cuda_kernel(name: str, instance: str) -> Any:
     major, minor = torch.cuda.get_device_capability()
     # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
-    source = (CUDA_SOURCES / f"{name}.cu").read_text()
-    headers = [(CUDA_SOURCES / header).read_text() for header in re.findall(r'^#include "(.+)"$', source, re.MULTILINE)]
-    key = hashlib.sha256("\0".join([source, *headers, instance, arch]).encode()).hexdigest()[:16]
+    source, depends = _source(name)
+    key = hashlib.sha256("\0".join([source, depends, instance, arch]).encode()).hexdigest()[:16]
     stored = cache_folder() / f"{name}-{key}.cubin"
     try:
         symbol, _, code = stored.read_bytes().partition(b"\0")
@@ -183,6 +182,13 @@ def _cuda_kernel(name: str, instance: str) -> Any:
         symbol, code = _compile_cuda(name, source, instance, arch)
         _store(stored, symbol + b"\0" + code)
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
+
+
+def _source(name: str) -> tuple[str, str]:
+    """Text of ``cuda/<name>.cu``, and that of the lab's own headers that it includes."""
+    source = (CUDA_SOURCES / f"{name}.cu").read_text()
+    headers = re.findall(r'^#include "(.+)"$', source, re.MULTILINE)
+    return source, "\0".join((CUDA_SOURCES / header).read_text() for header in headers)
 
 
 def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:
