@@ -95,6 +95,7 @@ struct Box {
     unsigned shared, barrier;
     TensorMap map;
     int k, row;
+    unsigned rounds;  // that it takes, about
 };
 struct Fiber {
     ucontext_t context;
@@ -159,11 +160,13 @@ void start() {
 void deliver(const Box& box);
 void store(const Box& box);
 
+// Most copies are quick, some are not.
+unsigned patience() { return chance() % 4 ? 3 : 200; }
 // Does some of the boxes, by chance.
 void do_some(std::vector<Box>& waiting, void (*act)(const Box&)) {
     std::vector<Box> later;
     for (const Box& box : std::exchange(waiting, {})) {
-        if (chance() % 3)
+        if (chance() % box.rounds)
             later.push_back(box);
         else
             act(box), ++progress;
@@ -341,7 +344,7 @@ void fetch_box_for(unsigned short mask, unsigned to, const TensorMap& map, int k
     known(barrier);
     for (unsigned rank = 0; rank < blocks.size(); ++rank) {
         const unsigned there = rank << 24, low = 0xffffff;
-        if (mask >> rank & 1) boxes.push_back({(to & low) | there, (barrier & low) | there, map, k, row});
+        if (mask >> rank & 1) boxes.push_back({(to & low) | there, (barrier & low) | there, map, k, row, patience()});
     }
 }
 void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
@@ -385,7 +388,7 @@ void store_box(const TensorMap& map, int k, int row, unsigned from) {
             if (written - from < map.rows * 128u) fail("a store of what its copy may not see yet");
         }
     }
-    fiber->open_stores.push_back({from, 0, map, k, row});
+    fiber->open_stores.push_back({from, 0, map, k, row, patience()});
 }
 void store(const Box& box) {
     const TensorMap& map = box.map;
