@@ -58,6 +58,7 @@ EMULATED = (
     (64, 3, Plan(1, 2)),
     (128, 3, Plan(2, 3)),
     (32, 3, Plan(2, 2, cluster=2)),
+    (64, 2, Plan(1, 2, cluster=4)),
     (16, 2, Plan(2, 2)),
 )
 ENTRY = """

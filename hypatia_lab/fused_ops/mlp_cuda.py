@@ -34,8 +34,8 @@ class Plan:
 
     ``groups`` of 128 threads a block, each with ``ahead`` tiles of 64 rows in shared memory (at least 2). ``programs``
     blocks a multiprocessor share the tiles out; its registers have ``room`` for so many, and with more room than
-    programs the next launch can move in early. ``cluster``: blocks that fetch the weights together (1 or 2).
-    ``dependent``: programmatic dependent launch, see :func:`~hypatia_lab.kernels.loader.cuda_launcher`.
+    programs the next launch can move in early. ``cluster``: blocks that fetch the weights together (1, 2, and from
+    width 32 on 4). ``dependent``: programmatic dependent launch, see :func:`~hypatia_lab.kernels.loader.cuda_launcher`.
     """
 
     groups: int

@@ -337,10 +337,12 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     handle = ctypes.c_void_p(int(kernel.handle))
     if shared > 48 * 1024:
         _allow_shared(int(kernel.handle), shared, instance)
-    asked = {CLUSTER_DIMENSION: (cluster, 1, 1)} if cluster > 1 else {}
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    if cluster > 1:
+        asked.append((CLUSTER_DIMENSION, (cluster, 1, 1)))
     if dependent:
-        asked[PROGRAMMATIC_STREAM_SERIALIZATION] = (1,)
-    attributes = (_Attribute * len(asked))(*((key, value) for key, value in asked.items()))
+        asked.append((PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
+    attributes = (_Attribute * len(asked))(*asked)
 
     def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | TensorMap | int | None) -> None:
         parameters = [_parameter(argument) for argument in arguments]

@@ -1,6 +1,6 @@
 // Two or three Linear layers of one width in one kernel for Hopper, ReLU between them: bfloat16 or float16, sums in
-// float. Activations stay in registers: what wgmma leaves of 64 rows in its sums lies, rounded pair by pair, as the next
-// layer's left operand has to lie. A block keeps all weights in shared memory. Each of its warpgroups works on tiles of
+// float. Activations stay in registers: what wgmma leaves of 64 rows in its sums lies, rounded pair by pair, as the
+// next layer's left operand has to lie. A block keeps all weights in shared memory. Each of its warpgroups works on tiles of
 // 64 rows by itself, with stages of its own, so that one rounds while another one's products run; it asks the copy
 // engine for its tiles of x as early as it has room, and writes a tile of y over the x that it came from.
 // Sources: tiny-cuda-nn's FullyFusedMLP (the idea), FlashAttention-3 (left operands of wgmma in registers), CUTLASS.
@@ -69,12 +69,12 @@ __device__ inline void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a
                      "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, {" a_slots \
                      "}, " b_slot ", p, 1, 1, 0;\n}"                                                               \
                      : __VA_ARGS__                                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                                        \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
     }
-#define MULTIPLY_HELD_OF(scalar, type)                                                                          \
-    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))                 \
-    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))             \
-    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))                    \
+#define MULTIPLY_HELD_OF(scalar, type)                                                                     \
+    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))            \
+    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))        \
+    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))               \
     MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), \
                   SUMS_32(32))
 MULTIPLY_HELD_OF(__nv_bfloat16, "bf16")
@@ -98,6 +98,8 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     constexpr int PANELS = (WIDTH + DEPTH - 1) / DEPTH, STEPS = WIDTH / 16, SHARE = WIDTH / CLUSTER;
     constexpr unsigned PANEL_BYTES = WIDTH * ROW_BYTES, WEIGHT_BYTES = PANELS * PANEL_BYTES;
     constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES;
+    static_assert(AHEAD >= 2, "a stage is filled again while the next one is worked on");
+    static_assert(SHARE % 8 == 0, "eight rows are one round of the swizzle");
     float* biases = reinterpret_cast<float*>(dynamic_shared);
     const unsigned weight_here = shared_address(dynamic_shared) + LAYERS * WIDTH * 4;
     const unsigned tile_here = weight_here + LAYERS * 8;
