@@ -401,7 +401,7 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
         return [Group(Workload("mlp3", shape), (*both, "compile", "epilogue"), ("hot",), 0.2) for shape in sizes]
     # Compilers are asked at the sizes of the goal only: each takes seconds a size.
     goals = [] if shapes else [(65536, 64), (65536, 128)]
-    names = (*both, "compile", "compile_max_autotune", "epilogue", "fused")
+    names = (*both, "compile", "compile_max_autotune", "epilogue", "fused", "fused_cuda")
     groups = [
         Group(Workload(operation, shape, "bfloat16"), names, ("graph",), 0.2)
         for operation in ("mlp3", "mlp2")
@@ -409,7 +409,7 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
     ]
     sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
     return groups + [
-        Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", "fused"), ("graph",), 0.05)
+        Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", "fused", "fused_cuda"), ("graph",), 0.05)
         for shape in list(shapes) or sweep
         if shape not in goals
     ]

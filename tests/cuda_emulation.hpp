@@ -47,6 +47,9 @@ using __half = _Float16;
 struct Index {
     unsigned x = 0, y = 0, z = 0;
 };
+struct alignas(8) float2 {
+    float x, y;
+};
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -71,6 +74,7 @@ struct Warp {
 struct Warpgroup {
     Meeting meeting;
     float* sums[128];
+    const unsigned* held[128];
     std::vector<std::function<void()>> open;
     std::deque<std::vector<std::function<void()>>> closed;
 };
@@ -82,6 +86,17 @@ struct Block {
     std::vector<Warpgroup> warpgroups;
     std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
 };
+struct alignas(128) TensorMap {
+    const unsigned char* matrix;
+    long width, height, pitch;
+    int rows;
+};
+struct Box {
+    unsigned shared, barrier;
+    TensorMap map;
+    int k, row;
+    unsigned rounds;  // that it takes, about
+};
 struct Fiber {
     ucontext_t context;
     std::unique_ptr<char[]> stack{new char[96 * 1024]};
@@ -91,6 +106,8 @@ struct Fiber {
     bool done = false;
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> closed;
+    std::vector<Box> open_stores, closed_stores;
+    std::vector<unsigned> unseen;  // what this thread wrote and no copy may read yet
 };
 struct Barrier {
     int arrivals = 0, pending = 0;
@@ -98,16 +115,6 @@ struct Barrier {
     void check() {
         if (pending == 0 && bytes == 0) pending = arrivals, ++phase;
     }
-};
-struct alignas(128) TensorMap {
-    const unsigned char* matrix;
-    long width, height, pitch;
-    int rows;
-};
-struct Box {
-    unsigned to, barrier;
-    TensorMap map;
-    int k, row;
 };
 
 std::vector<std::unique_ptr<Block>> blocks;  // of the cluster that runs
@@ -144,12 +151,28 @@ void meet(Meeting& meeting, int size) {
 }
 void start() {
     body();
+    if (!fiber->open_stores.empty() || !fiber->closed_stores.empty()) fail("a block left before its stores were done");
     fiber->done = true;
     ++progress;
     yield();
 }
 
 void deliver(const Box& box);
+void store(const Box& box);
+
+// Most copies are quick, some are not.
+unsigned patience() { return chance() % 4 ? 3 : 200; }
+// Does some of the boxes, by chance.
+void do_some(std::vector<Box>& waiting, void (*act)(const Box&)) {
+    std::vector<Box> later;
+    for (const Box& box : std::exchange(waiting, {})) {
+        if (chance() % box.rounds)
+            later.push_back(box);
+        else
+            act(box), ++progress;
+    }
+    waiting.insert(waiting.end(), later.begin(), later.end());
+}
 
 void run_cluster(unsigned first, unsigned cluster, int threads) {
     blocks.clear(), fibers.clear(), barriers.clear(), boxes.clear();
@@ -180,14 +203,8 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
             fiber = each.get();
             swapcontext(&scheduler, &fiber->context);
         }
-        std::vector<Box> later;
-        for (const Box& box : std::exchange(boxes, {})) {
-            if (chance() % 3)
-                later.push_back(box);
-            else
-                deliver(box), ++progress;
-        }
-        boxes.insert(boxes.end(), later.begin(), later.end());
+        do_some(boxes, deliver);
+        for (auto& each : fibers) do_some(each->closed_stores, store);
         idle = progress == before && boxes.empty() ? idle + 1 : 0;
         if (idle > 100 && !error) error = "deadlock";
     }
@@ -203,6 +220,7 @@ template <typename Function> const char* launch(unsigned grid, unsigned cluster,
     return error;
 }
 
+void __syncwarp() { meet(fiber->block->warps[fiber->number / 32].meeting, 32); }
 void __syncthreads() { meet(fiber->block->meeting, static_cast<int>(block_size.x * block_size.y)); }
 
 // ---- a warp's instructions
@@ -278,11 +296,14 @@ template <typename scalar> void multiply_fragments(float (&sums)[4], const unsig
     meet(warp().meeting, 32);
 }
 
-template <typename scalar> unsigned rectified(float low, float high) {
-    const scalar pair[2] = {static_cast<scalar>(low < 0 ? 0 : low), static_cast<scalar>(high < 0 ? 0 : high)};
+template <typename scalar> unsigned rounded(float low, float high) {
+    const scalar pair[2] = {static_cast<scalar>(low), static_cast<scalar>(high)};
     unsigned both;
     std::memcpy(&both, pair, sizeof both);
     return both;
+}
+template <typename scalar> unsigned rectified(float low, float high) {
+    return rounded<scalar>(low < 0 ? 0 : low, high < 0 ? 0 : high);
 }
 
 // ---- Hopper's instructions
@@ -323,7 +344,7 @@ void fetch_box_for(unsigned short mask, unsigned to, const TensorMap& map, int k
     known(barrier);
     for (unsigned rank = 0; rank < blocks.size(); ++rank) {
         const unsigned there = rank << 24, low = 0xffffff;
-        if (mask >> rank & 1) boxes.push_back({(to & low) | there, (barrier & low) | there, map, k, row});
+        if (mask >> rank & 1) boxes.push_back({(to & low) | there, (barrier & low) | there, map, k, row, patience()});
     }
 }
 void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
@@ -333,7 +354,7 @@ void deliver(const Box& box) {
     const TensorMap& map = box.map;
     for (int row = 0; row < map.rows; ++row) {
         for (int k = 0; k < 64; ++k) {
-            unsigned char* to = at(swizzled(box.to + row * 128 + k * 2));
+            unsigned char* to = at(swizzled(box.shared + row * 128 + k * 2));
             if (box.row + row < map.height && box.k + k < map.width) {
                 std::memcpy(to, map.matrix + (box.row + row) * map.pitch + (box.k + k) * 2, 2);
             } else {
@@ -346,6 +367,49 @@ void deliver(const Box& box) {
     barrier.check();
 }
 
+void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
+    const unsigned held[4] = {a, b, c, d};
+    std::memcpy(warp().slots[lane()], &address, sizeof address);
+    meet(warp().meeting, 32);
+    for (int matrix = 0; matrix < 4; ++matrix) {
+        unsigned row;
+        std::memcpy(&row, warp().slots[8 * matrix + lane() / 4], sizeof row);
+        if (row % 16) fail("a matrix row that is unaligned");
+        std::memcpy(at(row + lane() % 4 * 4), &held[matrix], 4);
+        fiber->unseen.push_back(row + lane() % 4 * 4);
+    }
+    meet(warp().meeting, 32);
+}
+void show_to_copies() { fiber->unseen.clear(); }
+void store_box(const TensorMap& map, int k, int row, unsigned from) {
+    if (from % 1024) fail("a box that is unaligned");
+    for (const auto& each : fibers) {
+        for (unsigned written : each->unseen) {
+            if (written - from < map.rows * 128u) fail("a store of what its copy may not see yet");
+        }
+    }
+    fiber->open_stores.push_back({from, 0, map, k, row, patience()});
+}
+void store(const Box& box) {
+    const TensorMap& map = box.map;
+    for (int row = 0; row < map.rows && box.row + row < map.height; ++row) {
+        for (int k = 0; k < 64 && box.k + k < map.width; ++k) {
+            unsigned char* to = const_cast<unsigned char*>(map.matrix) + (box.row + row) * map.pitch + (box.k + k) * 2;
+            std::memcpy(to, at(swizzled(box.shared + row * 128 + k * 2)), 2);
+        }
+    }
+}
+void close_stores() {
+    for (const Box& box : std::exchange(fiber->open_stores, {})) fiber->closed_stores.push_back(box);
+}
+void wait_for_stores() {
+    for (const Box& box : std::exchange(fiber->closed_stores, {})) store(box);
+}
+
+// The launch before this one has always ended.
+void let_next_kernel_start() {}
+void wait_for_kernel_before() {}
+
 unsigned block_of_cluster() { return fiber->block->rank; }
 void synchronize_cluster() { meet(cluster_meeting, static_cast<int>(fibers.size())); }
 template <int COUNT> void give_registers_back() {}
@@ -353,8 +417,12 @@ template <int COUNT> void take_registers() {}
 
 Warpgroup& warpgroup_of() { return fiber->block->warpgroups[fiber->number / 128]; }
 bool first_of_warpgroup() { return fiber->number % 128 == 0; }
+void synchronize_group(int group) {
+    if (group != fiber->number / 128) fail("another warpgroup's barrier");
+    meet(warpgroup_of().meeting, 128);
+}
 void open_products() {}
-template <int N> void settle(float (&)[N]) {}
+template <typename T, int N> void settle(T (&)[N]) {}
 
 template <typename scalar> float operand_number(unsigned rank, unsigned long long operand, int row, int k) {
     const unsigned start = (operand & 0x3fff) << 4, step = (operand >> 32 & 0x3fff) << 4;
@@ -363,9 +431,10 @@ template <typename scalar> float operand_number(unsigned rank, unsigned long lon
     return static_cast<float>(value);
 }
 
-template <typename scalar, int WIDTH>
-void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b, int accumulate) {
-    if (a >> 62 != 1 || b >> 62 != 1) fail("an operand without 128-byte swizzle");
+// One product of the warpgroup, done later; left(row, k) is a number of the left operand then.
+template <typename scalar, int WIDTH, typename Left>
+void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int accumulate) {
+    if (b >> 62 != 1) fail("an operand without 128-byte swizzle");
     Warpgroup& group = warpgroup_of();
     group.sums[fiber->number % 128] = sums;
     meet(group.meeting, 128);
@@ -373,23 +442,45 @@ void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned lon
         const std::vector<float*> to(group.sums, group.sums + 128);
         const unsigned rank = fiber->block->rank;
         group.open.push_back([=] {
-            static float left[64][16], right[WIDTH][16];
+            static float rows[64][16], columns[WIDTH][16];
             for (int k = 0; k < 16; ++k) {
-                for (int row = 0; row < 64; ++row) left[row][k] = operand_number<scalar>(rank, a, row, k);
-                for (int row = 0; row < WIDTH; ++row) right[row][k] = operand_number<scalar>(rank, b, row, k);
+                for (int row = 0; row < 64; ++row) rows[row][k] = left(row, k);
+                for (int row = 0; row < WIDTH; ++row) columns[row][k] = operand_number<scalar>(rank, b, row, k);
             }
             for (int row = 0; row < 64; ++row) {
                 for (int column = 0; column < WIDTH; ++column) {
                     const int owner = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
                     float& sum = to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
                     float total = accumulate ? sum : 0;
-                    for (int k = 0; k < 16; ++k) total += left[row][k] * right[column][k];
+                    for (int k = 0; k < 16; ++k) total += rows[row][k] * columns[column][k];
                     sum = total;
                 }
             }
         });
     }
     meet(group.meeting, 128);
+}
+template <typename scalar, int WIDTH>
+void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b, int accumulate) {
+    if (a >> 62 != 1) fail("an operand without 128-byte swizzle");
+    const unsigned rank = fiber->block->rank;
+    const auto left = [=](int row, int k) { return operand_number<scalar>(rank, a, row, k); };
+    multiply<scalar, WIDTH>(sums, left, b, accumulate);
+}
+// Pairs of the left operand are read when the product is done: they must not change before.
+template <typename scalar, int WIDTH>
+void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a, unsigned long long b, int accumulate) {
+    Warpgroup& group = warpgroup_of();
+    group.held[fiber->number % 128] = a;
+    meet(group.meeting, 128);
+    const std::vector<const unsigned*> from(group.held, group.held + 128);
+    const auto left = [=](int row, int k) {
+        const int owner = row / 16 * 32 + row % 8 * 4 + k % 8 / 2, pair = row % 16 / 8 + k / 8 * 2;
+        scalar value;
+        std::memcpy(&value, reinterpret_cast<const unsigned char*>(from[owner] + pair) + k % 2 * 2, 2);
+        return static_cast<float>(value);
+    };
+    multiply<scalar, WIDTH>(sums, left, b, accumulate);
 }
 void run_products(Warpgroup& group, size_t pending) {
     for (; group.closed.size() > pending; group.closed.pop_front()) {

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import re
-import shutil
-import subprocess
-import tempfile
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import cuda_sources
 import pytest
 import torch
+from cuda_sources import compiles_without_spills, symbol
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.fused_ops import ladder, linear_relu
@@ -178,12 +177,13 @@ class Driver:
         self.calls.append(tuple(argument.value for argument in arguments))
         return 0
 
-    def cuLaunchKernel(self, kernel: Any, *arguments: Any) -> int:
-        *extents, stream, addresses, extra = arguments
+    def cuLaunchKernelEx(self, configuration: Any, kernel: Any, addresses: Any, extra: Any) -> int:
         assert extra is None
+        given = configuration._obj
         values = [ctypes.cast(address, ctypes.POINTER(ctypes.c_int64))[0] for address in addresses]
-        self.calls.append((kernel.value, [extent.value for extent in extents], stream.value, values))
-        return 0 if extents[0].value else 1
+        attributes = {a.id: list(a.value[:3]) for a in given.attributes[: given.number]}
+        self.calls.append((kernel.value, [*given.grid, *given.block, given.shared], given.stream, values, attributes))
+        return 0 if given.grid[0] else 1
 
     def cuGetErrorName(self, status: int, name: Any) -> int:
         name._obj.value = b"CUDA_ERROR_INVALID_VALUE"
@@ -219,15 +219,18 @@ def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pyt
     launch((7, 2), (32,), x, -5, None, held)
     assert driver.calls == [
         (8, 100_000, 12345, 3),
-        (12345, [7, 2, 1, 32, 1, 1, 100_000], 77, [x.data_ptr(), -5, 0, 4321]),
+        (12345, [7, 2, 1, 32, 1, 1, 100_000], 77, [x.data_ptr(), -5, 0, 4321], {}),
     ]
     with pytest.raises(RuntimeError, match=r"launching such<kernel> .* failed: CUDA_ERROR_INVALID_VALUE \(1\)"):
         launch((0,), (32,), x)
+    loader.cuda_launcher.__wrapped__("no", "such<kernel>", cluster=2, dependent=True)((8,), (32,))
+    cluster_dimension, programmatic_stream_serialization = 4, 6
+    attributes = {cluster_dimension: [2, 1, 1], programmatic_stream_serialization: [1, 0, 0]}
+    assert driver.calls[-1] == (12345, [8, 1, 1, 32, 1, 1, 0], 77, [], attributes)
 
 
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
-HERE = Path(__file__).resolve().parent
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
 PLAIN = """
 extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b,
@@ -241,17 +244,6 @@ extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const Ten
     return launch(grid, {cluster}, {{x, y, 1}}, [=] {{ {instance}(*a, *b, c, d, e, f, g, h); }});
 }}
 """
-
-
-def symbol(instance: str) -> str:
-    return re.sub(r"\W+", "_", instance)
-
-
-def emulated_source(name: str) -> str:
-    """The kernels of a source, without the section of its instructions, which the emulator has its own of."""
-    text = (loader.SOURCES / "cuda" / f"{name}.cu").read_text()
-    _, kernels = text.split("// ---- kernels\n")
-    return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
 
 
 def instances(name: str) -> list[str]:
@@ -268,18 +260,12 @@ def instances(name: str) -> list[str]:
 
 @cache
 def emulator(name: str) -> ctypes.CDLL:
-    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', emulated_source(name)]
+    entries = []
     for instance in instances(name):
         scalar, *_, last = re.split(r"[<>,]\s*", instance)[1:-1]
         form = MAPPED if "wgmma" in instance else PLAIN
-        unit.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
-    with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
-        source.write_text("\n".join(unit))
-        command = [loader.compiler(), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr[:4000]
-        return ctypes.CDLL(str(library))
+        entries.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
+    return cuda_sources.emulator(name, tuple(entries))
 
 
 @pytest.fixture
@@ -288,28 +274,15 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def launcher(name: str, instance: str, *, shared: int = 0) -> Any:
         assert shared <= 227 * 1024
-        run = getattr(emulator(name), symbol(instance))
-        run.restype = ctypes.c_char_p
+        library = emulator(name)
 
         def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-            values = [
-                ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr() if a is not None else None)
-                for a in arguments
-            ]
-            assert run(*map(ctypes.c_uint, (*grid, *block, *(1,) * (2 - len(block)))), *values) is None
+            cuda_sources.launch(library, instance, (*grid, *block, *(1,) * (2 - len(block))), arguments)
 
         return launch
 
-    def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
-        assert columns * matrix.element_size() == 128
-        assert rows <= 256
-        memory = torch.zeros(128 + 127, dtype=torch.uint8)
-        aligned = memory[-memory.data_ptr() % 128 :][:128]
-        height, width = map(ctypes.c_int64, matrix.shape)
-        emulator("ladder_tensor").fill_map(
-            ctypes.c_void_p(aligned.data_ptr()), ctypes.c_void_p(matrix.data_ptr()), width, height, rows
-        )
-        return aligned
+    def tensor_map(*given: Any) -> torch.Tensor:
+        return cuda_sources.tensor_map(emulator("ladder_tensor"), *given)
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", tensor_map)
@@ -370,22 +343,8 @@ def instantiation(instance: str) -> str:
     return f"template __global__ void {instance}({operand}, {operand}, const {scalar}*, {scalar}*, {sizes});"
 
 
-def compiles_without_spills(folder: Path, name: str, wanted: list[str]) -> None:
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
-    unit = folder / f"{name}.cu"
-    source = (loader.SOURCES / "cuda" / f"{name}.cu").read_text()
-    unit.write_text("\n".join([source, *map(instantiation, wanted)]))
-    target = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-    done = subprocess.run([nvcc, *target, "-o", str(folder / "out.cubin"), str(unit)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
-    assert len(spills) == len(wanted)
-    assert set(spills) == {"0"}
-    # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
-    assert "serialized" not in done.stderr
-    assert "setmaxnreg" not in done.stderr
+def compile_all(folder: Path, name: str, wanted: list[str]) -> None:
+    compiles_without_spills(folder, name, [*map(instantiation, wanted)])
 
 
 def tensor_instances(dtype: str) -> list[str]:
@@ -401,11 +360,11 @@ def tensor_instances(dtype: str) -> list[str]:
 
 
 def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
+    compile_all(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
 
 
 def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+    compile_all(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
 
 
 @pytest.mark.slow
@@ -413,5 +372,5 @@ def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -
     pairs = [loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16")]
     kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
     wanted = [f"{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in pairs]
-    compiles_without_spills(tmp_path, "ladder", wanted)
-    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))
+    compile_all(tmp_path, "ladder", wanted)
+    compile_all(tmp_path, "ladder_tensor", tensor_instances("float16"))

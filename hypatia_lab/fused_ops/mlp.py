@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as functional
 
 from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.fused_ops import mlp_cuda
 from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
@@ -289,6 +290,31 @@ def _refuse(ctx, *grads: torch.Tensor):
 mlp.register_autograd(_gradients, setup_context=_save)
 mlp_backward.register_autograd(_refuse)
 
+
+def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> torch.Tensor:
+    """Two or three equal-width layers in one hand-written kernel for Hopper, forward only.
+
+    ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; bfloat16 or float16 on a GPU
+    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. A plain
+    function, not an operation of torch's: a call costs less. Raises ``ValueError`` naming the tensor that does not fit
+    or requires a gradient.
+    """
+    _checked(x, weights, biases, "ieee")
+    dtype = str(x.dtype).removeprefix("torch.")
+    reason = mlp_cuda.missing(x.shape[-1], dtype, "ieee") if x.is_cuda else "needs a CUDA device"
+    if reason:
+        raise ValueError(f"x is {list(x.shape)} {x.dtype} on {x.device}: {reason}")
+    if torch.is_grad_enabled():
+        named = [("x", x), *((f"weight{n}", w) for n, w in enumerate(weights, 1))]
+        named += [(f"bias{n}", b) for n, b in enumerate(biases, 1)]
+        for name, tensor in named:
+            if tensor.requires_grad:
+                raise ValueError(f"{name} requires a gradient and fused_cuda has no backward; call it under no_grad()")
+    if x.numel() == 0:
+        return torch.empty_like(x, memory_format=torch.contiguous_format)
+    return mlp_cuda.forward(x.reshape(-1, x.shape[-1]), weights, biases).view(x.shape)
+
+
 # ---------------------------------------------------------------- who computes it
 
 
@@ -310,6 +336,12 @@ def _one_kernel(workload: Workload, device: str) -> str:
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
     return _unfusable(workload.shape[1], workload.dtype, workload.math)
+
+
+def _one_cuda_kernel(workload: Workload, device: str) -> str:
+    if device != "cuda":
+        return "needs a CUDA device"
+    return mlp_cuda.missing(workload.shape[1], workload.dtype, workload.math)
 
 
 def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
@@ -361,6 +393,13 @@ def fused(workload: Workload, inputs: Inputs) -> Run:
     return lambda: torch.ops.hypatia.mlp(x, weights, biases, workload.math)
 
 
+def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
+    """All layers in one CUDA C++ kernel of our own, for Hopper: TMA, wgmma, activations in registers; forward only."""
+    x, *parameters = inputs.values()
+    weights, biases = parameters[::2], parameters[1::2]
+    return lambda: forward_cuda(x, weights, biases)
+
+
 def _register(operation: str, name: str, origin: str, factory: Factory, needs: Callable[..., str]) -> None:
     variant(operation, name, origin=origin, needs=needs, baseline=name == "eager")(factory)
 
@@ -372,5 +411,6 @@ for _operation in ("mlp", *FUSED):
     if _operation in FUSED:
         _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
         _register(_operation, "fused", "own", fused, _one_kernel)
+        _register(_operation, "fused_cuda", "own", fused_cuda, _one_cuda_kernel)
     else:
         _register(_operation, "aten", "seed", aten, _aten)

@@ -10,6 +10,7 @@ import ctypes
 import hashlib
 import logging
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     import torch
 
 SOURCES = Path(__file__).resolve().parent
+CUDA_SOURCES = SOURCES / "cuda"
 
 SCALARS = {
     "float64": ("double", "double"),
@@ -171,8 +173,8 @@ def _cuda_kernel(name: str, instance: str) -> Any:
     major, minor = torch.cuda.get_device_capability()
     # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
-    source = (SOURCES / "cuda" / f"{name}.cu").read_text()
-    key = hashlib.sha256("\0".join([source, instance, arch]).encode()).hexdigest()[:16]
+    source, depends = _source(name)
+    key = hashlib.sha256("\0".join([source, depends, instance, arch]).encode()).hexdigest()[:16]
     stored = cache_folder() / f"{name}-{key}.cubin"
     try:
         symbol, _, code = stored.read_bytes().partition(b"\0")
@@ -182,11 +184,18 @@ def _cuda_kernel(name: str, instance: str) -> Any:
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
 
 
+def _source(name: str) -> tuple[str, str]:
+    """Text of ``cuda/<name>.cu``, and that of the lab's own headers that it includes."""
+    source = (CUDA_SOURCES / f"{name}.cu").read_text()
+    headers = re.findall(r'^#include "(.+)"$', source, re.MULTILINE)
+    return source, "\0".join((CUDA_SOURCES / header).read_text() for header in headers)
+
+
 def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:
     """Mangled name and machine code (cubin) of ``instance``, compiled by NVRTC. Raises :class:`BuildError`."""
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportMissingImports]
 
-    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers()])
+    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers(), str(CUDA_SOURCES)])
     try:
         module = Program(source, code_type="c++", options=options).compile("cubin", name_expressions=(instance,))
     except Exception as cause:
@@ -276,6 +285,29 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
 
 
+class _Attribute(ctypes.Structure):
+    """``CUlaunchAttribute`` of cuda.h: its value is a union of 64 bytes."""
+
+    _fields_ = [("id", ctypes.c_uint64), ("value", ctypes.c_uint32 * 16)]
+
+
+class _Configuration(ctypes.Structure):
+    """``CUlaunchConfig`` of cuda.h."""
+
+    _fields_ = [
+        ("grid", ctypes.c_uint32 * 3),
+        ("block", ctypes.c_uint32 * 3),
+        ("shared", ctypes.c_uint32),
+        ("stream", ctypes.c_void_p),
+        ("attributes", ctypes.POINTER(_Attribute)),
+        ("number", ctypes.c_uint32),
+    ]
+
+
+CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
+"""``CUlaunchAttributeID`` of cuda.h."""
+
+
 def _parameter(argument: torch.Tensor | TensorMap | int | None) -> Any:
     if isinstance(argument, TensorMap):
         return argument
@@ -288,12 +320,15 @@ Launch = Callable[..., None]
 
 
 @cache
-def cuda_launcher(name: str, instance: str, *, shared: int = 0) -> Launch:
+def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool = False) -> Launch:
     """``launch(grid, block, *arguments)`` for ``instance`` of ``cuda/<name>.cu``, on torch's current stream.
 
     ``instance`` names the kernel with its template arguments, such as ``relu_inplace<float, float>``; ``shared`` is its
-    dynamic shared memory, bytes a block. Tensors are passed as pointers, None as a null pointer, whole numbers as
-    64-bit integers, tensor maps as they are. Compiled at most once on a machine.
+    dynamic shared memory, bytes a block; so many neighbouring blocks are a ``cluster``, unless the kernel itself says
+    so. ``dependent``: blocks may start before the kernel ahead of them on the stream has ended (programmatic dependent
+    launch); the kernel must wait for that end (griddepcontrol.wait) before it touches memory. Tensors are passed as
+    pointers, None as a null pointer, whole numbers as 64-bit integers, tensor maps as they are. Compiled at most once
+    on a machine.
     Raises :class:`BuildError` when the source does not compile; ``RuntimeError`` when the driver refuses a launch.
     """
     import torch
@@ -302,13 +337,20 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0) -> Launch:
     handle = ctypes.c_void_p(int(kernel.handle))
     if shared > 48 * 1024:
         _allow_shared(int(kernel.handle), shared, instance)
+    asked: list[tuple[int, tuple[int, ...]]] = []
+    if cluster > 1:
+        asked.append((CLUSTER_DIMENSION, (cluster, 1, 1)))
+    if dependent:
+        asked.append((PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
+    attributes = (_Attribute * len(asked))(*asked)
 
     def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | TensorMap | int | None) -> None:
         parameters = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        extents = (*grid, *(1,) * (3 - len(grid)), *block, *(1,) * (3 - len(block)), shared)
-        stream = ctypes.c_void_p(torch.cuda.current_stream().cuda_stream)
-        status = _driver().cuLaunchKernel(handle, *map(ctypes.c_uint, extents), stream, addresses, None)
+        extents = ((*grid, *(1,) * (3 - len(grid))), (*block, *(1,) * (3 - len(block))))
+        stream = torch.cuda.current_stream().cuda_stream
+        configuration = _Configuration(*extents, shared, stream, attributes, len(attributes))
+        status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), handle, addresses, None)
         _succeeded(status, f"launching {instance} with grid {grid} and block {block}")
 
     return run

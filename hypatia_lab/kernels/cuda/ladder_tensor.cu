@@ -7,32 +7,9 @@
 // is worth reading: fast.cu (pranjalssh), CUTLASS's sm90 warp-specialised kernels. Layouts of fragments, descriptors
 // and swizzles: PTX ISA, sections on mma, ldmatrix, wgmma and tensor copies.
 
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
+#include "hopper.cuh"
 
 // ---- instructions
-
-// What cuTensorMapEncodeTiled makes of a matrix and a box (loader.tensor_map).
-struct alignas(128) TensorMap {
-    unsigned char opaque[128];
-};
-
-__device__ inline unsigned shared_address(const void* pointer) {
-    return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
-}
-
-// Two sums rounded to scalar, negative ones to 0, side by side; a NaN stays a NaN, as in torch.relu.
-template <typename scalar> __device__ inline unsigned rectified(float low, float high);
-template <> __device__ inline unsigned rectified<__nv_bfloat16>(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.relu.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-template <> __device__ inline unsigned rectified<__half>(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
 
 // 16 bytes from device to shared memory, of which those past `valid` (0 or 16) are zero; waited for by groups.
 __device__ inline void copy_async(unsigned to, const void* from, int valid) {
@@ -66,11 +43,6 @@ __device__ inline void multiply_fragments(float (&sums)[4], const unsigned (&a)[
 MULTIPLY_FRAGMENTS(__nv_bfloat16, "bf16")
 MULTIPLY_FRAGMENTS(__half, "f16")
 
-// A barrier's phase ends when `arrivals` threads have arrived and all the bytes expected in it have come.
-__device__ inline void start_barrier(unsigned barrier, unsigned arrivals) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
 __device__ inline void arrive(unsigned barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
@@ -84,51 +56,6 @@ __device__ inline void arrive_at(unsigned barrier, unsigned block) {
         "r"(block)
         : "memory");
 }
-__device__ inline void arrive_and_expect(unsigned barrier, unsigned bytes) {
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
-// Whether the phase of this parity has ended; waits a moment before it says no.
-__device__ inline bool has_ended(unsigned barrier, unsigned parity) {
-    unsigned ended;
-    asm volatile(
-        "{\n.reg .pred p;\n"
-        "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;\n"
-        "selp.b32 %0, 1, 0, p;\n}"
-        : "=r"(ended)
-        : "r"(barrier), "r"(parity)
-        : "memory");
-    return ended;
-}
-
-// The map's box at (row, k) to shared memory, zeros beyond the matrix; its bytes count at the barrier.
-__device__ inline void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-        " [%0], [%1, {%2, %3}], [%4];" ::"r"(to),
-        "l"(&map), "r"(k), "r"(row), "r"(barrier)
-        : "memory");
-}
-// The same to every block of the cluster whose bit is set, at the same place and barrier in each.
-__device__ inline void fetch_box_for(unsigned short blocks, unsigned to, const TensorMap& map, int k, int row,
-                                     unsigned barrier) {
-    asm volatile(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-        "l"(&map), "r"(k), "r"(row), "r"(barrier), "h"(blocks)
-        : "memory");
-}
-__device__ inline void prefetch(const TensorMap& map) {
-    asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
-}
-
-__device__ inline unsigned block_of_cluster() {
-    unsigned rank;
-    asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-    return rank;
-}
-__device__ inline void synchronize_cluster() {
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-}
 
 template <int COUNT> __device__ inline void give_registers_back() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
@@ -137,65 +64,10 @@ template <int COUNT> __device__ inline void take_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
-__device__ inline void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void close_products() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-template <int PENDING> __device__ inline void wait_for_products() {
-    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(PENDING) : "memory");
-}
-// The compiler doesn't know that products change sums until they are waited for: no use of sums moves across this.
-template <int N> __device__ inline void settle(float (&sums)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums[i])::"memory");
-}
-
-// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16) times b (WIDTH x 16) transposed, by a warpgroup.
-template <typename scalar, int WIDTH>
-__device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b,
-                                      int accumulate);
-#define SLOTS_0                                                              \
-    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, " \
-    "%16, %17, %18, %19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
-#define SLOTS_1                                                                        \
-    "%32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, " \
-    "%48, %49, %50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
-#define SLOTS_2                                                                        \
-    "%64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, " \
-    "%80, %81, %82, %83, %84, %85, %86, %87, %88, %89, %90, %91, %92, %93, %94, %95"
-#define SLOTS_3                                                                                    \
-    "%96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107, %108, %109, %110, %111, " \
-    "%112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, %125, %126, %127"
-#define SUMS_8(n)                                                                                                 \
-    "+f"(sums[n]), "+f"(sums[n + 1]), "+f"(sums[n + 2]), "+f"(sums[n + 3]), "+f"(sums[n + 4]), "+f"(sums[n + 5]), \
-        "+f"(sums[n + 6]), "+f"(sums[n + 7])
-#define SUMS_32(n) SUMS_8(n), SUMS_8(n + 8), SUMS_8(n + 16), SUMS_8(n + 24)
-#define MULTIPLY_TILES(scalar, type, width, slots, a_slot, b_slot, flag_slot, ...)                               \
-    template <>                                                                                                  \
-    __device__ inline void multiply_tiles<scalar, width>(float (&sums)[width / 2], unsigned long long a,         \
-                                                         unsigned long long b, int accumulate) {                 \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                               \
-                     ", 0;\n"                                                                                    \
-                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, " a_slot \
-                     ", " b_slot ", p, 1, 1, 0, 0;\n}"                                                           \
-                     : __VA_ARGS__                                                                               \
-                     : "l"(a), "l"(b), "r"(accumulate));                                                         \
-    }
-#define MULTIPLY_TILES_OF(scalar, type)                                                                       \
-    MULTIPLY_TILES(scalar, type, 64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))                                \
-    MULTIPLY_TILES(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))     \
-    MULTIPLY_TILES(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", \
-                   SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
-MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
-MULTIPLY_TILES_OF(__half, "f16")
-
 // ---- kernels
 
-using Size = long long;
-
-// 64 numbers along k a stage: rows of 128 bytes, eight packs of 16, kept at pack ^ (row % 8), which is both what makes
-// ldmatrix free of bank conflicts and TMA's and wgmma's 128-byte swizzle.
-constexpr int DEPTH = 64, ROW_BYTES = 128, PACK = 8, PACKS = DEPTH / PACK;
-
-extern __shared__ __align__(1024) unsigned char dynamic_shared[];
+// Packs of 16 bytes, kept at pack ^ (row % 8), which is also what makes ldmatrix free of bank conflicts.
+constexpr int PACK = 8, PACKS = DEPTH / PACK;
 
 struct Tile {
     int row, column;
@@ -363,17 +235,6 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
             finish_rows(sums[i][j], bias + column, y + row * out_features + column, out_features,
                         remaining(batch, row, 16), columns, lane);
         }
-    }
-}
-
-// How wgmma finds an operand of 64-number rows in 128-byte swizzle: its address and the 1024 bytes from one group of
-// eight rows to the next, both in units of 16 bytes, and the kind of swizzle. The field for a step along k is not used.
-__device__ inline unsigned long long operand(unsigned address) {
-    return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
-}
-
-__device__ inline void wait(unsigned barrier, unsigned parity) {
-    while (!has_ended(barrier, parity)) {
     }
 }
 

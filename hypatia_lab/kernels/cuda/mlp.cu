@@ -1,0 +1,254 @@
+// Two or three Linear layers of one width in one kernel for Hopper, ReLU between them: bfloat16 or float16, sums in
+// float. Activations stay in registers: what wgmma leaves of 64 rows in its sums lies, rounded pair by pair, as the
+// next layer's left operand has to lie. A block keeps all weights in shared memory. Each of its warpgroups works on tiles of
+// 64 rows by itself, with stages of its own, so that one rounds while another one's products run; it asks the copy
+// engine for its tiles of x as early as it has room, and writes a tile of y over the x that it came from.
+// Sources: tiny-cuda-nn's FullyFusedMLP (the idea), FlashAttention-3 (left operands of wgmma in registers), CUTLASS.
+
+#include "hopper.cuh"
+
+// ---- instructions
+
+// Two sums rounded to scalar, side by side.
+template <typename scalar> __device__ inline unsigned rounded(float low, float high);
+template <> __device__ inline unsigned rounded<__nv_bfloat16>(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <> __device__ inline unsigned rounded<__half>(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
+// The kernel after this one on the stream may be started from here on; it waits, as this one does, for the end of the
+// one before it.
+__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Waits for all 128 threads of warpgroup `group`; barrier 0 is __syncthreads'.
+__device__ inline void synchronize_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+
+// Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
+                 : "memory");
+}
+
+// What this thread has written to shared memory is seen by copies that are asked for afterwards.
+__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+// The map's box at (row, k) from shared memory, as far as it lies within the matrix; waited for by groups.
+__device__ inline void store_box(const TensorMap& map, int k, int row, unsigned from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(k),
+                 "r"(row), "r"(from)
+                 : "memory");
+}
+__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until shared memory has been read by all stores of this thread.
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
+
+// No use of a left operand in registers moves across this either.
+template <int N> __device__ inline void settle(unsigned (&pairs)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(pairs[i])::"memory");
+}
+
+// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
+// warpgroup.
+template <typename scalar, int WIDTH>
+__device__ inline void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a, unsigned long long b,
+                                     int accumulate);
+#define MULTIPLY_HELD(scalar, type, width, slots, a_slots, b_slot, flag_slot, ...)                                 \
+    template <>                                                                                                    \
+    __device__ inline void multiply_held<scalar, width>(float (&sums)[width / 2], const unsigned* a,               \
+                                                        unsigned long long b, int accumulate) {                    \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                                 \
+                     ", 0;\n"                                                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, {" a_slots \
+                     "}, " b_slot ", p, 1, 1, 0;\n}"                                                               \
+                     : __VA_ARGS__                                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
+    }
+#define MULTIPLY_HELD_OF(scalar, type)                                                                     \
+    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))            \
+    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))        \
+    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))               \
+    MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), \
+                  SUMS_32(32))
+MULTIPLY_HELD_OF(__nv_bfloat16, "bf16")
+MULTIPLY_HELD_OF(__half, "f16")
+
+// ---- kernels
+
+constexpr int TILE_ROWS = 64, WARP_ROWS = 16, BOX_BYTES = TILE_ROWS * ROW_BYTES;
+
+// y = Linear(ReLU(... Linear(x))) of `rows` rows of WIDTH (16, 32, 64 or 128) numbers, LAYERS (2 or 3) layers.
+// Block 128 GROUPS, any grid of whole clusters; CLUSTER blocks, as the launch makes them, share the fetching of the
+// weights. AHEAD (at least 2) stages a warpgroup; a multiprocessor's registers are to have room for BLOCKS.
+// Boxes of 64 columns: 64 rows of x, 16 of y, WIDTH / CLUSTER of a weight. Dynamic shared memory: biases in float, a
+// barrier of 8 bytes for every weight and stage, then, at a multiple of 1024, the weights and the stages.
+template <typename scalar, int WIDTH, int LAYERS, int GROUPS, int AHEAD, int BLOCKS, int CLUSTER>
+__global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map,
+    const __grid_constant__ TensorMap weight1_map, const __grid_constant__ TensorMap weight2_map,
+    const __grid_constant__ TensorMap weight3_map, const scalar* bias1, const scalar* bias2, const scalar* bias3,
+    Size rows) {
+    constexpr int PANELS = (WIDTH + DEPTH - 1) / DEPTH, STEPS = WIDTH / 16, SHARE = WIDTH / CLUSTER;
+    constexpr unsigned PANEL_BYTES = WIDTH * ROW_BYTES, WEIGHT_BYTES = PANELS * PANEL_BYTES;
+    constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES;
+    static_assert(AHEAD >= 2, "a stage is filled again while the next one is worked on");
+    static_assert(SHARE % 8 == 0, "eight rows are one round of the swizzle");
+    float* biases = reinterpret_cast<float*>(dynamic_shared);
+    const unsigned weight_here = shared_address(dynamic_shared) + LAYERS * WIDTH * 4;
+    const unsigned tile_here = weight_here + LAYERS * 8;
+    const unsigned weights = (tile_here + GROUPS * AHEAD * 8 + 1023) / 1024 * 1024;
+    const unsigned stages = weights + LAYERS * WEIGHT_BYTES;
+    // The same in all of a warp, which the compiler can't see from the quotient alone.
+    const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
+    const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+    const bool leads = threadIdx.x % 128 == 0;
+    const int tiles = static_cast<int>((rows + TILE_ROWS - 1) / TILE_ROWS);
+    // A block's tiles are dealt out to its warpgroups one by one: the turn-th of this one.
+    const auto tile_at = [&](int turn) {
+        return static_cast<int>(blockIdx.x + gridDim.x * (group + turn * GROUPS));
+    };
+
+    if (threadIdx.x == 0) {
+        prefetch(x_map);
+        prefetch(weight1_map);
+        prefetch(weight2_map);
+        if (LAYERS == 3) prefetch(weight3_map);
+        prefetch(y_map);
+        for (int layer = 0; layer < LAYERS; ++layer) start_barrier(weight_here + layer * 8, 1);
+        for (int stage = 0; stage < GROUPS * AHEAD; ++stage) start_barrier(tile_here + stage * 8, 1);
+        publish_barriers();
+    }
+    // Fetching into another block's memory needs its barriers.
+    if constexpr (CLUSTER == 1)
+        __syncthreads();
+    else
+        synchronize_cluster();
+    let_next_kernel_start();
+    wait_for_kernel_before();
+
+    const auto fetch_tile = [&](int turn) {
+        const int tile = tile_at(turn), stage = group * AHEAD + turn % AHEAD;
+        if (tile >= tiles) return;
+        const unsigned barrier = tile_here + stage * 8;
+        arrive_and_expect(barrier, TILE_BYTES);
+#pragma unroll
+        for (int panel = 0; panel < PANELS; ++panel) {
+            fetch_box(stages + stage * TILE_BYTES + panel * BOX_BYTES, x_map, panel * DEPTH, tile * TILE_ROWS, barrier);
+        }
+    };
+    const auto fetch_weight = [&](int layer, const TensorMap& map) {
+        const unsigned barrier = weight_here + layer * 8, to = weights + layer * WEIGHT_BYTES;
+        arrive_and_expect(barrier, WEIGHT_BYTES);
+#pragma unroll
+        for (int panel = 0; panel < PANELS; ++panel) {
+            if constexpr (CLUSTER == 1) {
+                fetch_box(to + panel * PANEL_BYTES, map, panel * DEPTH, 0, barrier);
+            } else {
+                const int first = block_of_cluster() * SHARE;
+                fetch_box_for((1 << CLUSTER) - 1, to + panel * PANEL_BYTES + first * ROW_BYTES, map, panel * DEPTH,
+                              first, barrier);
+            }
+        }
+    };
+    // What the first products need comes first, and several threads ask at the same time.
+    if (leads) {
+        fetch_tile(0);
+        if (group == 0) fetch_weight(0, weight1_map);
+        if (group == 1 % GROUPS) fetch_weight(1, weight2_map);
+        if (LAYERS == 3 && group == 2 % GROUPS) fetch_weight(2, weight3_map);
+        for (int turn = 1; turn < AHEAD; ++turn) fetch_tile(turn);
+    }
+    for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
+        const scalar* bias = i < WIDTH ? bias1 : i < 2 * WIDTH ? bias2 : bias3;
+        biases[i] = static_cast<float>(bias[i % WIDTH]);
+    }
+    __syncthreads();
+
+    // sums[4 j + 2 half + n] is at row lane / 4 + 8 half of the warp's 16, column 8 j + 2 (lane % 4) + n, and pair
+    // 2 j + half of `pairs` is two neighbours of them: four pairs are 16 columns, an operand of the next layer.
+    float sums[WIDTH / 2];
+    unsigned pairs[WIDTH / 4];
+    const auto add_biases = [&](int layer) {
+        const float* bias = biases + layer * WIDTH + lane % 4 * 2;
+#pragma unroll
+        for (int j = 0; j < WIDTH / 8; ++j) {
+            const float2 two = *reinterpret_cast<const float2*>(bias + 8 * j);
+            sums[4 * j] += two.x;
+            sums[4 * j + 1] += two.y;
+            sums[4 * j + 2] += two.x;
+            sums[4 * j + 3] += two.y;
+        }
+    };
+    for (int turn = 0, tile; (tile = tile_at(turn)) < tiles; ++turn) {
+        const int stage = group * AHEAD + turn % AHEAD;
+        const unsigned here = stages + stage * TILE_BYTES;
+        if (turn == 0) wait(weight_here, 0);
+        wait(tile_here + stage * 8, turn / AHEAD % 2);
+        settle(sums);
+        open_products();
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {  // 16 numbers along k are 32 bytes, 2 in an operand's units
+            multiply_tiles<scalar, WIDTH>(sums, operand(here + k / 4 * BOX_BYTES) + k % 4 * 2,
+                                           operand(weights + k / 4 * PANEL_BYTES) + k % 4 * 2, k > 0);
+        }
+        close_products();
+        wait_for_products<0>();
+        settle(sums);
+        add_biases(0);
+#pragma unroll
+        for (int layer = 1; layer < LAYERS; ++layer) {
+#pragma unroll
+            for (int i = 0; i < WIDTH / 4; ++i) pairs[i] = rectified<scalar>(sums[2 * i], sums[2 * i + 1]);
+            settle(pairs);
+            if (turn == 0) wait(weight_here + layer * 8, 0);
+            settle(sums);
+            open_products();
+#pragma unroll
+            for (int k = 0; k < STEPS; ++k) {
+                const unsigned weight = weights + layer * WEIGHT_BYTES + k / 4 * PANEL_BYTES;
+                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2, k > 0);
+            }
+            close_products();
+            if (layer == 1) {
+                // After this, all of the warpgroup is done with this x, which may be written over, and the copy engine
+                // with the y before it, whose stage may be filled again.
+                if (lane == 0) wait_for_stores();
+                synchronize_group(group);
+                if (leads && turn > 0) fetch_tile(turn - 1 + AHEAD);
+            }
+            wait_for_products<0>();
+            settle(sums);
+            add_biases(layer);
+        }
+        // Matrix lane / 8 of the four that are stored at once: rows from 8 (matrix % 2) on, pack matrix / 2 of two.
+        const unsigned own = here + warp * WARP_ROWS * ROW_BYTES;
+        const unsigned row = own + lane % 16 * ROW_BYTES;
+#pragma unroll
+        for (int k = 0; k < STEPS; ++k) {
+            const int pack = k % 4 * 2 + lane / 16;
+            const float* at = sums + 8 * k;
+            store_matrices(row + k / 4 * BOX_BYTES + (pack ^ lane % 8) * 16, rounded<scalar>(at[0], at[1]),
+                           rounded<scalar>(at[2], at[3]), rounded<scalar>(at[4], at[5]), rounded<scalar>(at[6], at[7]));
+        }
+        show_to_copies();
+        __syncwarp();
+        if (lane == 0) {
+#pragma unroll
+            for (int panel = 0; panel < PANELS; ++panel) {
+                store_box(y_map, panel * DEPTH, tile * TILE_ROWS + warp * WARP_ROWS, own + panel * BOX_BYTES);
+            }
+            close_stores();
+        }
+    }
+    // Shared memory may go neither before it is read nor before what was asked for is there.
+    if (lane == 0) wait_for_stores();
+    for (int layer = 0; layer < LAYERS; ++layer) wait(weight_here + layer * 8, 0);
+    if constexpr (CLUSTER > 1) synchronize_cluster();
+}

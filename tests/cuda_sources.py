@@ -1,0 +1,91 @@
+"""What tests do with CUDA sources and no GPU: run their kernels in an emulator, compile them to machine code."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from hypatia_lab.kernels import loader
+
+HERE = Path(__file__).resolve().parent
+HEADER = '#include "hopper.cuh"\n'
+
+
+def symbol(instance: str) -> str:
+    """The emulator's C name of a kernel ``instance``."""
+    return re.sub(r"\W+", "_", instance)
+
+
+def _emulated_source(name: str) -> str:
+    """The kernels of a source, without the section of its instructions, which the emulator has its own of."""
+    text = (loader.CUDA_SOURCES / f"{name}.cu").read_text()
+    _, kernels = text.split("// ---- kernels\n")
+    if HEADER in text:
+        _, shared = (loader.CUDA_SOURCES / "hopper.cuh").read_text().split("// ---- built on them\n")
+        kernels = shared + kernels
+    return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
+
+
+@cache
+def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
+    """A library of ``cuda/<name>.cu`` for a CPU; ``entries`` are the C++ functions through which tests launch it."""
+    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', _emulated_source(name), *entries]
+    with tempfile.TemporaryDirectory() as folder:
+        source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
+        source.write_text("\n".join(unit))
+        command = [loader.compiler(), "-std=c++20", "-O1", "-w", "-shared", "-fPIC", str(source), "-o", str(library)]
+        done = subprocess.run(command, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[:4000]
+        return ctypes.CDLL(str(library))
+
+
+def tensor_map(library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+    """The emulator's own stand-in for :func:`loader.tensor_map`."""
+    assert columns * matrix.element_size() == 128
+    assert rows <= 256
+    memory = torch.zeros(128 + 127, dtype=torch.uint8)
+    aligned = memory[-memory.data_ptr() % 128 :][:128]
+    height, width = map(ctypes.c_int64, matrix.shape)
+    library.fill_map(ctypes.c_void_p(aligned.data_ptr()), ctypes.c_void_p(matrix.data_ptr()), width, height, rows)
+    return aligned
+
+
+def launch(library: ctypes.CDLL, instance: str, extents: Sequence[int], arguments: Sequence[Any]) -> None:
+    """Runs ``instance`` in the emulator; fails with what it found wrong."""
+    run = getattr(library, symbol(instance))
+    run.restype = ctypes.c_char_p
+    values = [
+        ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr() if a is not None else None)
+        for a in arguments
+    ]
+    assert run(*map(ctypes.c_uint, extents), *values) is None
+
+
+def compiles_without_spills(folder: Path, name: str, instantiations: Sequence[str]) -> None:
+    """nvcc makes machine code of sm_90a of every instantiation, with all registers and asynchronous products kept."""
+    nvcc = shutil.which("nvcc")
+    if nvcc is None:
+        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
+    unit = folder / f"{name}.cu"
+    source = (loader.CUDA_SOURCES / f"{name}.cu").read_text()
+    unit.write_text("\n".join([source, *instantiations]))
+    target = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    command = [nvcc, *target, f"-I{loader.CUDA_SOURCES}", "-o", str(folder / "out.cubin"), str(unit)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
+    assert len(spills) == len(instantiations)
+    assert set(spills) == {"0"}
+    # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
+    assert "serialized" not in done.stderr
+    assert "setmaxnreg" not in done.stderr

@@ -1,0 +1,312 @@
+"""The fused MLP's CUDA kernel: on a GPU, in the emulator of one, and compiled to machine code by nvcc."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda_sources
+import pytest
+import torch
+
+from hypatia_lab.check import Problem, check
+from hypatia_lab.fused_ops import ladder, mlp, mlp_cuda
+from hypatia_lab.fused_ops.mlp_cuda import Plan
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+DEVICE = choose_device("auto")
+MISSING = mlp_cuda.missing(64, "bfloat16", "ieee") if DEVICE == "cuda" else "there is no GPU"
+on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
+needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+
+def tensors(
+    rows: int, width: int, layers: int, dtype: torch.dtype = torch.bfloat16, device: str = "cpu"
+) -> tuple[torch.Tensor, list[torch.Tensor], list[torch.Tensor]]:
+    """x, weights and biases."""
+    generator = torch.Generator(device).manual_seed(rows)
+
+    def normal(*shape: int, scale: float = 1.0) -> torch.Tensor:
+        return (torch.randn(*shape, device=device, generator=generator) * scale).to(dtype)
+
+    weights = [normal(width, width, scale=(2 / width) ** 0.5) for _ in range(layers)]
+    return normal(rows, width), weights, [normal(width) for _ in range(layers)]
+
+
+def agrees(found: torch.Tensor, x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor]) -> None:
+    """With the float64 answer, as far as every layer's rounding allows."""
+    pairs = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
+    expected = mlp.reference(x, *pairs)
+    assert found.shape == expected.shape
+    assert found.dtype == x.dtype
+    allowed = len(weights) ** 0.5 * Workload(f"mlp{len(weights)}", (*x.shape,), "bfloat16").tolerance()
+    difference = found.double() - expected
+    assert float(difference.norm() / expected.norm()) < allowed
+    assert float(difference.abs().max()) < 8 * allowed * float(expected.square().mean().sqrt())
+
+
+# ---------------------------------------------------------------- emulated
+
+EMULATED = (
+    *((64, layers, Plan(3, 3)) for layers in (2, 3)),
+    *((128, layers, Plan(4, cluster=2)) for layers in (2, 3)),
+    (64, 3, Plan(1, 2)),
+    (128, 3, Plan(2, 3)),
+    (32, 3, Plan(2, 2, cluster=2)),
+    (64, 2, Plan(1, 2, cluster=4)),
+    (16, 2, Plan(2, 2)),
+)
+ENTRY = """
+extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* y,
+                                const TensorMap* w1, const TensorMap* w2, const TensorMap* w3, const {scalar}* b1,
+                                const {scalar}* b2, const {scalar}* b3, long long rows) {{
+    return launch(grid, {cluster}, {{threads, 1, 1}},
+                  [=] {{ {instance}(*x, *y, *w1, *w2, *w3, b1, b2, b3, rows); }});
+}}
+"""
+
+
+def instance(scalar: str, width: int, layers: int, plan: Plan) -> str:
+    return f"mlp<{scalar}, {width}, {layers}, {plan.groups}, {plan.ahead}, {plan.room}, {plan.cluster}>"
+
+
+def entry(name: str) -> str:
+    scalar, *_, cluster = re.split(r"[<>,]\s*", name)[1:-1]
+    return ENTRY.format(symbol=cuda_sources.symbol(name), scalar=scalar, instance=name, cluster=cluster)
+
+
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Launches go to the emulator, of a GPU of three multiprocessors."""
+    names = [instance("__nv_bfloat16", *case) for case in EMULATED]
+    library = cuda_sources.emulator("mlp", tuple(map(entry, names)))
+
+    def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
+        assert shared <= 227 * 1024
+        return lambda grid, block, *arguments: cuda_sources.launch(library, instance, (*grid, *block), arguments)
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(library, *given))
+    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
+    mlp_cuda._launcher.cache_clear()
+    yield
+    mlp_cuda._launcher.cache_clear()
+
+
+@needs_compiler
+@pytest.mark.parametrize("rows", [1, 63, 64, 65, 129, 1000])
+@pytest.mark.parametrize(("width", "layers", "plan"), EMULATED)
+def test_the_emulated_kernel_agrees_with_float64(
+    width: int, layers: int, plan: Plan, rows: int, emulation: None
+) -> None:
+    given = tensors(rows, width, layers)
+    agrees(mlp_cuda.forward(*given, plan=plan), *given)
+
+
+@needs_compiler
+def test_nan_stays_nan_in_the_emulated_kernel(emulation: None) -> None:
+    x, weights, biases = tensors(70, 64, 3)
+    x[3, 5], x[66, 0] = float("nan"), float("nan")
+    found = mlp_cuda.forward(x, weights, biases, plan=EMULATED[1][2])
+    assert found.isnan().all(1).nonzero().flatten().tolist() == [3, 66]
+    assert found.isnan().any(1).sum() == 2
+
+
+@needs_compiler
+def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
+    x, weights, biases = tensors(70, 64, 3)
+    expected = mlp_cuda.forward(x, weights, biases, plan=EMULATED[1][2])
+    unaligned = x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+    across = [w.t().contiguous().t() for w in weights]
+    strided = torch.stack([x, -x], -1)[..., 0]
+    for given in ((unaligned, across, biases), (strided, weights, [torch.stack([b, b], -1)[:, 0] for b in biases])):
+        assert torch.equal(mlp_cuda.forward(*given, plan=EMULATED[1][2]), expected)
+
+
+# ---------------------------------------------------------------- machine code
+
+PLANS = (Plan(4), Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
+"""Beside the defaults."""
+
+
+def instantiation(name: str) -> str:
+    scalar = re.split(r"[<,]", name)[1]
+    parameters = ["const __grid_constant__ TensorMap"] * 5 + [f"const {scalar}*"] * 3 + ["long long"]
+    return f"template __global__ void {name}({', '.join(parameters)});"
+
+
+def machine_code(folder: Path, names: list[str]) -> None:
+    cuda_sources.compiles_without_spills(folder, "mlp", [instantiation(name) for name in dict.fromkeys(names)])
+
+
+def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    cases = [(width, layers) for width in mlp_cuda.WIDTHS for layers in (2, 3)]
+    machine_code(tmp_path, [instance("__nv_bfloat16", *case, mlp_cuda.default_plan(case[0])) for case in cases])
+
+
+@pytest.mark.slow
+def test_other_plans_and_float16_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    names = [instance("__half", width, 3, mlp_cuda.default_plan(width)) for width in mlp_cuda.WIDTHS]
+    names += [instance("__nv_bfloat16", 64, 3, plan) for plan in PLANS]
+    machine_code(tmp_path, names)
+
+
+# ---------------------------------------------------------------- the launch
+
+
+@pytest.mark.parametrize("width", mlp_cuda.WIDTHS)
+def test_a_default_plan_fits_a_multiprocessor(width: int) -> None:
+    plan = mlp_cuda.default_plan(width)
+    # A block's own kilobyte counts, too.
+    assert plan.room * (plan.shared(width, 3) + 1024) <= 228 * 1024
+    assert plan.room * plan.groups * 128 <= 2048
+
+
+def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Any] = []
+
+    def launcher(*given: Any, **options: Any) -> Any:
+        return lambda grid, block, *arguments: calls.append((given, options, grid, block, arguments))
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", lambda matrix, *box: (matrix, box))
+    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
+    mlp_cuda._launcher.cache_clear()
+    x, weights, biases = tensors(1000, 128, 2)
+    plan = Plan(2, 3, programs=1, room=1, cluster=2, dependent=False)
+    found = mlp_cuda.forward(x, weights, biases, plan=plan)
+    mlp_cuda._launcher.cache_clear()
+    ((given, options, grid, block, arguments),) = calls
+    assert given == ("mlp", "mlp<__nv_bfloat16, 128, 2, 2, 3, 1, 2>")
+    assert options == {"shared": plan.shared(128, 2), "cluster": 2, "dependent": False}
+    assert (grid, block) == ((4,), (256,))
+    assert arguments[:2] == ((x, (64, 64)), (found, (16, 64)))
+    assert [a[0] is w for a, w in zip(arguments[2:5], [*weights, weights[-1]], strict=True)] == [True] * 3
+    assert arguments[2][1] == (64, 64)
+    assert [a is b for a, b in zip(arguments[5:8], [*biases, biases[-1]], strict=True)] == [True] * 3
+    assert arguments[8] == 1000
+
+
+def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "some.cu").write_text('#include "own.cuh"\n#include <cuda_fp16.h>\n')
+    (tmp_path / "own.cuh").write_text("int first;")
+    monkeypatch.setattr(loader, "CUDA_SOURCES", tmp_path)
+    first = loader._source("some")
+    assert first[0].startswith("#include")
+    (tmp_path / "own.cuh").write_text("int second;")
+    assert loader._source("some")[1] != first[1]
+
+
+# ---------------------------------------------------------------- the operation
+
+
+def test_where_it_cannot_run_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    needs = variants("mlp3")["fused_cuda"].needs
+    assert needs(Workload("mlp3", (1, 64), "bfloat16"), "cpu") == "needs a CUDA device"
+    assert "tf32" in needs(Workload("mlp3", (1, 64), "float32", "tf32"), "cuda")
+    assert "widths 16, 32, 64, 128, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
+    assert "not float32" in needs(Workload("mlp3", (1, 64), "float32"), "cuda")
+    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
+    assert "9.0, this is 10.0" in needs(Workload("mlp3", (1, 64), "bfloat16"), "cuda")
+    names = list(variants("mlp2"))
+    assert names.index("fused_cuda") == names.index("fused") + 1
+
+
+def test_a_misfit_is_refused_by_name() -> None:
+    x, weights, biases = tensors(6, 64, 3)
+    with pytest.raises(ValueError, match="weight2 .* does not fit"):
+        mlp.forward_cuda(x, [weights[0], weights[1][0], weights[2]], biases)
+    with pytest.raises(ValueError, match="bias3 .* does not fit"):
+        mlp.forward_cuda(x, weights, [*biases[:2], biases[2][:-1]])
+    with pytest.raises(ValueError, match="weight2 is torch.float16"):
+        mlp.forward_cuda(x, [weights[0], weights[1].half(), weights[2]], biases)
+    with pytest.raises(ValueError, match="2 weights and 3 biases"):
+        mlp.forward_cuda(x, weights[:2], biases)
+    with pytest.raises(ValueError, match="x is .* on cpu: needs a CUDA device"):
+        mlp.forward_cuda(x, weights, biases)
+
+
+@pytest.mark.cuda
+@on_hopper
+def test_a_gpu_refuses_what_it_cannot_do_and_takes_any_rank() -> None:
+    x, weights, biases = tensors(6, 64, 3, device="cuda")
+    with pytest.raises(ValueError, match="bias2 requires a gradient"):
+        mlp.forward_cuda(x, weights, [biases[0], biases[1].clone().requires_grad_(), biases[2]])
+    with pytest.raises(ValueError, match="weight1 is on cpu"):
+        mlp.forward_cuda(x, [weights[0].cpu(), *weights[1:]], biases)
+    with pytest.raises(ValueError, match="not 48"):
+        mlp.forward_cuda(*tensors(6, 48, 3, device="cuda"))
+    assert mlp.forward_cuda(x[:0], weights, biases).shape == (0, 64)
+    found = mlp.forward_cuda(x, weights, biases)
+    assert torch.equal(mlp.forward_cuda(x.view(2, 3, 64), weights, biases), found.view(2, 3, 64))
+    assert torch.equal(mlp.forward_cuda(x[2], weights, biases), found[2])
+
+
+# ---------------------------------------------------------------- on a GPU
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize("dtype", ladder.HALVES)
+@pytest.mark.parametrize("width", mlp_cuda.WIDTHS)
+@pytest.mark.parametrize("operation", mlp.FUSED)
+def test_the_kernel_agrees_with_float64(operation: str, width: int, dtype: str) -> None:
+    for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536):
+        problem = Problem(Workload(operation, (rows, width), dtype), DEVICE)
+        found = check(variants(operation)["fused_cuda"].factory(problem.workload, problem.inputs), problem)
+        assert found.ok, (rows, found.reason)
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize("width", [64, 128])
+def test_every_plan_computes_the_same(width: int) -> None:
+    given = tensors(20001, width, 3, device="cuda")
+    expected = mlp_cuda.forward(*given)
+    agrees(expected, *given)
+    for plan in (
+        Plan(1, 2, dependent=False),
+        Plan(2, 2, cluster=2),
+        Plan(3, 2, cluster=2, dependent=False),
+        Plan(2, 2, programs=2 if width == 64 else 1, room=2 if width == 64 else 1),
+        Plan(4, 2),
+    ):
+        assert torch.equal(mlp_cuda.forward(*given, plan=plan), expected), plan
+
+
+@pytest.mark.cuda
+@on_hopper
+def test_nan_stays_nan() -> None:
+    x, weights, biases = tensors(1000, 128, 3, device="cuda")
+    x[70, 5] = float("nan")
+    found = mlp_cuda.forward(x, weights, biases)
+    assert found[70].isnan().all()
+    assert found.isnan().any(1).sum() == 1
+
+
+@pytest.mark.cuda
+@on_hopper
+def test_launches_that_overlap_in_a_graph_wait_for_each_other() -> None:
+    x, weights, biases = tensors(65536, 64, 2, device="cuda")
+    biases = [torch.zeros_like(bias) for bias in biases]
+
+    def chain() -> torch.Tensor:
+        y = x
+        for _ in range(20):
+            y = mlp_cuda.forward(y, weights, biases)
+        return y
+
+    expected = chain()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = chain()
+    for _ in range(3):
+        found.fill_(float("nan"))
+        graph.replay()
+        assert torch.equal(found, expected)
