@@ -24,6 +24,9 @@ TILE_ROWS, STORED_ROWS = 64, 16
 PANEL = 64
 """Columns of a box: 128 bytes."""
 
+WIDEST_BIAS_PRODUCT = 64
+"""The widest layers whose biases lie in shared memory as an operand, as ``mlp.cu`` has it."""
+
 WIDTHS = (16, 32, 64, 128)
 """Widths of the products that the kernel is made of."""
 
@@ -48,7 +51,7 @@ class Plan:
     def shared(self, width: int, layers: int) -> int:
         """Bytes of dynamic shared memory a block: biases, barriers, alignment, weights, tiles."""
         panels, stages = -(-width // PANEL), self.groups * self.ahead
-        boxes = layers * width + stages * TILE_ROWS
+        boxes = layers * width + (width if width <= WIDEST_BIAS_PRODUCT else 0) + stages * TILE_ROWS
         return 4 * layers * width + 8 * (layers + stages) + 1023 + panels * ladder.ROW_BYTES * boxes
 
 

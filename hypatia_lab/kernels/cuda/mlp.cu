@@ -84,6 +84,10 @@ MULTIPLY_HELD_OF(__half, "f16")
 
 constexpr int TILE_ROWS = 64, WARP_ROWS = 16, BOX_BYTES = TILE_ROWS * ROW_BYTES;
 
+// The widest layers whose biases are added by one more step of products, a column of ones times the biases: adding them
+// to the sums takes the other units longer than such a layer's products take. Wider layers are bound by products.
+constexpr int WIDEST_BIAS_PRODUCT = 64;
+
 // y = Linear(ReLU(... Linear(x))) of `rows` rows of WIDTH (16, 32, 64 or 128) numbers, LAYERS (2 or 3) layers.
 // Block 128 GROUPS, any grid of whole clusters; CLUSTER blocks, as the launch makes them, share the fetching of the
 // weights. AHEAD (at least 2) stages a warpgroup; a multiprocessor's registers are to have room for BLOCKS.
@@ -100,18 +104,19 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES;
     static_assert(AHEAD >= 2, "a stage is filled again while the next one is worked on");
     static_assert(SHARE % 8 == 0, "eight rows are one round of the swizzle");
+    constexpr bool BIAS_PRODUCT = WIDTH <= WIDEST_BIAS_PRODUCT;
     float* biases = reinterpret_cast<float*>(dynamic_shared);
     const unsigned weight_here = shared_address(dynamic_shared) + LAYERS * WIDTH * 4;
     const unsigned tile_here = weight_here + LAYERS * 8;
     const unsigned weights = (tile_here + GROUPS * AHEAD * 8 + 1023) / 1024 * 1024;
-    const unsigned stages = weights + LAYERS * WEIGHT_BYTES;
+    const unsigned addends = weights + LAYERS * WEIGHT_BYTES, stages = addends + (BIAS_PRODUCT ? PANEL_BYTES : 0);
     // The same in all of a warp, which the compiler can't see from the quotient alone.
     const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
     const bool leads = threadIdx.x % 128 == 0;
     const int tiles = static_cast<int>((rows + TILE_ROWS - 1) / TILE_ROWS);
     // A block's tiles are dealt out to its warpgroups one by one: the turn-th of this one.
-    const auto tile_at = [&](int turn) {
+    const auto tile_at = [&](int group, int turn) {
         return static_cast<int>(blockIdx.x + gridDim.x * (group + turn * GROUPS));
     };
 
@@ -133,8 +138,8 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     let_next_kernel_start();
     wait_for_kernel_before();
 
-    const auto fetch_tile = [&](int turn) {
-        const int tile = tile_at(turn), stage = group * AHEAD + turn % AHEAD;
+    const auto fetch_tile = [&](int group, int turn) {
+        const int tile = tile_at(group, turn), stage = group * AHEAD + turn % AHEAD;
         if (tile >= tiles) return;
         const unsigned barrier = tile_here + stage * 8;
         arrive_and_expect(barrier, TILE_BYTES);
@@ -157,25 +162,45 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             }
         }
     };
-    // What the first products need comes first, and several threads ask at the same time.
-    if (leads) {
-        fetch_tile(0);
-        if (group == 0) fetch_weight(0, weight1_map);
-        if (group == 1 % GROUPS) fetch_weight(1, weight2_map);
-        if (LAYERS == 3 && group == 2 % GROUPS) fetch_weight(2, weight3_map);
-        for (int turn = 1; turn < AHEAD; ++turn) fetch_tile(turn);
+    // What is asked for first comes first: a multiprocessor waits longer for its share of bandwidth than for memory. The
+    // warpgroups start one after the other, and so do not all want the same units at the same time.
+    if (threadIdx.x == 0) {
+#pragma unroll
+        for (int other = 0; other < GROUPS || other < LAYERS; ++other) {
+            if (other < GROUPS) fetch_tile(other, 0);
+            if (other < LAYERS) fetch_weight(other, other == 0 ? weight1_map : other == 1 ? weight2_map : weight3_map);
+        }
+        for (int turn = 1; turn < AHEAD; ++turn) {
+            for (int other = 0; other < GROUPS; ++other) fetch_tile(other, turn);
+        }
     }
     for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
-        const scalar* bias = i < WIDTH ? bias1 : i < 2 * WIDTH ? bias2 : bias3;
-        biases[i] = static_cast<float>(bias[i % WIDTH]);
+        const int layer = i / WIDTH, column = i % WIDTH;
+        const scalar bias = (layer == 0 ? bias1 : layer == 1 ? bias2 : bias3)[column];
+        if constexpr (BIAS_PRODUCT) {
+            // Of a layer's 16 columns the first one is the bias.
+            unsigned char* row = dynamic_shared + (addends - shared_address(dynamic_shared)) + column * ROW_BYTES;
+            const unsigned first = rounded<scalar>(static_cast<float>(bias), 0.0f);
+            *reinterpret_cast<uint4*>(row + (2 * layer ^ column % 8) * 16) = make_uint4(first, 0, 0, 0);
+            *reinterpret_cast<uint4*>(row + (2 * layer + 1 ^ column % 8) * 16) = make_uint4(0, 0, 0, 0);
+        } else {
+            biases[i] = static_cast<float>(bias);
+        }
     }
+    if constexpr (BIAS_PRODUCT) show_to_copies();
     __syncthreads();
 
     // sums[4 j + 2 half + n] is at row lane / 4 + 8 half of the warp's 16, column 8 j + 2 (lane % 4) + n, and pair
     // 2 j + half of `pairs` is two neighbours of them: four pairs are 16 columns, an operand of the next layer.
     float sums[WIDTH / 2];
     unsigned pairs[WIDTH / 4];
+    // A left operand of 16 columns, of which the first is ones.
+    const unsigned one = lane % 4 == 0 ? rounded<scalar>(1.0f, 0.0f) : 0, ones[4] = {one, one, 0, 0};
+    const auto begin_with_biases = [&](int layer) {
+        if constexpr (BIAS_PRODUCT) multiply_held<scalar, WIDTH>(sums, ones, operand(addends) + 2 * layer, 0);
+    };
     const auto add_biases = [&](int layer) {
+        if constexpr (BIAS_PRODUCT) return;
         const float* bias = biases + layer * WIDTH + lane % 4 * 2;
 #pragma unroll
         for (int j = 0; j < WIDTH / 8; ++j) {
@@ -186,17 +211,18 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             sums[4 * j + 3] += two.y;
         }
     };
-    for (int turn = 0, tile; (tile = tile_at(turn)) < tiles; ++turn) {
+    for (int turn = 0, tile; (tile = tile_at(group, turn)) < tiles; ++turn) {
         const int stage = group * AHEAD + turn % AHEAD;
         const unsigned here = stages + stage * TILE_BYTES;
         if (turn == 0) wait(weight_here, 0);
         wait(tile_here + stage * 8, turn / AHEAD % 2);
         settle(sums);
         open_products();
+        begin_with_biases(0);
 #pragma unroll
         for (int k = 0; k < STEPS; ++k) {  // 16 numbers along k are 32 bytes, 2 in an operand's units
             multiply_tiles<scalar, WIDTH>(sums, operand(here + k / 4 * BOX_BYTES) + k % 4 * 2,
-                                           operand(weights + k / 4 * PANEL_BYTES) + k % 4 * 2, k > 0);
+                                           operand(weights + k / 4 * PANEL_BYTES) + k % 4 * 2, BIAS_PRODUCT || k > 0);
         }
         close_products();
         wait_for_products<0>();
@@ -210,10 +236,12 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             if (turn == 0) wait(weight_here + layer * 8, 0);
             settle(sums);
             open_products();
+            begin_with_biases(layer);
 #pragma unroll
             for (int k = 0; k < STEPS; ++k) {
                 const unsigned weight = weights + layer * WEIGHT_BYTES + k / 4 * PANEL_BYTES;
-                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2, k > 0);
+                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2,
+                                              BIAS_PRODUCT || k > 0);
             }
             close_products();
             if (layer == 1) {
@@ -221,7 +249,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
                 // with the y before it, whose stage may be filled again.
                 if (lane == 0) wait_for_stores();
                 synchronize_group(group);
-                if (leads && turn > 0) fetch_tile(turn - 1 + AHEAD);
+                if (leads && turn > 0) fetch_tile(group, turn - 1 + AHEAD);
             }
             wait_for_products<0>();
             settle(sums);
