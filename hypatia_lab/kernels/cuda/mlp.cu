@@ -162,17 +162,16 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             }
         }
     };
-    // What is asked for first comes first: a multiprocessor waits longer for its share of bandwidth than for memory. The
-    // warpgroups start one after the other, and so do not all want the same units at the same time.
-    if (threadIdx.x == 0) {
-#pragma unroll
-        for (int other = 0; other < GROUPS || other < LAYERS; ++other) {
-            if (other < GROUPS) fetch_tile(other, 0);
-            if (other < LAYERS) fetch_weight(other, other == 0 ? weight1_map : other == 1 ? weight2_map : weight3_map);
-        }
-        for (int turn = 1; turn < AHEAD; ++turn) {
-            for (int other = 0; other < GROUPS; ++other) fetch_tile(other, turn);
-        }
+    // First tiles, weights, further tiles: a warp each, as far as they go, for a thread takes a while to ask.
+    for (int job = threadIdx.x / 32; job < GROUPS * AHEAD + LAYERS; job += 4 * GROUPS) {
+        if (lane > 0) continue;
+        const int layer = job - GROUPS, further = layer - LAYERS;
+        if (job < GROUPS)
+            fetch_tile(job, 0);
+        else if (layer < LAYERS)
+            fetch_weight(layer, layer == 0 ? weight1_map : layer == 1 ? weight2_map : weight3_map);
+        else
+            fetch_tile(further % GROUPS, 1 + further / GROUPS);
     }
     for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
         const int layer = i / WIDTH, column = i % WIDTH;
