@@ -309,22 +309,24 @@ SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"
 """Grounds of a map's cells: light enough for dark text in either mode of the page."""
 
 
-def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence[str], title: str) -> tuple[Any, Any]:
-    """Where ``variant`` is faster than the quickest of ``against``: a map over rows and width, the factor in each cell.
+def where_faster(
+    rows: Sequence[dict[str, Any]], variants: Sequence[str], against: Sequence[str], title: str
+) -> tuple[Any, Any]:
+    """Where the quickest of ``variants`` beats that of ``against``: a map over rows and width, the factor in each cell.
 
     Rows of :func:`hypatia_lab.results.rows` of an operation whose shape is rows × width. A factor above 1 is faster; a
-    question mark says that its 95% interval holds 1, a dash that ``variant`` has no time there (the table says why).
+    question mark says that its 95% interval holds 1, a dash that none of ``variants`` has a time (the table says why).
     Raises :class:`FigureError` when there is no factor, and for rows of several machines, operations, dtypes or clocks.
     """
-    rows = [row for row in singles(rows) if row["variant"] in (variant, *against)]
+    rows = [row for row in singles(rows) if row["variant"] in (*variants, *against)]
     measured(rows, "where_faster", "median_us", "a time")
     fields, common = split_fields(rows, always=["shape"])
     if len(fields) > 1:
         raise FigureError(f"where_faster: the rows differ in {', '.join(f for f in fields if f != 'shape')}")
-    cells = _cells(rows, variant)
+    cells, one = _cells(rows, variants), " or ".join(variants)
     found = {place: cell.factor for place, cell in cells.items() if cell.factor is not None}
     if not found:
-        raise FigureError(f"where_faster: {variant} was timed nowhere beside {' or '.join(against)}")
+        raise FigureError(f"where_faster: {one} was timed nowhere beside {' or '.join(against)}")
     across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
     texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
     texts |= {place: texts[place] + "?" for place, f in found.items() if not (f.low > 1 or f.high < 1)}
@@ -354,8 +356,8 @@ def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence
         for count, width in cells
         if (count, width) not in found
     ]
-    under = [*common, f"factor above 1 (green): {variant} is faster", "?: its 95% interval holds 1"]
-    head = heading(title, [*under, f"{formats.MISSING}: {variant} has no time there" if dashes else ""])
+    under = [*common, f"factor above 1 (green): {one} is faster", "?: its 95% interval holds 1"]
+    head = heading(title, [*under, f"{formats.MISSING}: no time of {one}" if dashes else ""])
     head["margin"] |= {"l": 72}
     layout = head | {
         "height": 34 * len(down) + 30 + head["margin"]["t"] + head["margin"]["b"],
@@ -364,7 +366,7 @@ def where_faster(rows: Sequence[dict[str, Any]], variant: str, against: Sequence
         "annotations": dashes,
     }
     quick = [place for place, factor in found.items() if factor.low > 1]
-    alt = f"Speed of {variant} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
+    alt = f"Speed of {one} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
     alt += f"{len(found)} cells, {spanning([f.value for f in found.values()], formats.number)}: faster in {len(quick)}."
     return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
 
@@ -391,7 +393,8 @@ class _Cell:
         return {
             "rows": count,
             "width": width,
-            self.own["variant"]: timed(tables.time_of(self.own)),
+            "variant": self.own["variant"],
+            "time": timed(tables.time_of(self.own)),
             "quickest other": formats.MISSING if best is None else best["variant"],
             "its time": formats.MISSING if best is None else timed(tables.time_of(best)),
             "factor": factor,
@@ -405,12 +408,18 @@ class _Cell:
         return f"{line['rows']} rows, width {line['width']}<br>{rest}"
 
 
-def _cells(rows: Sequence[dict[str, Any]], variant: str) -> dict[tuple[int, int], _Cell]:
-    """(rows, width) → what is known of ``variant`` there, against the quickest of the other variants in ``rows``."""
+def _cells(rows: Sequence[dict[str, Any]], variants: Sequence[str]) -> dict[tuple[int, int], _Cell]:
+    """(rows, width) → what is known of the quickest of ``variants``, against the quickest of the others in ``rows``."""
+
+    def pace(row: dict[str, Any]) -> float:
+        return math.inf if absent(row["median_us"]) else row["median_us"]
+
     cells = {}
-    for own in (row for row in rows if row["variant"] == variant):
-        peers = [r for r in rows if r["shape"] == own["shape"] and r is not own and not absent(r["median_us"])]
-        best = min(peers, key=lambda r: r["median_us"], default=None)
+    for shape in dict.fromkeys(row["shape"] for row in rows if row["variant"] in variants):
+        there = [row for row in rows if row["shape"] == shape]
+        own = min((row for row in there if row["variant"] in variants), key=pace)
+        peers = [row for row in there if row["variant"] not in variants and not absent(row["median_us"])]
+        best = min(peers, key=pace, default=None)
         timed_both = best is not None and not absent(own["median_us"])
         factor = intervals.ratio(best["medians_us"], own["medians_us"]) if best and timed_both else None
         count, width = map(int, own["shape"].split("x"))

@@ -136,6 +136,20 @@ def test_the_goal_at_one_width() -> None:
     assert (found.verdict, found.figure) == ("conditional", "3.33–7.50×")
 
 
+def test_the_quicker_kernel_counts() -> None:
+    lines = [line for line in goal(7.0) if line["variant"] != "fused"]
+    both = [
+        line for width in (64, 128) for line in cells({"fused": 7.0, "fused_cuda": 4.0 * width / 64}, (65536, width))
+    ]
+    lab = evidence(*lines, *both)
+    assert said(fused_mlp.goal(lab, "box")).verdict == "confirmed"
+    assert [line["by"] for line in fused_mlp.goals(lab, "box")] == ["fused_cuda", "fused"]
+    figure, table = scatter_figures.where_faster(
+        fused_mlp.swept(lab, "box"), fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
+    )
+    assert list(table["variant"]) == ["fused_cuda", "fused"]
+
+
 def test_limits_of_the_goal() -> None:
     lines = {line["rows × width"]: line for line in fused_mlp.goals(evidence(*goal()), "box")}
     small = lines["65536×64"]
@@ -161,7 +175,7 @@ def test_the_crossover_is_where_it_stops_being_faster() -> None:
 
 def test_the_map_shows_factors_and_dashes() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
-    figure, table = scatter_figures.where_faster(rows, "fused", fused_mlp.LAYERWISE, "Map")
+    figure, table = scatter_figures.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
     (cells_drawn,) = figure.data
     assert list(figure.layout.xaxis.ticktext) == ["16", "256", "512"]
     assert [list(line) for line in cells_drawn.text] == [["5.00", "1.00?", ""], ["5.00", "0.83", ""]]
@@ -169,16 +183,21 @@ def test_the_map_shows_factors_and_dashes() -> None:
     assert list(table["rows"]) == ["64"] * 3 + ["65536"] * 3
     assert table["status"][2] == TOO_WIDE
     assert "faster in 2" in figure.layout.meta["alt"]
-    assert figure.to_json() == scatter_figures.where_faster(rows, "fused", fused_mlp.LAYERWISE, "Map")[0].to_json()
+    assert (
+        figure.to_json()
+        == scatter_figures.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")[0].to_json()
+    )
 
 
 def test_the_map_refuses_what_it_cannot_draw() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
     with pytest.raises(FigureError, match="the rows differ in clock"):
-        scatter_figures.where_faster([*rows, rows[0] | {"clock": "wall"}], "fused", fused_mlp.LAYERWISE, "Map")
+        scatter_figures.where_faster(
+            [*rows, rows[0] | {"clock": "wall"}], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
+        )
     alone = [row for row in rows if row["variant"] == "fused"]
-    with pytest.raises(FigureError, match="timed nowhere beside eager or epilogue"):
-        scatter_figures.where_faster(alone, "fused", fused_mlp.LAYERWISE, "Map")
+    with pytest.raises(FigureError, match="fused or fused_cuda was timed nowhere beside eager or epilogue"):
+        scatter_figures.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
 
 
 def test_a_cpu_has_no_map_and_says_why() -> None:
@@ -313,7 +332,7 @@ def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path)
     text = chapter()
     assert text.index("### `card`") < text.index("### `box`")
     assert "Three layers in one kernel reach the goal" in text
-    assert "Speed of fused against the quickest of eager and epilogue" in text
+    assert "Speed of fused or fused_cuda against the quickest of eager and epilogue" in text
     assert "S004-49" in text
 
 
