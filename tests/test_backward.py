@@ -426,7 +426,8 @@ UNDIFFERENTIABLE = torch.ops.hypatia_tests.no_formula
 
 TRITON = """
 import torch
-from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+from hypatia_lab.kernels.triton.masked_gradient import Tile, candidates, column_tile, share_tile
+from hypatia_lab.kernels.triton.masked_gradient import masked_gradient, masked_gradient_shares
 torch.manual_seed(0)
 def agrees(grad, y, tile=None):
     z, sums = masked_gradient(grad, y, tile=tile)
@@ -435,24 +436,43 @@ def agrees(grad, y, tile=None):
     assert sums.dtype == y.dtype and sums.shape == y.shape[1:]
     close = {"rtol": 8e-3 if y.dtype.itemsize == 2 else 1e-5, "atol": 1e-5}
     torch.testing.assert_close(sums.double(), expected.double().sum(0), **close)
+    z, shares = masked_gradient_shares(grad, y, tile=tile)
+    assert torch.equal(z, expected), (grad.dtype, grad.shape)
+    tile = tile or share_tile(y.shape)
+    assert shares.dtype == torch.promote_types(y.dtype, torch.float32)
+    assert shares.shape == (tile.programs(y.shape)[1], y.shape[1])
+    for share, part in zip(shares, expected.double().split(tile.rows * tile.times), strict=False):
+        torch.testing.assert_close(share.double(), part.sum(0), rtol=1e-5, atol=1e-5)
+    again = masked_gradient_shares(grad, y, tile=tile)
+    assert torch.equal(again[0], z) and torch.equal(again[1], shares)
 for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
-    for rows, columns, tile in ((1, 1, None), (7, 127, (16, 32, 4)), (129, 3, (32, 16, 4)), (0, 5, None), (5, 0, None)):
+    for rows, columns, tile in (
+        (1, 1, None), (7, 127, Tile(16, 32, 4)), (129, 3, Tile(32, 16, 4)), (0, 5, None), (5, 0, None),
+        (100, 70, Tile(16, 32, 4, times=2)), (130, 200, None), (130, 200, Tile(64, 128, 8)),
+    ):
         agrees(torch.randn(rows, columns).to(dtype), torch.randn(rows, columns).to(dtype).relu(), tile)
-    agrees(torch.randn(8200, 3).to(dtype), torch.randn(8200, 3).to(dtype).relu(), (2048, 16, 4))  # several splits
+    agrees(torch.randn(8200, 3).to(dtype), torch.randn(8200, 3).to(dtype).relu())  # long columns in several parts
     y = torch.randn(7, 20).to(dtype).relu()
     wide = torch.randn(20, 40).to(dtype)
     for grad in (wide[:7, :20], wide[:7, ::2], wide[:1, :1].expand(7, 20), wide[:, :7].t()):
         agrees(grad, y)
     y[0, 0] = float("nan")
     assert torch.equal(masked_gradient(grad, y)[0], torch.ops.aten.threshold_backward(grad, y, 0))
+# Enough programs, as far as the sizes allow; those that own columns, and are enough, have final sums.
+for shape, least in (((1024, 2048), 128), ((512, 1024), 64), ((256, 512), 64)):
+    chosen, *others = candidates(shape, torch.bfloat16)
+    assert chosen == share_tile(shape) and chosen.programs(shape)[0] * chosen.programs(shape)[1] >= least
+    assert chosen not in others and others[-1] == column_tile(shape, torch.bfloat16)
+    assert others[-1].programs(shape)[1] == 1
 whole = y.int()
 for grad, y, name in ((y[:-1], y, "grad"), (y.double(), y, "grad"), (y[0], y[0], "y must"), (whole, whole, "y must")):
-    try:
-        masked_gradient(grad, y)
-    except ValueError as refusal:
-        assert str(refusal).startswith(name), refusal
-    else:
-        raise AssertionError(name)
+    for run in (masked_gradient, masked_gradient_shares):
+        try:
+            run(grad, y)
+        except ValueError as refusal:
+            assert str(refusal).startswith(name), refusal
+        else:
+            raise AssertionError(name)
 """
 
 
@@ -468,8 +488,10 @@ from hypatia_lab.kernels.triton.linear_relu import Config
 torch.manual_seed(0)
 def drawn(batch, inner, outer):
     return tuple(torch.randn(*shape).half() for shape in ((batch, outer), (batch, inner), (outer, inner)))
-def agrees(z, x, weight, found, needs=(True, True)):
-    for part, need, left, right in zip(found, needs, (z, z.t()), (weight, x), strict=True):
+def agrees(z, x, weight, found, needs=(True, True), summed=False):
+    # The sum over the batch is a product, too.
+    wanted = (z, weight), (z.t(), x), (z.t(), torch.ones(len(z)))
+    for part, need, (left, right) in zip(found, (*needs, summed), wanted, strict=True):
         expected = left.double() @ right.double()
         assert part.dtype == z.dtype and part.shape == (expected.shape if need else (0,))
         if need:
@@ -484,29 +506,45 @@ for shape in ((1, 1, 1), (7, 129, 127), (65, 127, 130), (96, 80, 104), (104, 80,
     given = drawn(*shape)
     for plan in plans:
         agrees(*given, gradient_products(*given, plan=plan))
+    # Shares of one part, of several, and of more than are added up at a time.
+    for rows in (shape[0], 40, 4):
+        shares = torch.stack([part.float().sum(0) for part in given[0].split(rows)])
+        found = gradient_products(*given, shares=shares, plan=plans[2])
+        agrees(*given, found, summed=True)
+        again = gradient_products(*given, shares=shares, plan=plans[2])
+        assert all(torch.equal(*both) for both in zip(found, again, strict=True))
 given = drawn(40, 24, 80)
 agrees(*given, gradient_products(*given))
 for needs in ((True, False), (False, True), (False, False)):
     agrees(*given, gradient_products(*given, needs, plan=plans[1]), needs)
+    shares = given[0].float().view(2, 20, 80).sum(1).t().contiguous().t()
+    agrees(*given, gradient_products(*given, needs, shares=shares, plan=plans[1]), needs, summed=True)
 # Strided matrices, and rows that lie apart.
 z, x, weight = given
 strided = z.t().contiguous().t(), torch.cat([x, x], 1)[:, :24], torch.stack([weight, weight], -1)[..., 0]
 agrees(*given, gradient_products(*strided, plan=plans[0]))
 # Sums of nothing are zeros.
 for shape in ((0, 5, 3), (3, 5, 0), (3, 0, 5)):
-    agrees(*drawn(*shape), gradient_products(*drawn(*shape)))
+    given = drawn(*shape)
+    agrees(*given, gradient_products(*given))
+    agrees(*given, gradient_products(*given, shares=given[0].float()), summed=True)
 # An infinity stays in its row and column.
 z[3, 4], x[5, 6] = float("inf"), float("nan")
-for part, expected in zip(gradient_products(*given, plan=plans[0]), (z @ weight, z.t() @ x), strict=True):
+found = gradient_products(z, x, weight, shares=z.float(), plan=plans[0])
+for part, expected in zip(found, (z @ weight, z.t() @ x, z.sum(0)), strict=True):
     assert torch.equal(part.isfinite(), expected.isfinite())
+meta, single = weight.to("meta"), x.float()
 refused = (
-    ((z[0], x, weight), "must be matrices"), ((z, x[:-1], weight), "x [39"), ((z, x, weight.t()), "weight [24"),
-    ((z, x.bfloat16(), weight), "x is torch.bfloat16"), ((z.float(), x.float(), weight.float()), "z is torch.float32"),
-    ((z, x, weight.to("meta")), "weight is on meta"),
+    ((z[0], x, weight, None), "must be matrices"), ((z, x[:-1], weight, None), "x [39"),
+    ((z, x, weight.t(), None), "weight [24"), ((z, x.bfloat16(), weight, None), "x is torch.bfloat16"),
+    ((z.float(), single, weight.float(), None), "z is torch.float32"), ((z, x, meta, None), "weight is on meta"),
+    ((z, x, weight, z), "shares must be a float32 (parts, 80), it is torch.float16"),
+    ((z, x, weight, single), "it is torch.float32 [40, 24]"), ((z, x, weight, z[0].float()), "torch.float32 [80]"),
+    ((z, x, weight, z.float().to("meta")), "shares is on meta"),
 )
-for wrong, message in refused:
+for (*wrong, shares), message in refused:
     try:
-        gradient_products(*wrong)
+        gradient_products(*wrong, shares=shares)
     except ValueError as refusal:
         assert message in str(refusal), refusal
     else:
@@ -527,14 +565,14 @@ meta = lambda *shape: torch.empty(*shape, dtype=torch.float16, device="meta")
 assert linear_relu_backward.own_products(meta(2, 512, 784), meta(2048, 784))
 assert not linear_relu_backward.own_products(meta(8192, 4096), meta(4096, 4096))
 assert not linear_relu_backward.own_products(meta(8, 8).float(), meta(8, 8).float())
-grad, x, weight = drawn(6, 24, 16)
-y = torch.nn.functional.linear(x, weight).relu()
-for needs in ((True, True), (True, False), (False, True)):
-    shaped = tuple(tensor.view(2, 3, -1) for tensor in (grad, x, y))
+for batch, needs in ((6, (True, True)), (6, (True, False)), (6, (False, True)), (70, (True, True)), (0, (True, True))):
+    grad, x, weight = drawn(batch, 24, 16)
+    y = torch.nn.functional.linear(x, weight).relu()
+    shaped = tuple(tensor.view(2, batch // 2, tensor.shape[1]) for tensor in (grad, x, y))
     grad_x, *others = linear_relu_backward.linear_relu_gradients(shaped[0], shaped[1], weight, shaped[2], *needs)
-    assert not needs[0] or grad_x.shape == (2, 3, 24)
+    assert not needs[0] or grad_x.shape == shaped[1].shape
     z = torch.ops.aten.threshold_backward(grad, y, 0)
-    agrees(z, x, weight, (grad_x.view(6, 24) if needs[0] else grad_x, others[0]), needs)
+    agrees(z, x, weight, (grad_x.view(x.shape) if needs[0] else grad_x, *others), needs, summed=True)
 linear_relu_backward.OWN_FORWARD = True
 torch.testing.assert_close(linear_relu_backward.linear_relu_fused(x, weight, None), y, rtol=2e-3, atol=2e-3)
 """

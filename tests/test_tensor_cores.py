@@ -280,8 +280,9 @@ for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
     split.linear_relu_split(*drawn(*shape, torch.float32))
 whole.linear_relu(*drawn(1024, 784, 2048, torch.float32), precision="tf32")
 x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
+shares = torch.empty(16, 2048)
 for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:
-    both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, plan=plan)
+    both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, shares=shares, plan=plan)
 products = [code for code in made if code.metadata.name != "_split_rows"]
 assert len(products) == 8
 for code in products:

@@ -2,7 +2,8 @@
 
 Forward is cuBLASLt's epilogue. Backward is one kernel of our own that masks the upstream gradient and sums it over the
 batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU. Of 16-bit
-numbers both products are one kernel of our own, too; of others, and of large sizes, the library's on two streams.
+numbers both products are one kernel of our own, too, which also adds up what the first summed tile by tile; of others,
+and of large sizes, the products are the library's on two streams.
 """
 
 from __future__ import annotations
@@ -82,19 +83,23 @@ def products(
     return grad_x, grad_weight
 
 
-def _products_in_one_kernel(
-    z: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: tuple[bool, bool]
-) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_two_kernels(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All three gradients of matrices: our own products finish the sums over the batch that the mask began."""
     from hypatia_lab.kernels.triton.gradient_products import config, gradient_products
+    from hypatia_lab.kernels.triton.masked_gradient import masked_gradient_shares
 
-    return gradient_products(z, x, weight, needs, plan=config(_sizes(x, weight), x.dtype, dependent=True))
+    z, shares = masked_gradient_shares(grad, y, dependent=True)
+    plan = config(_sizes(x, weight), x.dtype, dependent=True)
+    return gradient_products(z, x, weight, needs, shares=shares, plan=plan)
 
 
-def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor, dependent: bool) -> tuple[torch.Tensor, torch.Tensor]:
+def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if y.is_cuda and TRITON:
         from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
 
-        return masked_gradient(grad, y, dependent=dependent)
+        return masked_gradient(grad, y)
     z = masked(grad, y)
     return z, z.sum(0)
 
@@ -118,11 +123,14 @@ def linear_relu_gradients(
     if grad.shape != y.shape or grad.dtype != y.dtype:
         raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
     count, inner, columns = _sizes(x, weight)
-    own = own_products(x, weight)
-    z, sums = _masked_and_summed(grad.reshape(count, columns), y.reshape(count, columns), dependent=own)
-    both = _products_in_one_kernel if own else products
-    grad_x, grad_weight = both(z, x.reshape(count, inner), weight, (needs_x, needs_weight))
-    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, sums
+    rows, grad, y = x.reshape(count, inner), grad.reshape(count, columns), y.reshape(count, columns)
+    needs = needs_x, needs_weight
+    if own_products(x, weight):
+        grad_x, grad_weight, grad_bias = _in_two_kernels(grad, rows, weight, y, needs)
+    else:
+        z, grad_bias = _masked_and_summed(grad, y)
+        grad_x, grad_weight = products(z, rows, weight, needs)
+    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
 
 
 @linear_relu_gradients.register_fake

@@ -1,7 +1,8 @@
 """Both matrix products of Linear+ReLU's backward in one Triton kernel: grad_x = z·W and grad_weight = zᵀ·x.
 
 z is the masked gradient (batch, out), W (out, in), x (batch, in). At the seeds' sizes neither product has enough tiles
-for a large GPU; as one grid they share it without a second stream, and without waiting for one another.
+for a large GPU; as one grid they share it without a second stream, and without waiting for one another. A few more
+programs can add up the third gradient, grad_bias, from the shares that whoever made z summed over parts of the batch.
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -80,21 +81,37 @@ def _tile(
 
 
 @triton.jit
+def _add_shares(number, shares, out, parts, columns, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Sum columns ``number`` · ``COLUMNS`` on of ``shares`` (parts, columns) over the parts, in one order always."""
+    column = number * COLUMNS + tl.arange(0, COLUMNS)
+    total = tl.zeros((PARTS, COLUMNS), tl.float32)
+    for first in range(0, parts, PARTS):
+        part = first + tl.arange(0, PARTS)
+        inside = (part < parts)[:, None] & (column < columns)[None, :]
+        total += tl.load(shares + part.to(tl.int64)[:, None] * columns + column[None, :], mask=inside, other=0.0)
+    tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < columns)
+
+
+@triton.jit
 def _gradient_products(
     z_rows,
     z_columns,
     x,
     weight,
+    shares,
     grad_x,
     grad_weight,
+    grad_bias,
     batch,
     inner,
     outer,
+    parts,
     z_stride,
     x_stride,
     weight_stride,
     begin,
     end,
+    tiles,
     X_LONGER: tl.constexpr,
     X_ROWS: tl.constexpr,
     X_COLUMNS: tl.constexpr,
@@ -110,6 +127,8 @@ def _gradient_products(
     WEIGHT_STAGES: tl.constexpr,
     WEIGHT_LOAD: tl.constexpr,
     WEIGHT_STORE: tl.constexpr,
+    SHARE_PARTS: tl.constexpr,
+    SHARE_COLUMNS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     if DEPENDENT:
@@ -117,29 +136,37 @@ def _gradient_products(
         gdc_launch_dependents()
         gdc_wait()
     number = tl.program_id(0)
-    longer = (number >= begin) & (number < end)
-    # A product's own tiles count from 0.
-    number -= tl.where(longer, begin, tl.where(number >= end, end - begin, 0))
-    if longer if X_LONGER else not longer:
-        if grad_x is not None:
-            _tile(
-                number,
-                z_rows, weight, grad_x, batch, outer, inner, z_stride, weight_stride, inner, False,
-                X_ROWS, X_COLUMNS, X_INNER, X_GROUP, X_STAGES, X_LOAD, X_STORE,
-            )  # fmt: skip
+    if number < tiles:
+        longer = (number >= begin) & (number < end)
+        # A product's own tiles count from 0.
+        own = number - tl.where(longer, begin, tl.where(number >= end, end - begin, 0))
+        if longer if X_LONGER else not longer:
+            if grad_x is not None:
+                _tile(
+                    own,
+                    z_rows, weight, grad_x, batch, outer, inner, z_stride, weight_stride, inner, False,
+                    X_ROWS, X_COLUMNS, X_INNER, X_GROUP, X_STAGES, X_LOAD, X_STORE,
+                )  # fmt: skip
+        else:
+            if grad_weight is not None:
+                _tile(
+                    own,
+                    z_columns, x, grad_weight, outer, batch, inner, z_stride, x_stride, inner, True,
+                    WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STAGES, WEIGHT_LOAD, WEIGHT_STORE,
+                )  # fmt: skip
     else:
-        if grad_weight is not None:
-            _tile(
-                number,
-                z_columns, x, grad_weight, outer, batch, inner, z_stride, x_stride, inner, True,
-                WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STAGES, WEIGHT_LOAD, WEIGHT_STORE,
-            )  # fmt: skip
+        # The last to start, and the shortest: they go where a tile is done.
+        if shares is not None:
+            _add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)
 
 
 # ---------------------------------------------------------------- which tiles
 
 DTYPES = (torch.bfloat16, torch.float16)
 """Those whose operands Hopper multiplies as they lie in memory; others would have to be transposed first."""
+
+SHARE_TILE = (16, 128)
+"""Parts that a program adds up at a time, and the columns that it owns; powers of two."""
 
 
 @dataclass(frozen=True)
@@ -177,18 +204,18 @@ def _alike(*configs: Config) -> list[Plan]:
 
 _PLANS: dict[str, list[Plan]] = {
     "small": _alike(
-        Config(64, 64, 128, 4, 2),
         Config(64, 64, 64, 4, 4),
+        Config(64, 64, 128, 4, 2),
         Config(64, 32, 128, 4, 3),
         Config(64, 32, 64, 4, 4),
         Config(64, 64, 64, 4, 4, load=False, store=False),
     ),
     "medium": [
         *_alike(
+            Config(128, 128, 64, 4, 4),
             Config(128, 128, 64, 8, 4),
             Config(128, 128, 64, 8, 3),
             Config(128, 128, 64, 4, 3),
-            Config(128, 128, 64, 4, 4),
             Config(64, 128, 64, 4, 4),
             Config(64, 128, 64, 4, 3),
             Config(128, 64, 64, 4, 4),
@@ -238,7 +265,7 @@ def config(shape: tuple[int, int, int], dtype: torch.dtype, *, dependent: bool =
 # ---------------------------------------------------------------- launch
 
 
-def _check(z: Tensor, x: Tensor, weight: Tensor) -> None:
+def _check(z: Tensor, x: Tensor, weight: Tensor, shares: Tensor | None) -> None:
     if z.ndim != 2 or x.ndim != 2 or weight.ndim != 2:
         raise ValueError(f"z {list(z.shape)}, x {list(x.shape)} and weight {list(weight.shape)} must be matrices")
     if x.shape[0] != z.shape[0]:
@@ -252,6 +279,12 @@ def _check(z: Tensor, x: Tensor, weight: Tensor) -> None:
             raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, DTYPES))}")
         if tensor.device != z.device:
             raise ValueError(f"{name} is on {tensor.device}, z on {z.device}; all must be on one device")
+    if shares is None:
+        return
+    if shares.ndim != 2 or shares.shape[1] != z.shape[1] or shares.dtype != torch.float32:
+        raise ValueError(f"shares must be a float32 (parts, {z.shape[1]}), it is {shares.dtype} {list(shares.shape)}")
+    if shares.device != z.device:
+        raise ValueError(f"shares is on {shares.device}, z on {z.device}; all must be on one device")
 
 
 def gradient_products(
@@ -260,22 +293,25 @@ def gradient_products(
     weight: Tensor,
     needs: tuple[bool, bool] = (True, True),
     *,
+    shares: Tensor | None = None,
     plan: Plan | None = None,
-) -> tuple[Tensor, Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """z·W (batch, in) and zᵀ·x (out, in) of z (batch, out), x (batch, in) and W (out, in), in one kernel.
 
+    With ``shares`` (parts, out), float32, that add up to z's sum over the batch, this sum (out), too: grad_bias.
     All bfloat16 or all float16, on a CUDA device (in Triton's interpreter on any); sums are float32, rounded once at
-    the end. Of what is not in ``needs`` (grad_x, grad_weight) an empty tensor. Where rows are not contiguous the matrix
-    is copied. ``plan`` replaces :func:`config`.
+    the end, and the same in every run. Of what is not in ``needs`` (grad_x, grad_weight), and of grad_bias without
+    ``shares``, an empty tensor. Where rows are not contiguous the matrix is copied. ``plan`` replaces :func:`config`.
 
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, or mixed devices.
     """
-    _check(z, x, weight)
+    _check(z, x, weight, shares)
     (batch, outer), inner = z.shape, x.shape[1]
     grad_x = x.new_empty((batch, inner) if needs[0] else 0)
     grad_weight = weight.new_empty((outer, inner) if needs[1] else 0)
     if min(batch, inner, outer) == 0 or not any(needs):
-        return grad_x.zero_(), grad_weight.zero_()
+        return grad_x.zero_(), grad_weight.zero_(), z.new_empty(0) if shares is None else shares.sum(0).to(z.dtype)
+    grad_bias = z.new_empty(0 if shares is None else outer)
     z, x, weight = rows_of(z), rows_of(x), rows_of(weight)
     plan = plan or config((batch, inner, outer), z.dtype)
     for_x, for_weight = plan.grad_x, plan.grad_weight
@@ -284,29 +320,35 @@ def gradient_products(
     x_longer = outer >= batch
     longer, shorter = (x_tiles, weight_tiles) if x_longer else (weight_tiles, x_tiles)
     begin = min(plan.ahead, shorter)
+    tiles = x_tiles + weight_tiles
+    sums = 0 if shares is None else triton.cdiv(outer, SHARE_TILE[1])
     x_load = for_x.load and described(z) and described(weight)
     weight_load = for_weight.load and described(z) and described(x)
     x_store = needs[0] and for_x.store and described(grad_x)
     weight_store = needs[1] and for_weight.store and described(grad_weight)
     describe = TensorDescriptor.from_tensor
     with torch.cuda.device_of(z):
-        _gradient_products[(x_tiles + weight_tiles,)](
+        _gradient_products[(tiles + sums,)](
             describe(z, [for_x.rows, for_x.inner]) if x_load else z,
             describe(z, [for_weight.inner, for_weight.rows]) if weight_load else z,
             describe(x, [for_weight.inner, for_weight.columns]) if weight_load else x,
             describe(weight, [for_x.inner, for_x.columns]) if x_load else weight,
+            None if shares is None else shares.contiguous(),
             (describe(grad_x, [for_x.rows, for_x.columns]) if x_store else grad_x) if needs[0] else None,
             (describe(grad_weight, [for_weight.rows, for_weight.columns]) if weight_store else grad_weight)
             if needs[1]
             else None,
+            grad_bias,
             batch,
             inner,
             outer,
+            0 if shares is None else len(shares),
             z.stride(0),
             x.stride(0),
             weight.stride(0),
             begin,
             begin + longer,
+            tiles,
             X_LONGER=x_longer,
             X_ROWS=for_x.rows,
             X_COLUMNS=for_x.columns,
@@ -322,7 +364,9 @@ def gradient_products(
             WEIGHT_STAGES=for_weight.stages,
             WEIGHT_LOAD=weight_load,
             WEIGHT_STORE=weight_store,
+            SHARE_PARTS=SHARE_TILE[0],
+            SHARE_COLUMNS=SHARE_TILE[1],
             DEPENDENT=for_x.dependent and hopper(z),
             **options(for_x, z),
         )
-    return grad_x, grad_weight
+    return grad_x, grad_weight, grad_bias

@@ -1,7 +1,8 @@
 """The gradient behind a ReLU and its sum over the batch, in one pass: z = grad where y > 0, else 0, and Σ z.
 
-What is left of Linear+ReLU's backward are two matrix products, which read z. A program owns whole columns, so that
-their sums need neither atomics nor a second kernel, and are the same in every run.
+What is left of Linear+ReLU's backward are two matrix products, which read z. A program sums what it masks: either whole
+columns, and the sums are final, or a tile, and its share of the sums is yet to be added to others'. The tiles are read
+faster. Neither way needs atomics: the sums are the same in every run.
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -10,6 +11,9 @@ their sums need neither atomics nor a second kernel, and are the same in every r
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
@@ -17,8 +21,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.triton.linear_relu import hopper
 
-SPLIT_ROWS = 4096
-"""Rows that one program takes at most where there are too few columns to keep the device busy."""
+# ---------------------------------------------------------------- kernel
 
 
 @triton.jit
@@ -30,7 +33,7 @@ def _masked_gradient(
     rows,
     columns,
     grad_stride,
-    rows_each,
+    times,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
     NUMBER: tl.constexpr,
@@ -41,13 +44,13 @@ def _masked_gradient(
         gdc_launch_dependents()
         gdc_wait()
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
-    begin = tl.program_id(1) * rows_each
-    end = tl.minimum(begin + rows_each, rows)
+    begin = tl.program_id(1) * times * ROWS
     # Summed element by element first: one reduction a program, and fewer additions in a row.
     total = tl.zeros((ROWS, COLUMNS), NUMBER)
-    for first in range(begin, end, ROWS):
-        row = first + tl.arange(0, ROWS)
-        inside = (row < end)[:, None] & (column < columns)[None, :]
+    # Of one time, which Triton compiles in, there is no loop.
+    for time in range(times):
+        row = begin + time * ROWS + tl.arange(0, ROWS)
+        inside = (row < rows)[:, None] & (column < columns)[None, :]
         row = row.to(tl.int64)
         at = row[:, None] * columns + column[None, :]
         upstream = tl.load(grad + row[:, None] * grad_stride + column[None, :], mask=inside, other=0.0).to(NUMBER)
@@ -59,26 +62,73 @@ def _masked_gradient(
     tl.store(sums + at, tl.sum(total, 0).to(sums.dtype.element_ty), mask=column < columns)
 
 
-def default_tile(columns: int, dtype: torch.dtype) -> tuple[int, int, int]:
-    """Rows and columns that a program takes at a time, and its warps.
+# ---------------------------------------------------------------- which tiles
+
+SPLIT_ROWS = 4096
+"""Rows that one program takes at most where there are too few columns to keep the device busy."""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """``rows`` and ``columns``, powers of two, that a program of ``warps`` takes at a time.
+
+    ``times``: tiles that it takes, one below the other. A program has one share of the sums to write.
+    """
+
+    rows: int
+    columns: int
+    warps: int
+    times: int = 1
+
+    def programs(self, shape: tuple[int, ...]) -> tuple[int, int]:
+        """Programs across and down (rows, columns)."""
+        return triton.cdiv(shape[1], self.columns), triton.cdiv(shape[0], self.rows * self.times)
+
+
+_TILES = (
+    Tile(64, 128, 8),
+    Tile(64, 64, 4),
+    Tile(32, 64, 4),
+    Tile(32, 256, 8),
+    Tile(128, 64, 8),
+    Tile(32, 128, 4),
+    Tile(64, 256, 8),
+    Tile(128, 128, 8),
+    Tile(16, 512, 8),
+)
+"""Those worth trying for shares of 16-bit numbers, the three in use first."""
+
+
+def share_tile(shape: tuple[int, ...]) -> Tile:
+    """The tile in use where shares will do: of (rows, columns) as large a one as leaves enough programs."""
+    large, middle, small = _TILES[:3]
+    if math.prod(large.programs(shape)) >= 128:
+        return large
+    return middle if math.prod(middle.programs(shape)) >= 64 else small
+
+
+def column_tile(shape: tuple[int, ...], dtype: torch.dtype) -> Tile:
+    """The tile in use where sums are wanted: a program owns whole columns, unless they are few and long.
 
     As many columns as leave some 100 programs: wide rows are read in longer pieces.
     """
+    rows, columns = shape
     wide = next((n for n in (64, 32) if triton.cdiv(columns, n) >= 100), 16)
-    return (8192 if dtype.itemsize < 4 else 4096) // wide, wide, 8
+    high = (8192 if dtype.itemsize < 4 else 4096) // wide
+    own = rows if triton.cdiv(columns, wide) >= 64 else min(rows, SPLIT_ROWS)
+    return Tile(high, wide, 8, times=max(triton.cdiv(own, high), 1))
 
 
-def masked_gradient(
-    grad: torch.Tensor, y: torch.Tensor, *, tile: tuple[int, int, int] | None = None, dependent: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """z (rows, columns) = ``grad`` where ``y`` > 0, else 0, and its sum over the rows (columns), as new tensors.
+def candidates(shape: tuple[int, ...], dtype: torch.dtype) -> list[Tile]:
+    """Tiles worth trying for shares of (rows, columns), the one in use first, the one that owns columns last."""
+    chosen = share_tile(shape)
+    return [chosen, *(tile for tile in _TILES if tile != chosen), column_tile(shape, dtype)]
 
-    ``grad`` and ``y`` (rows, columns) have one floating dtype, which is the results' too; sums are accumulated in
-    float32, of float64 in float64. Strided tensors are copied, unless only the rows of ``grad`` lie apart.
-    ``tile``: in place of :func:`default_tile`, rows and columns being powers of two. ``dependent``: programmatic
-    dependent launch where the GPU has it, so that setting up overlaps the end of the kernel before. Raises
-    ``ValueError`` naming the tensor of a wrong shape, dtype or device.
-    """
+
+# ---------------------------------------------------------------- launch
+
+
+def _check(grad: torch.Tensor, y: torch.Tensor) -> None:
     if y.ndim != 2 or not y.is_floating_point():
         raise ValueError(f"y must be a floating (rows, columns), it is {y.dtype} {list(y.shape)}")
     if grad.shape != y.shape or grad.dtype != y.dtype or grad.device != y.device:
@@ -86,34 +136,66 @@ def masked_gradient(
             f"grad is {grad.dtype} {list(grad.shape)} on {grad.device}, y {y.dtype} {list(y.shape)} on {y.device}; "
             "they must be alike"
         )
+
+
+def _launch(
+    grad: torch.Tensor, y: torch.Tensor, tile: Tile, dependent: bool, final: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """z and the shares (parts, columns) of its sums, not rounded; but of y's dtype, where ``final``, one alone."""
     y, (rows, columns) = y.contiguous(), y.shape
     if columns > 1 and grad.stride(1) != 1:
         grad = grad.contiguous()
-    z = torch.empty_like(y)
-    if y.numel() == 0:
-        return z, y.new_zeros(columns)
-    height, width, warps = tile or default_tile(columns, y.dtype)
-    across = triton.cdiv(columns, width)
-    splits = triton.cdiv(rows, SPLIT_ROWS) if across < 64 else 1
-    dependent = dependent and hopper(y)
+    across, parts = tile.programs(y.shape)
     number = torch.promote_types(y.dtype, torch.float32)
-    # Of one split the sums are final; of several they are added up by one more, small, kernel.
-    sums = torch.empty(splits, columns, dtype=y.dtype if splits == 1 else number, device=y.device)
+    z = torch.empty_like(y)
+    shares = torch.empty(parts, columns, dtype=y.dtype if final and parts == 1 else number, device=y.device)
+    if y.numel() == 0:
+        return z, shares
+    dependent = dependent and hopper(y)
     with torch.cuda.device_of(y):
-        _masked_gradient[across, splits](
+        _masked_gradient[across, parts](
             grad,
             y,
             z,
-            sums,
+            shares,
             rows,
             columns,
             grad.stride(0),
-            rows if splits == 1 else SPLIT_ROWS,
-            ROWS=height,
-            COLUMNS=width,
+            tile.times,
+            ROWS=tile.rows,
+            COLUMNS=tile.columns,
             NUMBER=tl.float64 if number == torch.float64 else tl.float32,
             DEPENDENT=dependent,
-            num_warps=warps,
+            num_warps=tile.warps,
             **({"launch_pdl": True} if dependent else {}),
         )
-    return z, sums[0] if splits == 1 else sums.sum(0).to(y.dtype)
+    return z, shares
+
+
+def masked_gradient(
+    grad: torch.Tensor, y: torch.Tensor, *, tile: Tile | None = None, dependent: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """z (rows, columns) = ``grad`` where ``y`` > 0, else 0, and its sum over the rows (columns), as new tensors.
+
+    ``grad`` and ``y`` (rows, columns) have one floating dtype, which is the results' too; sums are accumulated in
+    float32, of float64 in float64. Strided tensors are copied, unless only the rows of ``grad`` lie apart.
+    ``tile``: in place of :func:`column_tile`. ``dependent``: programmatic dependent launch where the GPU has it, so
+    that setting up overlaps the end of the kernel before. Raises ``ValueError`` naming the tensor of a wrong shape,
+    dtype or device.
+    """
+    _check(grad, y)
+    z, shares = _launch(grad, y, tile or column_tile(y.shape, y.dtype), dependent, final=True)
+    # Of one part the sums are final; of several they are added up by one more, small, kernel.
+    return z, shares[0] if len(shares) == 1 else shares.sum(0).to(y.dtype)
+
+
+def masked_gradient_shares(
+    grad: torch.Tensor, y: torch.Tensor, *, tile: Tile | None = None, dependent: bool = False
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """z as of :func:`masked_gradient`, and the shares (parts, columns) that add up to its sum over the rows.
+
+    Shares are float32, of float64 float64; of no rows there are none. ``tile``: in place of :func:`share_tile`, and a
+    part is its rows. All else is as of :func:`masked_gradient`.
+    """
+    _check(grad, y)
+    return _launch(grad, y, tile or share_tile(y.shape), dependent, final=False)
