@@ -193,6 +193,7 @@ def _missing(workload: Workload, device: str) -> str:
 def fused_backward(workload: Workload, inputs: Inputs) -> Run:
     """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side.
 
-    bfloat16 and float16, unless large: both products in one Triton kernel; else the library's, on two streams.
+    bfloat16 and float16, unless large: both products in one Triton kernel, which adds up grad_bias, too; else the
+    library's, on two streams.
     """
     return bind(linear_relu_fused, inputs)
