@@ -130,7 +130,8 @@ def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
 
 # ---------------------------------------------------------------- machine code
 
-PLANS = (Plan(4), Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
+DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.WIDTHS for rows in (1, 2**16)]
+PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
 
@@ -145,13 +146,13 @@ def machine_code(folder: Path, names: list[str]) -> None:
 
 
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    cases = [(width, layers) for width in mlp_cuda.WIDTHS for layers in (2, 3)]
-    machine_code(tmp_path, [instance("__nv_bfloat16", *case, mlp_cuda.default_plan(case[0])) for case in cases])
+    cases = [(width, layers, plan) for width, plan in DEFAULTS for layers in (2, 3)]
+    machine_code(tmp_path, [instance("__nv_bfloat16", *case) for case in cases])
 
 
 @pytest.mark.slow
 def test_other_plans_and_float16_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    names = [instance("__half", width, 3, mlp_cuda.default_plan(width)) for width in mlp_cuda.WIDTHS]
+    names = [instance("__half", width, 3, plan) for width, plan in DEFAULTS]
     names += [instance("__nv_bfloat16", 64, 3, plan) for plan in PLANS]
     machine_code(tmp_path, names)
 
@@ -159,9 +160,8 @@ def test_other_plans_and_float16_build_to_machine_code_without_spills(tmp_path: 
 # ---------------------------------------------------------------- the launch
 
 
-@pytest.mark.parametrize("width", mlp_cuda.WIDTHS)
-def test_a_default_plan_fits_a_multiprocessor(width: int) -> None:
-    plan = mlp_cuda.default_plan(width)
+@pytest.mark.parametrize(("width", "plan"), DEFAULTS)
+def test_a_default_plan_fits_a_multiprocessor(width: int, plan: Plan) -> None:
     # A block's own kilobyte counts, too.
     assert plan.room * (plan.shared(width, 3) + 1024) <= 228 * 1024
     assert plan.room * plan.groups * 128 <= 2048

@@ -27,6 +27,9 @@ PANEL = 64
 WIDEST_BIAS_PRODUCT = 64
 """The widest layers whose biases lie in shared memory as an operand, as ``mlp.cu`` has it."""
 
+MANY_ROWS = 32768
+"""Rows from which on the next launch's start is worth more than weights fetched once a multiprocessor."""
+
 WIDTHS = (16, 32, 64, 128)
 """Widths of the products that the kernel is made of."""
 
@@ -55,9 +58,12 @@ class Plan:
         return 4 * layers * width + 8 * (layers + stages) + 1023 + panels * ladder.ROW_BYTES * boxes
 
 
-def default_plan(width: int) -> Plan:
-    """The plan for layers of ``width``."""
-    return Plan(3, 3, room=2) if width <= PANEL else Plan(4, cluster=2)
+def default_plan(rows: int, width: int) -> Plan:
+    """The plan for ``rows`` rows and layers of ``width``."""
+    if width < 64:
+        return Plan(3, 3, room=2)
+    # Of several small blocks one can leave, and the next launch's move in, while others still work.
+    return Plan(1, programs=4, room=4) if width == 64 and rows > MANY_ROWS else Plan(4)
 
 
 def missing(width: int, dtype: str, math: str) -> str:
@@ -90,7 +96,7 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, p
     the driver refuses.
     """
     rows, width = x.shape
-    plan = plan or default_plan(width)
+    plan = plan or default_plan(rows, width)
     x, weights, biases = ladder._packed(x), [*map(ladder._packed, weights)], [*map(ladder._packed, biases)]
     out = torch.empty_like(x)
     maps = [loader.tensor_map(x, TILE_ROWS, PANEL), loader.tensor_map(out, STORED_ROWS, PANEL)]

@@ -162,16 +162,15 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             }
         }
     };
-    // First tiles, weights, further tiles: a warp each, as far as they go, for a thread takes a while to ask.
-    for (int job = threadIdx.x / 32; job < GROUPS * AHEAD + LAYERS; job += 4 * GROUPS) {
-        if (lane > 0) continue;
-        const int layer = job - GROUPS, further = layer - LAYERS;
-        if (job < GROUPS)
-            fetch_tile(job, 0);
-        else if (layer < LAYERS)
+    // What the first products need comes first. A thread takes a while to ask, so each warpgroup has one that does.
+    if (leads) {
+        fetch_tile(group, 0);
+#pragma unroll
+        for (int layer = 0; layer < LAYERS; ++layer) {
+            if (layer % GROUPS != group) continue;
             fetch_weight(layer, layer == 0 ? weight1_map : layer == 1 ? weight2_map : weight3_map);
-        else
-            fetch_tile(further % GROUPS, 1 + further / GROUPS);
+        }
+        for (int turn = 1; turn < AHEAD; ++turn) fetch_tile(group, turn);
     }
     for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
         const int layer = i / WIDTH, column = i % WIDTH;

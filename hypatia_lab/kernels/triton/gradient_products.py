@@ -228,6 +228,9 @@ _PLANS: dict[str, list[Plan]] = {
         Plan(Config(128, 128, 64, 8, 3), Config(128, 128, 64, 8, 3), ahead=36),
         Plan(Config(128, 128, 64, 4, 3), Config(128, 128, 64, 4, 3), ahead=36),
         Plan(Config(128, 64, 64, 8, 6), Config(128, 128, 64, 8, 4)),
+        Plan(Config(128, 128, 64, 8, 4), Config(256, 128, 64, 8, 3)),
+        Plan(Config(128, 128, 64, 8, 4), Config(256, 128, 64, 8, 4)),
+        Plan(Config(128, 128, 128, 8, 3), Config(256, 128, 64, 8, 4)),
         Plan(Config(64, 128, 64, 4, 4), Config(128, 128, 64, 4, 3)),
     ],
     "large": _alike(
