@@ -562,9 +562,9 @@ for shape in ((1, 1, 1), (1024, 784, 2048), (8192, 4096, 4096)):
 # The operation on top, as a server's GPU takes it; the large sizes stay the library's.
 linear_relu_backward._server_gpu = lambda tensor: True
 meta = lambda *shape: torch.empty(*shape, dtype=torch.float16, device="meta")
-assert linear_relu_backward.own_products(meta(2, 512, 784), meta(2048, 784))
-assert not linear_relu_backward.own_products(meta(8192, 4096), meta(4096, 4096))
-assert not linear_relu_backward.own_products(meta(8, 8).float(), meta(8, 8).float())
+assert linear_relu_backward.size_for_own(meta(2, 512, 784), meta(2048, 784)) == "medium"
+assert linear_relu_backward.size_for_own(meta(8192, 4096), meta(4096, 4096)) not in linear_relu_backward.OWN_PRODUCTS
+assert linear_relu_backward.size_for_own(meta(8, 8).float(), meta(8, 8).float()) == ""
 for batch, needs in ((6, (True, True)), (6, (True, False)), (6, (False, True)), (70, (True, True)), (0, (True, True))):
     grad, x, weight = drawn(batch, 24, 16)
     y = torch.nn.functional.linear(x, weight).relu()
@@ -573,7 +573,6 @@ for batch, needs in ((6, (True, True)), (6, (True, False)), (6, (False, True)), 
     assert not needs[0] or grad_x.shape == shaped[1].shape
     z = torch.ops.aten.threshold_backward(grad, y, 0)
     agrees(z, x, weight, (grad_x.view(x.shape) if needs[0] else grad_x, *others), needs, summed=True)
-linear_relu_backward.OWN_FORWARD = True
 torch.testing.assert_close(linear_relu_backward.linear_relu_fused(x, weight, None), y, rtol=2e-3, atol=2e-3)
 """
 

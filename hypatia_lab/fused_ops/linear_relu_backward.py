@@ -9,7 +9,6 @@ and of large sizes, the products are the library's on two streams.
 from __future__ import annotations
 
 import importlib.util
-from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +25,11 @@ if TYPE_CHECKING:
 TRITON = importlib.util.find_spec("triton") is not None
 """Whether the kernels can be built; without them a GPU takes the CPU's way, torch's own kernels."""
 
-OWN_SIZES = {"small", "medium"}
+OWN_PRODUCTS = {"small", "medium"}
 """Sizes (as of ``product_size``) that our own products take; large ones keep the GPU full in the library's, too."""
 
-OWN_FORWARD = False
-"""Whether the forward of these sizes is our own kernel, by programmatic dependent launch, instead of the library's."""
+OWN_FORWARD = {"small"}
+"""Sizes of which the forward is our own kernel, too, by programmatic dependent launch: it saves more than it costs."""
 
 
 def _server_gpu(tensor: torch.Tensor) -> bool:
@@ -38,13 +37,13 @@ def _server_gpu(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] in (9, 10)
 
 
-def own_products(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the products of x (..., in) and weight (out, in) are kernels of our own: by device, dtype and size."""
+def size_for_own(x: torch.Tensor, weight: torch.Tensor) -> str:
+    """The size of the products of x (..., in) and weight (out, in); "" where kernels of our own cannot compute them."""
     if not (TRITON and _server_gpu(x) and x.dtype in (torch.bfloat16, torch.float16)):
-        return False
+        return ""
     from hypatia_lab.kernels.triton.gradient_products import product_size
 
-    return product_size(_sizes(x, weight)) in OWN_SIZES
+    return product_size(_sizes(x, weight))
 
 
 def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int]:
@@ -125,7 +124,7 @@ def linear_relu_gradients(
     count, inner, columns = _sizes(x, weight)
     rows, grad, y = x.reshape(count, inner), grad.reshape(count, columns), y.reshape(count, columns)
     needs = needs_x, needs_weight
-    if own_products(x, weight):
+    if size_for_own(x, weight) in OWN_PRODUCTS:
         grad_x, grad_weight, grad_bias = _in_two_kernels(grad, rows, weight, y, needs)
     else:
         z, grad_bias = _masked_and_summed(grad, y)
@@ -163,10 +162,10 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     ``NotImplementedError`` when its gradient is differentiated.
     """
     checked(x, weight, bias)
-    if OWN_FORWARD and own_products(x, weight):
-        from hypatia_lab.kernels.triton.linear_relu import config, linear_relu
+    if size_for_own(x, weight) in OWN_FORWARD:
+        from hypatia_lab.kernels.triton.linear_relu import linear_relu
 
-        return linear_relu(x, weight, bias, tiles=replace(config(_sizes(x, weight), x.dtype), dependent=True))
+        return linear_relu(x, weight, bias)
     return fused_epilogue(x, weight, bias)
 
 

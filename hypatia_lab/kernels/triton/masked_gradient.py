@@ -12,7 +12,7 @@ faster. Neither way needs atomics: the sums are the same in every run.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import triton
@@ -86,25 +86,21 @@ class Tile:
 
 
 _TILES = (
-    Tile(64, 128, 8),
     Tile(64, 64, 4),
-    Tile(32, 64, 4),
+    Tile(64, 128, 8),
+    Tile(32, 128, 4),
     Tile(32, 256, 8),
     Tile(128, 64, 8),
-    Tile(32, 128, 4),
-    Tile(64, 256, 8),
-    Tile(128, 128, 8),
-    Tile(16, 512, 8),
+    Tile(256, 32, 8),
+    Tile(256, 16, 8),
 )
-"""Those worth trying for shares of 16-bit numbers, the three in use first."""
+"""Those worth trying for shares of 16-bit numbers, the one in use first."""
 
 
 def share_tile(shape: tuple[int, ...]) -> Tile:
-    """The tile in use where shares will do: of (rows, columns) as large a one as leaves enough programs."""
-    large, middle, small = _TILES[:3]
-    if math.prod(large.programs(shape)) >= 128:
-        return large
-    return middle if math.prod(middle.programs(shape)) >= 64 else small
+    """The tile in use where shares will do: of (rows, columns) half as high a one where they leave few programs."""
+    chosen = _TILES[0]
+    return chosen if math.prod(chosen.programs(shape)) >= 64 else replace(chosen, rows=chosen.rows // 2)
 
 
 def column_tile(shape: tuple[int, ...], dtype: torch.dtype) -> Tile:
