@@ -130,7 +130,7 @@ def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
 
 # ---------------------------------------------------------------- machine code
 
-DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.WIDTHS for rows in (1, 2**16)]
+DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.WIDTHS for rows in (1, 2**16, 2**18)]
 PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 

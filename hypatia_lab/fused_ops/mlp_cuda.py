@@ -27,9 +27,6 @@ PANEL = 64
 WIDEST_BIAS_PRODUCT = 64
 """The widest layers whose biases lie in shared memory as an operand, as ``mlp.cu`` has it."""
 
-MANY_ROWS = 32768
-"""Rows from which on the next launch's start is worth more than weights fetched once a multiprocessor."""
-
 WIDTHS = (16, 32, 64, 128)
 """Widths of the products that the kernel is made of."""
 
@@ -62,8 +59,11 @@ def default_plan(rows: int, width: int) -> Plan:
     """The plan for ``rows`` rows and layers of ``width``."""
     if width < 64:
         return Plan(3, 3, room=2)
-    # Of several small blocks one can leave, and the next launch's move in, while others still work.
-    return Plan(1, programs=4, room=4) if width == 64 and rows > MANY_ROWS else Plan(4)
+    if width == 64 and rows > 2**15:
+        # Of several small blocks one can leave, and the next launch's move in, while others still work.
+        return Plan(1, programs=4, room=4)
+    # Less in flight starts earlier; more lasts longer.
+    return Plan(2) if width == 128 and rows <= 2**17 else Plan(4)
 
 
 def missing(width: int, dtype: str, math: str) -> str:

@@ -162,20 +162,14 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             }
         }
     };
-    const auto ask_for_weight = [&](int layer) {
-        fetch_weight(layer, layer == 0 ? weight1_map : layer == 1 ? weight2_map : weight3_map);
-    };
-    const auto ask_for_further_tiles = [&]() {
-        for (int turn = 1; turn < AHEAD; ++turn) fetch_tile(group, turn);
-    };
-    // All that is asked for at once comes at once: so only what the first products need is, and of wide layers the next
-    // weight while they run. (Blocks of a cluster, of which one may have no tile, ask for each other's weights.)
-    constexpr bool LATER = CLUSTER == 1 && WIDTH > WIDEST_BIAS_PRODUCT;
+    // All that is asked for at once comes at once, so further tiles are asked for later. A thread takes a while to ask:
+    // each warpgroup has one that does.
     if (leads) {
         fetch_tile(group, 0);
 #pragma unroll
-        for (int layer = 0; layer < (LATER ? 1 : LAYERS); ++layer) {
-            if (layer % GROUPS == group) ask_for_weight(layer);
+        for (int layer = 0; layer < LAYERS; ++layer) {
+            if (layer % GROUPS != group) continue;
+            fetch_weight(layer, layer == 0 ? weight1_map : layer == 1 ? weight2_map : weight3_map);
         }
     }
     for (int i = threadIdx.x; i < LAYERS * WIDTH; i += 128 * GROUPS) {
@@ -221,10 +215,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
         if (turn == 0) wait(weight_here, 0);
         wait(tile_here + stage * 8, turn / AHEAD % 2);
         if (turn == 0 && leads) {
-            if (!LATER)
-                ask_for_further_tiles();
-            else if (group == 0)
-                ask_for_weight(1);
+            for (int later = 1; later < AHEAD; ++later) fetch_tile(group, later);
         }
         settle(sums);
         open_products();
@@ -244,10 +235,6 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             for (int i = 0; i < WIDTH / 4; ++i) pairs[i] = rectified<scalar>(sums[2 * i], sums[2 * i + 1]);
             settle(pairs);
             if (turn == 0) wait(weight_here + layer * 8, 0);
-            if (LATER && layer == 1 && turn == 0 && leads) {
-                if (LAYERS == 3 && group == 0) ask_for_weight(2);
-                ask_for_further_tiles();
-            }
             settle(sums);
             open_products();
             begin_with_biases(layer);
