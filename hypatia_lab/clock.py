@@ -292,8 +292,7 @@ def measure(
             seconds = warm_up(runs[name], device)
             slowest = max(slowest, seconds)
             if clock == "graph" and device == "cuda":
-                # One call by the host clock is mostly launch; size the graph by what a replayed call takes.
-                seconds = _hot(runs[name], device, _calls(seconds, device))()
+                seconds = _replayed_s(runs[name], seconds)
             timing = Timing(_calls(seconds, device))
             sampler = prepare(runs[name], device, timing.calls)
             sampler()
@@ -323,6 +322,17 @@ def measure(
             if probe is not None:
                 timing.readings.append(probe())
     return out
+
+
+def _replayed_s(run: Run, seconds: float) -> float:
+    """Seconds of one call replayed from a CUDA graph, of which ``seconds`` by the host clock may be mostly launch.
+
+    A graph sized by launches would have few calls, and every sample a share of starting the graph itself.
+    """
+    if seconds > SAMPLE_S["cuda"]:
+        return seconds
+    sample = _graph(run, "cuda", 10)
+    return min(sample() for _ in range(3))
 
 
 def _calls(seconds: float, device: str) -> int:

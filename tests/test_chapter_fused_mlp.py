@@ -117,14 +117,14 @@ def test_the_sizes_of_the_goal_are_measured() -> None:
     ("fused", "verdict", "title"),
     [
         (4.0, "confirmed", "Three layers in one kernel reach the goal"),
-        (7.0, "refuted", "Three layers in one kernel miss the goal"),
+        (9.0, "refuted", "Three layers in one kernel miss the goal"),
     ],
 )
 def test_the_goal_is_met_or_missed_by_so_much(fused: float, verdict: str, title: str) -> None:
     found = said(fused_mlp.goal(evidence(*goal(fused)), "box"))
     assert (found.verdict, found.title) == (verdict, title)
     if verdict == "refuted":
-        assert "missed: 4.29× instead of 5× at 65536×64, 39.8% instead of 50% of the limit at 65536×64" in found.text
+        assert "missed: 3.33× instead of 5× at 65536×64, 46.4% instead of 50% of the limit at 65536×64" in found.text
     else:
         assert "missed" not in found.text
 
@@ -155,7 +155,7 @@ def test_limits_of_the_goal() -> None:
     small = lines["65536×64"]
     moved = Workload("mlp3", (65536, 64), "bfloat16").traffic
     took = 4.02e-6
-    assert small["of the bandwidth limit"] == f"{100 * moved / 6e12 / took:.1f}%"
+    assert small["of a cached copy's"] == f"{100 * moved / 6e12 / took:.1f}%"
     assert small["of memory's bandwidth"] == f"{100 * moved / 4e12 / took:.0f}%"
     assert small["against eager"].startswith("7.50×")
     assert lines["65536×128"]["of the whole limit"] == "100%"

@@ -178,6 +178,23 @@ def test_the_profiler_says_when_it_saw_nothing():
     assert isinstance(found, ClockError)
 
 
+def test_a_graph_has_as_many_calls_as_their_replay_fills_whatever_launching_takes(monkeypatch):
+    captured: list[int] = []
+
+    def graph(run: Callable[[], Any], device: str, calls: int) -> Callable[[], float]:
+        captured.append(calls)
+        return lambda: 20e-6
+
+    monkeypatch.setattr(clock, "synchronize", lambda device: None)
+    monkeypatch.setattr(clock, "_graph", graph)
+    monkeypatch.setitem(clock._SAMPLERS, "graph", graph)
+    slow_to_launch, long = lambda: time.sleep(1e-3), lambda: time.sleep(5e-3)
+    found = clock.measure({"a": slow_to_launch}, "graph", "cuda", budget_s=0.0)["a"]
+    assert found.calls == round(clock.SAMPLE_S["cuda"] / 20e-6)
+    assert captured == [10, found.calls]
+    assert clock.measure({"a": long}, "graph", "cuda", budget_s=0.0)["a"].calls == 1
+
+
 def test_a_graph_on_a_cpu_is_a_clock_error_not_a_time():
     found = clock.measure({"a": lambda: None, "b": lambda: None}, "graph", "cpu", budget_s=0.0)
     assert set(found) == {"a", "b"}
