@@ -41,8 +41,8 @@ def launch(number: int, kernel: str, read: str, written: str, l2: str, sectors: 
         row(number, kernel, "dram__bytes_read.sum", "byte", read),
         row(number, kernel, "dram__bytes_write.sum", "byte", written),
         row(number, kernel, "gpu__time_duration.sum", "ns", ns),
-        row(number, kernel, "lts__t_bytes.sum", "byte", l2),
-        row(number, kernel, "lts__t_sectors_op_write.sum", "sector", sectors),
+        row(number, kernel, "lts__t_sectors_srcunit_tex.sum", "sector", l2),
+        row(number, kernel, "lts__t_sectors_srcunit_tex_op_write.sum", "sector", sectors),
     ]
 
 
@@ -56,8 +56,8 @@ OUTPUT = "\n".join(
     [
         *BEFORE,
         HEAD,
-        *launch(0, GEMM, "9,740,288", "0", "88,604,672", "262,144", "71,904"),
-        *launch(1, RELU, "1,024", "512", "16,777,216", "262,144", "4,640"),
+        *launch(0, GEMM, "9,740,288", "0", "2,768,896", "262,144", "71,904"),
+        *launch(1, RELU, "1,024", "512", "524,288", "262,144", "4,640"),
     ]
 )
 
@@ -165,7 +165,8 @@ def test_what_a_call_moves_is_emitted(ncu: Callable[..., Path], tmp_path: Path):
         assert [line["name"] for line in seen if line["topic"] == topic] == [GEMM, RELU[:200]]
     line = asked.read_text()
     assert "--clock-control none --profile-from-start off --cache-control none --replay-mode application" in line
-    assert "dram__bytes_read.sum,dram__bytes_write.sum,lts__t_bytes.sum,lts__t_sectors_op_write.sum,gpu__time" in line
+    assert "dram__bytes_read.sum,dram__bytes_write.sum,lts__t_sectors_srcunit_tex.sum,lts__" in line
+    assert "lts__t_sectors_srcunit_tex_op_write.sum,gpu__time" in line
     assert line.strip().endswith("program")
 
 
@@ -199,14 +200,14 @@ def test_caches_are_emptied_before_each_kernel_in_that_case(ncu: Callable[..., P
 
 
 def test_a_metric_that_ncu_does_not_know_is_left_out(ncu: Callable[..., Path], tmp_path: Path):
-    lines = [line for line in OUTPUT.splitlines() if "lts__t_bytes" not in line]
-    asked = ncu("==ERROR== Failed to find metric lts__t_bytes.sum\n", "\n".join(lines))
+    lines = [line for line in OUTPUT.splitlines() if "srcunit_tex.sum" not in line]
+    asked = ncu("==ERROR== Failed to find metric lts__t_sectors_srcunit_tex.sum\n", "\n".join(lines))
     launches = counters.counted(gpu(tmp_path))
     assert counters.total(launches, "l2") is None
     assert counters.total(launches, "l2_written") == 16_777_216
     first, second = asked.read_text().splitlines()
-    assert "lts__t_bytes.sum" in first
-    assert "lts__t_bytes.sum" not in second
+    assert "lts__t_sectors_srcunit_tex.sum" in first
+    assert "lts__t_sectors_srcunit_tex.sum" not in second
 
 
 @pytest.mark.parametrize(

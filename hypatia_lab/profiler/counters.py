@@ -37,11 +37,15 @@ if TYPE_CHECKING:
 METRICS = {
     "read": "dram__bytes_read.sum",
     "written": "dram__bytes_write.sum",
-    "l2": "lts__t_bytes.sum",
-    "l2_written": "lts__t_sectors_op_write.sum",
+    "l2": "lts__t_sectors_srcunit_tex.sum",
+    "l2_written": "lts__t_sectors_srcunit_tex_op_write.sum",
     "us": "gpu__time_duration.sum",
 }
-"""What is counted of a kernel → ncu's metric."""
+"""What is counted of a kernel → ncu's metric.
+
+Of the L2 cache what multiprocessors ask for (``srcunit_tex``): large GPUs have it in two halves, and a request that one
+passes to the other would count twice.
+"""
 OPTIONAL = ("l2", "l2_written")
 """Left out where this ncu or GPU does not know their metric."""
 SECTOR = 32
