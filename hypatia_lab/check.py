@@ -105,10 +105,9 @@ class _Part:
 
     @cached_property
     def scale(self) -> float | None:
-        """The size that errors are judged against where the reference is exactly zero; else None."""
+        """The size that errors are judged against where it is not the reference's own; else None."""
         backward = self.problem.workload.backward
-        given = backward.scale.get(self.name) if backward else None
-        return given(self.problem.inputs) if given else None
+        return backward.scale(self.problem.inputs).get(self.name) if backward and self.number else None
 
     @property
     def peak(self) -> float:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,8 +53,8 @@ class Backward:
     ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
     ``flops`` and ``traffic`` count as the operation's do, for both passes together;
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
-    ``scale`` holds, for a gradient that is exactly zero, the size of the sums that should cancel: what computes it
-    leaves rounding errors behind, which are judged against that size, there being none of its own.
+    ``scale(inputs)`` gives, by gradient, the size that errors are judged against in place of the gradient's own: for
+    sums that cancel by chance or always, whose rounding errors have the size of the terms.
     """
 
     reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]
@@ -62,7 +62,7 @@ class Backward:
     flops: Callable[[tuple[int, ...]], int]
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
-    scale: Mapping[str, Callable[[Inputs], float]] = field(default_factory=dict)
+    scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
 
 
 @dataclass(frozen=True)

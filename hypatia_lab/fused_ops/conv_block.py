@@ -163,7 +163,10 @@ class Passed:
 def _at_convolution(
     inputs: Inputs, approximate: str, passed: Passed
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
-    """float64 y, and the gradients at the convolution's output (N, C, H, W), of gamma and of beta (C)."""
+    """float64 y, and three tensors of its shape whose sums by channel are the gradients of bias, gamma and beta.
+
+    The first of them is also the gradient at the convolution's output.
+    """
     x, weight, bias, gamma, beta = _wide(inputs)
     normal, scale = normalised(functional.conv2d(x, weight, bias, padding=1))
     before = normal * _by_channel(gamma) + _by_channel(beta)
@@ -177,7 +180,7 @@ def _at_convolution(
     if passed.variance:
         own -= normal * (inner * normal).mean((2, 3), keepdim=True)
     y = functional.gelu(before, approximate=approximate)
-    return y, own * scale, (grad * normal).sum((0, 2, 3)), grad.sum((0, 2, 3))
+    return y, own * scale, grad * normal, grad
 
 
 def gradient_reference(inputs: Inputs, approximate: str, passed: Passed | None = None) -> tuple[torch.Tensor, ...]:
@@ -185,21 +188,24 @@ def gradient_reference(inputs: Inputs, approximate: str, passed: Passed | None =
 
     ``passed`` other than all gives what well-known mistakes give; the gradient of the bias is then not zero.
     """
-    y, at_convolution, grad_gamma, grad_beta = _at_convolution(inputs, approximate, passed or Passed())
+    y, *terms = _at_convolution(inputs, approximate, passed or Passed())
+    grad_bias, grad_gamma, grad_beta = (term.sum((0, 2, 3)) for term in terms)
     x, weight = inputs["x"].double(), inputs["weight"].double()
-    grad_bias = at_convolution.sum((0, 2, 3)) if passed else torch.zeros_like(grad_beta)
-    grad_weight = torch.nn.grad.conv2d_weight(x, weight.shape, at_convolution, padding=1)
+    grad_weight = torch.nn.grad.conv2d_weight(x, weight.shape, terms[0], padding=1)
     kernel = weight.flip(2, 3) if passed and passed.flipped else weight
-    return y, functional.conv_transpose2d(at_convolution, kernel, padding=1), grad_weight, grad_bias, grad_gamma, grad_beta
+    grad_x = functional.conv_transpose2d(terms[0], kernel, padding=1)
+    return y, grad_x, grad_weight, grad_bias if passed else torch.zeros_like(grad_bias), grad_gamma, grad_beta
 
 
-def cancelled(inputs: Inputs, approximate: str) -> float:
-    """Size of the sums that cancel in the gradient of the bias: the largest channel's √(Σ squares of what is summed).
+def summed(inputs: Inputs, approximate: str) -> dict[str, float]:
+    """Size of the sums that are the gradients of bias, gamma and beta: the largest channel's √(Σ squares of terms).
 
-    Rounding errors of so many numbers of either sign add up to about this times the unit roundoff.
+    Rounding errors of so many terms of either sign add up to about this times the unit roundoff, however much of the
+    sum itself cancels: all of it in the gradient of the bias.
     """
-    at_convolution = _at_convolution(inputs, approximate, Passed())[1]
-    return float(at_convolution.square().sum((0, 2, 3)).sqrt().max())
+    terms = _at_convolution(inputs, approximate, Passed())[1:]
+    sizes = (float(term.square().sum((0, 2, 3)).sqrt().max()) for term in terms)
+    return dict(zip(("grad_bias", "grad_gamma", "grad_beta"), sizes, strict=True))
 
 
 # ---------------------------------------------------------------- what is wrong
@@ -336,7 +342,7 @@ def _define(name: str, approximate: str) -> Operation:
                 flops=lambda shape: 3 * _flops(shape),
                 traffic=lambda shape, size: 2 * _traffic(shape, size),
                 faults=lambda inputs: _backward_faults(inputs, approximate),
-                scale={"grad_bias": lambda inputs: cancelled(inputs, approximate)},
+                scale=lambda inputs: summed(inputs, approximate),
             ),
         )
     )
@@ -461,6 +467,6 @@ PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
 
 for _operation in OPERATIONS:
     for _name, (_factory, _needs, _directions) in PEERS.items():
-        variant(
-            _operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager"
-        )(_factory)
+        variant(_operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager")(
+            _factory
+        )
