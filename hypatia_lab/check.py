@@ -104,24 +104,20 @@ class _Part:
         return self.problem.workload.tolerance(self.name)
 
     @cached_property
-    def scale(self) -> float | None:
-        """The size that errors are judged against where it is not the reference's own; else None."""
+    def least(self) -> float:
+        """The size that errors are judged against where the reference's own is smaller."""
         backward = self.problem.workload.backward
-        return backward.scale(self.problem.inputs).get(self.name) if backward and self.number else None
+        return backward.scale(self.problem.inputs).get(self.name, 0.0) if backward and self.number else 0.0
 
     @property
     def peak(self) -> float:
         """Largest |reference|, or what stands for it."""
-        if self.scale is not None:
-            return self.scale
-        return float(self.reference.abs().max()) if self.reference.numel() else 0.0
+        return max(self.least, float(self.reference.abs().max()) if self.reference.numel() else 0.0)
 
     @property
     def norm(self) -> float:
         """‖reference‖, or what stands for it."""
-        if self.scale is not None:
-            return self.scale * self.reference.numel() ** 0.5
-        return float(self.reference.norm())
+        return max(self.least * self.reference.numel() ** 0.5, float(self.reference.norm()))
 
     @property
     def allowed(self) -> float:

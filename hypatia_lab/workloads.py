@@ -53,8 +53,8 @@ class Backward:
     ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
     ``flops`` and ``traffic`` count as the operation's do, for both passes together;
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
-    ``scale(inputs)`` gives, by gradient, the size that errors are judged against in place of the gradient's own: for
-    sums that cancel by chance or always, whose rounding errors have the size of the terms.
+    ``scale(inputs)`` gives, by gradient, the size that errors are judged against where the gradient's own is smaller:
+    for sums that cancel, by chance or always, whose rounding errors are those of their terms.
     """
 
     reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]

@@ -90,8 +90,9 @@ def conv_block_pipeline(
 ) -> torch.Tensor:
     """The block by ``way`` of :data:`WAYS`, forward only, y contiguous; strided inputs are copied first.
 
-    ``approximate`` is GELU's ("none" or "tanh"). Each element is dropped with probability ``p``, by a random number that
-    follows from ``seed`` and its place in y alone: the same on every device. Raises ``ValueError`` on a misfit.
+    ``approximate`` is GELU's ("none" or "tanh"). Each element is dropped with probability ``p``, the others divided by
+    1 − p; the random number follows from ``seed`` and the place in y alone, so it is the same on every device.
+    Raises ``ValueError`` on a misfit.
     """
     if way not in WAYS:
         raise ValueError(f"way {way!r} is none of {', '.join(WAYS)}")
@@ -153,8 +154,9 @@ def pipeline(
     p: float = 0.0,
     seed: int = 0,
 ) -> torch.Tensor:
-    """y = dropout(GELU(InstanceNorm2d(Conv2d(x)))), (N, C_out, H, W), by ``way`` of :data:`WAYS`; ``seed`` is dropout's.
+    """y = dropout(GELU(InstanceNorm2d(Conv2d(x)))), (N, C_out, H, W), by ``way`` of :data:`WAYS`.
 
+    ``approximate``, ``p`` and ``seed`` are those of :func:`conv_block_pipeline`.
     Raises ``ValueError`` as :func:`conv_block_pipeline` does, and for a tensor that requires a gradient.
     """
     for name, tensor in zip(PARAMETERS, (x, weight, bias, gamma, beta), strict=True):
