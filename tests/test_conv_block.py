@@ -142,7 +142,7 @@ def test_math_is_set_for_convolutions_too() -> None:
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
-    for shape in SHAPES:
+    for shape in SHAPES if dtype == "float32" else SHAPES[:3]:
         right(name, Workload("conv_block", shape, dtype))
     right(name, Workload("conv_block_tanh", SHAPES[0], dtype))
 
@@ -150,9 +150,8 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
 def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
-    for shape in [(33, 4, 9, 10), (2, 16, 33, 40), (3, 5, 33, 29)]:
-        right(name, Workload("conv_block", shape, dtype, direction=BOTH))
-    right(name, Workload("conv_block_tanh", (2, 3, 7, 5), dtype, direction=BOTH))
+    right(name, Workload("conv_block", (3, 5, 33, 29), dtype, direction=BOTH))
+    right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
 
 
 @pytest.mark.slow
@@ -227,7 +226,7 @@ FAULTS: dict[str, dict[str, Any]] = {
     "ReLU instead of GELU": {"gelu": torch.relu},
     "wrong shape": {"pad": lambda x: x},
     "low precision": {"kernel": lambda w: w.bfloat16().float()},
-    "low precision: error .* is that of TF32": {"kernel": lambda w: w.half().float()},
+    "wrong values: off by ": {"kernel": lambda w: w.half().float()},  # as many digits as TF32 keeps
 }
 
 
@@ -238,7 +237,7 @@ def test_a_planted_fault_is_named(reason: str, operation: str) -> None:
     run = planted(OPERATIONS[operation], **FAULTS[reason])
     found = check(lambda: run(problem.inputs), problem)
     assert not found.ok
-    assert found.reason.startswith(reason) or "TF32" in reason and "TF32" in found.reason
+    assert found.reason.startswith(reason)
 
 
 def test_the_two_gelus_are_told_apart_in_float32_and_not_in_tf32() -> None:
@@ -297,7 +296,7 @@ BACKWARD: dict[str, Callable[[Inputs], object]] = {
     "grad_x: upstream gradient taken as ones": lambda i: answer(i | {"grad": torch.ones_like(i["grad"])}),
     "grad_x: gradient missing (zeros)": with_part(1, lambda part, i: torch.zeros_like(part)),
     "grad_x: kernel flipped": with_part(
-        1, lambda part, i: answer(i | {"x": i["x"].flip(2, 3), "grad": i["grad"].flip(2, 3)})[1].flip(2, 3)
+        1, lambda part, i: functional.conv_transpose2d(at_z(i), i["weight"].flip(2, 3), padding=1)
     ),
     "grad_weight: mean over the batch for its sum": with_part(2, lambda part, i: part / len(i["x"])),
     "grad_bias: statistics taken as constants": with_part(3, lambda part, i: answer(i, constant(True, True))[3]),
@@ -314,6 +313,13 @@ BACKWARD: dict[str, Callable[[Inputs], object]] = {
 
 def z_of(i: Inputs) -> torch.Tensor:
     return functional.conv2d(i["x"], i["weight"], i["bias"], padding=1)
+
+
+def at_z(i: Inputs) -> torch.Tensor:
+    """The gradient at the convolution's output."""
+    z = z_of(i).requires_grad_()
+    y = functional.gelu(functional.instance_norm(z, weight=i["gamma"], bias=i["beta"]))
+    return torch.autograd.grad(y, z, i["grad"])[0]
 
 
 @pytest.mark.parametrize("reason", BACKWARD)
@@ -392,13 +398,19 @@ def test_other_channels_out_strided_inputs_a_missing_bias_and_no_image_are_taken
         ),
         (lambda x, w, b, g, s: (x, w, b, g, s.half()), "and beta type .* should be the same"),
         (lambda x, w, b, g, s: tuple(t.int() for t in (x, w, b, g, s)), r"Input type \(torch.int32\) should be one of"),
-        (lambda x, w, b, g, s: (x, w.to("meta"), b, g, s), "Expected all tensors to be on the same device"),
         (lambda x, w, b, g, s: (x, w, b, g.requires_grad_(), s), "gamma requires a gradient and naive has no backward"),
     ],
 )
 def test_a_misfit_is_refused_as_torch_words_it(change: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         pipeline("naive", *change(*tensors()))
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    x, weight, bias, gamma, beta = tensors()
+    message = "Expected all tensors to be on the same device, but found at least two devices, .* and meta"
+    with pytest.raises(ValueError, match=message):
+        conv_block.checked(x, weight, bias, gamma.to("meta"), beta)
 
 
 def test_arguments_that_mean_nothing_are_refused() -> None:
