@@ -261,10 +261,10 @@ def test_tf32_is_right_where_it_is_asked_for_and_bfloat16_is_not() -> None:
     for shape in ((1, 3, 7, 5), SQUARE, (2, 64, 31, 33)):
         problem = Problem(Workload("conv_block", shape, math="tf32"), "cpu")
         i = problem.inputs
-        rest = [i[name] for name in PARAMETERS[2:]]
+        rest = i["bias"], i["gamma"], i["beta"]
         assert judge(conv_block.conv_block(tf32(i["x"]), tf32(i["weight"]), *rest), problem).ok
-        short = [i[name].bfloat16().float() for name in ("x", "weight")]
-        assert not judge(conv_block.conv_block(*short, *rest), problem).ok
+        short = conv_block.conv_block(i["x"].bfloat16().float(), i["weight"].bfloat16().float(), *rest)
+        assert not judge(short, problem).ok
 
 
 def test_a_missing_bias_is_no_fault() -> None:
@@ -368,12 +368,16 @@ def test_the_check_finds_torchs_wrong_gradient_of_one_image_channels_last() -> N
 # ---------------------------------------------------------------- the pipeline
 
 
-def tensors(
-    batch: int = 2, inner: int = 3, outer: int = 4, height: int = 7, width: int = 6, dtype: torch.dtype = torch.float32
-) -> tuple[torch.Tensor, ...]:
+Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def tensors(batch: int = 2, inner: int = 3, outer: int = 4, height: int = 7, width: int = 6) -> Five:
     generator = torch.Generator(DEVICE).manual_seed(1)
-    sizes = ((batch, inner, height, width), (outer, inner, 3, 3), (outer,), (outer,), (outer,))
-    return tuple(torch.randn(*size, device=DEVICE, generator=generator).to(dtype) for size in sizes)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device=DEVICE, generator=generator)
+
+    return normal(batch, inner, height, width), normal(outer, inner, 3, 3), normal(outer), normal(outer), normal(outer)
 
 
 def runnable() -> list[str]:
@@ -599,10 +603,11 @@ def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emu
     driver = SimpleNamespace(cuMemAlloc_v2=allocate, cuMemFree_v2=free)
     monkeypatch.setattr(loader, "_driver", lambda: driver)
     monkeypatch.setattr(conv_block_pipeline, "_missing", lambda way, device: "")
-    given = tuple(tensor.cpu() for tensor in tensors())
+    x, weight, bias, gamma, beta = (tensor.cpu() for tensor in tensors())
     if not loader.cpp_missing():
-        found = pipeline("naive_malloc", *given)
-        torch.testing.assert_close(found, conv_block.conv_block(*given), rtol=1e-5, atol=1e-5)
+        found = pipeline("naive_malloc", x, weight, bias, gamma, beta)
+        expected = conv_block.conv_block(x, weight, bias, gamma, beta)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
         assert sizes == [4 * found.numel(), 4 * 2 * 2 * 4]
         assert not held
 
