@@ -17,12 +17,13 @@ import torch.nn.functional as functional
 from cuda_sources import compiles_without_spills, symbol
 
 from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.fused_ops import conv_block, conv_block_pipeline
 from hypatia_lab.fused_ops.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.fused_ops.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.variants import baseline, variants
+from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
 DEVICE = choose_device("auto")
@@ -186,6 +187,25 @@ def test_a_variant_says_where_it_runs() -> None:
         "threaded": "own",
     }
     assert "per_tile" not in known
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("experiment", ["conv_block", "torch_compile"])
+def test_plans_name_what_there_is_and_hold_the_documents_size(experiment: str, device: str, preset: str) -> None:
+    spec = EXPERIMENTS[experiment]
+    groups = spec.plan(preset, device, ())
+    for group in groups:
+        assert len(set(group.variants)) == len(group.variants)
+        known = [variants(group.workload.operation)[name.removesuffix(AGAIN)] for name in group.variants]
+        assert all(group.workload.direction in found.directions for found in known)
+        assert any(not found.needs(group.workload, "cpu") for found in known if found.baseline)
+    for probe in spec.probes(preset, device, ()):
+        assert probe.variant in variants("conv_block")
+    sizes = {group.workload.shape for group in groups}
+    assert (conv_block.SEED_SHAPE in sizes) is ((preset, device) != ("quick", "cpu"))
+    (shape,) = {group.workload.shape for group in spec.plan(preset, device, [(2, 3, 8, 8)]) if group.clocks}
+    assert shape == (2, 3, 8, 8)
 
 
 # ---------------------------------------------------------------- what is wrong
