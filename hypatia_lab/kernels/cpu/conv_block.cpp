@@ -49,8 +49,9 @@ void measure(const scalar* z, accumulator* statistics, int64_t planes, int64_t p
             const double off = static_cast<accumulator>(own[i]) - mean;
             squares += off * off;
         }
+        const double variance = squares / static_cast<double>(pixels);
         statistics[plane] = static_cast<accumulator>(mean);
-        statistics[planes + plane] = static_cast<accumulator>(1 / std::sqrt(squares / static_cast<double>(pixels) + 1e-5));
+        statistics[planes + plane] = static_cast<accumulator>(1 / std::sqrt(variance + 1e-5));
     }
 }
 
@@ -82,13 +83,14 @@ void finish(const scalar* z, const accumulator* statistics, const scalar* gamma,
     for (int64_t plane = 0; plane < planes; ++plane) {
         for (int64_t pixel = 0; pixel < pixels; ++pixel) {
             const int64_t i = plane * pixels + pixel, channel = plane % channels;
-            const accumulator normal = (static_cast<accumulator>(z[i]) - statistics[plane]) * statistics[planes + plane];
+            const accumulator off = static_cast<accumulator>(z[i]) - statistics[plane];
+            const accumulator normal = off * statistics[planes + plane];
             accumulator value = gelu(
                 normal * static_cast<accumulator>(gamma[channel]) + static_cast<accumulator>(beta[channel]), by_tanh);
             if (drop_below) {
                 const bool kept = counter_random(i, seed) >= static_cast<uint64_t>(drop_below);
-                const accumulator larger = accumulator(4294967296.0) / static_cast<accumulator>((int64_t(1) << 32) - drop_below);
-                value = kept ? value * larger : accumulator(0);
+                const auto left = static_cast<accumulator>((int64_t(1) << 32) - drop_below);
+                value = kept ? value * (accumulator(4294967296.0) / left) : accumulator(0);
             }
             y[i] = static_cast<scalar>(value);
         }
