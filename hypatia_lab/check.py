@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,8 @@ class Check:
     """Outcome of a check: ``reason`` is empty when right; errors are NaN-free numbers or None.
 
     ``error`` is ‖out − ref‖/‖ref‖ and ``max_error`` is max |out − ref|, both against float64; ``peak`` is max |ref|
-    where errors are judged against it. Of several parts each is the worst one's, or that of the part that is wrong.
+    (or what stands for it) where errors are judged against it. Of several parts each is the worst one's, or that of
+    the part that is wrong.
     """
 
     reason: str
@@ -101,14 +103,29 @@ class _Part:
     def tolerance(self) -> float:
         return self.problem.workload.tolerance(self.name)
 
+    @cached_property
+    def least(self) -> float:
+        """The size that errors are judged against where the reference's own is smaller."""
+        backward = self.problem.workload.backward
+        return backward.scale(self.problem.inputs).get(self.name, 0.0) if backward and self.number else 0.0
+
+    @property
+    def peak(self) -> float:
+        """Largest |reference|, or what stands for it."""
+        return max(self.least, float(self.reference.abs().max()) if self.reference.numel() else 0.0)
+
+    @property
+    def norm(self) -> float:
+        """‖reference‖, or what stands for it."""
+        return max(self.least * self.reference.numel() ** 0.5, float(self.reference.norm()))
+
     @property
     def allowed(self) -> float:
         """Largest acceptable error of one element."""
-        reference, tolerance = self.reference, self.tolerance
-        peak = float(reference.abs().max()) if reference.numel() else 0.0
+        reference, tolerance, peak = self.reference, self.tolerance, self.peak
         if self.problem.workload.spec.peak_error is not None:
             return tolerance * peak
-        rms = float(reference.norm()) / max(1, reference.numel()) ** 0.5
+        rms = self.norm / max(1, reference.numel()) ** 0.5
         # A gradient summed over few rows has elements far above its rms, which carry their own rounding.
         return tolerance * (max(PEAK * rms, peak) if self.number else PEAK * rms)
 
@@ -231,8 +248,8 @@ def _judge(out: object, part: _Part, place: str) -> Check:
     invalid = out.isnan() & ~reference.isnan()
     if bool(invalid.any()):
         return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
-    error, largest = _errors(out, reference)
-    peak = float(reference.abs().max()) if workload.spec.peak_error is not None and reference.numel() else None
+    error, largest = _errors(out, reference, part.norm)
+    peak = part.peak if workload.spec.peak_error is not None and reference.numel() else None
     agrees = part.agreement()
     if agrees(error, largest):
         return Check("", error, largest, peak)
@@ -252,9 +269,10 @@ def _is_poison(out: torch.Tensor) -> torch.Tensor:
     return (bits == ours) | (bits == junk)
 
 
-def _errors(out: torch.Tensor, reference: torch.Tensor) -> tuple[float, float]:
+def _errors(out: torch.Tensor, reference: torch.Tensor, norm: float | None = None) -> tuple[float, float]:
+    """Of the norm, relative to ``norm`` (left out: the reference's), and of the worst element."""
     difference = out.double() - reference
-    norm = float(reference.norm())
+    norm = float(reference.norm()) if norm is None else norm
     return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) if difference.numel() else 0.0
 
 
@@ -303,7 +321,7 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, agrees: Callable[[fl
             f"not of {workload.dtype} (at most {tolerance:.1e})"
         )
     if workload.spec.peak_error is not None:
-        largest = _errors(out, reference)[1] / float(reference.abs().max())
+        largest = _errors(out, reference)[1] / (part.peak or 1.0)
         return (
             f"wrong values: off by {largest:.1e} of the peak, at most {tolerance:.1e} is right; {_region(bad)} are off"
         )

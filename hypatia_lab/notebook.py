@@ -199,7 +199,9 @@ def verify(operation: str, device: str = "auto", *, direction: str = "forward", 
 
 def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
     """An odd and an even shape of an operation with so many extents."""
-    if rank > 3:  # an MLP: batch, in, hidden, layers, out
+    if rank == 4:  # images: batch, channels, height, width
+        return (3, 5, 33, 29), (2, 16, 32, 32)
+    if rank > 4:  # an MLP: batch, in, hidden, layers, out
         return (33, 77, 129, 2, 65), (64, 64, 64, 2, 64)
     return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
 

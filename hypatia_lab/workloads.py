@@ -53,6 +53,8 @@ class Backward:
     ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
     ``flops`` and ``traffic`` count as the operation's do, for both passes together;
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
+    ``scale(inputs)`` gives, by gradient, the size that errors are judged against where the gradient's own is smaller:
+    for sums that cancel, by chance or always, whose rounding errors are those of their terms.
     """
 
     reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]
@@ -60,6 +62,7 @@ class Backward:
     flops: Callable[[tuple[int, ...]], int]
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
+    scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
 
 
 @dataclass(frozen=True)
@@ -192,18 +195,22 @@ class Workload:
 
     @contextlib.contextmanager
     def precision(self) -> Iterator[None]:
-        """Run the body with torch's float32 matrix products in this workload's math mode.
+        """Run the body with torch's float32 matrix products and convolutions in this workload's math mode.
 
-        Source: ``torch.set_float32_matmul_precision``: "highest" is IEEE float32, "high" allows TF32.
+        Sources: ``torch.set_float32_matmul_precision``: "highest" is IEEE float32, "high" allows TF32;
+        ``torch.backends.cudnn.allow_tf32``: convolutions have a switch of their own, and it is on by default.
         """
         import torch
 
-        before = torch.get_float32_matmul_precision()
-        torch.set_float32_matmul_precision("high" if self.math in ("tf32", "tf32x3") else "highest")
+        before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        tf32 = self.math in ("tf32", "tf32x3")
+        torch.set_float32_matmul_precision("high" if tf32 else "highest")
+        torch.backends.cudnn.allow_tf32 = tf32
         try:
             yield
         finally:
             torch.set_float32_matmul_precision(before)
+            torch.backends.cudnn.allow_tf32 = convolutions
 
     def tolerance(self, part: str = "y") -> float:
         """Largest acceptable ‖out − ref‖/‖ref‖ against float64 (max |out − ref| / max |ref| by ``peak_error``).

@@ -5,6 +5,7 @@
 // a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
 // down here a second time, from the PTX ISA.
 
+#include <math.h>
 #include <ucontext.h>
 
 #include <cstdint>

@@ -161,7 +161,7 @@ def _blocked(
     *,
     threaded: bool,
 ) -> None:
-    plain._call_cpp(f"linear_relu_blocked_{_name(x)}", (x, weight, bias, out), (*sizes, int(threaded)))
+    loader.call_cpp("linear_relu", f"linear_relu_blocked_{_name(x)}", x, weight, bias, out, *sizes, int(threaded))
 
 
 # ---------------------------------------------------------------- the operation

@@ -230,7 +230,7 @@ def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
         grid = (-(-sizes[2] // 16), -(-sizes[0] // 16))
         loader.launch_cuda("linear_relu_naive", dtype, grid, (16, 16), rows, weight, bias, out, *sizes)
     else:
-        _call_cpp(f"linear_relu_naive_{dtype}", (rows, weight, bias, out), sizes)
+        loader.call_cpp("linear_relu", f"linear_relu_naive_{dtype}", rows, weight, bias, out, *sizes)
     return out
 
 
@@ -253,7 +253,7 @@ def relu_inplace(data: torch.Tensor) -> None:
         grid = (-(-data.numel() // 256),)
         loader.launch_cuda("relu_inplace", _name(data.dtype), grid, (256,), data, data.numel())
     else:
-        _call_cpp(f"relu_inplace_{_name(data.dtype)}", (data,), (data.numel(),))
+        loader.call_cpp("linear_relu", f"relu_inplace_{_name(data.dtype)}", data, data.numel())
 
 
 @torch.library.custom_op("hypatia::linear_relu_cublas", mutates_args=())
@@ -295,13 +295,6 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch
 
 
 linear_relu_epilogue.register_autograd(_formula(masked), setup_context=save_operands)
-
-
-def _call_cpp(name: str, tensors: tuple[torch.Tensor | None, ...], sizes: tuple[int, ...]) -> None:
-    import ctypes
-
-    pointers = [ctypes.c_void_p(0 if tensor is None else tensor.data_ptr()) for tensor in tensors]
-    getattr(loader.cpp_library("linear_relu"), name)(*pointers, *map(ctypes.c_int64, sizes))
 
 
 def load_aten() -> Callable[..., torch.Tensor]:

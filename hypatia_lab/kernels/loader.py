@@ -6,6 +6,7 @@ rename: two processes that build at once do no harm, and an interrupted build le
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import hashlib
 import logging
@@ -15,7 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -103,7 +104,15 @@ def cpp_library(name: str, *, fast_math: bool = False) -> ctypes.CDLL:
     # With -ffast-math, gcc links start-up code that makes the whole process flush denormals to zero, torch included;
     # the library's own arithmetic needs no start-up code.
     flags = ["-fopenmp", *(["-ffast-math", "-nostartfiles"] if fast_math else [])]
-    return ctypes.CDLL(str(_build(SOURCES / "cpu" / f"{name}.cpp", [*SHARED, *flags])))
+    source = SOURCES / "cpu" / f"{name}.cpp"
+    return ctypes.CDLL(str(_build(source, [*SHARED, *flags], against=_included(source))))
+
+
+def call_cpp(name: str, function: str, *arguments: torch.Tensor | int | None) -> None:
+    """Call ``function`` of ``cpu/<name>.cpp``: tensors are passed as pointers, None as a null pointer, whole numbers as
+    64-bit integers. Raises :class:`BuildError`.
+    """
+    getattr(cpp_library(name), function)(*map(_parameter, arguments))
 
 
 @cache
@@ -186,9 +195,14 @@ def _cuda_kernel(name: str, instance: str) -> Any:
 
 def _source(name: str) -> tuple[str, str]:
     """Text of ``cuda/<name>.cu``, and that of the lab's own headers that it includes."""
-    source = (CUDA_SOURCES / f"{name}.cu").read_text()
-    headers = re.findall(r'^#include "(.+)"$', source, re.MULTILINE)
-    return source, "\0".join((CUDA_SOURCES / header).read_text() for header in headers)
+    path = CUDA_SOURCES / f"{name}.cu"
+    return path.read_text(), _included(path)
+
+
+def _included(source: Path) -> str:
+    """Text of the lab's own headers that ``source`` includes; they lie beside it."""
+    headers = re.findall(r'^#include "(.+)"$', source.read_text(), re.MULTILINE)
+    return "\0".join((source.parent / header).read_text() for header in headers)
 
 
 def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:
@@ -237,6 +251,21 @@ def _succeeded(status: int, what: str) -> None:
         name = ctypes.c_char_p()
         _driver().cuGetErrorName(status, ctypes.byref(name))
         raise RuntimeError(f"{what} failed: {(name.value or b'unknown error').decode()} ({status})")
+
+
+@contextlib.contextmanager
+def device_memory(size: int) -> Iterator[int]:
+    """Address of ``size`` bytes that the driver hands out on the current device and takes back at the end.
+
+    What cudaMalloc and cudaFree do: both may wait for the device, and no graph can capture them. Pass the address to a
+    launch as a whole number. Raises ``RuntimeError`` with the driver's name for what is wrong.
+    """
+    address = ctypes.c_uint64()
+    _succeeded(_driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), f"allocating {size} bytes")
+    try:
+        yield address.value
+    finally:
+        _succeeded(_driver().cuMemFree_v2(address), f"freeing {size} bytes")
 
 
 def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> TensorMap:

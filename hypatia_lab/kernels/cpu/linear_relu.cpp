@@ -3,27 +3,11 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 
-namespace {
+#include "scalars.hpp"
 
-struct bfloat16 {
-    uint16_t bits;
-    operator float() const {
-        const uint32_t wide = static_cast<uint32_t>(bits) << 16;
-        float value;
-        std::memcpy(&value, &wide, sizeof value);
-        return value;
-    }
-    bfloat16() = default;
-    explicit bfloat16(float value) {
-        uint32_t wide;
-        std::memcpy(&wide, &value, sizeof wide);
-        // Round to nearest even; a NaN keeps a set mantissa bit.
-        bits = value != value ? 0x7FC0 : static_cast<uint16_t>((wide + 0x7FFF + ((wide >> 16) & 1)) >> 16);
-    }
-};
+namespace {
 
 template <typename scalar, typename accumulator>
 void linear_relu(const scalar* x, const scalar* w, const scalar* bias, scalar* y, int64_t batch, int64_t in_features,

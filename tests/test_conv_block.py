@@ -1,0 +1,652 @@
+"""The convolution block: what is right, every fault by name, the peers, the seeds' pipeline on a CPU and emulated."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import cuda_sources
+import pytest
+import torch
+import torch.nn.functional as functional
+from cuda_sources import compiles_without_spills, symbol
+
+from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS
+from hypatia_lab.fused_ops import conv_block, conv_block_pipeline
+from hypatia_lab.fused_ops.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
+from hypatia_lab.fused_ops.conv_block_pipeline import WAYS, pipeline
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import AGAIN, baseline, variants
+from hypatia_lab.workloads import MATH, Workload
+
+DEVICE = choose_device("auto")
+BOTH = "forward_backward"
+Inputs = dict[str, torch.Tensor]
+SHAPES = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
+PLAIN = [name for name in variants("conv_block") if not name.startswith("compile")]
+needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+
+def right(name: str, workload: Workload) -> None:
+    variant = variants(workload.operation)[name]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    with workload.precision():
+        problem = Problem(workload, DEVICE)
+        found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.ok, f"{workload.shape_text}: {found.reason}"
+
+
+def module(inputs: Inputs, approximate: str) -> torch.nn.Sequential:
+    """The block as torch.nn has it, in float64, with the parameters of ``inputs``."""
+    channels = inputs["x"].shape[1]
+    block = torch.nn.Sequential(
+        torch.nn.Conv2d(channels, channels, 3, padding=1),
+        torch.nn.InstanceNorm2d(channels, affine=True),
+        torch.nn.GELU(approximate),
+        torch.nn.Dropout(0.3),
+    )
+    block = block.double().to(DEVICE).eval()
+    with torch.no_grad():
+        for parameter, name in zip(block.parameters(), PARAMETERS[1:], strict=True):
+            parameter.copy_(inputs[name])
+    return block
+
+
+# ---------------------------------------------------------------- what is right
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_reference_is_that_of_torchs_modules(shape: tuple[int, ...], operation: str) -> None:
+    workload = Workload(operation, shape, "float64", direction=BOTH)
+    inputs = workload.inputs(DEVICE)
+    block = module(inputs, OPERATIONS[operation])
+    x = inputs["x"].clone().requires_grad_()
+    y = block(x)
+    expected = (y.detach(), *torch.autograd.grad(y, [x, *block.parameters()], inputs["grad"]))
+    torch.testing.assert_close(workload.spec.reference(inputs), expected[0], rtol=1e-11, atol=1e-11)
+    backward = workload.backward
+    assert backward is not None
+    found = backward.reference(inputs, None, 0.0)
+    assert workload.parts == ("y", *GRADIENTS)
+    for name, own, wanted in zip(workload.parts, found, expected, strict=True):
+        torch.testing.assert_close(own, wanted, rtol=1e-9, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
+
+
+def test_the_gradient_of_the_bias_is_exactly_zero() -> None:
+    workload = Workload("conv_block", (2, 3, 8, 9), "float64", direction=BOTH)
+    inputs = workload.inputs("cpu")
+    backward = workload.backward
+    assert backward is not None
+    assert not backward.reference(inputs, None, 0.0)[3].any()
+    moved = workload.spec.reference(inputs | {"bias": inputs["bias"] + torch.arange(3)})
+    torch.testing.assert_close(moved, workload.spec.reference(inputs), rtol=1e-12, atol=1e-12)
+
+
+def test_the_analytic_gradients_are_those_of_finite_differences() -> None:
+    inputs = Workload("conv_block", (2, 2, 4, 3), "float64", direction=BOTH).inputs("cpu")
+    tensors = [inputs[name].clone().requires_grad_() for name in PARAMETERS]
+    assert torch.autograd.gradcheck(conv_block.conv_block, tensors)
+
+
+def test_outputs_are_normalised_and_one_channel_is_quiet() -> None:
+    inputs = Workload("conv_block", (5, 16, 32, 32)).inputs("cpu")
+    z = functional.conv2d(inputs["x"], inputs["weight"], inputs["bias"], padding=1)
+    variance = z.var((0, 2, 3))
+    assert 0.01 < float(variance[0]) < 0.1
+    assert bool(((variance[1:] > 1) & (variance[1:] < 3)).all())
+    assert 3 < float(conv_block.reference(inputs, "none").abs().max()) < 7
+    for name in ("x", "weight"):
+        other = inputs[f"{name}_channels_last"]
+        assert torch.equal(other, inputs[name])
+        assert other.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_draw_keeps_every_layout_the_same_numbers() -> None:
+    problem = Problem(Workload("conv_block", (2, 3, 5, 6), direction=BOTH), "cpu")
+    problem.draw(1)
+    for name in ("x", "weight", "grad"):
+        assert torch.equal(problem.inputs[name], problem.inputs[f"{name}_channels_last"])
+    assert problem.inputs["x_channels_last"].stride() == (90, 1, 18, 3)
+
+
+def test_work_is_counted() -> None:
+    seed = Workload("conv_block", conv_block.SEED_SHAPE)
+    assert 2 * 5 * 64 * 64 * 9 * 128 * 128 == 6_039_797_760 < seed.flops < 1.02 * 6_039_797_760
+    assert seed.traffic == 4 * (2 * 5 * 64 * 128 * 128 + 64 * 64 * 9 + 3 * 64)
+    both = Workload("conv_block", conv_block.SEED_SHAPE, direction=BOTH)
+    assert (both.flops, both.traffic) == (3 * seed.flops, 2 * seed.traffic)
+    assert seed.tolerance() == 2e-5
+    assert Workload("conv_block", (1, 1, 2, 2), math="tf32").tolerance() == pytest.approx(8.2e-4)
+    assert baseline("conv_block") == baseline("conv_block_tanh") == "eager"
+
+
+def test_math_is_set_for_convolutions_too() -> None:
+    before = torch.backends.cudnn.allow_tf32
+    for math, allowed in (("ieee", False), ("tf32", True)):
+        with Workload("conv_block", (1, 1, 2, 2), math=math).precision():
+            assert torch.backends.cudnn.allow_tf32 is allowed
+    assert torch.backends.cudnn.allow_tf32 is before
+
+
+# ---------------------------------------------------------------- the variants
+
+
+@pytest.mark.parametrize("dtype", MATH)
+@pytest.mark.parametrize("name", PLAIN)
+def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
+    for shape in SHAPES if dtype == "float32" else SHAPES[:3]:
+        right(name, Workload("conv_block", shape, dtype))
+    right(name, Workload("conv_block_tanh", SHAPES[0], dtype))
+
+
+@pytest.mark.parametrize("dtype", MATH)
+@pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
+def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
+    right(name, Workload("conv_block", (3, 5, 33, 29), dtype, direction=BOTH))
+    right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("direction", ["forward", BOTH])
+@pytest.mark.parametrize("name", [name for name in variants("conv_block") if name.startswith("compile")])
+def test_a_compiled_variant_agrees_with_float64(name: str, direction: str) -> None:
+    right(name, Workload("conv_block", (3, 5, 33, 29), direction=direction))
+    right(name, Workload("conv_block", (3, 5, 33, 29), "bfloat16", direction=direction))
+    right(name, Workload("conv_block_tanh", (2, 16, 16, 16), direction=direction))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "naive"])
+def test_the_documents_size_agrees_with_float64(name: str) -> None:
+    right(name, Workload("conv_block", conv_block.SEED_SHAPE))
+
+
+def test_a_variant_says_where_it_runs() -> None:
+    known = variants("conv_block")
+    plain = Workload("conv_block", (2, 3, 4, 5))
+    split = Workload("conv_block", (2, 3, 4, 5), math="tf32x3")
+    assert known["eager"].needs(split, "cpu") == "the library's convolutions know no tf32x3"
+    assert known["compile_reduce_overhead"].needs(plain, "cpu") == "CUDA graphs need a CUDA device"
+    assert known["naive_malloc"].needs(plain, "cpu") == "needs a CUDA device"
+    assert known["threaded"].needs(plain, "cuda") == "needs a CPU"
+    assert "tf32" in known["naive"].needs(Workload("conv_block", (2, 3, 4, 5), math="tf32"), "cpu")
+    both = Workload("conv_block", (2, 3, 4, 5), direction=BOTH)
+    assert known["naive"].needs(both, "cpu") == "naive computes forward only"
+    assert {name: found.origin for name, found in known.items() if name in WAYS} == {
+        "naive": "seed",
+        "naive_malloc": "seed",
+        "threaded": "own",
+    }
+    assert "per_tile" not in known
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("experiment", ["conv_block", "torch_compile"])
+def test_plans_name_what_there_is_and_hold_the_documents_size(experiment: str, device: str, preset: str) -> None:
+    spec = EXPERIMENTS[experiment]
+    groups = spec.plan(preset, device, ())
+    for group in groups:
+        assert len(set(group.variants)) == len(group.variants)
+        known = [variants(group.workload.operation)[name.removesuffix(AGAIN)] for name in group.variants]
+        assert all(group.workload.direction in found.directions for found in known)
+        assert any(not found.needs(group.workload, "cpu") for found in known if found.baseline)
+    for probe in spec.probes(preset, device, ()):
+        assert probe.variant in variants("conv_block")
+    sizes = {group.workload.shape for group in groups}
+    assert (conv_block.SEED_SHAPE in sizes) is ((preset, device) != ("quick", "cpu"))
+    (shape,) = {group.workload.shape for group in spec.plan(preset, device, [(2, 3, 8, 8)]) if group.clocks}
+    assert shape == (2, 3, 8, 8)
+
+
+# ---------------------------------------------------------------- what is wrong
+
+SQUARE = (3, 6, 33, 24)
+
+
+def planted(approximate: str, **changed: Any) -> Callable[[Inputs], torch.Tensor]:
+    """A float32 block with something else in place of a step."""
+
+    def run(i: Inputs) -> torch.Tensor:
+        pad, kernel = changed.get("pad", lambda x: functional.pad(x, (1, 1, 1, 1))), i["weight"]
+        z = functional.conv2d(pad(i["x"]), changed.get("kernel", lambda w: w)(kernel), i["bias"])
+        n = changed.get("normal", lambda z: conv_block.normalised(z)[0])(z)
+        u = changed.get("affine", lambda n, g, b, bias: n * g + b)(
+            n, *(i[name].view(1, -1, 1, 1) for name in ("gamma", "beta", "bias"))
+        )
+        return changed.get("gelu", lambda u: functional.gelu(u, approximate=approximate))(u)
+
+    return run
+
+
+FAULTS: dict[str, dict[str, Any]] = {
+    "statistics per tile instead of per plane": {"normal": conv_block.normalised_by_tile},
+    "statistics over the batch (batch normalisation)": {
+        "normal": lambda z: functional.batch_norm(z, None, None, training=True)
+    },
+    "statistics over all channels (layer normalisation)": {"normal": lambda z: functional.group_norm(z, 1)},
+    "variance unbiased (n − 1)": {"normal": lambda z: conv_block.normalised(z, correction=1)[0]},
+    "eps missing": {"normal": lambda z: conv_block.normalised(z, eps=0.0)[0]},
+    "bias added after the normalisation": {"affine": lambda n, g, b, bias: n * g + b + bias},
+    "gamma and beta ignored": {"affine": lambda n, g, b, bias: n},
+    "gamma ignored": {"affine": lambda n, g, b, bias: n + b},
+    "beta ignored": {"affine": lambda n, g, b, bias: n * g},
+    "borders replicated instead of zero": {"pad": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate")},
+    "kernel flipped": {"kernel": lambda w: w.flip(2, 3)},
+    "GELU missing": {"gelu": lambda u: u},
+    "ReLU instead of GELU": {"gelu": torch.relu},
+    "wrong shape": {"pad": lambda x: x},
+    "low precision": {"kernel": lambda w: w.bfloat16().float()},
+    "wrong values: off by ": {"kernel": lambda w: w.half().float()},  # as many digits as TF32 keeps
+}
+
+
+@pytest.mark.parametrize("operation", OPERATIONS)
+@pytest.mark.parametrize("reason", FAULTS)
+def test_a_planted_fault_is_named(reason: str, operation: str) -> None:
+    problem = Problem(Workload(operation, SQUARE), "cpu")
+    run = planted(OPERATIONS[operation], **FAULTS[reason])
+    found = check(lambda: run(problem.inputs), problem)
+    assert not found.ok
+    assert found.reason.startswith(reason)
+
+
+def test_the_two_gelus_are_told_apart_in_float32_and_not_in_tf32() -> None:
+    for operation, approximate, reason in (
+        ("conv_block", "tanh", "GELU by tanh instead of erf"),
+        ("conv_block_tanh", "none", "GELU by erf instead of tanh"),
+    ):
+        problem = Problem(Workload(operation, SQUARE), "cpu")
+        run = planted(approximate)
+        found = check(lambda run=run, problem=problem: run(problem.inputs), problem)
+        assert found.reason.startswith(reason)
+        assert 1e-4 < (found.max_error or 0) < 1e-3
+        loose = Problem(Workload(operation, SQUARE, math="tf32"), "cpu")
+        assert judge(run(loose.inputs), loose).ok
+
+
+def test_tf32_is_right_where_it_is_asked_for_and_bfloat16_is_not() -> None:
+    def tf32(t: torch.Tensor) -> torch.Tensor:
+        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)  # to nearest, 10 bits kept
+
+    for shape in ((1, 3, 7, 5), SQUARE, (2, 64, 31, 33)):
+        problem = Problem(Workload("conv_block", shape, math="tf32"), "cpu")
+        i = problem.inputs
+        rest = i["bias"], i["gamma"], i["beta"]
+        assert judge(conv_block.conv_block(tf32(i["x"]), tf32(i["weight"]), *rest), problem).ok
+        short = conv_block.conv_block(i["x"].bfloat16().float(), i["weight"].bfloat16().float(), *rest)
+        assert not judge(short, problem).ok
+
+
+def test_a_missing_bias_is_no_fault() -> None:
+    problem = Problem(Workload("conv_block", SQUARE), "cpu")
+    i = problem.inputs
+    assert check(lambda: conv_block.conv_block(i["x"], i["weight"], None, i["gamma"], i["beta"]), problem).ok
+
+
+def answer(i: Inputs, change: Callable[..., torch.Tensor] = functional.instance_norm) -> tuple[torch.Tensor, ...]:
+    """y and autograd's gradients, with ``change`` in place of the normalisation."""
+    leaves = [i[name].clone().requires_grad_() for name in PARAMETERS]
+    x, weight, bias, gamma, beta = leaves
+    z = functional.conv2d(x, weight, bias, padding=1)
+    y = functional.gelu(change(z, weight=gamma, bias=beta))
+    return y.detach(), *torch.autograd.grad(y, leaves, i["grad"])
+
+
+def with_part(number: int, change: Callable[[torch.Tensor, Inputs], torch.Tensor]) -> Callable[[Inputs], object]:
+    def run(i: Inputs) -> object:
+        parts = list(answer(i))
+        parts[number] = change(parts[number], i)
+        return tuple(parts)
+
+    return run
+
+
+def constant(mean: bool, variance: bool) -> Callable[..., torch.Tensor]:
+    """Instance normalisation whose mean or variance is kept from autograd."""
+
+    def norm(z: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+        spread, middle = torch.var_mean(z, (2, 3), correction=0, keepdim=True)
+        middle, spread = middle.detach() if mean else middle, spread.detach() if variance else spread
+        return (z - middle) * (spread + 1e-5).rsqrt() * weight.view(1, -1, 1, 1) + bias.view(1, -1, 1, 1)
+
+    return norm
+
+
+BACKWARD: dict[str, Callable[[Inputs], object]] = {
+    "grad_x: statistics taken as constants": lambda i: answer(i, constant(True, True)),
+    "grad_x: gradient through the mean missing": lambda i: answer(i, constant(True, False)),
+    "grad_x: gradient through the variance missing": lambda i: answer(i, constant(False, True)),
+    "grad_x: upstream gradient taken as ones": lambda i: answer(i | {"grad": torch.ones_like(i["grad"])}),
+    "grad_x: gradient missing (zeros)": with_part(1, lambda part, i: torch.zeros_like(part)),
+    "grad_x: kernel flipped": with_part(
+        1, lambda part, i: functional.conv_transpose2d(at_z(i), i["weight"].flip(2, 3), padding=1)
+    ),
+    "grad_weight: mean over the batch for its sum": with_part(2, lambda part, i: part / len(i["x"])),
+    "grad_bias: statistics taken as constants": with_part(3, lambda part, i: answer(i, constant(True, True))[3]),
+    "grad_bias: wrong values": with_part(3, lambda part, i: torch.ones_like(part)),
+    "grad_gamma: mean over the batch for its sum": with_part(4, lambda part, i: part / len(i["x"])),
+    "grad_gamma: derivative of GELU missing": with_part(
+        4, lambda part, i: (i["grad"] * conv_block.normalised(z_of(i))[0]).sum((0, 2, 3))
+    ),
+    "grad_beta: derivative of GELU missing": with_part(5, lambda part, i: i["grad"].sum((0, 2, 3))),
+    "grad_beta: gradient missing (zeros)": with_part(5, lambda part, i: torch.zeros_like(part)),
+    "wrong type: tuple of 5": lambda i: answer(i)[:5],
+}
+
+
+def z_of(i: Inputs) -> torch.Tensor:
+    return functional.conv2d(i["x"], i["weight"], i["bias"], padding=1)
+
+
+def at_z(i: Inputs) -> torch.Tensor:
+    """The gradient at the convolution's output."""
+    z = z_of(i).requires_grad_()
+    y = functional.gelu(functional.instance_norm(z, weight=i["gamma"], bias=i["beta"]))
+    return torch.autograd.grad(y, z, i["grad"])[0]
+
+
+@pytest.mark.parametrize("reason", BACKWARD)
+def test_a_planted_fault_of_the_backward_pass_is_named(reason: str) -> None:
+    problem = Problem(Workload("conv_block", SQUARE, direction=BOTH), "cpu")
+    found = check(lambda: BACKWARD[reason](problem.inputs), problem)
+    assert not found.ok
+    assert found.reason.startswith(reason)
+
+
+@pytest.mark.parametrize("dtype", MATH)
+def test_what_rounding_leaves_of_the_biases_gradient_is_right_and_recorded_small(dtype: str) -> None:
+    problem = Problem(Workload("conv_block", SQUARE, dtype, direction=BOTH), "cpu")
+    parts = answer(problem.inputs)
+    assert bool(parts[3].any())  # exactly zero it is not
+    found = judge(parts, problem)
+    assert found.ok, found.reason
+    assert found.error is not None
+    assert found.error < {"float64": 1e-12, "float32": 2e-5, "bfloat16": 1e-2, "float16": 2e-3}[dtype]
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="torch's CPU kernel is meant")
+def test_the_check_finds_torchs_wrong_gradient_of_one_image_channels_last() -> None:
+    """torch 2.13 on a CPU: of one image, instance_norm's gradients are wrong when the upstream one is channels last."""
+    workload = Workload("conv_block", (1, 3, 7, 5), direction=BOTH)
+    problem = Problem(workload, "cpu")
+    found = check(variants("conv_block")["eager_channels_last"].factory(workload, problem.inputs), problem)
+    if found.ok:
+        pytest.skip(f"torch {torch.__version__} computes it rightly")
+    assert found.reason.startswith("grad_x: wrong values: off by ")
+
+
+# ---------------------------------------------------------------- the pipeline
+
+
+Five = tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]
+
+
+def tensors(batch: int = 2, inner: int = 3, outer: int = 4, height: int = 7, width: int = 6) -> Five:
+    generator = torch.Generator(DEVICE).manual_seed(1)
+
+    def normal(*size: int) -> torch.Tensor:
+        return torch.randn(*size, device=DEVICE, generator=generator)
+
+    return normal(batch, inner, height, width), normal(outer, inner, 3, 3), normal(outer), normal(outer), normal(outer)
+
+
+def runnable() -> list[str]:
+    return [way for way in WAYS if not conv_block_pipeline._missing(way, DEVICE)]
+
+
+@needs_compiler
+def test_other_channels_out_strided_inputs_a_missing_bias_and_no_image_are_taken() -> None:
+    x, weight, bias, gamma, beta = tensors()
+    expected = conv_block.conv_block(x, weight, bias, gamma, beta)
+    for way in runnable():
+        for case in (x, x.contiguous(memory_format=torch.channels_last), torch.stack([x, -x], -1)[..., 0]):
+            torch.testing.assert_close(pipeline(way, case, weight, bias, gamma, beta), expected, rtol=1e-5, atol=1e-5)
+        across = weight.contiguous(memory_format=torch.channels_last)
+        torch.testing.assert_close(pipeline(way, x, across, None, gamma, beta), expected, rtol=1e-5, atol=1e-5)
+        assert pipeline(way, x[:0], weight, bias, gamma, beta).shape == (0, 4, 7, 6)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x, w, b, g, s: (x[0], w, b, g, s), r"Expected 4D .* input of size: \[3, 7, 6\]"),
+        (lambda x, w, b, g, s: (x[:, :2], w, b, g, s), "to have 3 channels, but got 2 channels instead"),
+        (lambda x, w, b, g, s: (x, w[..., :1], b, g, s), "Expected a weight of size"),
+        (lambda x, w, b, g, s: (x, w, b[:3], g, s), "expected bias to be 1-dimensional with 4 elements"),
+        (lambda x, w, b, g, s: (x, w, b, g[None], s), "expected gamma to be 1-dimensional"),
+        (lambda x, w, b, g, s: (x, w, b, g, s[:1]), "expected beta to be 1-dimensional"),
+        (
+            lambda x, w, b, g, s: (x[..., :1, :1], w, b, g, s),
+            r"Expected more than 1 spatial element when training, got input size torch.Size\(\[2, 4, 1, 1\]\)",
+        ),
+        (
+            lambda x, w, b, g, s: (x, w.double(), b, g, s),
+            r"Input type \(torch.float32\) and weight type \(torch.float64",
+        ),
+        (lambda x, w, b, g, s: (x, w, b, g, s.half()), "and beta type .* should be the same"),
+        (lambda x, w, b, g, s: tuple(t.int() for t in (x, w, b, g, s)), r"Input type \(torch.int32\) should be one of"),
+        (lambda x, w, b, g, s: (x, w, b, g.requires_grad_(), s), "gamma requires a gradient and naive has no backward"),
+    ],
+)
+def test_a_misfit_is_refused_as_torch_words_it(change: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        pipeline("naive", *change(*tensors()))
+
+
+def test_tensors_on_two_devices_are_refused() -> None:
+    x, weight, bias, gamma, beta = tensors()
+    message = "Expected all tensors to be on the same device, but found at least two devices, .* and meta"
+    with pytest.raises(ValueError, match=message):
+        conv_block.checked(x, weight, bias, gamma.to("meta"), beta)
+
+
+def test_arguments_that_mean_nothing_are_refused() -> None:
+    given = tensors()
+    with pytest.raises(ValueError, match="must be either none or tanh, not 'erf'"):
+        pipeline("naive", *given, approximate="erf")
+    with pytest.raises(ValueError, match="between 0 and 1, but got 1.5"):
+        pipeline("naive", *given, p=1.5)
+    with pytest.raises(ValueError, match="way 'per_tile' is none of naive, "):
+        pipeline("per_tile", *given)
+    if DEVICE == "cpu":
+        with pytest.raises(ValueError, match="naive_malloc on x: needs a CUDA device"):
+            pipeline("naive_malloc", *given)
+
+
+@needs_compiler
+def test_opcheck_passes() -> None:
+    for arguments in ((*tensors(), "none", 0.0, 0), (*tensors()[:2], None, *tensors()[3:], "tanh", 0.5, 3)):
+        torch.library.opcheck(torch.ops.hypatia.conv_block_pipeline.default, (*arguments, "naive"))
+
+
+# ---------------------------------------------------------------- dropout
+
+
+def philox(counter: int, seed: int) -> int:
+    """First number of Philox4x32-10, from the paper's description, in Python's whole numbers."""
+    low = 2**32 - 1
+    words, keys = [counter & low, counter >> 32, 0, 0], [seed & low, seed >> 32]
+    for _ in range(10):
+        left, right = 0xD2511F53 * words[0], 0xCD9E8D57 * words[2]
+        words = [right >> 32 ^ words[1] ^ keys[0], right & low, left >> 32 ^ words[3] ^ keys[1], left & low]
+        keys = [(keys[0] + 0x9E3779B9) & low, (keys[1] + 0xBB67AE85) & low]
+    return words[0]
+
+
+def test_the_generator_is_philox() -> None:
+    assert philox(0, 0) == 0x6627E8D5  # the known answer of its authors
+
+
+def dropped(count: int, p: float, seed: int) -> torch.Tensor:
+    return torch.tensor([philox(number, seed) < round(p * 2**32) for number in range(count)], device=DEVICE)
+
+
+@needs_compiler
+@pytest.mark.parametrize(("p", "seed"), [(0.1, 0), (0.5, 7), (0.9, 2**40 + 1), (1.0, 3)])
+def test_dropout_drops_what_the_generator_says_and_scales_the_rest(p: float, seed: int) -> None:
+    given = tensors(batch=3)
+    whole = conv_block.conv_block(*given)
+    for way in runnable():
+        found = pipeline(way, *given, p=p, seed=seed)
+        mask = dropped(found.numel(), p, seed).view(found.shape)
+        expected = torch.where(mask, 0.0, whole / max(1e-9, 1 - p))
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+        assert torch.equal(found, pipeline(way, *given, p=p, seed=seed))
+
+
+@needs_compiler
+def test_the_share_of_dropped_elements_is_p_and_another_seed_drops_others() -> None:
+    given = tensors(4, 2, 8, 64, 64)
+    masks = [pipeline("naive", *given, p=0.3, seed=seed) == 0 for seed in (1, 2)]
+    for mask in masks:
+        assert float(mask.double().mean()) == pytest.approx(0.3, abs=0.006)  # five standard errors
+    assert float((masks[0] & masks[1]).double().mean()) == pytest.approx(0.09, abs=0.004)
+
+
+def test_the_library_block_drops_too() -> None:
+    given = tensors(4, 2, 8, 64, 64)
+    whole, some = conv_block.conv_block(*given), conv_block.conv_block(*given, p=0.25)
+    assert float((some == 0).double().mean()) == pytest.approx(0.25, abs=0.006)
+    torch.testing.assert_close(some[some != 0], (whole / 0.75)[some != 0])
+
+
+# ---------------------------------------------------------------- the CUDA kernels, emulated
+
+KINDS = ("float32", "float64", "bfloat16")
+ENTRIES = {
+    "convolve": ("const {0}* a, const {0}* b, const {0}* c, {0}* d", 5),
+    "statistics": ("const {0}* a, {1}* b", 2),
+    "finish": ("const {0}* a, const {1}* b, const {0}* c, const {0}* d, {0}* e", 5),
+}
+"""Kernel → its pointers, and how many whole numbers follow them."""
+
+
+def kernels(dtypes: tuple[str, ...]) -> dict[str, tuple[str, tuple[str, ...]]]:
+    """Instance → (kernel, scalar and accumulator)."""
+    return {
+        f"conv_block_{name}<{', '.join((*loader.SCALARS[dtype], *more))}>": (name, loader.SCALARS[dtype])
+        for dtype in dtypes
+        for name in ENTRIES
+        for more in ([("true",), ("false",)] if name == "finish" else [()])
+    }
+
+
+@cache
+def emulator() -> ctypes.CDLL:
+    entries = []
+    for instance, (name, scalars) in kernels(KINDS).items():
+        pointers, count = ENTRIES[name]
+        declared = pointers.format(*scalars) + "".join(f", long long n{number}" for number in range(count))
+        given = ", ".join(part.split()[-1] for part in declared.split(", "))
+        entries.append(
+            f'extern "C" const char* {symbol(instance)}(unsigned grid, unsigned x, unsigned y, {declared}) {{\n'
+            f"    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}({given}); }});\n}}\n"
+        )
+    return cuda_sources.emulator("conv_block", tuple(entries))
+
+
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches go to the emulator."""
+
+    def launcher(name: str, instance: str) -> Any:
+        assert name == "conv_block"
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
+            cuda_sources.launch(emulator(), instance, (*grid, *block, 1), arguments)
+
+        return launch
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+
+
+def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", p: float = 0.0) -> torch.Tensor:
+    x, weight = given[0], given[1]
+    assert x is not None
+    assert weight is not None
+    y = x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:]).fill_(float("nan"))
+    z, statistics = (
+        torch.full_like(y, float("nan")),
+        x.new_empty(2 * y.shape[0] * y.shape[1], dtype=conv_block_pipeline._sums(x)),
+    )
+    sizes = (x.shape[0], x.shape[1], *y.shape[1:])
+    conv_block_pipeline._launch(given, z, statistics, y, sizes, approximate == "tanh", (round(p * 2**32), 5))
+    return y
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", KINDS)
+def test_the_emulated_kernels_agree_with_float64(dtype: str, emulation: None) -> None:
+    for operation, approximate in OPERATIONS.items():
+        for shape in ((1, 1, 1, 2), (2, 3, 7, 5), (1, 2, 17, 23)):
+            problem = Problem(Workload(operation, shape, dtype), "cpu")
+            found = judge(emulated(tuple(problem.inputs[name] for name in PARAMETERS), approximate), problem)
+            assert found.ok, f"{shape}: {found.reason}"
+
+
+@needs_compiler
+@pytest.mark.skipif(DEVICE != "cpu", reason="the CPU's kernels are compared with the emulated ones")
+def test_the_emulated_dropout_is_that_of_the_cpu(emulation: None) -> None:
+    x, weight, _, gamma, beta = tensors()
+    found = emulated((x, weight, None, gamma, beta), p=0.4)
+    expected = pipeline("naive", x, weight, None, gamma, beta, p=0.4, seed=5)
+    assert torch.equal(found == 0, expected == 0)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emulation: None) -> None:
+    """``naive_malloc`` asks the driver for both results in between, passes their addresses, and frees them."""
+    held: dict[int, torch.Tensor] = {}
+    sizes: list[int] = []
+
+    def allocate(address: Any, size: Any) -> int:
+        memory = torch.empty(size.value, dtype=torch.uint8)
+        address._obj.value = memory.data_ptr()
+        held[memory.data_ptr()] = memory
+        sizes.append(size.value)
+        return 0
+
+    def free(address: Any) -> int:
+        del held[address.value]
+        return 0
+
+    driver = SimpleNamespace(cuMemAlloc_v2=allocate, cuMemFree_v2=free)
+    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(conv_block_pipeline, "_missing", lambda way, device: "")
+    x, weight, bias, gamma, beta = (tensor.cpu() for tensor in tensors())
+    if not loader.cpp_missing():
+        found = pipeline("naive_malloc", x, weight, bias, gamma, beta)
+        expected = conv_block.conv_block(x, weight, bias, gamma, beta)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+        assert sizes == [4 * found.numel(), 4 * 2 * 2 * 4]
+        assert not held
+
+    @contextlib.contextmanager
+    def failing() -> Iterator[int]:
+        with loader.device_memory(64) as address:
+            assert address in held
+            yield address
+            raise RuntimeError("a launch that failed")
+
+    with pytest.raises(RuntimeError, match="a launch that failed"), failing():
+        pass
+    assert not held
+
+
+def test_the_cuda_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    wanted = []
+    for instance, (name, scalars) in kernels(tuple(loader.SCALARS)).items():
+        pointers, count = ENTRIES[name]
+        types = [part.rsplit(" ", 1)[0] for part in pointers.format(*scalars).split(", ")]
+        wanted.append(f"template __global__ void {instance}({', '.join([*types, *['long long'] * count])});")
+    compiles_without_spills(tmp_path, "conv_block", wanted)
