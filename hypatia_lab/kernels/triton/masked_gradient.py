@@ -82,7 +82,7 @@ class Tile:
 
     def programs(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Programs across and down (rows, columns)."""
-        return triton.cdiv(shape[1], self.columns), triton.cdiv(shape[0], self.rows * self.times)
+        return -(-shape[1] // self.columns), -(-shape[0] // (self.rows * self.times))
 
 
 _TILES = (
