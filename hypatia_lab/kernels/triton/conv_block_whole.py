@@ -259,11 +259,14 @@ def _whole(
         if gl.atomic_add(counters + 2 * image + 1, 1, sem="relaxed") == strips - 1:
             gl.atomic_xchg(counters + 2 * image, 0, sem="relaxed")
             gl.atomic_xchg(counters + 2 * image + 1, 0, sem="relaxed")
-        other = gl.arange(0, BLOCK, gl.SliceLayout(1, SUMS))
+        # A layout of its own spreads them over all threads, whose registers are full of sums.
+        SPREAD: gl.constexpr = gl.BlockedLayout([1, 4], [2, 16], [num_warps, 1], [1, 0])
+        other = gl.arange(0, BLOCK, gl.SliceLayout(1, SPREAD))
+        each = gl.arange(0, COLUMNS, gl.SliceLayout(0, SPREAD))
         counts = gl.where(other < strips, gl.minimum(height - other * ROWS, ROWS) * width, 0).to(gl.float32)
         pixels = (height * width).to(gl.float32)
-        at = moments + (image * strips + other[:, None]) * 2 * COLUMNS + channel[None, :]
-        known = (other < strips)[:, None] & (channel < COLUMNS)[None, :]
+        at = moments + (image * strips + other[:, None]) * 2 * COLUMNS + each[None, :]
+        known = (other < strips)[:, None] & (each < COLUMNS)[None, :]
         # Not through the first-level cache, which does not see what others store.
         means = gl.load(at, mask=known, other=0.0, cache_modifier=".cg")
         squares = gl.load(at + COLUMNS, mask=known, other=0.0, cache_modifier=".cg")
@@ -272,16 +275,19 @@ def _whole(
         variance = gl.sum(squares + off * off * counts[:, None], 0) / pixels
         scale = 1.0 / gl.sqrt_rn(variance + eps)
         if statistics is not None and strip == 0:
-            gl.store(statistics + image * 2 * COLUMNS + channel, mean)
-            gl.store(statistics + image * 2 * COLUMNS + COLUMNS + channel, scale)
-        shift = gl.zeros((COLUMNS,), gl.float32, gl.SliceLayout(0, SUMS))
+            gl.store(statistics + image * 2 * COLUMNS + each, mean)
+            gl.store(statistics + image * 2 * COLUMNS + COLUMNS + each, scale)
+        # Folded into one factor and one summand, which fewer registers hold; no less exact than z itself was rounded.
+        shift = -mean * scale
         if gamma is not None:
-            scale *= gl.load(gamma + channel).to(gl.float32)
-            shift += gl.load(beta + channel).to(gl.float32)
+            factor = gl.load(gamma + each).to(gl.float32)
+            scale, shift = scale * factor, shift * factor + gl.load(beta + each).to(gl.float32)
+        scale = gl.convert_layout(scale, gl.SliceLayout(0, SUMS))
+        shift = gl.convert_layout(shift, gl.SliceLayout(0, SUMS))
 
         # ------------------------------------------------ normalised
         for o in gl.static_range(ROWS):
-            u = (sums[o] - mean[None, :]) * scale[None, :] + shift[None, :]
+            u = sums[o] * scale[None, :] + shift[None, :]
             value = gelu(u, TANH, THROUGH)
             _put(value, y, held, image, first + o, column, height, width, channel, THROUGH)
     tma.store_wait(0)
