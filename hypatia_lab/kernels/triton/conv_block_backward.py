@@ -21,6 +21,8 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.triton.conv_block import Saved, check, normal_integral, tanh_sigmoid
+from hypatia_lab.kernels.triton.conv_block_whole import Strip, adjoint
+from hypatia_lab.kernels.triton.conv_block_whole import candidates as strips
 from hypatia_lab.kernels.triton.convolution import (
     Patch,
     convolve,
@@ -141,10 +143,10 @@ def _convolution_gradient(
     known = channel < channels
     mean, scale, factor, shift = _plane(statistics, gamma, beta, image, channel, channels)
     other = tl.arange(0, RUNS)
-    at = sums + (image * runs + other)[:, None] * 2 * channels + channel[None, :]
-    inside = (other < runs)[:, None] & known[None, :]
-    mean_g = tl.sum(tl.load(at, mask=inside, other=0.0), 0) / area
-    mean_gx = tl.sum(tl.load(at + channels, mask=inside, other=0.0), 0) / area
+    partial = sums + (image * runs + other)[:, None] * 2 * channels + channel[None, :]
+    written = (other < runs)[:, None] & known[None, :]
+    mean_g = tl.sum(tl.load(partial, mask=written, other=0.0), 0) / area
+    mean_gx = tl.sum(tl.load(partial + channels, mask=written, other=0.0), 0) / area
     total = tl.zeros((PIXELS, COLUMNS), tl.float32)
     for time in range(times):
         pixel = (run * times + time) * PIXELS + tl.arange(0, PIXELS)
@@ -229,7 +231,8 @@ class Slice:
 @dataclass(frozen=True)
 class Plan:
     """How backward is cut up: the sums and the convolution's gradient by ``pixels`` at a time and at least ``runs``
-    programs an image, of ``warps``; the adjoint convolution by ``patch``; the weight's gradient by ``slice``.
+    programs an image, of ``warps``; the adjoint convolution by ``patch``, or by ``strip`` where one is given; the
+    weight's gradient by ``slice``.
     """
 
     patch: Patch
@@ -238,10 +241,12 @@ class Plan:
     runs: int = 52
     warps: int = 4
     dependent: bool = True
+    strip: Strip | None = None
 
 
 _PLANS = [
     Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44)),
+    Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44), strip=Strip(5, 4)),
     Plan(Patch(2, 128, 64, 64, 8, 4), Slice(1, 64, 64, 64, 88)),
     Plan(Patch(2, 64, 64, 64, 4, 4), Slice(1, 128, 64, 64, 44, stages=2)),
     Plan(Patch(1, 128, 64, 64, 4, 3), Slice(1, 128, 64, 64, 44), pixels=128, runs=26, warps=8),
@@ -261,6 +266,8 @@ def candidates(shape: tuple[int, int, int, int, int]) -> list[Plan]:
         columns = max(16, min(cut.columns, triton.next_power_of_2(inner)))
         shares = min(cut.shares, images * triton.cdiv(height, tall) * triton.cdiv(width, wide))
         cut = replace(cut, tall=tall, wide=wide, rows=rows, columns=columns, shares=max(shares, 1))
+        if plan.strip and plan.strip not in strips((images, outer, inner, height, width), torch.bfloat16):
+            continue
         fitted.append(replace(plan, patch=plan.patch.fitted(outer, inner, height, width), slice=cut))
     return list(dict.fromkeys(fitted))
 
@@ -305,8 +312,8 @@ def _behind_convolution(
 def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = False) -> Tensor:
     """Gradient (C_out, 9, C_in) in float32 of a 3×3 convolution's weight.
 
-    ``grad`` (N, H, W, C_out) is that of the convolution's output, x (N, H, W, C_in) its input; both contiguous, bfloat16
-    or float16. ``dependent``: programmatic dependent launch.
+    ``grad`` (N, H, W, C_out) is that of the convolution's output, x (N, H, W, C_in) its input; both contiguous,
+    bfloat16 or float16. ``dependent``: programmatic dependent launch.
     """
     (images, height, width, inner), outer = x.shape, grad.shape[3]
     shares = torch.empty(cut.shares, outer, 9, inner, dtype=torch.float32, device=x.device)
@@ -378,7 +385,11 @@ def conv_block_backward(
             behind.permute(0, 3, 1, 2), x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
         )
     else:
-        back = convolve(behind, taps, None, plan.patch, adjoint=True).permute(0, 3, 1, 2)
+        if plan.strip is None:
+            back = convolve(behind, taps, None, plan.patch, adjoint=True)
+        else:
+            back = adjoint(behind, taps, plan.strip)
+        back = back.permute(0, 3, 1, 2)
         by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent).to(x.dtype)
         by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
     return Gradients(back, by_weight, bias.to(x.dtype), weighted.to(x.dtype), summed.to(x.dtype))

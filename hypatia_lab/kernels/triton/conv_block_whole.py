@@ -206,7 +206,7 @@ def _whole(
         version=[3, 0], warps_per_cta=[num_warps, 1], instr_shape=[16, COLUMNS, 256 // x.dtype.primitive_bitwidth]
     )
     sums = ()
-    for o in gl.static_range(ROWS):
+    for _ in gl.static_range(ROWS):
         sums = sums + (gl.zeros((WIDE, COLUMNS), gl.float32, SUMS),)
     for step in gl.static_range(3 * (ROWS + 2)):
         sums = _step(
@@ -472,6 +472,18 @@ def conv_block_whole(
         adjoint=False,
     )
     return y.permute(0, 3, 1, 2), saved
+
+
+def adjoint(grad: Tensor, weight: Tensor, strip: Strip) -> Tensor:
+    """Gradient of x (N, H, W, C_in) from ``grad`` (N, H, W, C_out), that of the convolution; weight (C_out, 9, C_in).
+
+    All contiguous and of one dtype, bfloat16 or float16; sizes and ``strip`` as of :func:`candidates` of (N, C_out,
+    C_in, H, W), but programs need not all run at once.
+    """
+    out = torch.empty(*grad.shape[:3], weight.shape[2], dtype=grad.dtype, device=grad.device)
+    how = {"eps": 0.0, "precision": "ieee", "tanh": False, "adjoint": True}
+    _launch(grad, weight, (None, None, None), out, None, None, None, strip, **how)
+    return out
 
 
 def _processors(tensor: Tensor) -> int:
