@@ -119,7 +119,9 @@ def _step(
     # Products of this step may go on while the rows of the step before make room.
     last: gl.constexpr = ROWS - 1 if down > ROWS - 1 else down
     UNDER_WAY: gl.constexpr = (1 + 2 * SPLIT) * (last - (down - 2 if down > 2 else 0) + 1)
-    return warpgroup_mma_wait(UNDER_WAY if step < 3 * (ROWS + 2) - 1 else 0, deps=held)
+    waited = warpgroup_mma_wait(UNDER_WAY if step < 3 * (ROWS + 2) - 1 else 0, deps=held)
+    # Of one row it is not a tuple.
+    return (waited,) if ROWS == 1 else waited
 
 
 @gluon.jit
