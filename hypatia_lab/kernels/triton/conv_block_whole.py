@@ -44,26 +44,39 @@ meet = getattr(gl, "thread_barrier", None) or gl.barrier
 
 
 @gluon.jit
-def _ask_weights(source, barriers, held, part: gl.constexpr, INNER: gl.constexpr, ADJOINT: gl.constexpr):
-    """Ask for the three taps of row ``part``, one barrier for the three."""
-    mbarrier.expect(barriers.index(part), 3 * held.index(0).numel * held.dtype.primitive_bitwidth // 8)
-    for across in gl.static_range(3):
-        tap = 3 * part + across
-        at = 8 - tap if ADJOINT else tap
-        tma.async_copy_global_to_shared(source, [0, at * INNER], barriers.index(part), held.index(tap))
+def _ask_weights(
+    source, barriers, held, part: gl.constexpr, CHUNKS: gl.constexpr, WIDTH: gl.constexpr, ADJOINT: gl.constexpr
+):
+    """Ask for the three taps of row ``part``, ``WIDTH`` numbers each in a row of memory; one barrier for the three."""
+    mbarrier.expect(barriers.index(part), 3 * CHUNKS * held.index(0).numel * held.dtype.primitive_bitwidth // 8)
+    for number in gl.static_range(3 * CHUNKS):
+        tap = 3 * part + number // CHUNKS
+        depth = number % CHUNKS * (WIDTH // CHUNKS if not ADJOINT else held.shape[1])
+        at = [depth, (8 - tap) * WIDTH] if ADJOINT else [0, tap * WIDTH + depth]
+        tma.async_copy_global_to_shared(source, at, barriers.index(part), held.index(3 * CHUNKS * part + number))
 
 
 @gluon.jit
 def _ask_row(
-    source, source_small, barriers, held, image, first, number: gl.constexpr, SLOTS: gl.constexpr, SPLIT: gl.constexpr
+    source,
+    source_small,
+    barriers,
+    held,
+    image,
+    first,
+    number: gl.constexpr,
+    SLOTS: gl.constexpr,
+    CHUNKS: gl.constexpr,
+    SPLIT: gl.constexpr,
 ):
-    """Ask for row ``number`` // 3 of the strip's input, as the taps of column ``number`` % 3 see it.
+    """Ask for what step ``number`` reads: a row of the strip's input as one column of taps sees it, some channels.
 
     Beyond the image there are zeros, and they count as bytes that arrive.
     """
     slot: gl.constexpr = number % SLOTS
     bar, into = barriers.index(slot), held.index((1 + SPLIT) * slot)
-    at = [image, first + number // 3 - 1, number % 3 - 1, 0]
+    across: gl.constexpr = number // CHUNKS % 3
+    at = [image, first + number // (3 * CHUNKS) - 1, across - 1, number % CHUNKS * held.shape[4]]
     mbarrier.expect(bar, (1 + SPLIT) * into.numel * held.dtype.primitive_bitwidth // 8)
     tma.async_copy_global_to_shared(source, at, bar, into)
     if SPLIT:
@@ -71,9 +84,9 @@ def _ask_row(
 
 
 @gluon.jit
-def _tap(held, tap: gl.constexpr, ADJOINT: gl.constexpr):
-    """One tap's weights as the right operand, (channels in, channels out)."""
-    return held.index(tap) if ADJOINT else held.index(tap).permute((1, 0))
+def _tap(held, number: gl.constexpr, ADJOINT: gl.constexpr):
+    """One tap's weights of some channels as the right operand, (channels in, channels out)."""
+    return held.index(number) if ADJOINT else held.index(number).permute((1, 0))
 
 
 @gluon.jit
@@ -88,30 +101,34 @@ def _step(
     step: gl.constexpr,
     ROWS: gl.constexpr,
     WIDE: gl.constexpr,
-    INNER: gl.constexpr,
+    DEEP: gl.constexpr,
     SLOTS: gl.constexpr,
+    CHUNKS: gl.constexpr,
     ADJOINT: gl.constexpr,
     SPLIT: gl.constexpr,
 ):
-    """Products of row ``step`` // 3 of the input, seen by column ``step`` % 3 of taps; those of the step before end."""
-    down: gl.constexpr = step // 3
-    across: gl.constexpr = step % 3
+    """Products of a row of the input, as one column of taps sees it, ``DEEP`` channels; those of the step before end.
+
+    Steps: row by row, of a row column by column of taps, of a column all channels.
+    """
+    down: gl.constexpr = step // (3 * CHUNKS)
+    within: gl.constexpr = step % (3 * CHUNKS)
     slot: gl.constexpr = step % SLOTS
-    if down < 3 and across == 0:
+    if down < 3 and within == 0:
         mbarrier.wait(weight_bars.index(down), 0)
         if SPLIT:
             mbarrier.wait(small_bars.index(down), 0)
     mbarrier.wait(row_bars.index(slot), step // SLOTS % 2)
-    a = rows.index((1 + SPLIT) * slot).reshape([WIDE, INNER])
+    a = rows.index((1 + SPLIT) * slot).reshape([WIDE, DEEP])
     held = ()
     for o in gl.static_range(ROWS):
         total = sums[o]
         # Row ``down`` of the input is row ``down`` - o of what output row o sees.
         if down >= o and down - o < 3:
-            b = _tap(weights, 3 * (down - o) + across, ADJOINT)
+            b = _tap(weights, 3 * CHUNKS * (down - o) + within, ADJOINT)
             if SPLIT:
-                a_small = rows.index(2 * slot + 1).reshape([WIDE, INNER])
-                b_small = _tap(weights_small, 3 * (down - o) + across, ADJOINT)
+                a_small = rows.index(2 * slot + 1).reshape([WIDE, DEEP])
+                b_small = _tap(weights_small, 3 * CHUNKS * (down - o) + within, ADJOINT)
                 total = warpgroup_mma(a_small, b, total, is_async=True)
                 total = warpgroup_mma(a, b_small, total, is_async=True)
             total = warpgroup_mma(a, b, total, is_async=True)
@@ -119,7 +136,7 @@ def _step(
     # Products of this step may go on while the rows of the step before make room.
     last: gl.constexpr = ROWS - 1 if down > ROWS - 1 else down
     UNDER_WAY: gl.constexpr = (1 + 2 * SPLIT) * (last - (down - 2 if down > 2 else 0) + 1)
-    waited = warpgroup_mma_wait(UNDER_WAY if step < 3 * (ROWS + 2) - 1 else 0, deps=held)
+    waited = warpgroup_mma_wait(UNDER_WAY if step < 3 * CHUNKS * (ROWS + 2) - 1 else 0, deps=held)
     # Of one row it is not a tuple.
     return (waited,) if ROWS == 1 else waited
 
@@ -162,6 +179,7 @@ def _whole(
     ROWS: gl.constexpr,
     WIDE: gl.constexpr,
     INNER: gl.constexpr,
+    DEEP: gl.constexpr,
     COLUMNS: gl.constexpr,
     SLOTS: gl.constexpr,
     BLOCK: gl.constexpr,
@@ -178,11 +196,14 @@ def _whole(
 
     # ------------------------------------------------ weights and rows come in
     TAP: gl.constexpr = weight.block_type.shape
-    weights = gl.allocate_shared_memory(weight.dtype, [9, TAP[0], TAP[1]], weight.layout)
+    CHUNKS: gl.constexpr = INNER // DEEP
+    # Numbers of one tap in a row of the weight as it lies in memory.
+    WIDTH: gl.constexpr = COLUMNS if ADJOINT else INNER
+    weights = gl.allocate_shared_memory(weight.dtype, [9 * CHUNKS, TAP[0], TAP[1]], weight.layout)
     weights_small = weights
     if SPLIT:
-        weights_small = gl.allocate_shared_memory(weight.dtype, [9, TAP[0], TAP[1]], weight.layout)
-    rows = gl.allocate_shared_memory(x.dtype, [(1 + SPLIT) * SLOTS, 1, 1, WIDE, INNER], x.layout)
+        weights_small = gl.allocate_shared_memory(weight.dtype, [9 * CHUNKS, TAP[0], TAP[1]], weight.layout)
+    rows = gl.allocate_shared_memory(x.dtype, [(1 + SPLIT) * SLOTS, 1, 1, WIDE, DEEP], x.layout)
     row_bars = gl.allocate_shared_memory(gl.int64, [SLOTS, 1], mbarrier.MBarrierLayout())
     weight_bars = gl.allocate_shared_memory(gl.int64, [3, 1], mbarrier.MBarrierLayout())
     small_bars = gl.allocate_shared_memory(gl.int64, [3, 1], mbarrier.MBarrierLayout())
@@ -195,13 +216,13 @@ def _whole(
     meet()
     for part in gl.static_range(3):
         if part == 0:
-            _ask_row(x, x_small, row_bars, rows, image, first, 0, SLOTS, SPLIT)
-        _ask_weights(weight, weight_bars, weights, part, TAP[1], ADJOINT)
+            _ask_row(x, x_small, row_bars, rows, image, first, 0, SLOTS, CHUNKS, SPLIT)
+        _ask_weights(weight, weight_bars, weights, part, CHUNKS, WIDTH, ADJOINT)
         if SPLIT:
-            _ask_weights(weight_small, small_bars, weights_small, part, TAP[1], ADJOINT)
+            _ask_weights(weight_small, small_bars, weights_small, part, CHUNKS, WIDTH, ADJOINT)
         if part == 0:
             for ahead in gl.static_range(1, SLOTS):
-                _ask_row(x, x_small, row_bars, rows, image, first, ahead, SLOTS, SPLIT)
+                _ask_row(x, x_small, row_bars, rows, image, first, ahead, SLOTS, CHUNKS, SPLIT)
 
     # ------------------------------------------------ products
     SUMS: gl.constexpr = gl.NVMMADistributedLayout(
@@ -210,13 +231,13 @@ def _whole(
     sums = ()
     for _ in gl.static_range(ROWS):
         sums = sums + (gl.zeros((WIDE, COLUMNS), gl.float32, SUMS),)
-    for step in gl.static_range(3 * (ROWS + 2)):
+    for step in gl.static_range(3 * CHUNKS * (ROWS + 2)):
         sums = _step(
             sums, rows, row_bars, weights, weight_bars, weights_small, small_bars,
-            step, ROWS, WIDE, INNER, SLOTS, ADJOINT, SPLIT,
+            step, ROWS, WIDE, DEEP, SLOTS, CHUNKS, ADJOINT, SPLIT,
         )  # fmt: skip
-        if step > 0 and step - 1 + SLOTS < 3 * (ROWS + 2):
-            _ask_row(x, x_small, row_bars, rows, image, first, step - 1 + SLOTS, SLOTS, SPLIT)
+        if step > 0 and step - 1 + SLOTS < 3 * CHUNKS * (ROWS + 2):
+            _ask_row(x, x_small, row_bars, rows, image, first, step - 1 + SLOTS, SLOTS, CHUNKS, SPLIT)
 
     # ------------------------------------------------ the convolution, and its moments
     column = gl.arange(0, WIDE, gl.SliceLayout(1, SUMS))
@@ -300,7 +321,8 @@ def _whole(
 
 @dataclass(frozen=True)
 class Strip:
-    """How the kernel is cut up: ``rows`` of an image a program, ``slots`` rows of x under way or in use at once.
+    """How the kernel is cut up: ``rows`` of an image a program; of x, ``inner`` channels of a row a step, ``slots``
+    steps' under way or in use at once (3·(rows + 2) steps at least).
 
     ``warps``: one for every 16 pixels of a row, rounded up to a power of two. ``cooperative``: the driver refuses a
     launch whose programs do not all run at once, instead of their waiting for ever. ``round_x``: under TF32, round x to
@@ -308,6 +330,7 @@ class Strip:
     """
 
     rows: int
+    inner: int
     slots: int
     warps: int = 8
     cooperative: bool = True
@@ -323,7 +346,8 @@ def shared_bytes(strip: Strip, inner: int, outer: int, width: int, dtype: torch.
     split = dtype == torch.float32 and precision == "bf16x3"
     size = 4 if split else dtype.itemsize
     wide = max(64, triton.next_power_of_2(width))
-    return size * inner * (9 * outer + strip.slots * wide) + (2 * outer * wide if dtype.itemsize == 2 else 0) + 1024
+    leaving = 2 * outer * wide if dtype.itemsize == 2 else 0
+    return size * (9 * inner * outer + strip.slots * strip.inner * wide) + leaving + 1024
 
 
 def candidates(
@@ -335,7 +359,12 @@ def candidates(
     rows than registers hold; float32 multiplied as it is ("ieee").
     """
     images, inner, outer, height, width = shape
-    if not {inner, outer} <= {16, 32, 64, 128} or width > 128 or (dtype == torch.float32 and precision == "ieee"):
+    if (
+        not images
+        or not {inner, outer} <= {16, 32, 64, 128}
+        or width > 128
+        or (dtype == torch.float32 and precision == "ieee")
+    ):
         return []
     wide = max(64, triton.next_power_of_2(width))
     warps = wide // 16
@@ -343,7 +372,12 @@ def candidates(
     # Sums of a strip in registers, of which a thread has 255 at most.
     if least is None or least * wide * outer > 176 * 32 * warps:
         return []
-    strips = [Strip(least, slots, warps) for slots in (4, 3, 5, 2, 6)]
+    whole, half = min(inner, 64), max(16, min(inner, 64) // 2)
+    if dtype == torch.float32:
+        # Twice as many bytes a number, or two terms of each: whole rows would leave room for two steps alone.
+        strips = [Strip(least, half, slots, warps) for slots in (4, 5, 3)] + [Strip(least, whole, 2, warps)]
+    else:
+        strips = [Strip(least, whole, slots, warps) for slots in (4, 5, 6, 3, 2)] + [Strip(least, half, 8, warps)]
     return [s for s in strips if shared_bytes(s, inner, outer, width, dtype, precision) <= SHARED]
 
 
@@ -385,7 +419,7 @@ def _launch(
     moments = torch.empty(images, strips, 2, outer, dtype=torch.float32, device=x.device)
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
-    tap = [weight.shape[0], weight.shape[2]]
+    tap = [strip.inner, outer] if adjoint else [outer, strip.inner]
     # 32 bits a number fill whole sectors of memory straight from the registers.
     through = x.dtype != torch.float32 and x_small is None
 
@@ -394,8 +428,8 @@ def _launch(
 
     with torch.cuda.device_of(x):
         _whole[(images * strips,)](
-            _seen(x, [1, 1, wide, inner]),
-            _seen(x_small, [1, 1, wide, inner]),
+            _seen(x, [1, 1, wide, strip.inner]),
+            _seen(x_small, [1, 1, wide, strip.inner]),
             _seen(weight.flatten(1), tap),
             None if weight_small is None else _seen(weight_small.flatten(1), tap),
             *vectors,
@@ -411,6 +445,7 @@ def _launch(
             ROWS=strip.rows,
             WIDE=wide,
             INNER=inner,
+            DEEP=strip.inner,
             COLUMNS=outer,
             SLOTS=strip.slots,
             BLOCK=triton.next_power_of_2(strips),
