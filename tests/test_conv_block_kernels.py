@@ -210,6 +210,7 @@ def compiled(self, *given, grid, warmup, **how):
 
 JITFunction.run = compiled
 whole._processors = lambda tensor: 132
+whole.hopper = lambda tensor: True
 
 def drawn(dtype, *shape):
     n, inner, outer, height, width = shape or (5, 64, 64, 128, 128)
@@ -279,7 +280,7 @@ def test_strips_fit_an_h200_and_say_where_they_do_not() -> None:
     [
         (torch.bfloat16, "ieee", 6e-2),
         (torch.float16, "ieee", 6e-3),
-        (torch.float32, "tf32", 2e-3),
+        (torch.float32, "tf32", 2.5e-3),
         (torch.float32, "bf16x3", 1e-4),
     ],
 )

@@ -246,7 +246,7 @@ class Plan:
 
 _PLANS = [
     Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44)),
-    Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44), strip=Strip(5, 64, 4)),
+    Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44), strip=Strip(5, 64, 4, dependent=True)),
     Plan(Patch(2, 128, 64, 64, 8, 4), Slice(1, 64, 64, 64, 88)),
     Plan(Patch(2, 64, 64, 64, 4, 4), Slice(1, 128, 64, 64, 44, stages=2)),
     Plan(Patch(1, 128, 64, 64, 4, 3), Slice(1, 128, 64, 64, 44), pixels=128, runs=26, warps=8),

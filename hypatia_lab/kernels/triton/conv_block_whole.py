@@ -14,7 +14,7 @@ Written in Gluon, Triton's language for explicit shared memory and asynchronous 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -29,9 +29,10 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from hypatia_lab.kernels.triton.conv_block import Saved, check, gelu
-from hypatia_lab.kernels.triton.convolution import PRECISIONS, pixels_first, terms
+from hypatia_lab.kernels.triton.convolution import PRECISIONS, launch_options, pixels_first, terms
 from hypatia_lab.kernels.triton.linear_relu import hopper
 
 if TYPE_CHECKING:
@@ -186,6 +187,7 @@ def _whole(
     TANH: gl.constexpr,
     ADJOINT: gl.constexpr,
     THROUGH: gl.constexpr,
+    DEPENDENT: gl.constexpr,
     num_warps: gl.constexpr,
 ):
     """``ROWS`` rows of one image. ``z`` and ``y``, where wanted, are the convolution and the whole operation."""
@@ -214,6 +216,10 @@ def _whole(
         mbarrier.init(small_bars.index(part), count=1)
     fence_async_shared()
     meet()
+    if DEPENDENT:
+        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
+        gdc_launch_dependents()
+        gdc_wait()
     for part in gl.static_range(3):
         if part == 0:
             _ask_row(x, x_small, row_bars, rows, image, first, 0, SLOTS, CHUNKS, SPLIT)
@@ -325,8 +331,10 @@ class Strip:
     steps' under way or in use at once (3·(rows + 2) steps at least).
 
     ``warps``: one for every 16 pixels of a row, rounded up to a power of two. ``cooperative``: the driver refuses a
-    launch whose programs do not all run at once, instead of their waiting for ever. ``round_x``: under TF32, round x to
-    nearest by a kernel of its own; the matrix units cut it off.
+    launch whose programs do not all run at once, instead of their waiting for ever. ``dependent``: programmatic
+    dependent launch instead, so that setting up overlaps the end of the kernel before. ``round_x``: under TF32, round x
+    to nearest by a kernel of its own. The matrix units cut it off, which makes every sum smaller by one factor, and the
+    normalisation takes that out: what is left is as large an error.
     """
 
     rows: int
@@ -334,7 +342,8 @@ class Strip:
     slots: int
     warps: int = 8
     cooperative: bool = True
-    round_x: bool = True
+    dependent: bool = False
+    round_x: bool = False
 
 
 SHARED = 227 * 1024
@@ -378,6 +387,7 @@ def candidates(
         strips = [Strip(least, half, slots, warps) for slots in (4, 5, 3)] + [Strip(least, whole, 2, warps)]
     else:
         strips = [Strip(least, whole, slots, warps) for slots in (4, 5, 6, 3, 2)] + [Strip(least, half, 8, warps)]
+    strips += [replace(strips[0], dependent=True), replace(strips[0], cooperative=False)]
     return [s for s in strips if shared_bytes(s, inner, outer, width, dtype, precision) <= SHARED]
 
 
@@ -452,8 +462,10 @@ def _launch(
             TANH=tanh,
             ADJOINT=adjoint,
             THROUGH=through,
+            DEPENDENT=strip.dependent and hopper(x),
             num_warps=strip.warps,
-            launch_cooperative_grid=strip.cooperative and y is not None,
+            launch_cooperative_grid=strip.cooperative and not strip.dependent and y is not None,
+            **launch_options(strip.dependent, x),
         )
 
 
