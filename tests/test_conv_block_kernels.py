@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch.nn.grad import conv2d_input
 
 from hypatia_lab.machine import choose_device
 
@@ -319,9 +320,9 @@ def test_one_kernel_agrees_with_float64(
         assert not counters.any()
     if dtype.itemsize == 2:
         grad, taps = pixels_first(normal(*convolved.shape).to(dtype)), pixels_first(weight).view(outer, 9, inner)
-        back = torch.nn.grad.conv2d_input(
-            list(x.shape), weight.double(), grad.permute(0, 3, 1, 2).double(), padding=1
-        ).permute(0, 2, 3, 1)
+        back = conv2d_input(list(x.shape), weight.double(), grad.permute(0, 3, 1, 2).double(), padding=1).permute(
+            0, 2, 3, 1
+        )
         for strip in whole.candidates((images, outer, inner, height, width), dtype, precision, processors):
             out = whole.adjoint(grad, taps, strip)
             assert float((out.double() - back).abs().max()) < tolerance * float(back.abs().max())

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.nn.grad import conv2d_input
 
 pytest.importorskip("triton")
 from hypatia_lab.kernels.triton import conv_block_whole as whole
@@ -22,7 +23,7 @@ LOCAL = threading.local()
 LOCK = threading.Lock()
 
 
-def tagged(dtype: torch.dtype) -> torch.Tensor:
+def tagged(dtype: torch.dtype) -> Any:
     """A stand-in for Gluon's dtype that torch's ``to`` takes, too."""
     tag: Any = torch.empty((), dtype=dtype)
     tag.primitive_bitwidth = 8 * dtype.itemsize
@@ -289,7 +290,7 @@ def test_strips_agree_with_float64(
 def test_the_adjoint_agrees_with_float64(shape: tuple[int, int, int, int, int]) -> None:
     images, inner, outer, height, width = shape
     grad, weight = normal(images, height, width, outer).half(), normal(outer, inner, 3, 3, seed=1).half()
-    back = torch.nn.grad.conv2d_input(
+    back = conv2d_input(
         [images, inner, height, width], weight.double(), grad.permute(0, 3, 1, 2).double(), padding=1
     ).permute(0, 2, 3, 1)
     taps = weight.permute(0, 2, 3, 1).reshape(outer, 9, inner)

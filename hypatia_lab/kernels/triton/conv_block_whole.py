@@ -10,7 +10,7 @@ Written in Gluon, Triton's language for explicit shared memory and asynchronous 
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false, reportReturnType=false
 
 from __future__ import annotations
 

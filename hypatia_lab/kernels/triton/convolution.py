@@ -7,7 +7,7 @@ padding. It can leave each patch's mean and squared deviations, and take a gradi
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
-# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false, reportReturnType=false
 
 from __future__ import annotations
 
