@@ -118,6 +118,9 @@ for plan in (
 ):
     for one, other in zip(first, back.conv_block_backward(grad, *given[:2], *given[3:], saved, plan=plan)):
         torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+_, empty = conv_block_forward(given[0][:0], *given[1:])
+none = back.conv_block_backward(grad[:0], given[0][:0], given[1], *given[3:], empty)
+assert none.x.shape == (0, 16, 9, 13) and not none.weight.any() and none.weight.shape == (32, 16, 3, 3)
 y, saved = conv_block_forward(*given[:3])
 unscaled = back.conv_block_backward(grad, *given[:2], None, None, saved)
 scaled = back.conv_block_backward(grad, *given[:2], torch.ones(32).half(), torch.zeros(32).half(), saved)
@@ -130,6 +133,7 @@ y, saved = conv_block_forward(x, weight, bias, gamma, beta)
 refused = [
     ((x[0], weight, bias, gamma, beta), "do not fit"),
     ((x[:, :-1], weight, bias, gamma, beta), "do not fit"),
+    ((x[:, :0], weight[:, :0], bias, gamma, beta), "C_in at least 1"),
     ((x, weight[..., :2], bias, gamma, beta), "do not fit"),
     ((x[..., :1, :1], weight, bias, gamma, beta), "less than two pixels"),
     ((x, weight, bias[:-1], gamma, beta), "bias"),

@@ -218,10 +218,10 @@ DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 
 def check(x: Tensor, weight: Tensor, vectors: dict[str, Tensor | None]) -> None:
     """Refuse what the kernels cannot compute. Raises ``ValueError`` naming the tensor; ``vectors`` are (C_out)."""
-    if x.dim() != 4 or weight.dim() != 4 or weight.shape[1:] != (x.shape[1], 3, 3):
+    if x.dim() != 4 or weight.dim() != 4 or weight.shape[1:] != (x.shape[1], 3, 3) or not x.shape[1]:
         raise ValueError(
             f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (N, C_in, H, W), "
-            "weight (C_out, C_in, 3, 3)"
+            "weight (C_out, C_in, 3, 3), C_in at least 1"
         )
     if x.shape[2] * x.shape[3] < 2:
         raise ValueError(f"x {list(x.shape)} has planes of less than two pixels, which cannot be normalised")

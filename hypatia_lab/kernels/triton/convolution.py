@@ -275,7 +275,8 @@ def described(tensor: Tensor) -> bool:
     """Whether a tensor descriptor can hold a contiguous ``tensor``: Hopper or later, channels of whole 16 bytes."""
     if tensor.is_cuda and not hopper(tensor):
         return False
-    return tensor.data_ptr() % 16 == 0 and tensor.shape[-1] * tensor.element_size() % 16 == 0
+    aligned = tensor.data_ptr() % 16 == 0 and tensor.shape[-1] * tensor.element_size() % 16 == 0
+    return aligned and tensor.numel() > 0
 
 
 def launch_options(dependent: bool, tensor: Tensor) -> dict[str, bool]:
