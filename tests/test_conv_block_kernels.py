@@ -1,0 +1,332 @@
+"""Triton's Conv2d → InstanceNorm2d → GELU: the kernels in the interpreter, their machine code, strips on a GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch.nn.grad import conv2d_input
+
+from hypatia_lab.machine import choose_device
+
+DEVICE = choose_device("auto")
+
+# ---------------------------------------------------------------- the kernels in the interpreter
+
+START = """
+import itertools, torch
+from torch.nn import functional
+from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back
+from hypatia_lab.kernels.triton.conv_block import Config, conv_block, conv_block_forward
+from hypatia_lab.kernels.triton.convolution import PRECISIONS, Patch, terms
+
+# The largest error of outputs of variance one. The interpreter cuts float32 off where a GPU rounds it to bfloat16.
+TOLERANCES = {"ieee": 1e-5, "tf32": 2e-3, "bf16x3": 2e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}
+
+def drawn(n, inner, outer, height, width, dtype=torch.float32):
+    g = torch.Generator().manual_seed(0)
+    x, weight = torch.randn(n, inner, height, width, generator=g), torch.randn(outer, inner, 3, 3, generator=g)
+    bias, gamma, beta = torch.randn(3, outer, generator=g)
+    given = (x, weight * (9 * inner) ** -0.5, bias + 3, 1 + gamma / 10, beta / 10)
+    return [tensor.to(dtype) for tensor in given]
+
+def expected(x, weight, bias, gamma, beta, approximate="none"):
+    x, weight, bias, gamma, beta = (None if t is None else t.double() for t in (x, weight, bias, gamma, beta))
+    normal = functional.instance_norm(functional.conv2d(x, weight, bias, padding=1), weight=gamma, bias=beta, eps=1e-5)
+    return functional.gelu(normal, approximate=approximate)
+
+def agrees(given, tolerance, approximate="none", **how):
+    out = conv_block(*given, approximate=approximate, **how)
+    reference = expected(*given, approximate)
+    assert out.shape == reference.shape and out.dtype == given[0].dtype
+    assert out.is_contiguous(memory_format=torch.channels_last)
+    assert float((out.double() - reference).abs().max()) <= tolerance, (reference.shape, how)
+"""
+
+SHAPES = """
+for shape in ((1, 3, 16, 9, 13), (3, 16, 20, 9, 13)):
+    for precision in PRECISIONS:
+        agrees(drawn(*shape), TOLERANCES[precision], precision=precision)
+    agrees(drawn(*shape), TOLERANCES["ieee"], "tanh")
+    for dtype in (torch.float16, torch.bfloat16):
+        agrees(drawn(*shape, dtype), TOLERANCES[dtype])
+for shape in ((1, 96, 3, 5, 4), (2, 1, 1, 1, 2), (1, 20, 130, 2, 1)):
+    agrees(drawn(*shape), 1e-5)
+# More patches than the second kernel adds up at once.
+agrees(drawn(1, 4, 4, 67, 17), 1e-5, tiles=Config(Patch(1, 64, 16, 16), times=3))
+# Several steps of channels, patches of several shapes, plain pointers, one run of pixels or many.
+given = drawn(2, 40, 36, 9, 13)
+for patch in (Patch(4, 16, 16, 16), Patch(16, 4, 64, 32), Patch(8, 8, 32, 64, load=False, store=False)):
+    for pixels, times in ((16, 1), (16, 3), (128, 1)):
+        agrees(given, 1e-5, tiles=Config(patch, pixels, times))
+# A mean far larger than the deviations.
+given = drawn(1, 16, 16, 9, 13)
+given[2] += 1000
+agrees(given, 2e-3)
+"""
+
+FORMS = """
+x, weight, bias, gamma, beta = drawn(2, 16, 16, 7, 6)
+last = torch.channels_last
+agrees((x.to(memory_format=last), weight.to(memory_format=last), bias, gamma, beta), 1e-5)
+agrees((x[..., ::2], weight, torch.stack([bias, bias], 1)[:, 0], gamma, beta), 1e-5)
+for parameters in ((None, gamma, beta), (bias, None, None), (None, None, None)):
+    agrees((x, weight, *parameters), 1e-5)
+assert conv_block(x[:0], weight).shape == (0, 16, 7, 6)
+assert conv_block(x, weight[:0]).shape == (2, 0, 7, 6)
+x[1, 3, 2, 2] = float("nan")
+for precision in PRECISIONS:
+    out = conv_block(x, weight, bias, gamma, beta, precision=precision)
+    assert out[1].isnan().all() and not out[0].isnan().any()
+large, small = terms(torch.tensor([1.0, -2.5, 1e-20, 3e38, float("inf"), 3.4e38]), "bf16x3", False)
+assert not small.isnan().any() and small.isfinite().all()
+"""
+
+BACKWARD = """
+both, erf = ("none", "tanh"), ("none",)
+for shape, approximations in (((1, 3, 16, 9, 13), both), ((3, 16, 20, 9, 13), erf), ((2, 40, 3, 5, 7), erf)):
+    for dtype, approximate in itertools.product((torch.float16, torch.float32, torch.bfloat16), approximations):
+        given = drawn(*shape, dtype)
+        y, saved = conv_block_forward(*given, approximate=approximate)
+        grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).to(dtype)
+        got = back.conv_block_backward(grad, *given[:2], *given[3:], saved, approximate=approximate)
+        leaves = [tensor.double().requires_grad_() for tensor in given]
+        normal = functional.instance_norm(
+            functional.conv2d(*leaves[:3], padding=1), weight=leaves[3], bias=leaves[4], eps=1e-5
+        )
+        functional.gelu(normal, approximate=approximate).backward(grad.double())
+        tolerance = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
+        for name, out, leaf in zip(back.Gradients._fields, got, leaves):
+            assert out.shape == leaf.shape and out.dtype == dtype, name
+            # The bias's gradient is zero but for rounding.
+            size = leaves[4].grad.norm() if name == "bias" else leaf.grad.norm()
+            assert float((out.double() - leaf.grad).norm()) <= tolerance * float(size), (name, shape, dtype)
+# However it is cut.
+given = drawn(2, 16, 32, 9, 13, torch.float16)
+y, saved = conv_block_forward(*given)
+grad = torch.randn(y.shape, generator=torch.Generator().manual_seed(1)).half()
+first = back.conv_block_backward(grad, *given[:2], *given[3:], saved)
+patch, cut = Patch(4, 16, 16, 16), back.Slice(2, 16, 16, 16, 3)
+for plan in (
+    back.Plan(patch, cut, pixels=16, runs=2),
+    back.Plan(Patch(8, 8, 16, 32, load=False), back.Slice(1, 16, 32, 16, 1, load=False), pixels=128, runs=1),
+):
+    for one, other in zip(first, back.conv_block_backward(grad, *given[:2], *given[3:], saved, plan=plan)):
+        torch.testing.assert_close(one, other, rtol=2e-3, atol=2e-3)
+_, empty = conv_block_forward(given[0][:0], *given[1:])
+none = back.conv_block_backward(grad[:0], given[0][:0], given[1], *given[3:], empty)
+assert none.x.shape == (0, 16, 9, 13) and not none.weight.any() and none.weight.shape == (32, 16, 3, 3)
+y, saved = conv_block_forward(*given[:3])
+unscaled = back.conv_block_backward(grad, *given[:2], None, None, saved)
+scaled = back.conv_block_backward(grad, *given[:2], torch.ones(32).half(), torch.zeros(32).half(), saved)
+assert all(torch.equal(*pair) for pair in zip(unscaled, scaled))
+"""
+
+REFUSALS = """
+x, weight, bias, gamma, beta = drawn(2, 16, 20, 5, 6)
+y, saved = conv_block_forward(x, weight, bias, gamma, beta)
+refused = [
+    ((x[0], weight, bias, gamma, beta), "do not fit"),
+    ((x[:, :-1], weight, bias, gamma, beta), "do not fit"),
+    ((x[:, :0], weight[:, :0], bias, gamma, beta), "C_in at least 1"),
+    ((x, weight[..., :2], bias, gamma, beta), "do not fit"),
+    ((x[..., :1, :1], weight, bias, gamma, beta), "less than two pixels"),
+    ((x, weight, bias[:-1], gamma, beta), "bias"),
+    ((x, weight, bias, gamma[0], beta), "gamma"),
+    ((x, weight, bias, gamma, None), "together"),
+    ((x.half(), weight, bias, gamma, beta), "weight is torch.float32"),
+    ((x.double(), weight.double(), None, None, None), "x is torch.float64"),
+    ((x, weight.to("meta"), bias, gamma, beta), "weight is on meta"),
+    ((x, weight, bias, gamma, beta.clone().requires_grad_()), "beta requires a gradient"),
+]
+calls = [(lambda given=given: conv_block(*given), message) for given, message in refused]
+calls += [
+    (lambda: conv_block(x, weight, precision="int8"), "int8"),
+    (lambda: conv_block(x, weight, approximate="relu"), "relu"),
+    (lambda: back.conv_block_backward(y[:1], x, weight, gamma, beta, saved), "grad"),
+    (lambda: back.conv_block_backward(y.half(), x, weight, gamma, beta, saved), "grad"),
+    (lambda: back.conv_block_backward(y, x, weight, gamma, beta, saved, approximate="relu"), "relu"),
+]
+for call, message in calls:
+    try:
+        call()
+    except ValueError as complaint:
+        assert message in str(complaint), complaint
+    else:
+        raise AssertionError(message)
+"""
+
+PARTS = {
+    "agrees with float64 at odd shapes and any cut": SHAPES,
+    "takes any memory format, no parameters, no images, and keeps NaN in its image": FORMS,
+    "gives float64's gradients": BACKWARD,
+    "refuses a misfit by name": REFUSALS,
+}
+
+ALL = """
+import json, sys, traceback, warnings
+warnings.filterwarnings("ignore", category=RuntimeWarning)
+complaints = {}
+for name, part in json.load(sys.stdin).items():
+    try:
+        exec(part, dict(globals()))
+    except Exception:
+        complaints[name] = traceback.format_exc()
+json.dump(complaints, sys.stdout)
+"""
+
+
+@pytest.fixture(scope="module")
+def complaints(interpreted: Callable[..., str]) -> dict[str, str]:
+    """Part → what went wrong, all run in one process: Triton reads once whether it interprets."""
+    return json.loads(interpreted(START + ALL, json.dumps(PARTS)))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", PARTS)
+def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
+    assert part not in complaints, complaints[part]
+
+
+# ---------------------------------------------------------------- machine code
+
+MACHINE_CODE = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back, conv_block_whole as whole
+
+class Hopper:
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+triton.runtime.driver.set_active(Hopper())
+made, launch = [], JITFunction.run
+
+def compiled(self, *given, grid, warmup, **how):
+    how |= {name: True for name in ("DEVICE", "DEPENDENT") if name in how}
+    made.append(launch(self, *given, grid=grid, warmup=True, **how))
+
+JITFunction.run = compiled
+whole._processors = lambda tensor: 132
+whole.hopper = lambda tensor: True
+
+def drawn(dtype, *shape):
+    n, inner, outer, height, width = shape or (5, 64, 64, 128, 128)
+    vectors = [torch.empty(outer, dtype=dtype) for _ in range(3)]
+    shapes = ((n, inner, height, width), (outer, inner, 3, 3))
+    return [torch.empty(shape, dtype=dtype).to(memory_format=torch.channels_last) for shape in shapes] + vectors
+
+for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
+    given = drawn(dtype)
+    y, _ = block.conv_block_forward(*given, precision=precision)
+    _, saved = whole.conv_block_whole(*given, precision=precision, keep=True)
+    if dtype == torch.bfloat16:
+        for plan in back.candidates((5, 64, 64, 128, 128))[:2]:
+            back.conv_block_backward(y, *given[:2], *given[3:], saved, plan=plan)
+products = [code for code in made if code.metadata.name in ("_convolve", "_whole", "_weight_gradient")]
+assert len(products) == 10, [code.metadata.name for code in made]
+for code in products:
+    text = code.asm["ptx"]
+    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name
+    assert code.metadata.shared <= 232448 and ".local" not in text
+# What tensor descriptors cannot hold, and other sizes.
+given = drawn(torch.float16, 1, 3, 20, 9, 13)
+y, saved = block.conv_block_forward(*given)
+back.conv_block_backward(y, *given[:2], *given[3:], saved)
+whole.conv_block_whole(*drawn(torch.float16, 2, 32, 64, 40, 50), approximate="tanh")
+"""
+
+
+@pytest.mark.slow
+def test_the_kernels_compile_to_hoppers_matrix_instructions() -> None:
+    pytest.importorskip("triton")
+    if importlib.util.find_spec("triton.backends.nvidia") is None:
+        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
+    done = subprocess.run([sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+# ---------------------------------------------------------------- strips
+
+
+def test_strips_fit_an_h200_and_say_where_they_do_not() -> None:
+    pytest.importorskip("triton")
+    from hypatia_lab.kernels.triton import conv_block_whole as whole
+
+    goal = (5, 64, 64, 128, 128)
+    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
+        strips = whole.candidates(goal, dtype, precision)
+        assert strips
+        assert all(5 * -(-128 // strip.rows) <= 132 for strip in strips)
+    assert not whole.candidates(goal, torch.float32, "ieee")
+    for shape in ((5, 3, 64, 128, 128), (5, 64, 64, 128, 129), (50, 64, 64, 128, 128), (140, 16, 16, 8, 8)):
+        assert not whole.candidates(shape, torch.bfloat16)
+    x, weight = torch.zeros(1, 16, 8, 8), torch.zeros(16, 16, 3, 3)
+    with pytest.raises(ValueError, match="x .* do not fit one kernel"):
+        whole.conv_block_whole(x, weight, precision="tf32") if DEVICE == "cpu" else whole.conv_block_whole(
+            x.cuda(), weight.cuda()
+        )
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize(
+    "shape", [(5, 64, 64, 128, 128), (1, 32, 16, 9, 13), (3, 64, 64, 65, 100), (2, 16, 128, 30, 64)]
+)
+@pytest.mark.parametrize(
+    ("dtype", "precision", "tolerance"),
+    [
+        (torch.bfloat16, "ieee", 6e-2),
+        (torch.float16, "ieee", 6e-3),
+        (torch.float32, "tf32", 2.5e-3),
+        (torch.float32, "bf16x3", 1e-4),
+    ],
+)
+def test_one_kernel_agrees_with_float64(
+    shape: tuple[int, int, int, int, int], dtype: torch.dtype, precision: str, tolerance: float
+) -> None:
+    from hypatia_lab.kernels.triton import conv_block_whole as whole
+    from hypatia_lab.kernels.triton.convolution import pixels_first
+
+    if torch.cuda.get_device_capability() < (9, 0):
+        pytest.skip("the kernel is Hopper's")
+    images, inner, outer, height, width = shape
+    processors = torch.cuda.get_device_properties(0).multi_processor_count
+    generator = torch.Generator(DEVICE).manual_seed(0)
+
+    def normal(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=DEVICE, generator=generator)
+
+    x, weight = normal(images, inner, height, width), normal(outer, inner, 3, 3) * (9 * inner) ** -0.5
+    given = [x, weight, normal(outer) + 3, 1 + normal(outer) / 10, normal(outer) / 10]
+    x, weight, bias, gamma, beta = (tensor.to(dtype) for tensor in given)
+    convolved = torch.nn.functional.conv2d(x.double(), weight.double(), bias.double(), padding=1)
+    expected = torch.nn.functional.gelu(
+        torch.nn.functional.instance_norm(convolved, weight=gamma.double(), bias=beta.double(), eps=1e-5)
+    )
+    counters = torch.zeros(images, 2, dtype=torch.int32, device=DEVICE)
+    for strip in whole.candidates(shape, dtype, precision, processors):
+        how = {"precision": precision, "strip": strip, "counters": counters}
+        for keep in (False, True):
+            out, saved = whole.conv_block_whole(x, weight, bias, gamma, beta, keep=keep, **how)
+            assert float((out.double() - expected).abs().max()) < tolerance
+        assert saved is not None
+        torch.testing.assert_close(
+            saved.convolved.permute(0, 3, 1, 2).double(), convolved, rtol=tolerance, atol=5 * tolerance
+        )
+        assert not counters.any()
+    if dtype.itemsize == 2:
+        grad, taps = pixels_first(normal(*convolved.shape).to(dtype)), pixels_first(weight).view(outer, 9, inner)
+        back = conv2d_input(list(x.shape), weight.double(), grad.permute(0, 3, 1, 2).double(), padding=1).permute(
+            0, 2, 3, 1
+        )
+        for strip in whole.candidates((images, outer, inner, height, width), dtype, precision, processors):
+            out = whole.adjoint(grad, taps, strip)
+            assert float((out.double() - back).abs().max()) < tolerance * float(back.abs().max())
