@@ -171,7 +171,7 @@ def _variables(left: Expression, operators: Mapping[str, Operator]) -> dict[str,
 
 def _draw_types(rng: random.Random, variables: Mapping[str, tuple[tuple[int, ...], bool]]) -> dict[str, Type | None]:
     # Few different sizes a trial: tensors drawn independently then fit together often enough.
-    sizes = rng.choice(([1], [2], [3], [5], [0], [1, 3], [2, 3], [3, 4], [0, 2], [1, 2, 5]))
+    sizes = rng.choice(([1], [2], [3], [5], [0], [1, 3], [2, 3], [3, 4], [0, 2], [0, 3], [1, 2, 5]))
     types: dict[str, Type | None] = {}
     for name, (ranks, optional) in variables.items():
         shape = tuple(rng.choice(sizes) for _ in range(rng.choice(ranks)))
@@ -195,7 +195,7 @@ def _equal_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
 
 
 def examine(
-    rule: Rule, *, operators: Mapping[str, Operator] | None = None, trials: int = 200, seed: int = 0
+    rule: Rule, *, operators: Mapping[str, Operator] | None = None, trials: int = 400, seed: int = 0
 ) -> Verdict:
     """Fuzz one rule on the CPU with ``trials`` well-typed drawings; ``operators`` adds to those of the terms.
 
@@ -222,7 +222,7 @@ def examine(
         tensors = {
             name: None if own is None else _draw_tensor(rng, generator, own, edges) for name, own in trial.types.items()
         }
-        weaker, reason = _compare(trial, left, right, kind, roundings, tensors, finite=edges is not NOT_FINITE)
+        weaker, reason = _compare(trial, left, right, kind, roundings, tensors, edges)
         if weaker is None:
             return Verdict(None, reason, done)
         if weaker > grade:
@@ -237,8 +237,7 @@ def _compare(
     kind: Type,
     roundings: int,
     tensors: Mapping[str, torch.Tensor | None],
-    *,
-    finite: bool,
+    edges: tuple[float, ...],
 ) -> tuple[Grade | None, str]:
     """The strongest grade this drawing leaves open, and what stands against a stronger one."""
     where = _told(trial, tensors)
@@ -254,7 +253,7 @@ def _compare(
     if bool(same.all()):
         return Grade.EXACT, ""
     sizes = {name: None if t is None else t.abs() for name, t in tensors.items()}
-    # Products in another order overflow elsewhere: what overflows on either side is not compared.
+    # Products in another order overflow elsewhere: what overflows on either side, of large numbers, is not compared.
     magnitude = torch.maximum(*(trial.value(side, sizes, magnitude=True) for side in (left, right)))
     bound = 2 * (roundings + more) * (UNIT * magnitude + (1e-300 if roundings + more else 0.0))
     comparable = a.isfinite() & b.isfinite() & magnitude.isfinite()
@@ -262,12 +261,10 @@ def _compare(
     if bool(wrong.any()):
         return None, _at(wrong, a, b, where)
     apart = a.isfinite() != b.isfinite()
-    if finite:
+    if edges is LARGE:
         apart &= magnitude.isfinite()
-        if bool(apart.any()):
-            return None, _at(apart, a, b, where)
-    elif bool(apart.any()):
-        return Grade.FINITE, _at(apart, a, b, where)
+    if bool(apart.any()):
+        return (Grade.FINITE if edges is NOT_FINITE else None), _at(apart, a, b, where)
     # Rounding within the bound, zeros of another sign, or NaN for an infinity.
     return Grade.REAL, _at(~same, a, b, where)
 

@@ -27,7 +27,7 @@ TOLERANCE = 1000
 
 
 class EGraphError(RuntimeError):
-    """In strict mode: the module cannot be captured, or the outputs of the rewritten graph differ."""
+    """In strict mode: the module cannot be captured or rewritten, or the results differ."""
 
 
 @dataclass(frozen=True)
@@ -101,12 +101,15 @@ def optimize(
     keywords = dict(kwargs or {})
     try:
         captured = torch.export.export(module, tuple(example_inputs), keywords).module()
-    except Exception as error:  # noqa: BLE001 - whatever torch.export meets, the original still runs
+    except Exception as error:  # whatever it met, the original still runs
         return _unchanged(module, f"cannot be captured: {_first_line(error)}", mode)
     assert isinstance(captured, fx.GraphModule)
     capture = time.perf_counter() - start
     costs = costs or Costs(_device(module, example_inputs, keywords))
-    result, report = rewrite_graph(captured, rules=rules, costs=costs, seconds=seconds)
+    try:
+        result, report = rewrite_graph(captured, rules=rules, costs=costs, seconds=seconds)
+    except Exception as error:  # the original still runs
+        return _unchanged(module, f"cannot be rewritten: {_first_line(error)}", mode)
     report = replace(report, seconds={"capture": capture, **report.seconds})
     if mode != "off":
         error, reason = _compare(captured, result, example_inputs, keywords, tolerance)
@@ -220,43 +223,50 @@ def _restored(module: torch.nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _run(module: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def _run(module: fx.GraphModule, state: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+    """Outputs, then arguments and ``state``'s buffers after the call: what is written into is a result too."""
+
     def own(leaf: Any) -> Any:
         return leaf.detach().clone() if isinstance(leaf, torch.Tensor) else leaf
 
     args, kwargs = pytree.tree_map(own, (tuple(args), dict(kwargs)))
-    with _restored(module):
+    with _restored(state):
         torch.manual_seed(0)
-        # Arguments too: what is written into them is a result.
-        return [own(leaf) for leaf in pytree.tree_leaves((module(*args, **kwargs), args, kwargs, list(module.buffers())))]
+        outputs = module(*args, **kwargs)
+        return [own(leaf) for leaf in pytree.tree_leaves((outputs, args, kwargs, list(state.buffers())))]
 
 
 def _compare(
     old: fx.GraphModule, new: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], tolerance: float
 ) -> tuple[float, str]:
-    """Largest relative error over the outputs and everything written into, and what is wrong (empty: nothing)."""
+    """Largest relative error over all results, and what is wrong (empty: nothing)."""
     shared = {id(tensor) for tensor in (*old.parameters(), *old.buffers())}
     if any(id(tensor) not in shared for tensor in (*new.parameters(), *new.buffers())):
         return float("nan"), "a parameter was copied"
+    before, after = (_run(module, old, args, kwargs) for module in (old, new))
+    if len(before) != len(after):
+        return float("nan"), f"{len(after)} results, were {len(before)}"
     worst = 0.0
-    unused = {id(t) for t in old.buffers()} - {id(t) for t in new.buffers()}
-    del unused
-    before, after = _run(old, args, kwargs), _run(new, args, kwargs)
-    for number, (a, b) in enumerate(zip(before, after, strict=False)):
-        if not isinstance(a, torch.Tensor):
-            continue
-        if a.shape != b.shape or a.dtype != b.dtype:
-            return float("nan"), f"output {number} is {b.dtype} {list(b.shape)}, was {a.dtype} {list(a.shape)}"
-        if not a.is_floating_point():
-            if not torch.equal(a, b):
-                return float("nan"), f"output {number} differs"
-            continue
-        if not torch.equal(a.isfinite(), b.isfinite()):
-            return float("nan"), f"output {number} is not finite at other places"
-        x, y = (t[a.isfinite()].double() for t in (a, b))
-        scale, apart = float(x.norm()), float((x - y).norm())
-        error = apart / scale if scale else apart
-        if error > tolerance * torch.finfo(a.dtype).eps:
-            return error, f"output {number} differs by {error:.2g} of its norm"
-        worst = max(worst, error)
+    for number, (a, b) in enumerate(zip(before, after, strict=True)):
+        if isinstance(a, torch.Tensor):
+            error, reason = _difference(a, b)
+            if not reason and error > tolerance * (torch.finfo(a.dtype).eps if a.is_floating_point() else 0):
+                reason = f"differs by {error:.2g} of its norm"
+            if reason:
+                return error, f"result {number} {reason}"
+            worst = max(worst, error)
     return worst, ""
+
+
+def _difference(a: torch.Tensor, b: torch.Tensor) -> tuple[float, str]:
+    """‖b − a‖/‖a‖ where both are finite (absolute where a is 0), and what makes them incomparable."""
+    if a.shape != b.shape or a.dtype != b.dtype:
+        return float("nan"), f"is {b.dtype} {list(b.shape)}, was {a.dtype} {list(a.shape)}"
+    if not a.is_floating_point():
+        return float(not torch.equal(a, b)), ""
+    finite = a.isfinite()
+    if not torch.equal(finite, b.isfinite()):
+        return float("nan"), "is not finite at other places"
+    x, y = a[finite].double(), b[finite].double()
+    scale, apart = float(x.norm()), float((x - y).norm())
+    return (apart / scale if scale else apart), ""

@@ -54,6 +54,9 @@ def _features(weight: str) -> str:
     return f"(> (vec-get (dims {weight}) 1) 0)"
 
 
+# An empty sum is 0 whatever stands beside it; taken in the other order it may meet an infinity and be NaN.
+_SUMS = ("(> (vec-get (dims b) 0) 0)", "(> (vec-get (dims b) 1) 0)")
+
 GOALS: dict[str, tuple[Rule, ...]] = {
     "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL, (_features("w"),)),),
     "mlp": (
@@ -126,8 +129,8 @@ GOALS: dict[str, tuple[Rule, ...]] = {
         ),
     ),
     "matmul": (
-        Rule("associate_right", "(Mm (Mm a b) c)", "(Mm a (Mm b c))", Grade.REAL),
-        Rule("associate_left", "(Mm a (Mm b c))", "(Mm (Mm a b) c)", Grade.REAL),
+        Rule("associate_right", "(Mm (Mm a b) c)", "(Mm a (Mm b c))", Grade.REAL, _SUMS),
+        Rule("associate_left", "(Mm a (Mm b c))", "(Mm (Mm a b) c)", Grade.REAL, _SUMS),
     ),
 }
 """Goal → its rules."""
