@@ -37,7 +37,9 @@ def best(nodes, *roots, costs=CUDA, goals=DEFAULT, seconds=5.0):
 
 
 def operators(extraction) -> list[str]:
-    return sorted(way.operator for way in extraction.chosen.values() if way.operator not in ("Input", "Param", "Absent"))
+    return sorted(
+        way.operator for way in extraction.chosen.values() if way.operator not in ("Input", "Param", "Absent")
+    )
 
 
 def test_a_chain_of_200_residual_blocks_is_fused_block_by_block():
@@ -85,7 +87,10 @@ def test_equal_layers_become_one_kernel_where_one_is_and_unequal_ones_do_not():
     def chain(widths, dtype):
         nodes, last = [Node("x", "Input", ("x",), Type((8, widths[0]), dtype))], "x"
         for n, (a, b) in enumerate(itertools.pairwise(widths)):
-            nodes += [Node(f"w{n}", "Param", (f"w{n}",), Type((b, a), dtype)), Node(f"b{n}", "Param", (f"b{n}",), Type((b,), dtype))]
+            nodes += [
+                Node(f"w{n}", "Param", (f"w{n}",), Type((b, a), dtype)),
+                Node(f"b{n}", "Param", (f"b{n}",), Type((b,), dtype)),
+            ]
             nodes.append(Node(f"l{n}", "Linear", (last, f"w{n}", f"b{n}"), Type((8, b), dtype)))
             last = f"l{n}"
             if n < len(widths) - 2:
@@ -125,7 +130,11 @@ def test_views_between_three_dimensional_layers_do_not_stop_the_fusion():
 def test_a_product_without_bias_and_its_bias_become_a_linear_layer_behind_views_too():
     flat, deep = Type((8, 16), "float32"), Type((2, 4, 16), "float32")
     nodes = inputs(node("wt", "Transpose", "w", 0, 1, type=W), node("m", "Mm", "x", "wt", type=flat))
-    nodes += [node("v", "View", "m", (2, 4, 16), type=deep), node("s", "Add", "v", "b", type=deep), node("r", "Relu", "s", type=deep)]
+    nodes += [
+        node("v", "View", "m", (2, 4, 16), type=deep),
+        node("s", "Add", "v", "b", type=deep),
+        node("r", "Relu", "s", type=deep),
+    ]
     assert operators(best(nodes, "r")[1]) == ["LinearRelu", "View"]
 
 

@@ -5,10 +5,9 @@ cost is the sum over its distinct e-classes. Three candidates, the cheapest wins
 original graph, a greedy selection, and an integer linear program within a time limit, whose dual bound states how far
 from the optimum the winner can be at most.
 
-Greedy: every e-class keeps the set of e-classes that its best way so far needs, as in M. Goharshady et al., Fast and
-Optimal Extraction for Sparse Equality Graphs (2024), and the extraction gym compared there. Program: Y. Yang et al.,
-Equality Saturation for Tensor Graph Superoptimization (TENSAT, 2021), with an order of the e-classes against cycles,
-which only e-classes on a cycle need.
+Greedy: every e-class keeps the set of e-classes that its best way so far needs, as the extraction gym's greedy DAG
+extractors do. Program: Y. Yang et al., Equality Saturation for Tensor Graph Superoptimization (TENSAT, 2021), with an
+order of the e-classes against cycles, which only e-classes on a cycle need.
 """
 
 from __future__ import annotations
@@ -80,9 +79,7 @@ def _original(egraph: EGraph) -> dict[int, ENode]:
     return chosen
 
 
-def _ways(
-    egraph: EGraph, roots: list[int], weight: Callable[[int, ENode], float | None]
-) -> tuple[Ways, list[int]]:
+def _ways(egraph: EGraph, roots: list[int], weight: Callable[[int, ENode], float | None]) -> tuple[Ways, list[int]]:
     """Ways with weights of every e-class that any selection could need, and an order, arguments mostly first."""
     ways: Ways = {}
     order: list[int] = []

@@ -171,26 +171,30 @@ def _term(node: fx.Node) -> Term | None:
     return name, tuple(argument.name if isinstance(argument, fx.Node) else argument for argument in arguments)
 
 
-class _Memory:
-    """Which nodes may share memory (union-find), and which memory is written."""
+class Memory:
+    """Which nodes may share memory (a union-find), and which memory is written into."""
 
     def __init__(self) -> None:
         self._parent: dict[Any, Any] = {}
         self._written: list[Any] = []
 
     def find(self, item: Any) -> Any:
+        """The representative of all that may share memory with ``item``."""
         while (parent := self._parent.get(item, item)) != item:
             self._parent[item] = self._parent.get(parent, parent)
             item = parent
         return item
 
     def share(self, first: Any, second: Any) -> None:
+        """``first`` and ``second`` may share memory."""
         self._parent[self.find(first)] = self.find(second)
 
     def write(self, item: Any) -> None:
+        """The memory of ``item`` is written into."""
         self._written.append(item)
 
     def written(self) -> set[Any]:
+        """Representatives of all memory that is written into."""
         return {self.find(item) for item in self._written}
 
 
@@ -209,11 +213,16 @@ def _writes(node: fx.Node) -> list[fx.Node]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.all_input_nodes
     bound = _bound(node)
-    written = [bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    written = [
+        bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
     # Two operations whose schema does not say so.
-    if node.target is aten.batch_norm.default and bound["training"]:
-        written += [bound["running_mean"], bound["running_var"]]
-    elif node.target is aten.instance_norm.default and bound["use_input_stats"]:
+    if (
+        node.target is aten.batch_norm.default
+        and bound["training"]
+        or node.target is aten.instance_norm.default
+        and bound["use_input_stats"]
+    ):
         written += [bound["running_mean"], bound["running_var"]]
     elif torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in READINGS:
         written += node.all_input_nodes
@@ -229,14 +238,13 @@ def _shares(node: fx.Node) -> list[fx.Node]:
 
 
 def _random(node: fx.Node) -> bool:
-    if not isinstance(node.target, torch._ops.OpOverload):
-        return False
-    return torch.Tag.nondeterministic_seeded in node.target.tags and _term(node) is None
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
 
 
-def _memory(module: fx.GraphModule) -> _Memory:
-    memory, placeholders = _Memory(), []
-    for node in module.graph.nodes:
+def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
+    """The memory of a graph's nodes; ``module`` has the parameters and buffers."""
+    memory, placeholders = Memory(), []
+    for node in graph.nodes:
         if node.op == "placeholder":
             placeholders.append(node)
         elif node.op == "get_attr":
@@ -256,7 +264,8 @@ def _memory(module: fx.GraphModule) -> _Memory:
 
 def read(module: fx.GraphModule) -> Terms:
     """The terms of a graph module of ATen operations, whatever its depth."""
-    written = (memory := _memory(module)).written()
+    memory = memory_of(module, module.graph)
+    written = memory.written()
     names: dict[int, str] = {}
     nodes: list[Node] = []
     pinned: set[str] = set()
@@ -276,12 +285,14 @@ def read(module: fx.GraphModule) -> Terms:
                 name = names.setdefault(id(value), str(node.target))
                 nodes.append(Node(node.name, "Param", (name,), type_of(value)))
                 continue
-        acts = bool(_writes(node)) or _random(node) or node.is_impure()
         touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
-        term = None if acts or touched else _term(node)
+        writes = bool(_writes(node))
+        term = None if writes or touched else _term(node)
         if term is not None:
             nodes.append(Node(node.name, *term, _type(node)))
             continue
+        # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
+        acts = writes or node.is_impure() or _random(node)
         inputs = tuple(source.name for source in node.all_input_nodes)
         nodes.append(Node(node.name, "Opaque", (node.name,), _type(node), inputs))
         if acts or touched:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import torch
 from torch import fx
 
-from hypatia_lab.egraph.fx_in import Terms
+from hypatia_lab.egraph.fx_in import Terms, memory_of
 from hypatia_lab.egraph.saturation import EGraph, ENode
 from hypatia_lab.egraph.terms import OPERATORS
 
@@ -72,8 +73,40 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
             for name in terms.outputs:
                 demand(egraph.class_of[name])
             copied(node)
+    _apart(module, graph)
     graph.lint()
     return fx.GraphModule(module, graph, module.__class__.__name__)
+
+
+def _apart(module: fx.GraphModule, graph: fx.Graph) -> None:
+    """Copy results that share memory with another result, an input or a parameter and did not in the original.
+
+    Equal results are computed once, and whoever writes into one that was handed out must not change the other.
+    """
+    old, new = memory_of(module, module.graph), memory_of(module, graph)
+    (before,), (after,) = (g.find_nodes(op="output") for g in (module.graph, graph))
+    pairs = [*_inputs(module.graph, graph), *zip(_results(before), _results(after), strict=True)]
+    known: dict[fx.Node, object] = {}
+    copies: dict[int, fx.Node] = {}
+    for position, (was, now) in enumerate(pairs):
+        if known.setdefault(new.find(now), old.find(was)) != old.find(was):
+            with graph.inserting_before(after):
+                copies[position] = graph.call_function(torch.ops.aten.clone.default, (now,))
+                copies[position].meta = dict(now.meta)
+    if copies:
+        rest = iter([copies.get(position, now) for position, (_, now) in enumerate(pairs)][-len(_results(after)) :])
+        after.args = fx.map_arg(after.args, lambda _: next(rest))
+
+
+def _inputs(old: fx.Graph, new: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
+    stored = {(node.op, node.target): node for node in old.nodes}
+    return [(stored[node.op, node.target], node) for node in new.nodes if node.op in ("placeholder", "get_attr")]
+
+
+def _results(output: fx.Node) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg(output.args, found.append)
+    return found
 
 
 def _reachable(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> set[int]:
@@ -85,4 +118,3 @@ def _reachable(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> set
             found.add(number)
             todo += chosen[number].children
     return found
-

@@ -25,7 +25,7 @@ UNIT = 2.0**-53
 SMALL = (0.0, -0.0, 5e-324, -5e-324, 1e-310, -1e-310, 1e-30, -1.0, 1.0, 3.0)
 LARGE = (0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e200, -1e200)
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
-"""Edge values. Denormals and large numbers never meet: what underflows on one side only would be an error of any size."""
+"""Edge values. Denormals and large numbers never meet: underflow on one side only could be an error of any size."""
 
 RANKS: dict[str, tuple[tuple[int, ...], ...]] = {
     "Linear": ((1, 2, 3), (2,), (1,)),

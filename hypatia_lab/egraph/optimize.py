@@ -1,4 +1,4 @@
-"""A module in, an equal and cheaper graph module out: capture, terms, saturation, extraction, rebuilding, comparison."""
+"""A module in, an equal and cheaper one out: capture, terms, saturation, extraction, rebuilding, comparison."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from hypatia_lab.egraph.saturation import EGraph, saturate
 MODES = ("warn", "strict", "off")
 
 TOLERANCE = 1000
-"""Largest ‖new − old‖/‖old‖ of an output, in units of its dtype's machine epsilon: other roundings pass, errors do not."""
+"""Largest ‖new − old‖/‖old‖ of a result, in units of its dtype's machine epsilon: roundings pass, errors do not."""
 
 
 class EGraphError(RuntimeError):
@@ -100,10 +100,9 @@ def optimize(
     start = time.perf_counter()
     keywords = dict(kwargs or {})
     try:
-        captured = torch.export.export(module, tuple(example_inputs), keywords).module()
+        captured = _capture(module, tuple(example_inputs), keywords)
     except Exception as error:  # whatever it met, the original still runs
         return _unchanged(module, f"cannot be captured: {_first_line(error)}", mode)
-    assert isinstance(captured, fx.GraphModule)
     capture = time.perf_counter() - start
     costs = costs or Costs(_device(module, example_inputs, keywords))
     try:
@@ -119,6 +118,17 @@ def optimize(
     _keep_mode(result, module.training)
     result.report = report  # pyright: ignore[reportArgumentType]
     return result
+
+
+def _capture(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> fx.GraphModule:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        captured = torch.export.export(module, args, kwargs).module()
+    for warning in caught:
+        # An attribute that forward() sets would no longer be set. Recurrent layers only refresh a list of parameters.
+        if "assigned during export" in str(warning.message) and "_flat_weights" not in str(warning.message):
+            raise ValueError(str(warning.message))
+    return captured
 
 
 def rewrite_graph(

@@ -217,6 +217,5 @@ def typed(egraph: EGraph, way: ENode) -> tuple[Any, ...]:
     """Arguments of an operator with types for tensors, attributes as they are."""
     sorts = OPERATORS[way.operator].sorts
     return tuple(
-        egraph.types[argument] if sort == "T" else argument
-        for sort, argument in zip(sorts, way.arguments, strict=True)
+        egraph.types[argument] if sort == "T" else argument for sort, argument in zip(sorts, way.arguments, strict=True)
     )

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 # For its custom operations: hypatia::linear_relu_epilogue and hypatia::mlp.
-from hypatia_lab.fused_ops import linear_relu as _linear_relu  # noqa: F401
+from hypatia_lab.fused_ops import linear_relu as _linear_relu
 from hypatia_lab.fused_ops import mlp as _mlp
 
 aten = torch.ops.aten
@@ -62,11 +62,12 @@ class Operator:
     """One operator of the term language.
 
     ``shape(*arguments)`` maps argument types (attributes as they are) to the result's type, or raises
-    :class:`IllTyped`. ``target`` is the torch operation, ``arguments(*values)`` and ``keywords(*values)`` are its
-    arguments. ``flops(out, *types)`` counts a multiplication and an addition as two; ``kernels(device)`` counts launches (0: only the view changes).
-    ``roundings(*types)`` bounds the roundings an output element goes through, and ``magnitude(*tensors)`` evaluates the
-    operator with every sum taken over absolute values, both for the gate's error bounds (:mod:`gate`).
-    ``missing(device, *types)`` says why no kernel can compute it there; empty when one can.
+    :class:`IllTyped`. ``target`` is the torch operation, called with ``arguments(*values)`` and
+    ``keywords(*values)``. ``flops(out, *types)`` counts a multiplication and an addition as two; ``kernels(device)`` counts
+    launches (0: only the view changes). ``roundings(*types)`` bounds the roundings an element goes through, and
+    ``magnitude(*tensors)`` evaluates the operator with every sum taken over absolute values (by default as it is, on
+    absolute values), both for the gate's error bounds (:mod:`gate`). ``missing(device, *types)`` says why no kernel
+    can compute it there; empty when one can.
     """
 
     name: str
