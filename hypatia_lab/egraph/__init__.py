@@ -8,7 +8,7 @@ every rule is tested before it is believed, shared results are counted once, and
 
 from hypatia_lab.egraph.cost import Costs, Time
 from hypatia_lab.egraph.gate import Verdict, admit, examine
-from hypatia_lab.egraph.optimize import EGraphError, Report, Rewrite, Unchanged, optimize, rewrite_graph
+from hypatia_lab.egraph.optimize import EGraphError, Optimized, Report, Rewrite, Unchanged, optimize, rewrite_graph
 from hypatia_lab.egraph.rules import DEFAULT, GOALS, Grade, Rule
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Costs",
     "EGraphError",
     "Grade",
+    "Optimized",
     "Report",
     "Rewrite",
     "Rule",

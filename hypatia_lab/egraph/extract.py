@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -215,14 +216,17 @@ def _program(ways: Ways, roots: list[int], seconds: float) -> tuple[dict[int, EN
                 size = float(len(cyclic))
                 rows.append({rank[number]: 1.0, rank[child]: -1.0, position: -size - 1})
                 low.append(-size)
+    # scipy's stubs know scalar bounds only.
+    upper: Any = np.array([1.0] * len(variables) + [float(len(cyclic))] * len(rank))
+    lower: Any = np.array(low)
     data = [(r, c, value) for r, row in enumerate(rows) for c, value in row.items()]
     row_of, column_of, values = zip(*data, strict=True)
     count = len(variables) + len(rank)
     solved = milp(
         np.array([cost for _, _, cost in variables] + [0.0] * len(rank)),
-        constraints=LinearConstraint(csr_matrix((values, (row_of, column_of)), shape=(len(rows), count)), lb=low),
+        constraints=LinearConstraint(csr_matrix((values, (row_of, column_of)), shape=(len(rows), count)), lb=lower),
         integrality=np.array([1] * len(variables) + [0] * len(rank)),
-        bounds=Bounds(0, np.array([1.0] * len(variables) + [float(len(cyclic))] * len(rank))),
+        bounds=Bounds(0, upper),
         options={"time_limit": seconds, "mip_rel_gap": 1e-6},
     )
     bound = solved.mip_dual_bound if solved.mip_dual_bound is not None else 0.0

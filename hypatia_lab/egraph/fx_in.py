@@ -4,7 +4,7 @@ The graph is one of ATen operations with tensors in ``meta["val"]``, as torch.ex
 operation that has a term becomes one; any other node is opaque and stays as it is. Opaque, and in their order, stay
 
 - operations that write into a tensor, and every node that reads or aliases a tensor that any operation writes into:
-  what such a node computes depends on when it runs;
+  what such a node computes depends on when it runs (but relu_ of a product that nobody else reads is a ReLU);
 - operations that draw random numbers: a seed shall give the same numbers as before;
 - calls of modules, methods and functions that are no ATen operations: nobody knows what they write into.
 """
@@ -107,6 +107,7 @@ READINGS: dict[Any, Callable[[fx.Node], Term | None]] = {
     aten.linear.default: _plain("Linear", "input", "weight", "bias"),
     torch.ops.hypatia.linear_relu_epilogue.default: _plain("LinearRelu", "x", "weight", "bias"),
     aten.relu.default: _plain("Relu", "self"),
+    aten.relu_.default: _plain("Relu", "self"),
     aten.add.Tensor: _add,
     aten.mm.default: _plain("Mm", "self", "mat2"),
     aten.matmul.default: _plain("Mm", "self", "other"),
@@ -204,6 +205,11 @@ def _nodes(value: Any) -> list[fx.Node]:
     return found
 
 
+def _own(source: fx.Node, reader: fx.Node) -> bool:
+    """Whether only ``reader`` ever sees the memory of ``source``: written in place or not, nobody can tell."""
+    return isinstance(source.target, torch._ops.OpOverload) and not _shares(source) and list(source.users) == [reader]
+
+
 def _writes(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory this one may write into."""
     if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem:
@@ -213,6 +219,8 @@ def _writes(node: fx.Node) -> list[fx.Node]:
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.all_input_nodes
     bound = _bound(node)
+    if node.target is aten.relu_.default and _own(bound["self"], node):
+        return []
     written = [
         bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
     ]

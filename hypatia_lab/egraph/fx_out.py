@@ -16,8 +16,8 @@ from hypatia_lab.egraph.saturation import EGraph, ENode
 from hypatia_lab.egraph.terms import OPERATORS
 
 
-def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> fx.GraphModule:
-    """A graph module computing the chosen e-node of every e-class that is needed, with the original's signature.
+def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> fx.Graph:
+    """A graph computing the chosen e-node of every e-class that is needed, with the original's signature.
 
     ``chosen`` maps each e-class to one e-node, without cycles, and covers the outputs and the nodes with effects.
     """
@@ -30,7 +30,7 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
         source.setdefault(egraph.class_of[node.name], old[node.name])
 
     def copied(node: fx.Node) -> fx.Node:
-        return graph.node_copy(node, lambda argument: made[egraph.class_of[argument.name]])  # pyright: ignore
+        return graph.node_copy(node, lambda argument: made[egraph.class_of[argument.name]])  # pyright: ignore[reportArgumentType]
 
     def create(number: int) -> fx.Node | None:
         way = chosen[number]
@@ -75,7 +75,7 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
             copied(node)
     _apart(module, graph)
     graph.lint()
-    return fx.GraphModule(module, graph, module.__class__.__name__)
+    return graph
 
 
 def _apart(module: fx.GraphModule, graph: fx.Graph) -> None:

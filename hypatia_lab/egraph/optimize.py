@@ -61,6 +61,20 @@ class Report:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
 
+class Optimized(fx.GraphModule):
+    """A rewritten graph on the parameters and buffers of the module it came from, and the ``report``."""
+
+    report: Report
+
+    def train(self, mode: bool = True) -> Optimized:
+        """Nothing in the mode of the capture. Raises ``NotImplementedError`` for the other: dropout and batch norm
+        were captured in this one."""
+        if mode != self.training:
+            now = "train" if self.training else "eval"
+            raise NotImplementedError(f"captured in {now} mode; optimize the module again in the other")
+        return self
+
+
 class Unchanged(torch.nn.Module):
     """The original module where it could not be optimized, with the ``report`` that says why."""
 
@@ -83,7 +97,7 @@ def optimize(
     costs: Costs | None = None,
     seconds: float = 1.0,
     tolerance: float = TOLERANCE,
-) -> fx.GraphModule | Unchanged:
+) -> Optimized | Unchanged:
     """An equal module for inputs of the example inputs' shapes and for the module's present mode (train or eval).
 
     It shares the module's parameters and buffers. ``rules`` are goals (:data:`rules.GOALS`), ``costs`` the cost model
@@ -106,17 +120,18 @@ def optimize(
     capture = time.perf_counter() - start
     costs = costs or Costs(_device(module, example_inputs, keywords))
     try:
-        result, report = rewrite_graph(captured, rules=rules, costs=costs, seconds=seconds)
+        result = rewrite_graph(captured, rules=rules, costs=costs, seconds=seconds)
     except Exception as error:  # the original still runs
         return _unchanged(module, f"cannot be rewritten: {_first_line(error)}", mode)
-    report = replace(report, seconds={"capture": capture, **report.seconds})
+    report = replace(result.report, seconds={"capture": capture, **result.report.seconds})
     if mode != "off":
         error, reason = _compare(captured, result, example_inputs, keywords, tolerance)
         if reason:
             return _unchanged(module, reason, mode)
         report = replace(report, error=error)
-    _keep_mode(result, module.training)
-    result.report = report  # pyright: ignore[reportArgumentType]
+    for part in result.modules():
+        part.training = module.training
+    result.report = report
     return result
 
 
@@ -133,8 +148,8 @@ def _capture(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, A
 
 def rewrite_graph(
     captured: fx.GraphModule, *, rules: Sequence[str] = DEFAULT, costs: Costs, seconds: float = 1.0
-) -> tuple[fx.GraphModule, Report]:
-    """The cheapest equal graph found for a graph of ATen operations (tensors in ``meta["val"]``), and the report."""
+) -> Optimized:
+    """The cheapest equal graph found for a graph of ATen operations (tensors in ``meta["val"]``)."""
     marks = [time.perf_counter()]
     terms = read(captured)
     marks.append(time.perf_counter())
@@ -143,10 +158,10 @@ def rewrite_graph(
     roots = [egraph.class_of[name] for name in (*terms.outputs, *terms.effects)]
     extraction = extract(egraph, roots, weights(egraph, costs), seconds=seconds)
     marks.append(time.perf_counter())
-    result = rebuild(captured, terms, egraph, extraction.chosen)
+    result = Optimized(captured, rebuild(captured, terms, egraph, extraction.chosen))
     marks.append(time.perf_counter())
     names = ("read", "saturate", "extract", "rebuild")
-    return result, Report(
+    result.report = Report(
         nodes_before=_calls(captured),
         nodes_after=_calls(result),
         rewrites=_rewrites(terms, egraph, extraction),
@@ -156,6 +171,7 @@ def rewrite_graph(
         method=extraction.method,
         seconds=dict(zip(names, (b - a for a, b in zip(marks, marks[1:], strict=False)), strict=True)),
     )
+    return result
 
 
 def _calls(module: fx.GraphModule) -> int:
@@ -200,22 +216,6 @@ def _unchanged(module: torch.nn.Module, reason: str, mode: str) -> Unchanged:
     if mode == "warn":
         warnings.warn(f"not optimized: {reason}", stacklevel=3)
     return Unchanged(module, Report(reason=reason))
-
-
-def _keep_mode(result: fx.GraphModule, training: bool) -> None:
-    """Refuse the other mode: dropout and batch norm were captured in this one."""
-    for part in result.modules():
-        part.training = training
-
-    def train(mode: bool = True) -> fx.GraphModule:
-        if mode != training:
-            raise NotImplementedError(
-                f"captured in {'train' if training else 'eval'} mode; optimize the module again in the other"
-            )
-        return result
-
-    result.train = train  # pyright: ignore[reportAttributeAccessIssue]
-    result.eval = lambda: train(False)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager

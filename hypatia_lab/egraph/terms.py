@@ -63,11 +63,11 @@ class Operator:
 
     ``shape(*arguments)`` maps argument types (attributes as they are) to the result's type, or raises
     :class:`IllTyped`. ``target`` is the torch operation, called with ``arguments(*values)`` and
-    ``keywords(*values)``. ``flops(out, *types)`` counts a multiplication and an addition as two; ``kernels(device)`` counts
-    launches (0: only the view changes). ``roundings(*types)`` bounds the roundings an element goes through, and
-    ``magnitude(*tensors)`` evaluates the operator with every sum taken over absolute values (by default as it is, on
-    absolute values), both for the gate's error bounds (:mod:`gate`). ``missing(device, *types)`` says why no kernel
-    can compute it there; empty when one can.
+    ``keywords(*values)``. ``flops(out, *types)`` counts a multiplication and an addition as two;
+    ``kernels(device)`` counts launches (0: only the view changes). ``roundings(*types)`` bounds the roundings that an
+    element goes through, and ``magnitude(*tensors)`` evaluates the operator with every sum taken over absolute values
+    (by default as it is, on absolute values), both for the gate's error bounds (:mod:`gate`).
+    ``missing(device, *types)`` says why no kernel can compute it there; empty when one can.
     """
 
     name: str
