@@ -168,6 +168,8 @@ def test_ceilings_replace_the_stated_defaults():
     slow = Costs("cuda", ceilings={("matmul", "float32/ieee", "hot"): 1e6, ("copy", "", "hot"): 1e12})
     assert best(nodes, "l", costs=slow)[1].weight == pytest.approx(2.0 + 2 * 8 * 16 * 16)
     assert best(nodes, "l")[1].weight == pytest.approx(2.0, rel=0.01)
+    with pytest.raises(ValueError, match="no costs for 'tpu'"):
+        Costs("tpu")
 
 
 def random_egraph(rng: random.Random) -> tuple[EGraph, dict[tuple[int, ENode], float]]:

@@ -64,9 +64,7 @@ def test_parameters_are_shared_steps_and_loads_are_seen_and_gradients_equal():
     assert {id(p) for p in result.parameters()} == {id(p) for p in module.parameters()}
     before = result(x)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
-    module(x).square().sum().backward()
-    expected = [p.grad.clone() for p in module.parameters()]
-    optimizer.zero_grad()
+    expected = torch.autograd.grad(module(x).square().sum(), list(module.parameters()))
     result(x).square().sum().backward()
     for parameter, grad in zip(module.parameters(), expected, strict=True):
         torch.testing.assert_close(parameter.grad, grad)
@@ -271,6 +269,38 @@ def test_unknown_modes_and_goals_are_refused():
         optimize(mlp(1), (torch.ones(1, 16),), mode="loud")
     with pytest.raises(ValueError, match="no goal magic"):
         optimize(mlp(1), (torch.ones(1, 16),), rules=("magic",))
+
+
+def test_a_compiled_module_trains_as_eager_does_whatever_the_batch():
+    from hypatia_lab.egraph.backend import hypatia
+
+    module = mlp(3, 8)
+    compiled = torch.compile(module, backend=hypatia, dynamic=True)
+    for batch in (4, 7):
+        x = torch.randn(batch, 8)
+        gradients = [torch.autograd.grad(f(x).square().sum(), list(module.parameters())) for f in (compiled, module)]
+        torch.testing.assert_close(*gradients)
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(x), module(x))
+
+
+def test_the_compiled_forward_graph_is_fused_after_differentiation(monkeypatch):
+    from hypatia_lab.egraph import backend
+
+    reports = []
+    rewrite = backend.rewrite_graph
+
+    def spied(*args, **options):
+        result = rewrite(*args, **options)
+        reports.append(result.report)
+        return result
+
+    monkeypatch.setattr(backend, "rewrite_graph", spied)
+    module, x = mlp(3, 8), torch.randn(4, 8)
+    torch.compile(module, backend=backend.hypatia, dynamic=False)(x).sum().backward()
+    forward, backward = reports
+    assert [rewrite.into for rewrite in forward.rewrites].count("LinearRelu") == 2
+    assert backward.nodes_after > 0
 
 
 def chain(layers: int) -> torch.fx.GraphModule:

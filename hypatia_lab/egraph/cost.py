@@ -47,12 +47,17 @@ class Costs:
 
     ``ceilings`` are measured ones as results.ceilings gives them, (quantity, dtype/math, clock) → rate; what they lack
     is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :data:`Key` to a measured time and goes before both.
+    Raises ``ValueError`` for another device.
     """
 
     device: str
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
     measured: Mapping[Key, Time] = field(default_factory=dict)
     clock: str = "hot"
+
+    def __post_init__(self) -> None:
+        if self.device not in RATES:
+            raise ValueError(f"no costs for {self.device!r}: the devices are {', '.join(RATES)}")
 
     def time(self, egraph: EGraph, number: int, way: ENode) -> Time | None:
         """Time of one way to compute an e-class; None where no kernel can."""

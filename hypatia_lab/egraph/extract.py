@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from hypatia_lab.egraph.saturation import EGraph, ENode
+from hypatia_lab.egraph.terms import LEAVES
 
 Ways = dict[int, list[tuple[ENode, float]]]
 """E-class → its ways with their weights."""
@@ -94,7 +95,7 @@ def _ways(egraph: EGraph, roots: list[int], weight: Callable[[int, ENode], float
             continue
         own = [(way, cost) for way in egraph.classes[number] if (cost := weight(number, way)) is not None]
         # Any way to compute a leaf would need the leaf.
-        leaves = [(way, cost) for way, cost in own if way.operator in ("Input", "Param", "Opaque", "Absent")]
+        leaves = [(way, cost) for way, cost in own if way.operator in LEAVES]
         ways[number] = leaves or own
         stack.append((number, True))
         stack += [(child, False) for way, _ in ways[number] for child in way.children if child not in ways]

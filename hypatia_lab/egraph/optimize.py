@@ -100,8 +100,9 @@ def optimize(
 ) -> Optimized | Unchanged:
     """An equal module for inputs of the example inputs' shapes and for the module's present mode (train or eval).
 
-    It shares the module's parameters and buffers. ``rules`` are goals (:data:`rules.GOALS`), ``costs`` the cost model
-    (the roofline of the example inputs' device by default), ``seconds`` the time limit of the integer program.
+    It shares the module's parameters and buffers; its outputs have the same values, not always the same strides.
+    ``rules`` are goals (:data:`rules.GOALS`), ``costs`` the cost model (the roofline of the example inputs' device by
+    default), ``seconds`` the time limit of the integer program.
     ``mode``: "warn" compares the outputs on the example inputs and, where they differ or the module cannot be captured,
     warns and gives the original back; "strict" raises :class:`EGraphError` then; "off" compares nothing and gives the
     original back silently. Every result has a ``report``.

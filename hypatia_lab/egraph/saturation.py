@@ -92,12 +92,12 @@ def _text(value: Any) -> str:
     if isinstance(value, int):
         return str(value)
     if isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, ensure_ascii=False)
     return f"(vec-of {' '.join(map(str, value))})" if value else "(vec-empty)"
 
 
 def _class(name: str) -> str:
-    return f"(class-of {json.dumps(name)})"
+    return f"(class-of {json.dumps(name, ensure_ascii=False)})"
 
 
 def _command(node: Node) -> str:
