@@ -126,7 +126,7 @@ def optimize(
         return _unchanged(module, f"cannot be rewritten: {_first_line(error)}", mode)
     report = replace(result.report, seconds={"capture": capture, **result.report.seconds})
     if mode != "off":
-        error, reason = _compare(captured, result, example_inputs, keywords, tolerance)
+        error, reason = _compare(module, result, example_inputs, keywords, tolerance)
         if reason:
             return _unchanged(module, reason, mode)
         report = replace(report, error=error)
@@ -234,7 +234,7 @@ def _restored(module: torch.nn.Module) -> Iterator[None]:
                     tensor.copy_(value)
 
 
-def _run(module: fx.GraphModule, state: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
+def _run(module: torch.nn.Module, state: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     """Outputs, then arguments and ``state``'s buffers after the call: what is written into is a result too."""
 
     def own(leaf: Any) -> Any:
@@ -248,7 +248,7 @@ def _run(module: fx.GraphModule, state: fx.GraphModule, args: Sequence[Any], kwa
 
 
 def _compare(
-    old: fx.GraphModule, new: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], tolerance: float
+    old: torch.nn.Module, new: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], tolerance: float
 ) -> tuple[float, str]:
     """Largest relative error over all results, and what is wrong (empty: nothing)."""
     shared = {id(tensor) for tensor in (*old.parameters(), *old.buffers())}
