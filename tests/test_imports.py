@@ -26,6 +26,7 @@ ALLOWED: dict[str, set[str]] = {
     "check": {"workloads"},
     "compiled": {"kernels"},
     "fused_ops": {"compiled", "kernels", "variants", "workloads"},
+    "egraph": {"fused_ops"},
     "machine": {"clock"},
     "diffraction": {"compiled", "kernels", "machine", "variants", "workloads"},
     "profiler": {"check", "clock", "diffraction", "fused_ops", "kernels", "variants", "workloads"},
@@ -179,9 +180,9 @@ def test_the_public_names_are_there_and_are_found_late():
         hypatia_lab.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-HEAVY_PARTS = ("__main__", "bench", "diffraction", "experiments", "fused_ops", "probes")
+HEAVY_PARTS = ("__main__", "bench", "diffraction", "egraph", "experiments", "fused_ops", "probes")
 LIGHT = [module for module in ALLOWED if module not in HEAVY_PARTS]
-HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy")
+HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog")
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():

@@ -127,7 +127,7 @@ def test_every_tile_computes_the_same(width: int) -> None:
 
 def test_what_the_fused_kernel_cannot_compute_has_a_reason() -> None:
     def reason(shape: tuple[int, int], dtype: str, math: str = "ieee") -> str:
-        return mlp._unfusable(shape[1], dtype, math)
+        return mlp.unfusable(shape[1], dtype, math)
 
     assert not reason((1, 1), "bfloat16")
     assert not reason((1, 256), "float16")

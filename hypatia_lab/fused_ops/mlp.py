@@ -176,11 +176,11 @@ def _checked(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[
             raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
     if x.is_cuda and x.numel() // width > MOST_ROWS:
         raise ValueError(f"x {list(x.shape)} has more than {MOST_ROWS} rows")
-    if x.is_cuda and (reason := _unfusable(width, str(x.dtype).removeprefix("torch."), math)):
+    if x.is_cuda and (reason := unfusable(width, str(x.dtype).removeprefix("torch."), math)):
         raise ValueError(f"x is {list(x.shape)} {x.dtype}, math {math}: {reason}")
 
 
-def _unfusable(width: int, dtype: str, math: str) -> str:
+def unfusable(width: int, dtype: str, math: str) -> str:
     """Why the kernel cannot compute layers of this kind; empty when it can."""
     if width > WIDEST:
         return f"the activations of width {width} do not fit the registers, at most {WIDEST} do"
@@ -335,7 +335,7 @@ def _one_kernel(workload: Workload, device: str) -> str:
         return "Triton kernels need a CUDA device"
     if importlib.util.find_spec("triton") is None:
         return "triton is not installed"
-    return _unfusable(workload.shape[1], workload.dtype, workload.math)
+    return unfusable(workload.shape[1], workload.dtype, workload.math)
 
 
 def _one_cuda_kernel(workload: Workload, device: str) -> str:

@@ -1,0 +1,32 @@
+"""The e-graph behind torch.compile: ``torch.compile(module, backend=hypatia)``, for inference and for training.
+
+AOTAutograd hands over graphs of ATen operations, the forward and the backward one apart, so the fusion happens after
+differentiation and the gradients are those of the original operations. Parameters arrive as inputs there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from hypatia_lab.egraph.cost import Costs
+from hypatia_lab.egraph.optimize import rewrite_graph
+
+
+def _compile(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    from functorch.compile import make_boxed_func  # pyright: ignore[reportPrivateImportUsage]
+
+    tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
+    costs = Costs("cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu")
+    return make_boxed_func(rewrite_graph(graph, costs=costs).forward)
+
+
+def hypatia(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+    """A torch.compile backend: the default goals, the roofline of the inputs' device, no kernels generated."""
+    # Found late: most uses of the e-graph do without torch.compile's machinery.
+    from torch._dynamo.backends.common import aot_autograd
+
+    return aot_autograd(fw_compiler=_compile, bw_compiler=_compile, inference_compiler=_compile)(graph, example_inputs)

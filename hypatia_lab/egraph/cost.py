@@ -1,0 +1,113 @@
+"""What a term costs: a roofline of its FLOPs, bytes and kernel launches, or a measured time with its interval.
+
+Analytic: launches · launch time + max(FLOPs / rate, bytes / bandwidth), bytes being the operands and the result once
+each. Times are in microseconds throughout. A measured time replaces the analytic one where it is known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypatia_lab.egraph.saturation import EGraph, ENode, typed
+from hypatia_lab.egraph.terms import OPERATORS, Type
+
+Key = tuple[str, tuple[tuple[int, ...] | None, ...], str]
+"""Operator, shapes of its tensors (None for an absent bias), dtype of its result."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """A time in µs: an estimate between ``low`` and ``high``."""
+
+    low: float
+    estimate: float
+    high: float
+
+
+FREE = Time(0.0, 0.0, 0.0)
+
+RATES = {
+    "cuda": {"float32": 6e13, "float64": 3e13, "bfloat16": 8e14, "float16": 8e14},
+    "cpu": {"float32": 1e11, "float64": 5e10, "bfloat16": 5e10, "float16": 5e10},
+}
+BANDWIDTH = {"cuda": 4e12, "cpu": 2e10}
+LAUNCH_US = {"cuda": 2.0, "cpu": 1.0}
+"""Rates (FLOP/s), memory bandwidth (bytes/s) and launches where nothing was measured: the order of magnitude of an H200
+and of two cores, to rank alternatives by, not to predict a time."""
+
+DISPATCH_US = 0.2
+"""What changes only a view launches nothing, and is still a call: it must not be free, or views would pile up."""
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The cost model of one device (``cuda`` or ``cpu``).
+
+    ``ceilings`` are measured ones as results.ceilings gives them, (quantity, dtype/math, clock) → rate; what they lack
+    is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :data:`Key` to a measured time and goes before both.
+    Raises ``ValueError`` for another device.
+    """
+
+    device: str
+    ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
+    measured: Mapping[Key, Time] = field(default_factory=dict)
+    clock: str = "hot"
+
+    def __post_init__(self) -> None:
+        if self.device not in RATES:
+            raise ValueError(f"no costs for {self.device!r}: the devices are {', '.join(RATES)}")
+
+    def time(self, egraph: EGraph, number: int, way: ENode) -> Time | None:
+        """Time of one way to compute an e-class; None where no kernel can."""
+        out = egraph.types.get(number)
+        if way.operator in ("Input", "Param", "Absent"):
+            return FREE
+        if way.operator == "Opaque":
+            return self._opaque(out, [egraph.types.get(child) for child in way.children])
+        if out is None or any(child not in egraph.types for child in way.children):
+            return None
+        operator, arguments = OPERATORS[way.operator], typed(egraph, way)
+        if operator.missing(self.device, *arguments):
+            return None
+        tensors = [a for sort, a in zip(operator.sorts, arguments, strict=True) if sort == "T"]
+        if (known := self.measured.get(key(way.operator, tensors, out))) is not None:
+            return known
+        launches = operator.kernels(self.device)
+        if not launches:
+            return Time(DISPATCH_US, DISPATCH_US, DISPATCH_US)
+        moved = out.bytes + sum(t.bytes for t in tensors if t is not None)
+        return self._roofline(out.dtype, operator.flops(out, *arguments), moved, launches)
+
+    def _opaque(self, out: Type | None, inputs: list[Type | None]) -> Time:
+        # The same in every selection: it tells where a graph's time goes, and decides nothing.
+        if out is None:
+            return FREE
+        return self._roofline(out.dtype, 0, out.bytes + sum(t.bytes for t in inputs if t is not None), 1)
+
+    def _roofline(self, dtype: str, flops: int, moved: int, launches: int) -> Time:
+        rates = RATES[self.device]
+        rate = self.ceilings.get(("matmul", f"{dtype}/ieee", self.clock), rates.get(dtype, rates["float64"]))
+        bandwidth = self.ceilings.get(("copy", "", self.clock), BANDWIDTH[self.device])
+        time = launches * LAUNCH_US[self.device] + 1e6 * max(flops / rate, moved / bandwidth)
+        return Time(time, time, time)
+
+
+def key(operator: str, tensors: list[Any], out: Type) -> Key:
+    """The key of a measured time: types of the operator's tensors (None for an absent bias) and of its result."""
+    return operator, tuple(None if t is None else t.shape for t in tensors), out.dtype
+
+
+def weights(egraph: EGraph, costs: Costs) -> Callable[[int, ENode], float | None]:
+    """Weight of a way for extraction, µs: of the original graph's ways the low end of the interval, of all others the
+    high end and a little more, so that a tie keeps the original. None where no kernel can."""
+    original = {(egraph.class_of[name], way) for name, way in egraph.original.items()}
+
+    def weight(number: int, way: ENode) -> float | None:
+        time = costs.time(egraph, number, way)
+        if (number, way) in original:
+            return 0.0 if time is None else time.low
+        return None if time is None else time.high * (1 + 1e-6)
+
+    return weight

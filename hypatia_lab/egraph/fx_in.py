@@ -1,0 +1,310 @@
+"""From a torch.fx graph to terms: what the rules may see, and what must stay as it is.
+
+The graph is one of ATen operations with tensors in ``meta["val"]``, as torch.export and AOTAutograd make it. An
+operation that has a term becomes one; any other node is opaque and stays as it is. Opaque, and in their order, stay
+
+- operations that write into a tensor, and every node that reads or aliases a tensor that any operation writes into:
+  what such a node computes depends on when it runs (but relu_ of a product that nobody else reads is a ReLU);
+- operations that draw random numbers: a seed shall give the same numbers as before;
+- calls of modules, methods and functions that are no ATen operations: nobody knows what they write into.
+"""
+
+from __future__ import annotations
+
+import operator as python
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from hypatia_lab.egraph.saturation import Node
+from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Type, aten, type_of
+
+Term = tuple[str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """A graph as terms: ``nodes`` in order, arguments first; names of the nodes that keep their order (``pinned``), of
+    those that must run whoever reads them (``effects``), and of those that the output reads (``outputs``)."""
+
+    nodes: tuple[Node, ...]
+    pinned: frozenset[str]
+    effects: tuple[str, ...]
+    outputs: tuple[str, ...]
+
+
+def _bound(node: fx.Node) -> dict[str, Any]:
+    """Arguments of an ATen operation by name, defaults filled in."""
+    assert isinstance(node.target, torch._ops.OpOverload)
+    schema = node.target._schema.arguments
+    values = {argument.name: argument.default_value for argument in schema if argument.has_default_value()}
+    values |= {argument.name: value for argument, value in zip(schema, node.args, strict=False)}
+    return values | node.kwargs
+
+
+def _plain(operator: str, *names: str) -> Callable[[fx.Node], Term]:
+    return lambda node: (operator, tuple(_bound(node)[name] for name in names))
+
+
+def _add(node: fx.Node) -> Term | None:
+    bound = _bound(node)
+    return ("Add", (bound["self"], bound["other"])) if bound["alpha"] == 1 else None
+
+
+def _addmm(node: fx.Node) -> Term | None:
+    bound = _bound(node)
+    if bound["beta"] != 1 or bound["alpha"] != 1:
+        return None
+    return "Addmm", (bound["self"], bound["mat1"], bound["mat2"])
+
+
+def _view(node: fx.Node) -> Term | None:
+    kind = _type(node)
+    return None if kind is None else ("View", (node.args[0], kind.shape))
+
+
+def _swap(node: fx.Node, first: int, second: int) -> Term | None:
+    rank = len(node.meta["val"].shape)
+    first, second = sorted((first % rank, second % rank)) if rank else (0, 0)
+    return ("Transpose", (node.args[0], first, second)) if first < second else None
+
+
+def _permute(node: fx.Node) -> Term | None:
+    dims = [dim % len(_bound(node)["dims"]) for dim in _bound(node)["dims"]]
+    moved = [position for position, dim in enumerate(dims) if position != dim]
+    return _swap(node, *moved) if len(moved) == 2 else None
+
+
+def _dropout(node: fx.Node) -> Term | None:
+    bound = _bound(node)
+    return None if bound["train"] else ("Dropout", (bound["input"], str(bound["p"]), False))
+
+
+def _conv2d(node: fx.Node) -> Term:
+    bound = _bound(node)
+    pairs = [bound[name] for name in ("stride", "padding", "dilation")]
+    dims = tuple(size for pair in pairs for size in (pair * 2 if len(pair) == 1 else pair))
+    return "Conv2d", (bound["input"], bound["weight"], bound["bias"], (*dims, bound["groups"]))
+
+
+def _batch_norm(node: fx.Node) -> Term | None:
+    bound = _bound(node)
+    names = ("input", "weight", "bias", "running_mean", "running_var")
+    return None if bound["training"] else ("BatchNorm", (*(bound[name] for name in names), repr(bound["eps"])))
+
+
+def _instance_norm(node: fx.Node) -> Term | None:
+    bound = _bound(node)
+    if not bound["use_input_stats"] or bound["running_mean"] is not None:
+        return None
+    return "InstanceNorm", (bound["input"], bound["weight"], bound["bias"], repr(bound["eps"]))
+
+
+READINGS: dict[Any, Callable[[fx.Node], Term | None]] = {
+    aten.linear.default: _plain("Linear", "input", "weight", "bias"),
+    torch.ops.hypatia.linear_relu_epilogue.default: _plain("LinearRelu", "x", "weight", "bias"),
+    aten.relu.default: _plain("Relu", "self"),
+    aten.relu_.default: _plain("Relu", "self"),
+    aten.add.Tensor: _add,
+    aten.mm.default: _plain("Mm", "self", "mat2"),
+    aten.matmul.default: _plain("Mm", "self", "other"),
+    aten.addmm.default: _addmm,
+    **dict.fromkeys(
+        (
+            aten.view.default,
+            aten.reshape.default,
+            aten._unsafe_view.default,
+            aten.flatten.using_ints,
+            aten.unflatten.int,
+            aten.unsqueeze.default,
+            aten.squeeze.default,
+            aten.squeeze.dim,
+        ),
+        _view,
+    ),
+    aten.t.default: lambda node: _swap(node, 0, 1),
+    aten.transpose.int: lambda node: _swap(node, _bound(node)["dim0"], _bound(node)["dim1"]),
+    aten.permute.default: _permute,
+    aten.dropout.default: _dropout,
+    aten.conv2d.default: _conv2d,
+    aten.batch_norm.default: _batch_norm,
+    aten.instance_norm.default: _instance_norm,
+    aten.gelu.default: _plain("Gelu", "self", "approximate"),
+}
+"""ATen operation → the term of such a node, or None where no term says the same."""
+
+
+def _type(node: fx.Node) -> Type | None:
+    value = node.meta.get("val")
+    return type_of(value) if isinstance(value, torch.Tensor) else None
+
+
+def _attribute(module: torch.nn.Module, name: Any) -> Any:
+    for part in str(name).split("."):
+        module = getattr(module, part)
+    return module
+
+
+def _term(node: fx.Node) -> Term | None:
+    """The term of an operation; None where there is none, or where its type is not the node's."""
+    reading = READINGS.get(node.target)
+    kind = _type(node)
+    term = None if reading is None or kind is None else reading(node)
+    if term is None:
+        return None
+    name, arguments = term
+    sorts = OPERATORS[name].sorts
+    known: list[Any] = []
+    for sort, argument in zip(sorts, arguments, strict=True):
+        if sort == "T" and argument is not None:
+            if not isinstance(argument, fx.Node) or _type(argument) is None:
+                return None
+            argument = _type(argument)
+        known.append(argument)
+    try:
+        if OPERATORS[name].shape(*known) != kind:
+            return None
+    except IllTyped:
+        return None
+    return name, tuple(argument.name if isinstance(argument, fx.Node) else argument for argument in arguments)
+
+
+class Memory:
+    """Which nodes may share memory (a union-find), and which memory is written into."""
+
+    def __init__(self) -> None:
+        self._parent: dict[Any, Any] = {}
+        self._written: list[Any] = []
+
+    def find(self, item: Any) -> Any:
+        """The representative of all that may share memory with ``item``."""
+        while (parent := self._parent.get(item, item)) != item:
+            self._parent[item] = self._parent.get(parent, parent)
+            item = parent
+        return item
+
+    def share(self, first: Any, second: Any) -> None:
+        """``first`` and ``second`` may share memory."""
+        self._parent[self.find(first)] = self.find(second)
+
+    def write(self, item: Any) -> None:
+        """The memory of ``item`` is written into."""
+        self._written.append(item)
+
+    def written(self) -> set[Any]:
+        """Representatives of all memory that is written into."""
+        return {self.find(item) for item in self._written}
+
+
+def _nodes(value: Any) -> list[fx.Node]:
+    found: list[fx.Node] = []
+    fx.map_arg(value, found.append)
+    return found
+
+
+def _own(source: fx.Node, reader: fx.Node) -> bool:
+    """Whether only ``reader`` ever sees the memory of ``source``: written in place or not, nobody can tell."""
+    return isinstance(source.target, torch._ops.OpOverload) and not _shares(source) and list(source.users) == [reader]
+
+
+def _writes(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory this one may write into."""
+    if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem:
+        return []
+    if node.op == "call_module" and str(node.target).startswith("_guards_fn"):  # torch.export's check of the inputs
+        return []
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return node.all_input_nodes
+    bound = _bound(node)
+    if node.target is aten.relu_.default and _own(bound["self"], node):
+        return []
+    written = [
+        bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
+    ]
+    # Two operations whose schema does not say so.
+    if (
+        node.target is aten.batch_norm.default
+        and bound["training"]
+        or node.target is aten.instance_norm.default
+        and bound["use_input_stats"]
+    ):
+        written += [bound["running_mean"], bound["running_var"]]
+    elif torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in READINGS:
+        written += node.all_input_nodes
+    return _nodes(written)
+
+
+def _shares(node: fx.Node) -> list[fx.Node]:
+    """The nodes whose memory the result of this one may share."""
+    if not isinstance(node.target, torch._ops.OpOverload):
+        return [] if node.op == "output" else node.all_input_nodes
+    aliasing = any(result.alias_info is not None for result in node.target._schema.returns)
+    return node.all_input_nodes if aliasing or torch.Tag.maybe_aliasing_or_mutating in node.target.tags else []
+
+
+def _random(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
+    """The memory of a graph's nodes; ``module`` has the parameters and buffers."""
+    memory, placeholders = Memory(), []
+    for node in graph.nodes:
+        if node.op == "placeholder":
+            placeholders.append(node)
+        elif node.op == "get_attr":
+            value = _attribute(module, node.target)
+            if isinstance(value, torch.Tensor) and value.numel():
+                memory.share(node, value.untyped_storage().data_ptr())
+        for source in _shares(node):
+            memory.share(node, source)
+        for target in _writes(node):
+            memory.write(target)
+    # Two inputs may be views of one tensor; where one is written into, so may be the other.
+    if {memory.find(node) for node in placeholders} & memory.written():
+        for node in placeholders:
+            memory.share(node, placeholders[0])
+    return memory
+
+
+def read(module: fx.GraphModule) -> Terms:
+    """The terms of a graph module of ATen operations, whatever its depth."""
+    memory = memory_of(module, module.graph)
+    written = memory.written()
+    names: dict[int, str] = {}
+    nodes: list[Node] = []
+    pinned: set[str] = set()
+    effects: list[str] = []
+    outputs: tuple[str, ...] = ()
+    for node in module.graph.nodes:
+        if node.op == "output":
+            outputs = tuple(source.name for source in node.all_input_nodes)
+            continue
+        if node.op == "placeholder":
+            nodes.append(Node(node.name, "Input", (node.name,), _type(node)))
+            continue
+        if node.op == "get_attr":
+            value = _attribute(module, node.target)
+            if isinstance(value, torch.Tensor):
+                # One tensor under two names is one parameter: weight tying is equality.
+                name = names.setdefault(id(value), str(node.target))
+                nodes.append(Node(node.name, "Param", (name,), type_of(value)))
+                continue
+        touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
+        writes = bool(_writes(node))
+        term = None if writes or touched else _term(node)
+        if term is not None:
+            nodes.append(Node(node.name, *term, _type(node)))
+            continue
+        # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
+        acts = writes or node.is_impure() or _random(node)
+        inputs = tuple(source.name for source in node.all_input_nodes)
+        nodes.append(Node(node.name, "Opaque", (node.name,), _type(node), inputs))
+        if acts or touched:
+            pinned.add(node.name)
+        if acts:
+            effects.append(node.name)
+    return Terms(tuple(nodes), frozenset(pinned), tuple(effects), outputs)
