@@ -40,8 +40,8 @@ async () => {
       cut: texts
         .filter((text) => outside(text.getBoundingClientRect(), plot.getBoundingClientRect()))
         .map((text) => text.textContent),
-      // Text inside a coloured bar follows the bar, not the page.
-      colour: getComputedStyle(texts.find((text) => !text.closest(".trace")) ?? plot).fill,
+      // Text inside a coloured bar or cell follows that, not the page.
+      colour: getComputedStyle(texts.find((text) => !text.closest(".trace, .heatmaplayer")) ?? plot).fill,
     };
   });
 
