@@ -26,6 +26,8 @@ from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
+pytestmark = pytest.mark.begun
+
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]

@@ -10,7 +10,7 @@ from torch import nn
 
 from hypatia_lab.egraph import Costs, EGraphError, Optimized, Unchanged, optimize, rewrite_graph
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
+pytestmark = [pytest.mark.begun, pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")]
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,8 @@ from torch import nn
 
 from hypatia_lab.egraph import DEFAULT, Costs, Optimized, optimize
 
+pytestmark = pytest.mark.begun
+
 
 class Program(nn.Module):
     """Up to 14 operations drawn from a seed: layers, pointwise operations, views, writes, random numbers."""
