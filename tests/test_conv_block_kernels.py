@@ -14,6 +14,8 @@ from torch.nn.grad import conv2d_input
 
 from hypatia_lab.machine import choose_device
 
+pytestmark = pytest.mark.begun
+
 DEVICE = choose_device("auto")
 
 # ---------------------------------------------------------------- the kernels in the interpreter
@@ -24,8 +26,6 @@ from torch.nn import functional
 from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back
 from hypatia_lab.kernels.triton.conv_block import Config, conv_block, conv_block_forward
 from hypatia_lab.kernels.triton.convolution import PRECISIONS, Patch, terms
-
-pytestmark = pytest.mark.begun
 
 # The largest error of outputs of variance one. The interpreter cuts float32 off where a GPU rounds it to bfloat16.
 TOLERANCES = {"ieee": 1e-5, "tf32": 2e-3, "bf16x3": 2e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}
