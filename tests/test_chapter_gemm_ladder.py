@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from synthetic import cell_line, played, run_line
 
-from hypatia_lab import claims, experiments, records, results, scatter_figures
+from hypatia_lab import claims, records, results, scatter_figures
 from hypatia_lab.chapters import gemm_ladder
 from hypatia_lab.drawing import FigureError
+from hypatia_lab.experiments import linear_relu
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
@@ -22,7 +23,7 @@ NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "04_gemm_ladde
 SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
 
 FLOAT32: dict[str, float] = dict(
-    zip((*experiments.STEPS, "epilogue", "eager"), (800, 400, 200, 100, 50, 40, 20, 20, 10, 12), strict=True)
+    zip((*linear_relu.STEPS, "epilogue", "eager"), (800, 400, 200, 100, 50, 40, 20, 20, 10, 12), strict=True)
 )
 """Variant → µs in float32: `step_async` gains nothing, and the epilogue is the quicker library."""
 BFLOAT16 = {"step_async": 15, "step_mma": 2, "step_wgmma": 1.25, "triton": 1.3, "epilogue": 1.1, "eager": 1.0}
@@ -75,7 +76,7 @@ def said(found: Finding | None) -> Finding:
 
 
 def test_every_step_that_is_measured_has_its_place_and_its_reason() -> None:
-    measured = [*experiments.STEPS, *experiments.TENSOR_STEPS, "blocked", "threaded"]
+    measured = [*linear_relu.STEPS, *linear_relu.TENSOR_STEPS, "blocked", "threaded"]
     assert [name for name in gemm_ladder.LADDER if name in measured] == measured
     assert set(gemm_ladder.ORDER) <= set(variants("linear_relu"))
     shown = {number for numbers in gemm_ladder.STEPS.values() for number in numbers}
@@ -100,7 +101,7 @@ def test_shares_of_a_climb_add_up_to_one() -> None:
     assert (climb.first["variant"], climb.last["dtype"], climb.last["variant"]) == ("naive", "bfloat16", "eager")
     assert climb.whole.value == pytest.approx(800)
     names = [rung.name for rung in climb.rungs]
-    assert names == [*experiments.STEPS[1:], gemm_ladder.SHORTER, "step_mma", "step_wgmma", gemm_ladder.LEFT]
+    assert names == [*linear_relu.STEPS[1:], gemm_ladder.SHORTER, "step_mma", "step_wgmma", gemm_ladder.LEFT]
     coalesced = climb.rungs[0]
     assert coalesced.factor.value == pytest.approx(2)
     assert coalesced.share == pytest.approx(math.log(2) / math.log(800))

@@ -11,7 +11,8 @@ import pytest
 from test_probes import details, emitted, found, probe
 
 from hypatia_lab import bench, probes, records, variants
-from hypatia_lab.experiments import EXPERIMENTS, MEDIUM, PRESETS, SMALL, Probe
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS, Probe
+from hypatia_lab.experiments.linear_relu import MEDIUM, SMALL
 from hypatia_lab.profiler import counters
 from hypatia_lab.profiler.subject import Ended, Subject
 from hypatia_lab.workloads import Workload

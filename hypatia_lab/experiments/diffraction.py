@@ -1,0 +1,156 @@
+"""The diffraction simulator: its forms, its kernels, its first calls and its precision."""
+
+from __future__ import annotations
+
+import hypatia_lab.diffraction  # noqa: F401  (registers the operations and variants that the plans name)
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.variants import AGAIN
+from hypatia_lab.workloads import Workload
+
+DIFFRACTION_SIZES = (256, 512, 1024, 2048, 4096)
+"""S003's detectors: pixels along each side."""
+
+
+def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
+    # On a CPU the eager form takes seconds for the largest.
+    if device == "cpu" and preset != "full":
+        sides = (256, 1024) if preset == "quick" else DIFFRACTION_SIZES[:4]
+    else:
+        sides = DIFFRACTION_SIZES
+    return list(shapes) or [(n, n) for n in sides]
+
+
+def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "wall") if gpu else ("hot",)
+    names = ("eager", "eager_direct", "compile", "compile_reduce_overhead", "c_pixelwise", "c_openmp", "triton", "cuda")
+    # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
+    more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
+    groups = [
+        Group(Workload("diffraction", shape), names + (more if shape[0] in (1024, 4096) or shapes else ()), clocks, 0.1)
+        for shape in _sides(preset, device, shapes)
+    ]
+    names += ("compile_anchored",)
+    # float64 is only checked here; its times are the precision chapter's.
+    checked = ("eager", "c_pixelwise", "c_openmp", *(("compile_anchored", "triton", "cuda") if gpu else ()))
+    side = 1024 if gpu else 256
+    for case in ("diffraction_triclinic", "diffraction_sources", "diffraction_table"):
+        if preset != "quick" or case == "diffraction_table":
+            # Nine steps unrolled take a minute to compile on two cores.
+            compiles = gpu or (preset != "quick" and case != "diffraction_sources")
+            own = names if compiles else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
+            groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.1))
+        groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
+    batch = (64, 256, 256) if gpu or preset != "quick" else (8, 128, 128)
+    groups.append(
+        Group(Workload("diffraction_batch", batch), ("one_by_one", "eager", "compile", "triton", "cuda"), clocks, 0.4)
+    )
+    return groups
+
+
+def _whole_programs(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    sides = _sides(preset, device, shapes)
+    count = 2 if preset == "quick" else 3
+    # A Python program takes seconds to start, whatever the size: one size says it.
+    named = [(shape, "c_openmp") for shape in (sides if preset != "quick" else sides[-1:])]
+    named.append((sides[-1], "cuda" if device == "cuda" else "eager"))
+    return [Probe("process", Workload("diffraction", shape), name, "", count) for shape, name in named]
+
+
+def _profiles(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    side = 1024 if device == "cuda" or preset != "quick" else 256
+    names = ("eager", "compile", "compile_reduce_overhead", "compile_anchored", "triton", "cuda")
+    names = names if device == "cuda" else ("eager", "compile", "compile_anchored")
+    names = names if device == "cuda" or preset != "quick" else names[:2]
+    sizes = list(shapes) or [(side, side)]
+    return [
+        Probe("trace", Workload("diffraction", shape), name, "", 2 if preset == "quick" else 3)
+        for shape in sizes
+        for name in names
+    ]
+
+
+def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clock = ("graph",) if gpu else ("hot",)
+    sides = ([512] if not gpu else [1024]) if preset == "quick" else ([1024, 4096] if gpu else [1024])
+    names = ("eager", "compile", "compile_anchored", "triton", "cuda")
+    # Those with a clock of their own, the document's replayed graphs and C, are compared by the wall at one size.
+    by_wall = ("eager" + AGAIN, "c_openmp", "compile_reduce_overhead")
+    groups = [
+        Group(
+            Workload("diffraction", shape, dtype),
+            names if gpu and shape[0] == 4096 else names + by_wall,
+            (*clock, "wall") if gpu and shape[0] != 4096 else clock,
+            0.1,
+        )
+        for shape in list(shapes) or [(n, n) for n in sides]
+        for dtype in ("float32", "float64")
+    ]
+    cubes = [1024, 4096] if gpu else [512] if preset == "quick" else [512, 1024]
+    kinds = [("float32", "ieee"), ("float64", "ieee"), ("bfloat16", "ieee")]
+    kinds += [("float32", "tf32"), ("float32", "tf32x3"), ("float32", "bf16x3")] if gpu else []
+    groups += [
+        Group(Workload("matmul", (n, n, n), dtype, math), ("split",) if math[-2:] == "x3" else ("eager",), clock, 0.15)
+        for n in cubes
+        for dtype, math in kinds
+    ]
+    return groups
+
+
+def _accuracy(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    sides = (1024, 2048, 4096) if device == "cuda" else (1024, 2048)
+    sides = sides if preset != "quick" else (1024,) if device == "cuda" else (512,)
+    own = "cuda" if device == "cuda" else "c_openmp"
+    names = ("eager", "eager_direct", own)
+    names += ("compile", "triton") if device == "cuda" and preset != "quick" else ()
+    probes = [
+        Probe("accuracy", Workload("diffraction", shape), name, "", 1)
+        for shape in list(shapes) or [(n, n) for n in sides]
+        for name in names
+    ]
+    return probes + [
+        Probe("accuracy", Workload("diffraction", (sides[0], sides[0])), own, case, 1)
+        for case in ("scaled", "faulty row")
+    ]
+
+
+def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    gpu, quick = device == "cuda", preset == "quick"
+    count = 2 if quick else 3
+    if not gpu and quick:
+        small = Workload("diffraction", shapes[0] if shapes else (256, 256))
+        ways = [("eager", ""), ("compile", "empty"), ("compile", "disk"), ("c_openmp", "cubin")]
+        return [Probe("start", small, name, case, count) for name, case in ways]
+    compiled = "compile_reduce_overhead" if gpu else "compile"
+    # By size: the document's set-up and first runs, every compiler cache empty.
+    # A process that compiles takes half a minute on a GPU box: three sizes show that the size does not matter.
+    sides = _sides(preset, device, shapes)
+    sides = sides[::2] if gpu and preset != "full" and not shapes else sides
+    probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 2) for shape in sides]
+    work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
+    slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_package")]
+    fast = [("eager", ""), ("compile", "aoti_raw"), ("c_openmp", "cubin")]
+    if gpu:
+        slow += [("compile_max_autotune", "empty"), ("triton", "no cubin"), ("cuda", "no cubin")]
+        fast += [("triton", "cubin"), ("cuda", "cubin")]
+    # The ways that compete for the first image are worth more processes.
+    counts = ((slow, 2), (fast, 4 if gpu else 6))
+    return probes + [Probe("start", work, *way, processes) for ways, processes in counts for way in ways]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "diffraction",
+        "07_diffraction",
+        "a diffraction simulator: C, torch, compiled torch, one kernel",
+        "diffraction",
+        _diffraction,
+        _whole_programs,
+    ),
+    Experiment("profile", "08_profile", "kernels, launches and gaps of one image", "diffraction", probes=_profiles),
+    Experiment(
+        "precision", "09_precision", "float32, float64, TF32 and split products", "matmul", _precision, _accuracy
+    ),
+    Experiment("warm_up", "10_warm_up", "every call of a fresh process", "diffraction", probes=_starts),
+)

@@ -1,0 +1,266 @@
+"""Linear+ReLU and the models built of it: what is compared, at which sizes, by which clocks."""
+
+from __future__ import annotations
+
+import hypatia_lab.fused_ops  # noqa: F401  (registers the operations and variants that the plans name)
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, cpu_clocks, dtypes
+from hypatia_lab.fused_ops.mlp import MODELS
+from hypatia_lab.variants import AGAIN, variants
+from hypatia_lab.workloads import Workload
+
+SMALL, MEDIUM, LARGE = (256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)
+"""batch × in × out: the seeds' three sizes."""
+
+
+def _linear_relu_sizes(preset: str, shapes: Shapes) -> list[tuple[int, ...]]:
+    if shapes:
+        return list(shapes)
+    sweep = [(64, 784, 256), (256, 1024, 1024), (512, 2048, 2048), (2048, 2048, 2048), (4096, 4096, 4096)]
+    return {"quick": [SMALL, MEDIUM], "seed": [SMALL, MEDIUM, LARGE], "full": [SMALL, MEDIUM, LARGE, *sweep]}[preset]
+
+
+def _linear_relu(
+    names: tuple[str, ...], clocks: tuple[str, ...], preset: str, device: str, shapes: Shapes
+) -> list[tuple[Group, bool]]:
+    """Groups over sizes and dtypes, each with whether it is timed; float16 and float64 are only checked."""
+    gpu = device == "cuda"
+    sizes = _linear_relu_sizes(preset, shapes)
+    groups = []
+    for shape in sizes:
+        # On a CPU a large product takes seconds: one clock, one dtype.
+        slow = not gpu and shape[0] * shape[1] * shape[2] > 2**33
+        for dtype, math in dtypes(device)[: 1 if slow else None]:
+            groups.append(
+                (Group(Workload("linear_relu", shape, dtype, math), names, clocks[: 1 if slow else None], 0.4), True)
+            )
+    for shape in shapes or [SMALL]:
+        for dtype in ("float16", "float64"):
+            # Nothing is compared here, so no twin; and tuning computes what plain compiling computes.
+            once = tuple(name for name in names if AGAIN not in name and name != "compile_max_autotune")
+            groups.append((Group(Workload("linear_relu", shape, dtype), once, (), 0.0), False))
+    return groups
+
+
+def _naive(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    names = ("eager", "eager" + AGAIN, "naive")
+    clocks = ("graph", "cold") if device == "cuda" else cpu_clocks(preset)
+    return [group for group, _ in _linear_relu(names, clocks, preset, device, shapes)]
+
+
+def _fusion(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue", "compile")
+    # Tuning takes a minute a shape on two cores.
+    names += ("compile_max_autotune",) if gpu or preset != "quick" else ()
+    clocks = ("graph", "wall") if gpu else cpu_clocks(preset)
+    groups = []
+    for group, timed in _linear_relu(names, clocks, preset, device, shapes):
+        groups.append(group)
+        if not timed:
+            continue
+        work = group.workload
+        # The wall clock, less the graph's, shows what launching costs with and without the ReLU.
+        alone = ("graph", "wall") if gpu else ("hot",)
+        groups.append(Group(Workload("linear", work.shape, work.dtype, work.math), ("eager",), alone, 0.3))
+        if work.math == "ieee":
+            out = (work.shape[0], work.shape[2])
+            groups.append(Group(Workload("relu", out, work.dtype), ("eager",), alone[:1], 0.3))
+    return groups
+
+
+STEPS = (
+    "naive",
+    "step_coalesced",
+    "step_shared",
+    "step_registers_1d",
+    "step_registers_2d",
+    "step_vectorized",
+    "step_conflict_free",
+    "step_async",
+)
+"""The ladder on the vector units, easiest first."""
+
+TENSOR_STEPS = ("step_mma", "step_wgmma", "step_multicast")
+"""Its continuation on the tensor cores, in 16 bits."""
+
+
+def _ladder(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    if not gpu:
+        names = ("eager", "eager" + AGAIN, "naive", "blocked", "threaded")
+        sizes = list(shapes) or ([SMALL] if preset == "quick" else [SMALL, MEDIUM])
+        return [Group(Workload("linear_relu", shape), names, ("hot",), 0.3) for shape in sizes]
+    groups = []
+    for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
+        # At the large size one call of a first step takes a third of a second.
+        budget_s = 0.1 if shape == LARGE else 0.2
+        vector = ("eager", "eager" + AGAIN, *STEPS, "epilogue")
+        groups.append(Group(Workload("linear_relu", shape), vector, ("graph",), budget_s))
+        tensor = ("eager", "eager" + AGAIN, "step_async", *TENSOR_STEPS, "triton", "epilogue")
+        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), tensor, ("graph",), budget_s))
+    return groups
+
+
+def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    split = ("eager", "eager" + AGAIN, "epilogue", "compile", *(("tf32x3", "fp16x3") if gpu else ()))
+    fused = ("eager", "eager" + AGAIN, "epilogue", "compile", *(("compile_max_autotune", "triton") if gpu else ()))
+    sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
+    groups = []
+    for shape in sizes:
+        groups.append(Group(Workload("linear_relu", shape), split, ("graph",) if gpu else ("hot",), 0.3))
+        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), fused, ("graph",) if gpu else ("hot",), 0.3))
+        if gpu:
+            tf32 = ("eager", "epilogue", "triton")
+            groups.append(Group(Workload("linear_relu", shape, "float32", "tf32"), tf32, ("graph",), 0.2))
+    return groups
+
+
+def _one_kernel(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    if device != "cuda":
+        return []
+    shape = shapes[0] if shapes else MEDIUM
+    named = [("bfloat16", name) for name in ("eager", "epilogue", "triton", "step_wgmma")]
+    named += [("float32", name) for name in ("epilogue", "tf32x3", "fp16x3")]
+    return [Probe("trace", Workload("linear_relu", shape, dtype), name, "", 1) for dtype, name in named]
+
+
+def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "wall") if gpu else ("hot",)
+    names = (
+        "eager",
+        "eager" + AGAIN,
+        "compile",
+        "cublas_relu",
+        "aten",
+        "epilogue",
+        *(("fused_backward",) if gpu else ()),
+    )
+    groups = []
+    for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
+        if not gpu and (shape == LARGE or (preset == "quick" and shape != SMALL)):
+            continue  # seconds a call
+        for dtype in ("float32", "bfloat16") if gpu else ("float32",):
+            work = Workload("linear_relu", shape, dtype, direction="forward_backward")
+            # S002 compares v2 with v1 at this size, in this dtype.
+            first = ("naive",) if (shape, dtype) == (MEDIUM, "float32") else ()
+            groups.append(
+                Group(work, (*names, *first), clocks if shape == MEDIUM else clocks[:1], 0.15 if gpu else 0.3)
+            )
+    return groups
+
+
+MLP_ROWS, MLP_WIDTHS = (64, 1024, 16384, 65536, 262144), (16, 32, 64, 128, 256, 512, 1024)
+
+
+def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu, quick = device == "cuda", preset == "quick"
+    both = ("eager", "eager" + AGAIN)
+    if not gpu:
+        sizes = list(shapes) or [(1024, 64), (16384, 64), (1024, 512)][: 1 if quick else None]
+        return [Group(Workload("mlp3", shape), (*both, "compile", "epilogue"), ("hot",), 0.2) for shape in sizes]
+    # Compilers are asked at the sizes of the goal only: each takes seconds a size.
+    goals = [] if shapes else [(65536, 64), (65536, 128)]
+    names = (*both, "compile", "compile_max_autotune", "epilogue", "fused", "fused_cuda")
+    groups = [
+        Group(Workload(operation, shape, "bfloat16"), names, ("graph",), 0.2)
+        for operation in ("mlp3", "mlp2")
+        for shape in goals
+    ]
+    sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
+    return groups + [
+        Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", "fused", "fused_cuda"), ("graph",), 0.05)
+        for shape in list(shapes) or sweep
+        if shape not in goals
+    ]
+
+
+def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    # The safety test's model, then the benchmark's.
+    models = list(shapes) or [(32, 784, 256, 2, 10), *MODELS[: 3 if preset == "quick" else None]]
+    groups = []
+    for shape in models:
+        # The compiler is asked for every third model: it takes seconds each.
+        names = ("eager", "eager" + AGAIN, "aten", "epilogue", *(("compile",) if shape in MODELS[::3] else ()))
+        clocks = ("graph", "wall") if gpu else ("hot",)
+        groups.append(Group(Workload("mlp", shape), names, clocks, 0.08 if gpu else 0.3))
+    return groups
+
+
+def _layout(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    names = ("row_major" + AGAIN, *variants("linear_relu_layout"))
+    sizes = list(shapes) or ([SMALL, MEDIUM, LARGE] if gpu and preset != "quick" else [SMALL, MEDIUM])
+    groups = []
+    for shape in sizes:
+        # Launching is no part of a large call.
+        clocks = ("hot",) if not gpu else ("graph",) if shape == LARGE else ("graph", "wall")
+        for dtype in ("float32", "bfloat16") if gpu else ("float32",):
+            groups.append(Group(Workload("linear_relu_layout", shape, dtype), names, clocks, 0.08 if gpu else 0.2))
+    return groups
+
+
+def _layout_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    # A copy inside the library shows as one more kernel; on a CPU nothing would show it.
+    if device != "cuda":
+        return []
+    work = Workload("linear_relu_layout", shapes[0] if shapes else MEDIUM)
+    names = ("row_major", "x_strided_batch") if preset == "quick" else tuple(variants("linear_relu_layout"))
+    return [Probe("trace", work, name, "", 1) for name in names]
+
+
+def _traffic(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    one_call = ("epilogue", "aten", "cublas_relu", "eager")
+    if device != "cuda":
+        # No counters: the record says so once, and counts operators instead of kernels.
+        work = Workload("linear_relu", shapes[0] if shapes else SMALL)
+        return [Probe("trace", work, name, "", 1) for name in one_call] + [Probe("counters", work, "eager", "", 1)]
+    quick = preset == "quick"
+    sizes, dtypes = list(shapes) or [MEDIUM, SMALL], ("float32", "bfloat16")
+    if quick:
+        sizes, dtypes, one_call = sizes[:1], dtypes[:1], ("epilogue", "eager")
+    count = 3 if preset == "full" else 1  # bytes hardly differ from process to process
+    probes = []
+    for work in (Workload("linear_relu", shape, dtype) for shape in sizes for dtype in dtypes):
+        names = (
+            ("eager", "naive", "cublas_relu", "aten", "epilogue") if work.shape == sizes[0] else ("eager", "epilogue")
+        )
+        probes += [Probe("counters", work, name, "", count) for name in names]
+        if not quick and (work.shape, work.dtype) == (sizes[0], "float32"):
+            # S001's own table, in its size and dtype, adds up what each kernel moves by itself.
+            probes += [Probe("counters", work, name, "each kernel", count) for name in names[:3]]
+        probes += [Probe("trace", work, name, "", 1) for name in one_call]
+    return probes
+
+
+EXPERIMENTS = (
+    Experiment(
+        "naive_vs_cublas", "02_naive_vs_cublas", "one thread per output against the library", "linear_relu", _naive
+    ),
+    Experiment("aten_fusion", "03_aten_fusion", "what fusing Linear and ReLU gives", "linear_relu", _fusion),
+    Experiment("gemm_ladder", "04_gemm_ladder", "a product, one idea a step", "linear_relu", _ladder),
+    Experiment(
+        "tensor_cores",
+        "14_tensor_cores",
+        "float32's digits and bfloat16's speed on the tensor cores",
+        "linear_relu",
+        _tensor_cores,
+        _one_kernel,
+    ),
+    Experiment("backward", "15_backward", "the gradient of Linear and ReLU", "linear_relu", _backward),
+    Experiment("fused_mlp", "16_fused_mlp", "two and three layers in one kernel", "mlp3", _fused_mlp),
+    Experiment("mlp_models", "16_fused_mlp", "the documents' nine models, layer by layer", "mlp", _mlp_models),
+    Experiment(
+        "layout",
+        "17_layout_traffic",
+        "row-major, column-major, packed, padded, unaligned and copied operands",
+        "linear_relu_layout",
+        _layout,
+        _layout_kernels,
+    ),
+    Experiment(
+        "traffic", "17_layout_traffic", "bytes that a call moves, and its kernels", "linear_relu", probes=_traffic
+    ),
+)

@@ -1,0 +1,64 @@
+"""The machine's ceilings and the instrument itself."""
+
+from __future__ import annotations
+
+from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
+from hypatia_lab.experiments.plan import Experiment, Group, Shapes, dtypes
+from hypatia_lab.variants import AGAIN
+from hypatia_lab.workloads import Workload
+
+
+def _ceilings(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    clocks = ("graph", "cold") if gpu else ("hot", "cold")
+    budget_s = 0.1 if preset == "quick" else 0.3
+    sides = [1024, 2048, 4096, 8192] if gpu else [512, 1024] if preset == "quick" else [512, 1024, 2048]
+    cubes = shapes or [(n, n, n) for n in sides] + ([LARGE] if gpu else [])
+    kinds = [*dtypes(device), ("float16", "ieee"), ("float64", "ieee")]
+    groups = [
+        Group(Workload("matmul", shape, dtype, math), ("eager",), clocks, budget_s)
+        for dtype, math in kinds
+        for shape in cubes
+        # A CPU without float16 matrix units needs seconds for a large half-precision product.
+        if gpu or dtype != "float16" or shape == cubes[0]
+    ]
+    lengths = [2**n for n in ((18, 20, 21, 22, 24, 26, 28, 30) if gpu else (12, 14, 16, 18, 20, 22, 24))]
+    return groups + [Group(Workload("copy", (n,)), ("eager",), clocks, budget_s) for n in lengths]
+
+
+def _method(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    clocks = ("wall", "hot", "graph", "cold", "profiler") if device == "cuda" else ("wall", "hot", "cold", "profiler")
+    names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue")
+    dtypes = [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee")]
+    sizes = shapes or ([SMALL, MEDIUM] if device == "cuda" or preset != "quick" else [SMALL])
+    return [Group(Workload("linear_relu", s, dtype, math), names, clocks, 0.3) for s in sizes for dtype, math in dtypes]
+
+
+def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    sides = (64, 128, 192, 256, 384, 512) if device == "cuda" else (64, 96, 128, 160, 192, 256)
+    sizes = shapes or [
+        (batch, inner, outer) for batch in sides for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
+    ]
+    dtypes = (
+        [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee"), ("float64", "ieee")]
+    )
+    dtypes = dtypes[:1] if preset == "quick" else dtypes
+    clock = "graph" if device == "cuda" else "hot"
+    return [
+        Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), 0.15)
+        for shape in sizes
+        for dtype, math in dtypes
+    ]
+
+
+EXPERIMENTS = (
+    Experiment("ceilings", "01_method", "what the machine can do at best", "matmul", _ceilings),
+    Experiment("method", "01_method", "one operation under every clock", "linear_relu", _method),
+    Experiment(
+        "agreement",
+        "01_method",
+        "A/A: does the lab see differences where there are none",
+        "linear_relu",
+        _agreement,
+    ),
+)
