@@ -577,12 +577,11 @@ def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", 
     assert x is not None
     assert weight is not None
     y = x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:]).fill_(float("nan"))
-    z, statistics = (
-        torch.full_like(y, float("nan")),
-        x.new_empty(2 * y.shape[0] * y.shape[1], dtype=conv_block_pipeline._sums(x)),
-    )
     sizes = (x.shape[0], x.shape[1], *y.shape[1:])
-    conv_block_pipeline._launch(given, z, statistics, y, sizes, approximate == "tanh", (round(p * 2**32), 5))
+    with conv_block_pipeline._between("naive", y) as (z, statistics):
+        assert isinstance(z, torch.Tensor)
+        z.fill_(float("nan"))
+        conv_block_pipeline._launch(given, z, statistics, y, sizes, approximate == "tanh", (round(p * 2**32), 5))
     return y
 
 
