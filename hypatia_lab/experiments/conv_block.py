@@ -96,9 +96,12 @@ def _conv_checked(preset: str, device: str) -> list[Group]:
     for operation in OPERATIONS:
         for dtype, math in kinds:
             names = (*plain, *OWN_SPLIT) if gpu and (dtype, math) == ("float32", "ieee") else plain
-            timed = operation == "conv_block" and gpu and preset != "quick" and dtype in ("float32", "bfloat16")
-            if not timed:  # what is timed is checked there
-                groups.append(Group(Workload(operation, seeds, dtype, math), names, (), 0.0))
+            work, large = Workload(operation, seeds, dtype, math), gpu and preset != "quick"
+            if large and operation == "conv_block" and dtype in ("float32", "bfloat16"):
+                continue  # what is timed is checked there
+            # The ledger holds a largest error of what was timed.
+            timed = large and operation == "conv_block" and dtype == "float16"
+            groups.append(Group(work, names, ("graph",) if timed else (), 0.03 if timed else 0.0))
     for shape in CORNERS[:1] if preset == "quick" else CORNERS:
         for dtype in ("float32", "bfloat16"):
             names = (*plain, "eager_channels_last", *(OWN_SPLIT if gpu and dtype == "float32" else ()))
