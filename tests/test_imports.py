@@ -61,6 +61,7 @@ ALLOWED: dict[str, set[str]] = {
     "notebook": {"bench", "check", "experiments", "machine", "records", "results", "variants", "workloads"},
     "findings": {"formats", "intervals", "notebook", "results", "tables"},
     "chapters": {
+        "check",
         "claims",
         "detail_figures",
         "drawing",

@@ -69,20 +69,19 @@ def _conv_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
 
 
 def _conv_on_cpu(preset: str, shapes: Shapes) -> list[Group]:
-    # On two cores the seeds' loops take seconds a call at the seeds' size, and compiling as long a process.
+    # On two cores the seeds' loops take seconds a call at the seeds' size, a compiler as long in every process.
     quick = preset == "quick"
-    loops, peers = (*BOTH, "naive", "threaded"), (*BOTH, "eager_channels_last", "group_norm", "compile")
-    small, step = ((1, 16, 64, 64), (2, 16, 32, 32)) if quick else ((1, 64, 64, 64), (2, 64, 64, 64))
-    groups = []
-    for shape in shapes or (small,):
-        groups.append(Group(Workload("conv_block", shape), (*loops, *peers[2:]) if quick else loops, ("hot",), 0.2))
+    peers = ("eager_channels_last", "group_norm", *(("compile",) if quick else ()))
+    loops = (*BOTH, "naive", "threaded", *peers)
+    small, step = (1, 16 if quick else 64, 64, 64), (2, 16, 32, 32)
+    groups = [Group(Workload("conv_block", shape), loops, ("hot",), 0.2) for shape in shapes or (small,)]
     if shapes:
         return groups
     if not quick:
-        groups.append(Group(Workload("conv_block", SEED_SHAPE), peers, ("hot",), 0.3))
-        groups.append(Group(Workload("conv_block", SEED_SHAPE, "bfloat16"), peers[:4], ("hot",), 0.2))
+        groups.append(Group(Workload("conv_block", small, "bfloat16"), loops, ("hot",), 0.2))
+        groups.append(Group(Workload("conv_block", SEED_SHAPE), (*BOTH, *peers), ("hot",), 0.3))
     trained = Workload("conv_block", step, direction="forward_backward")
-    return [*groups, Group(trained, peers[:4], ("hot",), 0.2)]
+    return [*groups, Group(trained, (*BOTH, "eager_channels_last", "group_norm"), ("hot",), 0.2)]
 
 
 def _conv_checked(preset: str, device: str) -> list[Group]:
@@ -94,7 +93,7 @@ def _conv_checked(preset: str, device: str) -> list[Group]:
     kinds += [("float32", "tf32")] if gpu else []
     groups = []
     for operation in OPERATIONS:
-        for dtype, math in kinds:
+        for dtype, math in kinds if operation == "conv_block" or (gpu and preset != "quick") else kinds[:1]:
             names = (*plain, *OWN_SPLIT) if gpu and (dtype, math) == ("float32", "ieee") else plain
             work, large = Workload(operation, seeds, dtype, math), gpu and preset != "quick"
             if large and operation == "conv_block" and dtype in ("float32", "bfloat16"):
@@ -102,7 +101,8 @@ def _conv_checked(preset: str, device: str) -> list[Group]:
             # The ledger holds a largest error of what was timed.
             timed = large and operation == "conv_block" and dtype == "float16"
             groups.append(Group(work, names, ("graph",) if timed else (), 0.03 if timed else 0.0))
-    for shape in CORNERS[:1] if preset == "quick" else CORNERS:
+    # Large ones take a CPU seconds; the unit tests have them.
+    for shape in CORNERS[: 1 if preset == "quick" else 4 if gpu else 2]:
         for dtype in ("float32", "bfloat16"):
             names = (*plain, "eager_channels_last", *(OWN_SPLIT if gpu and dtype == "float32" else ()))
             groups.append(Group(Workload("conv_block", shape, dtype), names, (), 0.0))
@@ -115,7 +115,7 @@ def _conv_checked(preset: str, device: str) -> list[Group]:
 
 def _conv_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     shape = _conv_sizes(preset, device, shapes)[0]
-    named = {"float32": ("eager", "naive", "eager_channels_last", "group_norm", "compile")}
+    named: dict[str, tuple[str, ...]] = {"float32": ("eager", "naive", "eager_channels_last", "group_norm", "compile")}
     if device == "cuda":
         # The same clock of the device for both: what is broken down, and what it is held against.
         named["float32"] += ("naive_malloc", "triton_bf16x3", "whole_bf16x3")
