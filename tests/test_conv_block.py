@@ -26,13 +26,13 @@ from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
-pytestmark = pytest.mark.begun
-
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]
 SHAPES = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
 PLAIN = [name for name in variants("conv_block") if not name.startswith("compile")]
+sweep = pytest.mark.begun
+"""Of every variant, shape and dtype: half a minute. The page's own check has two shapes of each."""
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
@@ -65,6 +65,7 @@ def module(inputs: Inputs, approximate: str) -> torch.nn.Sequential:
 # ---------------------------------------------------------------- what is right
 
 
+@sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_reference_is_that_of_torchs_modules(shape: tuple[int, ...], operation: str) -> None:
@@ -93,6 +94,7 @@ def test_the_gradient_of_the_bias_is_exactly_zero() -> None:
     torch.testing.assert_close(moved, workload.spec.reference(inputs), rtol=1e-12, atol=1e-12)
 
 
+@sweep
 def test_the_analytic_gradients_are_those_of_finite_differences() -> None:
     inputs = Workload("conv_block", (2, 2, 4, 3), "float64", direction=BOTH).inputs("cpu")
     tensors = [inputs[name].clone().requires_grad_() for name in PARAMETERS]
@@ -142,6 +144,7 @@ def test_math_is_set_for_convolutions_too() -> None:
 # ---------------------------------------------------------------- the variants
 
 
+@sweep
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
@@ -150,6 +153,7 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
     right(name, Workload("conv_block_tanh", SHAPES[0], dtype))
 
 
+@sweep
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
 def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
@@ -157,6 +161,7 @@ def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
     right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
 
 
+@sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", BOTH])
 @pytest.mark.parametrize("name", [name for name in variants("conv_block") if name.startswith("compile")])
@@ -166,6 +171,7 @@ def test_a_compiled_variant_agrees_with_float64(name: str, direction: str) -> No
     right(name, Workload("conv_block_tanh", (2, 16, 16, 16), direction=direction))
 
 
+@sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "naive"])
 def test_the_documents_size_agrees_with_float64(name: str) -> None:

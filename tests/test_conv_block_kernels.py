@@ -11,8 +11,6 @@ from torch.nn.grad import conv2d_input
 
 from hypatia_lab.machine import choose_device
 
-pytestmark = pytest.mark.begun
-
 DEVICE = choose_device("auto")
 
 # ---------------------------------------------------------------- the kernels in the interpreter
@@ -241,6 +239,7 @@ def complaints(interpreted: Callable[..., str]) -> dict[str, str]:
     return json.loads(interpreted(START + ALL, json.dumps(PARTS)))
 
 
+@pytest.mark.begun
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:

@@ -295,9 +295,11 @@ def allocation(lab: Evidence, machine: str) -> Finding | None:
     text += f"{took(naive)}: {times(factor)}. Without that overhead it still takes {times(left)} PyTorch's time."
     return Finding(
         f"{formats.number(factor.value)}×",
-        "Allocating in the loop costs time, and is not the cause"
-        if factor.low > 1.02
-        else "Allocating in the loop hardly shows",
+        "Allocating in the loop hardly shows"
+        if factor.low <= 1.02
+        else "Allocating in the loop costs time, and is not the cause"
+        if left.low > 2
+        else "Allocating in the loop costs time",
         text,
         "confirmed" if factor.low > 1.02 else "refuted" if factor.high < 1.02 else "undecided",
         PAGE,
