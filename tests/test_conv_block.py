@@ -18,7 +18,7 @@ from cuda_sources import compiles_without_spills, symbol
 
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
-from hypatia_lab.fused_ops import conv_block, conv_block_pipeline
+from hypatia_lab.fused_ops import conv_block, conv_block_kernels, conv_block_pipeline
 from hypatia_lab.fused_ops.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.fused_ops.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.kernels import loader
@@ -214,6 +214,68 @@ def test_plans_name_what_there_is_and_hold_the_documents_size(experiment: str, d
     assert (conv_block.SEED_SHAPE in sizes) is ((preset, device) != ("quick", "cpu"))
     (shape,) = {group.workload.shape for group in spec.plan(preset, device, [(2, 3, 8, 8)]) if group.clocks}
     assert shape == (2, 3, 8, 8)
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the variants ask of a GPU is answered as an H200 would."""
+    pytest.importorskip("triton")
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_timed_on_an_h200_can_run_there(preset: str) -> None:
+    own = {name for name, found in variants("conv_block").items() if found.origin == "own"} - {"threaded"}
+    timed: set[str] = set()
+    for group in EXPERIMENTS["conv_block"].plan(preset, "cuda", ()):
+        for name in own & set(group.variants):
+            why = variants(group.workload.operation)[name].needs(group.workload, "cuda")
+            # More images than an H200 has room for at once are two kernels' work.
+            few = group.workload.shape[0] <= 5
+            if group.clocks and group.workload.shape[2:] == (128, 128) and (few or "whole" not in name):
+                assert not why, (name, group.workload)
+                timed.add(name)
+    assert {"triton", "whole", "whole_bf16x3", "whole_graph", "whole_bf16x3_graph"} <= timed
+
+
+@pytest.mark.usefixtures("h200")
+def test_kernels_of_our_own_say_where_they_do_not_run() -> None:
+    known = variants("conv_block")
+
+    def why(name: str, *work: Any) -> str:
+        return known[name].needs(Workload("conv_block", *work), "cuda")
+
+    assert "have no float32" in why("whole", (5, 64, 128, 128))
+    assert not why("whole_bf16x3", (5, 64, 128, 128))
+    assert "float32, ieee" in why("whole_bf16x3", (5, 64, 128, 128), "bfloat16")
+    assert "channels" in why("whole", (5, 96, 128, 128), "bfloat16")
+    assert not why("triton", (5, 96, 97, 131), "bfloat16")
+    assert "no float64" in why("triton", (5, 64, 128, 128), "float64")
+    assert "bfloat16 only" in why("triton", (5, 64, 128, 128), "float32", "tf32x3")
+    assert known["whole_graph"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu") == "CUDA graphs need a CUDA device"
+    if not conv_block_kernels.INTERPRETED:
+        assert "need a CUDA device" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
+
+
+def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def capture(work: Callable[[], None]) -> SimpleNamespace:
+        work()
+        calls.append("recorded")
+        work()
+        return SimpleNamespace(replay=lambda: calls.append("replayed"))
+
+    monkeypatch.setattr(conv_block_kernels, "capture", capture)
+    for workload in (Workload("conv_block", (2, 3, 8, 8)), Workload("conv_block", (2, 3, 8, 8), direction=BOTH)):
+        run = variants("conv_block")["eager_graph"].factory(workload, workload.inputs("cpu"))
+        assert run() is run()
+        assert judge(run(), Problem(workload, "cpu")).ok
+    assert calls == 2 * ["recorded", "replayed", "replayed", "replayed"]
 
 
 # ---------------------------------------------------------------- what is wrong

@@ -148,6 +148,9 @@ for approximate in ("none", "tanh"):
     got = torch.autograd.grad(y, own, x[:, :1].expand_as(y), create_graph=True)
     for one, other in zip(got, torch.autograd.grad(expected_y, usual, x[:, :1].expand_as(y))):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+# In a compiled graph it stays one operation.
+whole_graph = torch.compile(lambda *given: 2 * fused_conv_block(*given), fullgraph=True, backend="aot_eager")
+torch.testing.assert_close(whole_graph(*own), 2 * fused_conv_block(*own))
 # Only what needs a gradient gets one; without any nothing is kept, and a second derivative is refused.
 frozen = fused_conv_block(x, weight.clone().requires_grad_(), bias, gamma, beta)
 assert frozen.requires_grad and not fused_conv_block(x, weight, bias, gamma, beta).requires_grad

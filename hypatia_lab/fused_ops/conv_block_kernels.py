@@ -51,6 +51,9 @@ class Plan:
 PLANS = {"16 bits": Plan(), "tf32": Plan(), "bf16x3": Plan(), "ieee": Plan("triton", "triton")}
 """Way of multiplying → plan."""
 
+TRITON = importlib.util.find_spec("triton") is not None
+"""Whether the kernels can be built."""
+
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton's kernels run in its interpreter, on a CPU; no interpreter runs Gluon's."""
 
@@ -59,7 +62,7 @@ def missing(form: str, device: str) -> str:
     """Why ``form`` cannot run on tensors of ``device``; "" where it can."""
     if device != "cuda" and not (INTERPRETED and form == "triton"):
         return f"{'Gluon' if form == 'whole' else 'Triton'} kernels need a CUDA device"
-    if importlib.util.find_spec("triton") is None:
+    if not TRITON:
         return "triton is not installed"
     return "needs compute capability 9.x" if form == "whole" and torch.cuda.get_device_capability()[0] != 9 else ""
 
