@@ -47,7 +47,7 @@ types: .venv/installed
 unit: .venv/installed ## unit tests
 	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not begun"
 
-begun: .venv/installed ## unit tests of what no page shows yet
+begun: .venv/installed ## unit tests of what no page shows yet, and long sweeps
 	@$(BIN)/pytest -q tests -m begun
 
 pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records

@@ -38,6 +38,7 @@ TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
 
 SPLITS = {"tf32x3": ("float32/tf32", 3), "fp16x3": ("float16/ieee", 3)}
+SPLITS |= dict.fromkeys(("triton_bf16x3", "whole_bf16x3"), ("bfloat16/ieee", 3))
 """Variant that splits float32 operands → the arithmetic (dtype/math) of its products, and how many it makes of one."""
 
 
@@ -81,7 +82,9 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     own = f"{cell['dtype']}/{cell['math']}", 1
-    precision, products = SPLITS.get(cell["variant"].partition("@")[0], own) if own[0] == "float32/ieee" else own
+    precision, products = (
+        SPLITS.get(cell["variant"].partition("@")[0].removesuffix("_graph"), own) if own[0] == "float32/ieee" else own
+    )
     rate = best.get(("matmul", precision, clock))
     bandwidth = best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):

@@ -213,7 +213,8 @@ def _size_axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         )
     stride = math.ceil(len(texts) / 6)
     shown = list(texts)[::-1][::stride][::-1]  # the largest size is always named
-    axis = log_axis(list(texts), "pixels", plain, pad=1.6)
+    what = "pixels" if all(r["shape"].count("x") < 3 for r in rows) else "numbers in x"
+    axis = log_axis(list(texts), what, plain, pad=1.6)
     return axis | {"tickvals": shown, "ticktext": [texts[n] for n in shown]}
 
 

@@ -1,7 +1,8 @@
-"""What several tests share: the committed book, built once a session, and Triton's interpreter."""
+"""What several tests share: the committed book, built once a session; Triton's interpreter, and its compiler."""
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import subprocess
 import sys
@@ -39,5 +40,45 @@ def interpreted() -> Callable[..., str]:
         )
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    return run
+
+
+FOR_HOPPER = """
+import torch, triton
+from triton.backends.compiler import GPUTarget
+from triton.runtime.jit import JITFunction
+
+class Hopper:
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+triton.runtime.driver.set_active(Hopper())
+made, launch = [], JITFunction.run
+
+def compiled(self, *given, grid, warmup, **how):
+    # What a kernel asks of its tensors' device.
+    how |= {name: True for name in ("DEVICE", "DEPENDENT") if name in how}
+    made.append(launch(self, *given, grid=grid, warmup=True, **how))
+
+JITFunction.run = compiled
+"""
+
+
+@pytest.fixture(scope="session")
+def compiled_for_hopper() -> Callable[[str], None]:
+    """Runs Python source in a process of its own whose Triton kernels are compiled for Hopper and not launched.
+
+    The source finds what was compiled in the list ``made``. The test fails with the process's complaint, and is skipped
+    where Triton has no NVIDIA backend.
+    """
+    pytest.importorskip("triton")
+    if importlib.util.find_spec("triton.backends.nvidia") is None:
+        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
+
+    def run(source: str) -> None:
+        done = subprocess.run([sys.executable, "-c", FOR_HOPPER + source], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
 
     return run

@@ -249,7 +249,7 @@ def test_every_name_is_one_of_the_lab() -> None:
         variants("linear_relu")
     )
     assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
-    assert set(results.SPLITS) == set(tensor_cores.SPLITS)
+    assert set(results.SPLITS) >= set(tensor_cores.SPLITS)
 
 
 def test_the_chapter_judges_its_own_claims() -> None:

@@ -348,7 +348,7 @@ def test_the_ledger_is_whole():
     claims = ledger()
     by_id = {claim.id: claim for claim in claims}
     assert len(by_id) == len(claims) >= 30
-    assert {"S001", "S002", "S003", "S004"} <= {claim.seed for claim in claims}
+    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.seed for claim in claims}
     for claim in claims:
         assert all(claim.id in by_id[other].conflicts for other in claim.conflicts), claim.id
         for workload in claim.workloads:
@@ -368,6 +368,7 @@ def test_the_arithmetic_of_the_seeds_is_worked_out():
     assert all(math.isfinite(row["measured"]) for row in rows.values())
     assert {row["verdict"] for row in rows.values()} == {"confirmed", "inconsistent"}
     by_hand = {
+        "S000-05": 78.365,
         "S001-04": 3.288334336,
         "S001-06": 388.23,
         "S001-08": 2989.4,
@@ -470,7 +471,7 @@ def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
 
 
 def test_what_is_measured_comes_from_an_experiment():
-    for claim in ledger(seeds=["S001", "S002", "S004"]):
+    for claim in ledger(seeds=["S000", "S001", "S002", "S004"]):
         measures = claim.quantity not in ("arithmetic", "none")
         assert claim.experiment in (EXPERIMENTS if measures else [""]), claim.id
 

@@ -18,7 +18,7 @@ from cuda_sources import compiles_without_spills, symbol
 
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
-from hypatia_lab.fused_ops import conv_block, conv_block_pipeline
+from hypatia_lab.fused_ops import conv_block, conv_block_kernels, conv_block_pipeline
 from hypatia_lab.fused_ops.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.fused_ops.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.kernels import loader
@@ -26,13 +26,13 @@ from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
-pytestmark = pytest.mark.begun
-
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]
 SHAPES = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
 PLAIN = [name for name in variants("conv_block") if not name.startswith("compile")]
+sweep = pytest.mark.begun
+"""Of every variant, shape and dtype: half a minute. The page's own check has two shapes of each."""
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
@@ -65,6 +65,7 @@ def module(inputs: Inputs, approximate: str) -> torch.nn.Sequential:
 # ---------------------------------------------------------------- what is right
 
 
+@sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_reference_is_that_of_torchs_modules(shape: tuple[int, ...], operation: str) -> None:
@@ -93,6 +94,7 @@ def test_the_gradient_of_the_bias_is_exactly_zero() -> None:
     torch.testing.assert_close(moved, workload.spec.reference(inputs), rtol=1e-12, atol=1e-12)
 
 
+@sweep
 def test_the_analytic_gradients_are_those_of_finite_differences() -> None:
     inputs = Workload("conv_block", (2, 2, 4, 3), "float64", direction=BOTH).inputs("cpu")
     tensors = [inputs[name].clone().requires_grad_() for name in PARAMETERS]
@@ -142,6 +144,7 @@ def test_math_is_set_for_convolutions_too() -> None:
 # ---------------------------------------------------------------- the variants
 
 
+@sweep
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", PLAIN)
 def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
@@ -150,6 +153,7 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
     right(name, Workload("conv_block_tanh", SHAPES[0], dtype))
 
 
+@sweep
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
 def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
@@ -157,6 +161,7 @@ def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
     right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
 
 
+@sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", BOTH])
 @pytest.mark.parametrize("name", [name for name in variants("conv_block") if name.startswith("compile")])
@@ -166,6 +171,7 @@ def test_a_compiled_variant_agrees_with_float64(name: str, direction: str) -> No
     right(name, Workload("conv_block_tanh", (2, 16, 16, 16), direction=direction))
 
 
+@sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "naive"])
 def test_the_documents_size_agrees_with_float64(name: str) -> None:
@@ -208,6 +214,68 @@ def test_plans_name_what_there_is_and_hold_the_documents_size(experiment: str, d
     assert (conv_block.SEED_SHAPE in sizes) is ((preset, device) != ("quick", "cpu"))
     (shape,) = {group.workload.shape for group in spec.plan(preset, device, [(2, 3, 8, 8)]) if group.clocks}
     assert shape == (2, 3, 8, 8)
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the variants ask of a GPU is answered as an H200 would."""
+    pytest.importorskip("triton")
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("preset", PRESETS)
+def test_what_is_timed_on_an_h200_can_run_there(preset: str) -> None:
+    own = {name for name, found in variants("conv_block").items() if found.origin == "own"} - {"threaded"}
+    timed: set[str] = set()
+    for group in EXPERIMENTS["conv_block"].plan(preset, "cuda", ()):
+        for name in own & set(group.variants):
+            why = variants(group.workload.operation)[name].needs(group.workload, "cuda")
+            # More images than an H200 has room for at once are two kernels' work.
+            few = group.workload.shape[0] <= 5
+            if group.clocks and group.workload.shape[2:] == (128, 128) and (few or "whole" not in name):
+                assert not why, (name, group.workload)
+                timed.add(name)
+    assert {"triton", "whole", "whole_bf16x3", "whole_graph", "whole_bf16x3_graph"} <= timed
+
+
+@pytest.mark.usefixtures("h200")
+def test_kernels_of_our_own_say_where_they_do_not_run() -> None:
+    known = variants("conv_block")
+
+    def why(name: str, *work: Any) -> str:
+        return known[name].needs(Workload("conv_block", *work), "cuda")
+
+    assert "have no float32" in why("whole", (5, 64, 128, 128))
+    assert not why("whole_bf16x3", (5, 64, 128, 128))
+    assert "float32, ieee" in why("whole_bf16x3", (5, 64, 128, 128), "bfloat16")
+    assert "channels" in why("whole", (5, 96, 128, 128), "bfloat16")
+    assert not why("triton", (5, 96, 97, 131), "bfloat16")
+    assert "no float64" in why("triton", (5, 64, 128, 128), "float64")
+    assert "bfloat16 only" in why("triton", (5, 64, 128, 128), "float32", "tf32x3")
+    assert known["whole_graph"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu") == "CUDA graphs need a CUDA device"
+    if not conv_block_kernels.INTERPRETED:
+        assert "need a CUDA device" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
+
+
+def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    def capture(work: Callable[[], None]) -> SimpleNamespace:
+        work()
+        calls.append("recorded")
+        work()
+        return SimpleNamespace(replay=lambda: calls.append("replayed"))
+
+    monkeypatch.setattr(conv_block_kernels, "capture", capture)
+    for workload in (Workload("conv_block", (2, 3, 8, 8)), Workload("conv_block", (2, 3, 8, 8), direction=BOTH)):
+        run = variants("conv_block")["eager_graph"].factory(workload, workload.inputs("cpu"))
+        assert run() is run()
+        assert judge(run(), Problem(workload, "cpu")).ok
+    assert calls == 2 * ["recorded", "replayed", "replayed", "replayed"]
 
 
 # ---------------------------------------------------------------- what is wrong
@@ -577,12 +645,11 @@ def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", 
     assert x is not None
     assert weight is not None
     y = x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:]).fill_(float("nan"))
-    z, statistics = (
-        torch.full_like(y, float("nan")),
-        x.new_empty(2 * y.shape[0] * y.shape[1], dtype=conv_block_pipeline._sums(x)),
-    )
     sizes = (x.shape[0], x.shape[1], *y.shape[1:])
-    conv_block_pipeline._launch(given, z, statistics, y, sizes, approximate == "tanh", (round(p * 2**32), 5))
+    with conv_block_pipeline._between("naive", y) as (z, statistics):
+        assert isinstance(z, torch.Tensor)
+        z.fill_(float("nan"))
+        conv_block_pipeline._launch(given, z, statistics, y, sizes, approximate == "tanh", (round(p * 2**32), 5))
     return y
 
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -13,8 +10,6 @@ import torch
 from torch.nn.grad import conv2d_input
 
 from hypatia_lab.machine import choose_device
-
-pytestmark = pytest.mark.begun
 
 DEVICE = choose_device("auto")
 
@@ -129,6 +124,63 @@ scaled = back.conv_block_backward(grad, *given[:2], torch.ones(32).half(), torch
 assert all(torch.equal(*pair) for pair in zip(unscaled, scaled))
 """
 
+OPERATION = """
+from hypatia_lab.fused_ops import conv_block as peers
+from hypatia_lab.fused_ops.conv_block_kernels import conv_block_fused, fused_conv_block
+
+def leaves(*given):
+    return [tensor.detach().requires_grad_() for tensor in given]
+
+x, weight, bias, gamma, beta = drawn(2, 3, 16, 5, 6)
+op, gradients = torch.ops.hypatia.conv_block_fused.default, torch.ops.hypatia.conv_block_gradients.default
+for given in ((x, weight, bias, gamma, beta, "none"), (*leaves(x, weight, bias, gamma, beta), "tanh"),
+              (x, weight, None, gamma, beta, "none")):
+    torch.library.opcheck(op, (*given, "ieee", "triton", True))
+torch.library.opcheck(op, (x, weight, bias, gamma, beta, "none", "ieee", "triton", False))
+y, *saved = conv_block_fused(x, weight, bias, gamma, beta, "none", "ieee", "triton", True)
+torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none"))
+# Training: autograd's gradients are those of torch's own operations.
+for approximate in ("none", "tanh"):
+    own, usual = leaves(x, weight, bias, gamma, beta), leaves(x, weight, bias, gamma, beta)
+    y = fused_conv_block(*own, approximate=approximate)
+    expected_y = peers.conv_block(*usual, approximate)
+    torch.testing.assert_close(y, expected_y, rtol=1e-5, atol=1e-5)
+    got = torch.autograd.grad(y, own, x[:, :1].expand_as(y), create_graph=True)
+    for one, other in zip(got, torch.autograd.grad(expected_y, usual, x[:, :1].expand_as(y))):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=2e-5)
+# In a compiled graph it stays one operation.
+whole_graph = torch.compile(lambda *given: 2 * fused_conv_block(*given), fullgraph=True, backend="aot_eager")
+torch.testing.assert_close(whole_graph(*own), 2 * fused_conv_block(*own))
+# Only what needs a gradient gets one; without any nothing is kept, and a second derivative is refused.
+frozen = fused_conv_block(x, weight.clone().requires_grad_(), bias, gamma, beta)
+assert frozen.requires_grad and not fused_conv_block(x, weight, bias, gamma, beta).requires_grad
+for wrong, error, message in (
+    (lambda: torch.autograd.grad(got[0].sum(), own), NotImplementedError, "first derivative only"),
+    (lambda: conv_block_fused(*own, "none", "ieee", "triton", False)[0].sum().backward(), RuntimeError, "keep=False"),
+    (lambda: fused_conv_block(x[..., :1, :1], weight, bias, gamma, beta), ValueError, "more than 1 spatial element"),
+    (lambda: fused_conv_block(x.double(), weight, bias, gamma, beta), ValueError, "should be the same"),
+    (lambda: fused_conv_block(*(t.double() for t in (x, weight, bias, gamma, beta))), ValueError, "torch.float64"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, p=2.0), ValueError, "between 0 and 1"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, approximate="erf"), ValueError, "not 'erf'"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, precision="int8"), ValueError, "int8"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="three"), ValueError, "'three' is none of triton"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="whole"), ValueError, "need a CUDA device"),
+):
+    try:
+        wrong()
+    except error as complaint:
+        assert message in str(complaint), complaint
+    else:
+        raise AssertionError(message)
+# Dropout is torch's own.
+assert not fused_conv_block(x, weight, bias, gamma, beta, p=1.0).any()
+torch.manual_seed(3)
+half = fused_conv_block(x, weight, bias, gamma, beta, p=0.5)
+kept, whole_y = half != 0, fused_conv_block(x, weight, bias, gamma, beta)
+assert 0.4 < float(kept.double().mean()) < 0.6
+torch.testing.assert_close(half[kept], 2 * whole_y[kept])
+"""
+
 REFUSALS = """
 x, weight, bias, gamma, beta = drawn(2, 16, 20, 5, 6)
 y, saved = conv_block_forward(x, weight, bias, gamma, beta)
@@ -167,6 +219,7 @@ PARTS = {
     "agrees with float64 at odd shapes and any cut": SHAPES,
     "takes any memory format, no parameters, no images, and keeps NaN in its image": FORMS,
     "gives float64's gradients": BACKWARD,
+    "is an operation of torch: schema, gradient, dropout, refusals": OPERATION,
     "refuses a misfit by name": REFUSALS,
 }
 
@@ -189,6 +242,7 @@ def complaints(interpreted: Callable[..., str]) -> dict[str, str]:
     return json.loads(interpreted(START + ALL, json.dumps(PARTS)))
 
 
+@pytest.mark.begun
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
@@ -198,24 +252,8 @@ def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
 # ---------------------------------------------------------------- machine code
 
 MACHINE_CODE = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back, conv_block_whole as whole
 
-class Hopper:
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
-    get_current_device = staticmethod(lambda: 0)
-    get_current_stream = staticmethod(lambda device: 0)
-
-triton.runtime.driver.set_active(Hopper())
-made, launch = [], JITFunction.run
-
-def compiled(self, *given, grid, warmup, **how):
-    how |= {name: True for name in ("DEVICE", "DEPENDENT") if name in how}
-    made.append(launch(self, *given, grid=grid, warmup=True, **how))
-
-JITFunction.run = compiled
 whole._processors = lambda tensor: 132
 whole.hopper = lambda tensor: True
 
@@ -247,12 +285,8 @@ whole.conv_block_whole(*drawn(torch.float16, 2, 32, 64, 40, 50), approximate="ta
 
 
 @pytest.mark.slow
-def test_the_kernels_compile_to_hoppers_matrix_instructions() -> None:
-    pytest.importorskip("triton")
-    if importlib.util.find_spec("triton.backends.nvidia") is None:
-        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
-    done = subprocess.run([sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper: Callable[[str], None]) -> None:
+    compiled_for_hopper(MACHINE_CODE)
 
 
 # ---------------------------------------------------------------- strips

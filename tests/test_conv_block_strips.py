@@ -19,8 +19,6 @@ from torch.nn.grad import conv2d_input
 pytest.importorskip("triton")
 from hypatia_lab.kernels.triton import conv_block_whole as whole
 
-pytestmark = pytest.mark.begun
-
 LOCAL = threading.local()
 LOCK = threading.Lock()
 

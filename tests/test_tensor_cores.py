@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 
 import pytest
@@ -257,19 +254,8 @@ def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
 # ---------------------------------------------------------------- machine code
 
 MACHINE_CODE = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
 from hypatia_lab.kernels.triton import gradient_products as both, linear_relu as whole, linear_relu_split as split
 
-class Hopper:
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
-    get_current_device = staticmethod(lambda: 0)
-    get_current_stream = staticmethod(lambda device: 0)
-
-triton.runtime.driver.set_active(Hopper())
-made, launch = [], JITFunction.run
-JITFunction.run = lambda self, *a, grid, warmup, **k: made.append(launch(self, *a, grid=grid, warmup=True, **k))
 whole._processors = lambda tensor: 132
 
 def drawn(batch, inner, outer, dtype):
@@ -292,12 +278,8 @@ for code in products:
 """
 
 
-def test_the_kernels_compile_to_hoppers_matrix_instructions() -> None:
-    pytest.importorskip("triton")
-    if importlib.util.find_spec("triton.backends.nvidia") is None:
-        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
-    done = subprocess.run([sys.executable, "-c", MACHINE_CODE], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper: Callable[[str], None]) -> None:
+    compiled_for_hopper(MACHINE_CODE)
 
 
 # ---------------------------------------------------------------- the variants

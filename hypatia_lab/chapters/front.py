@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 from hypatia_lab import findings as house
-from hypatia_lab.chapters import backward, diffraction_findings, fused_mlp, gemm_ladder, layout_traffic, tensor_cores
+from hypatia_lab.chapters import (
+    backward,
+    conv_block,
+    diffraction_findings,
+    fused_mlp,
+    gemm_ladder,
+    layout_traffic,
+    tensor_cores,
+)
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 
-LEADING = ((gemm_ladder, 1), (tensor_cores, 3), (backward, 1), (fused_mlp, 2), (layout_traffic, 1))
-"""Chapters of the product and how many of their findings the front page takes; each lists its own by weight."""
+LEADING = ((gemm_ladder, 1), (conv_block, 2), (tensor_cores, 3), (backward, 1), (fused_mlp, 2), (layout_traffic, 1))
+"""Chapters and how many of their findings the front page takes; each lists its own by weight."""
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:

@@ -82,9 +82,19 @@ def conv_block(
 
 
 def checked(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, gamma: torch.Tensor, beta: torch.Tensor
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    approximate: str = "none",
+    p: float = 0.0,
 ) -> None:
     """Refuse what the hand-written kernels cannot compute. Raises ``ValueError``, worded as PyTorch would."""
+    if approximate not in OPERATIONS.values():
+        raise ValueError(f"approximate argument must be either none or tanh, not {approximate!r}")
+    if not 0 <= p <= 1:
+        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
     size = list(x.shape)
     if x.dim() != 4:
         raise ValueError(f"Expected 4D (batched) input to conv2d, but got input of size: {size}")

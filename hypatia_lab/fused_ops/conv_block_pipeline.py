@@ -9,6 +9,7 @@ Forward only. x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), 
 
 from __future__ import annotations
 
+import contextlib
 import math
 from typing import TYPE_CHECKING
 
@@ -19,7 +20,7 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
@@ -38,9 +39,19 @@ WORDS = 2**32
 """Dropout compares random numbers below this with p times this."""
 
 
-def _sums(x: torch.Tensor) -> torch.dtype:
-    """dtype that the kernels add up in, and keep statistics in."""
-    return torch.float64 if x.dtype == torch.float64 else torch.float32
+@contextlib.contextmanager
+def _between(way: str, y: torch.Tensor) -> Iterator[tuple[torch.Tensor | int, torch.Tensor | int]]:
+    """Memory for what lies between the kernels: the convolution, of y's kind, and two sums a plane.
+
+    Tensors; of ``naive_malloc`` addresses, given back to the driver in the end. Sums are float64 for float64, else
+    float32.
+    """
+    sums, count = torch.float64 if y.dtype == torch.float64 else torch.float32, 2 * math.prod(y.shape[:2])
+    if way == "naive_malloc":
+        with loader.device_memory(y.nbytes) as z, loader.device_memory(count * sums.itemsize) as statistics:
+            yield z, statistics
+    else:
+        yield torch.empty_like(y), y.new_empty(count, dtype=sums)
 
 
 def _launch(
@@ -96,11 +107,7 @@ def conv_block_pipeline(
     """
     if way not in WAYS:
         raise ValueError(f"way {way!r} is none of {', '.join(WAYS)}")
-    if approximate not in OPERATIONS.values():
-        raise ValueError(f"approximate argument must be either none or tanh, not {approximate!r}")
-    if not 0 <= p <= 1:
-        raise ValueError(f"dropout probability has to be between 0 and 1, but got {p}")
-    checked(x, weight, bias, gamma, beta)
+    checked(x, weight, bias, gamma, beta, approximate, p)
     if missing := _missing(way, x.device.type):
         raise ValueError(f"{way} on x: {missing}")
     y = x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:])
@@ -109,21 +116,13 @@ def conv_block_pipeline(
     tensors = tuple(None if tensor is None else tensor.contiguous() for tensor in (x, weight, bias, gamma, beta))
     sizes = (x.shape[0], x.shape[1], *y.shape[1:])
     tanh, dropout = approximate == "tanh", (round(p * WORDS), seed)
-    statistics = 2 * math.prod(y.shape[:2])
-    if way == "naive_malloc":
-        with (
-            loader.device_memory(y.nbytes) as z,
-            loader.device_memory(statistics * _sums(x).itemsize) as numbers,
-        ):
-            _launch(tensors, z, numbers, y, sizes, tanh, dropout)
-        return y
-    z, numbers = torch.empty_like(y), x.new_empty(statistics, dtype=_sums(x))
-    if x.is_cuda:
-        _launch(tensors, z, numbers, y, sizes, tanh, dropout)
-    else:
-        function = f"conv_block_{str(x.dtype).removeprefix('torch.')}"
-        last = (int(tanh), *dropout, int(way == "threaded"))
-        loader.call_cpp("conv_block", function, *tensors, z, numbers, y, *sizes, *last)
+    with _between(way, y) as (z, statistics):
+        if way == "naive_malloc" or x.is_cuda:
+            _launch(tensors, z, statistics, y, sizes, tanh, dropout)
+        else:
+            function = f"conv_block_{str(x.dtype).removeprefix('torch.')}"
+            last = (int(tanh), *dropout, int(way == "threaded"))
+            loader.call_cpp("conv_block", function, *tensors, z, statistics, y, *sizes, *last)
     return y
 
 

@@ -240,6 +240,28 @@ def check(x: Tensor, weight: Tensor, vectors: dict[str, Tensor | None]) -> None:
         raise ValueError("gamma and beta must be given together or not at all")
 
 
+def operands(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    approximate: str,
+    precision: str = "ieee",
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """What every launch reads, contiguous: x (N, H, W, C_in), weight (C_out, 9, C_in), and bias, γ and β (C_out).
+
+    Raises ``ValueError`` as :func:`check` does, and for an unknown ``approximate`` or ``precision``.
+    """
+    check(x, weight, {"bias": bias, "gamma": gamma, "beta": beta})
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
+    b, g, s = (None if vector is None else vector.contiguous() for vector in (bias, gamma, beta))
+    return pixels_first(x), pixels_first(weight).view(weight.shape[0], 9, x.shape[1]), (b, g, s)
+
+
 @dataclass(frozen=True)
 class Saved:
     """What backward needs of a forward pass: the convolution, contiguous (N, H, W, C_out) of x's dtype, and
@@ -263,19 +285,13 @@ def conv_block_forward(
     tiles: Config | None = None,
 ) -> tuple[Tensor, Saved]:
     """y as of :func:`conv_block`, and what its backward needs."""
-    check(x, weight, {"bias": bias, "gamma": gamma, "beta": beta})
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
+    pixels, taps, (bias, gamma, beta) = operands(x, weight, bias, gamma, beta, approximate, precision)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     chosen = tiles or config((images, inner, outer, height, width), x.dtype, precision)
-    pixels, taps = pixels_first(x), pixels_first(weight).view(outer, 9, inner)
     patch = chosen.patch
     patches = patch.number(height, width)
     moments = torch.empty(images, patches, 2, outer, dtype=torch.float32, device=x.device)
     statistics = torch.empty(images, 2, outer, dtype=torch.float32, device=x.device)
-    bias = None if bias is None else bias.contiguous()
     convolved = convolve(pixels, taps, bias, patch, precision=precision, moments=moments)
     y = torch.empty_like(convolved)
     if y.numel():
@@ -285,8 +301,8 @@ def conv_block_forward(
             _normalise[(runs, triton.cdiv(outer, columns), images)](
                 convolved,
                 moments,
-                None if gamma is None else gamma.contiguous(),
-                None if beta is None else beta.contiguous(),
+                gamma,
+                beta,
                 y,
                 statistics,
                 patches,

@@ -20,7 +20,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
-from hypatia_lab.kernels.triton.conv_block import Saved, check, normal_integral, tanh_sigmoid
+from hypatia_lab.kernels.triton.conv_block import Saved, normal_integral, operands, tanh_sigmoid
 from hypatia_lab.kernels.triton.conv_block_whole import Strip, adjoint
 from hypatia_lab.kernels.triton.conv_block_whole import candidates as strips
 from hypatia_lab.kernels.triton.convolution import (
@@ -364,18 +364,14 @@ def conv_block_backward(
 
     Raises ValueError naming the tensor for shapes, dtypes or devices that do not fit.
     """
-    check(x, weight, {"gamma": gamma, "beta": beta})
+    pixels, taps, (_, *vectors) = operands(x, weight, None, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     if grad.shape != (images, outer, height, width) or grad.dtype != x.dtype or grad.device != x.device:
         raise ValueError(
             f"grad is {grad.dtype} {list(grad.shape)} on {grad.device}; of x {list(x.shape)} and weight "
             f"{list(weight.shape)} it must be {x.dtype} {[images, outer, height, width]} on {x.device}"
         )
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
     plan = plan or candidates((images, inner, outer, height, width))[0]
-    pixels, taps = pixels_first(x), pixels_first(weight).view(outer, 9, inner)
-    vectors = tuple(None if vector is None else vector.contiguous() for vector in (gamma, beta))
     with torch.cuda.device_of(x):
         behind, bias, (summed, weighted) = _behind_convolution(
             pixels_first(grad), saved, *vectors, plan, approximate == "tanh"
@@ -392,4 +388,6 @@ def conv_block_backward(
         back = back.permute(0, 3, 1, 2)
         by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent).to(x.dtype)
         by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
-    return Gradients(back, by_weight, bias.to(x.dtype), weighted.to(x.dtype), summed.to(x.dtype))
+    # Of their own memory, each: a custom operation may not return two views of one tensor.
+    of_gamma, of_beta = (part.to(x.dtype, copy=True) for part in (weighted, summed))
+    return Gradients(back, by_weight, bias.to(x.dtype), of_gamma, of_beta)

@@ -31,8 +31,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.experimental.gluon.nvidia.hopper import TensorDescriptor
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from hypatia_lab.kernels.triton.conv_block import Saved, check, gelu
-from hypatia_lab.kernels.triton.convolution import PRECISIONS, launch_options, pixels_first, terms
+from hypatia_lab.kernels.triton.conv_block import Saved, gelu, operands
+from hypatia_lab.kernels.triton.convolution import launch_options, terms
 from hypatia_lab.kernels.triton.linear_relu import hopper
 
 if TYPE_CHECKING:
@@ -491,25 +491,20 @@ def conv_block_whole(
 
     Raises ValueError as :func:`conv_block.conv_block` does, and for sizes that :func:`candidates` does not know.
     """
-    check(x, weight, {"bias": bias, "gamma": gamma, "beta": beta})
-    if precision not in PRECISIONS:
-        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
-    if approximate not in ("none", "tanh"):
-        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
+    pixels, taps, vectors = operands(x, weight, bias, gamma, beta, approximate, precision)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     shape = (images, inner, outer, height, width)
     chosen = strip or next(iter(candidates(shape, x.dtype, precision, _processors(x))), None)
     if chosen is None:
         raise ValueError(f"x {list(x.shape)} and weight {list(weight.shape)} of {x.dtype} do not fit one kernel")
-    pixels = pixels_first(x)
     y = torch.empty(images, height, width, outer, dtype=x.dtype, device=x.device)
     saved = None
     if keep:
         saved = Saved(torch.empty_like(y), torch.empty(images, 2, outer, dtype=torch.float32, device=x.device))
     _launch(
         pixels,
-        pixels_first(weight).view(outer, 9, inner),
-        tuple(None if vector is None else vector.contiguous() for vector in (bias, gamma, beta)),
+        taps,
+        vectors,
         saved and saved.convolved,
         y,
         saved and saved.statistics,

@@ -1,0 +1,565 @@
+"""The convolution block: findings, tables and claims of its chapter.
+
+S000 gave up a pipeline of three kernels that was 80 times slower than PyTorch. The chapter measures it again, part by
+part, and holds kernels of our own against the target that S000 gave up. What a machine has not measured is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import check, claims, formats, results
+from hypatia_lab.chapters.reading import at, fastest, over, times, took, waited
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.fused_ops.conv_block import OPERATIONS, SEED_SHAPE
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.workloads import DTYPES, Workload
+
+Row = dict[str, Any]
+
+PAGE = "05_conv_block"
+EXPERIMENT = "conv_block"
+SHAPE = "x".join(map(str, SEED_SHAPE))
+CLAIMED_SLOWDOWN = 78.0, 80.0
+CLAIMED_ERROR = 1.36e-3
+TENTH = 0.1
+"""How far a single claimed figure may be off, as in the ledger."""
+SPLIT = ("triton_bf16x3", "whole_bf16x3")
+OWN = ("triton", "whole", *SPLIT)
+LOOPS = ("naive", "naive_malloc", "threaded")
+GELUS = {"conv_block": "erf", "conv_block_tanh": "tanh"}
+KINDS = ("float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee", "float64/ieee")
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What kernels of our own are to reach at the seeds' size: ``factor`` times the speed of the fastest of ``peers``.
+
+    ``most`` is the largest absolute error allowed, where the goal names one.
+    """
+
+    name: str
+    dtype: str
+    math: str
+    direction: str
+    peers: tuple[str, ...]
+    factor: float
+    most: float = float("inf")
+
+
+COMPILED = ("compile", "compile_channels_last")
+GOALS = (
+    Goal("float32's accuracy, against eager", "float32", "ieee", "forward", ("eager",), 4.0, 1e-4),
+    Goal("TF32's accuracy, against eager in TF32", "float32", "tf32", "forward", ("eager",), 3.0, 2e-3),
+    Goal("bfloat16, against eager", "bfloat16", "ieee", "forward", ("eager",), 5.0),
+    Goal("bfloat16, against torch.compile", "bfloat16", "ieee", "forward", COMPILED, 2.0),
+    Goal(
+        "bfloat16, forward and backward, against the better of eager and torch.compile",
+        "bfloat16",
+        "ieee",
+        "forward_backward",
+        ("eager", "eager_channels_last", *COMPILED),
+        2.0,
+    ),
+)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _rows(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
+    """Rows of the block by ``machine``'s primary clock unless told otherwise, smallest first."""
+    wanted = {"operation": "conv_block", "direction": "forward", "clock": lab.primary(machine)} | wanted
+    rows = lab.select(machine=machine, experiment=EXPERIMENT, **wanted)
+    return sorted(rows, key=lambda row: row["flops"])
+
+
+def _timed(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+
+
+def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:
+    """The rows by variant at the seeds' size, or at the largest where all of ``needed`` were timed; {} without one."""
+    sizes: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        sizes.setdefault(row["shape"], {})[row["variant"]] = row
+    whole = {shape: found for shape, found in sizes.items() if {*needed} <= set(found)}
+    return whole.get(SHAPE) or (list(whole.values())[-1] if whole else {})
+
+
+def drawn(lab: Evidence, machine: str, dtype: str, math_mode: str = "ieee", direction: str = "forward") -> list[Row]:
+    """The rows at the size that the page speaks of, without the seeds' loops, which would squeeze all others."""
+    rows = _rows(lab, machine, dtype=dtype, math=math_mode, direction=direction)
+    found = _one_size(_timed(rows), "eager")
+    shape = found["eager"]["shape"] if found else ""
+    return [
+        row for row in rows if row["shape"] == shape and row["variant"] not in ("naive", "naive_malloc", "threaded")
+    ]
+
+
+def waiting(lab: Evidence, machine: str, dtype: str) -> list[Row]:
+    """Rows by the clock that a caller waits by, where it is another than the primary one."""
+    clock = waited(lab, machine)
+    return [] if clock == lab.primary(machine) else _rows(lab, machine, dtype=dtype, clock=clock)
+
+
+def loops(lab: Evidence, machine: str) -> list[Row]:
+    """The seeds' loops and what they are held against, in float32, at every size."""
+    names = ("eager", *LOOPS)
+    return _timed([row for row in _rows(lab, machine, dtype="float32", math="ieee") if row["variant"] in names])
+
+
+def over_batches(lab: Evidence, machine: str, dtype: str) -> list[Row]:
+    """Rows of every number of images of the seeds' size; none where only one number was measured."""
+    own = ("triton", "whole") if dtype == "bfloat16" else SPLIT
+    rows = _timed(_rows(lab, machine, dtype=dtype, math="ieee"))
+    image = SHAPE.partition("x")[2]
+    rows = [
+        row for row in rows if row["shape"].partition("x")[2] == image and row["variant"] in ("eager", "naive", *own)
+    ]
+    return rows if len({row["shape"] for row in rows}) > 1 else []
+
+
+def under_roof(lab: Evidence, machine: str) -> list[Row]:
+    """Timed forward passes at the page's size, in every arithmetic of which the machine has a measured ceiling."""
+    best, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    if ("copy", "", clock) not in best:
+        return []
+    found: list[Row] = []
+    for kind in KINDS:
+        if ("matmul", kind, clock) in best:
+            dtype, math_mode = kind.split("/")
+            rows = _timed(_rows(lab, machine, dtype=dtype, math=math_mode))
+            names = ("eager", "naive", "compile", "compile_channels_last", *OWN)
+            found += [row for name, row in _one_size(rows, "eager").items() if name in names]
+    return found
+
+
+# ---------------------------------------------------------------- the breakdown
+
+
+def _stage(variant: str, kernel: str) -> str:
+    """Which part of the block ``kernel`` computes; of a library the rest is the convolution and its bias."""
+    name = kernel.lower()
+    if variant.startswith("naive"):
+        return "convolution" if "convolve" in name else "statistics" if "statistics" in name else "normalise and GELU"
+    return "GELU" if "gelu" in name else "normalisation" if "norm" in name else "convolution"
+
+
+def _kernels(lab: Evidence, machine: str, variant: str, dtype: str = "float32") -> list[dict[str, Any]]:
+    lines = lab.details(machine=machine, experiment=EXPERIMENT, topic="kernels", variant=variant, dtype=dtype)
+    return [line for line in lines if line["status"] == "ok" and any(value is not None for value in line["values"])]
+
+
+def _stage_us(lab: Evidence, machine: str, variant: str) -> dict[str, float]:
+    """µs of each stage of one call, as the tracer saw it; {} where nobody looked, or where it is one operator."""
+    lines = _kernels(lab, machine, variant)
+    if variant == "naive" and not any("convolve" in line["name"] for line in lines):
+        return {}
+    found: dict[str, float] = {}
+    for line in lines:
+        values = [value for value in line["values"] if value is not None]
+        stage = _stage(variant, line["name"])
+        found[stage] = found.get(stage, 0.0) + sum(values) / len(values)
+    return found
+
+
+def _least_us(lab: Evidence, machine: str, shape: str, stage: str) -> float:
+    """The least time that the machine's ceilings allow a stage in float32 whose results go through memory."""
+    batch, channels, height, width = map(int, shape.split("x"))
+    plane = DTYPES["float32"] * batch * channels * height * width
+    products = 2 * 9 * channels * batch * channels * height * width
+    work = {
+        "convolution": (products, 2 * plane + DTYPES["float32"] * 9 * channels * channels),
+        "statistics": (0, plane),
+        "normalise and GELU": (0, 2 * plane),
+        # The library's two take statistics and normalise, and then apply GELU to what they wrote.
+        "normalisation": (0, 2 * plane),
+        "GELU": (0, 2 * plane),
+    }
+    flops, nbytes = work[stage]
+    cell = {"operation": "conv_block", "dtype": "float32", "math": "ieee", "variant": "eager"}
+    cell |= {"clock": lab.primary(machine), "flops": flops, "traffic": nbytes}
+    return results.limit_us(cell, results.ceilings(lab.of(machine)))
+
+
+def breakdown(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Each part of a call in float32, of the seeds' pipeline and of eager: a line a part, with its share and limit."""
+    out = []
+    for variant in ("naive", "eager"):
+        found = _stage_us(lab, machine, variant)
+        whole = math.fsum(found.values())
+        for stage, us in found.items():
+            shape = "x".join(map(str, _kernels(lab, machine, variant)[0]["shape"]))
+            least = _least_us(lab, machine, shape, stage)
+            out.append(
+                {
+                    "variant": variant,
+                    "part": stage,
+                    "time": formats.duration(us),
+                    "share of the call": f"{formats.number(100 * us / whole)}%",
+                    "least time": formats.duration(least),
+                    "of its limit": formats.MISSING if absent(least) else f"{formats.number(100 * least / us)}%",
+                }
+            )
+    return out
+
+
+def where(lab: Evidence, machine: str) -> str:
+    """The size that :func:`breakdown` speaks of."""
+    lines = _kernels(lab, machine, "eager")
+    return at({"shape": "x".join(map(str, lines[0]["shape"]))}) if lines else ""
+
+
+# ---------------------------------------------------------------- findings
+
+
+def slower(lab: Evidence, machine: str) -> Finding | None:
+    """The pipeline against PyTorch, which S000 puts at 78 to 80 times."""
+    found = _one_size(_timed(_rows(lab, machine, dtype="float32", math="ieee")), "eager", "naive")
+    if not found:
+        return None
+    eager, naive = found["eager"], found["naive"]
+    factor = over(naive, eager)
+    text = f"At {at(naive)} in float32 the three kernels take {took(naive)}, PyTorch {took(eager)}: {times(factor)} "
+    text += f"as long. S000 says {CLAIMED_SLOWDOWN[0]:g} to {CLAIMED_SLOWDOWN[1]:g} times. "
+    if other := _one_size(_timed(_rows(lab, machine, dtype="bfloat16")), "eager", "naive"):
+        text += f"In bfloat16 it is {times(over(other['naive'], other['eager']))}. "
+    if not absent(naive["limit_us"]):
+        shares = [formats.number(100 * row["limit_us"] / row["median_us"]) for row in (naive, eager)]
+        text += f"The three reach {shares[0]}% of the limit, PyTorch {shares[1]}%."
+    verdict = "undecided"
+    if factor.within(*CLAIMED_SLOWDOWN):
+        verdict = "confirmed"
+    elif factor.outside(*CLAIMED_SLOWDOWN):
+        verdict = "refuted"
+    if lab.primary(machine) != "graph":
+        text, verdict = f"{text.strip()} S000 speaks of a GPU, and this is a CPU.", "not_testable"
+    return Finding(
+        f"{formats.number(factor.value)}×",
+        "One thread an output is far slower than the library"
+        if factor.low > 2
+        else "One thread an output is slower than the library"
+        if factor.low > 1
+        else "One thread an output is not slower than the library here"
+        if factor.high < 1
+        else "How much slower one thread an output is remains open here",
+        text.strip(),
+        verdict,
+        PAGE,
+    )
+
+
+def cause(lab: Evidence, machine: str) -> Finding | None:
+    """Which of the three kernels the time goes to, and how long the library takes for the same part."""
+    own, library = _stage_us(lab, machine, "naive"), _stage_us(lab, machine, "eager")
+    if not own or not library:
+        return None
+    whole, usual = math.fsum(own.values()), math.fsum(library.values())
+    share, convolution = 100 * own["convolution"] / whole, library.get("convolution", math.nan)
+    rest = whole - own["convolution"]
+    text = f"Of {formats.duration(whole)} the convolution takes {formats.duration(own['convolution'])}, "
+    text += f"{formats.number(share)}%; the library's takes {formats.duration(convolution)}. "
+    least = _least_us(lab, machine, SHAPE, "convolution")
+    if not absent(least):
+        at_limit = [formats.number(100 * least / us) for us in (own["convolution"], convolution)]
+        text += f"They reach {at_limit[0]}% and {at_limit[1]}% of what the arithmetic allows. "
+    text += f"The other two kernels take {formats.duration(rest)}, where the library's take "
+    text += f"{formats.duration(usual - convolution)}: with the library's convolution the pipeline would be "
+    text += f"{formats.number((rest + convolution) / usual)}× eager's time, not {formats.number(whole / usual)}×."
+    return Finding(
+        f"{formats.number(share)}%",
+        "The convolution alone is the cause" if share > 90 else "The convolution is not the only cause",
+        text,
+        "confirmed" if share >= 50 else "refuted",
+        PAGE,
+    )
+
+
+def allocation(lab: Evidence, machine: str) -> Finding | None:
+    """What memory from the driver in every call costs, by the clock that a caller waits by."""
+    rows = _timed(_rows(lab, machine, dtype="float32", math="ieee", clock=waited(lab, machine)))
+    found = _one_size(rows, "eager", "naive", "naive_malloc")
+    if not found:
+        return None
+    eager, naive, malloc = (found[name] for name in ("eager", "naive", "naive_malloc"))
+    factor, left = over(malloc, naive), over(naive, eager)
+    text = f"With memory from the driver in every call the pipeline takes {took(malloc)}, from PyTorch's allocator "
+    text += f"{took(naive)}: {times(factor)}. Without that overhead it still takes {times(left)} PyTorch's time."
+    return Finding(
+        f"{formats.number(factor.value)}×",
+        "Allocating in the loop hardly shows"
+        if factor.low <= 1.02
+        else "Allocating in the loop costs time, and is not the cause"
+        if left.low > 2
+        else "Allocating in the loop costs time",
+        text,
+        "confirmed" if factor.low > 1.02 else "refuted" if factor.high < 1.02 else "undecided",
+        PAGE,
+    )
+
+
+def _errors(lab: Evidence, machine: str) -> list[Row]:
+    """Checked rows with an error, at the size that most dtypes, maths and GELUs were checked at; one a variant."""
+    rows = lab.select(machine=machine, experiment=EXPERIMENT, direction="forward", operation=tuple(OPERATIONS))
+    rows = [row for row in rows if not absent(row["max_error"]) and row["variant"] in ("eager", "naive", *OWN)]
+    covered: dict[str, set[str]] = {}
+    for row in rows:
+        covered.setdefault(row["shape"], set()).add(f"{row['operation']} {row['dtype']}/{row['math']}")
+    if not covered:
+        return []
+    chosen = max(covered, key=lambda shape: len(covered[shape]))
+    return list({(row["workload"], row["variant"]): row for row in rows if row["shape"] == chosen}.values())
+
+
+def accuracy(lab: Evidence, machine: str) -> Finding | None:
+    """Whether the error that S000 gives is that of the pipeline in some arithmetic."""
+    found = {
+        (row["variant"], f"{row['dtype']}/{row['math']}"): row["max_error"]
+        for row in _errors(lab, machine)
+        if row["operation"] == "conv_block"
+    }
+    own = found.get(("naive", "float32/ieee"))
+    if not own:
+        return None
+    said = [
+        f"{formats.number(found[variant, kind])} ({variant}, {kind.removesuffix('/ieee')})"
+        for variant, kind in (("naive", "bfloat16/ieee"), ("naive", "float16/ieee"), ("eager", "float32/tf32"))
+        if (variant, kind) in found
+    ]
+    low, high = CLAIMED_ERROR * (1 - TENTH), CLAIMED_ERROR * (1 + TENTH)
+    near = [f"{variant} in {kind}" for (variant, kind), error in found.items() if low <= error <= high]
+    factor = CLAIMED_ERROR / own
+    text = f"In float32 the pipeline is off by at most {formats.number(own)}; S000's {CLAIMED_ERROR:g} is "
+    text += f"{formats.number(factor)}× as much. "
+    text += f"Shorter numbers are off by {listing(said)}. " if said else ""
+    text += f"Within a tenth of S000's figure: {listing(near)}." if near else "None is within a tenth of S000's figure."
+    return Finding(
+        f"{formats.number(own)}",
+        "An error of 1.36e-3 is not float32's" if own < low else "The error in float32 is as large as S000 says",
+        text,
+        "refuted" if own < low or own > high else "confirmed",
+        PAGE,
+    )
+
+
+def _met(goal: Goal, factor: Interval, error: float) -> str:
+    if error > goal.most:
+        return "missed: the error is too large"
+    return "reached" if factor.low >= goal.factor else "missed" if factor.high < goal.factor else "open"
+
+
+@dataclass(frozen=True)
+class Reached:
+    """How far a goal was reached: the fastest of our own and of the peers, and the factor between them."""
+
+    goal: Goal
+    own: Row
+    peer: Row
+    factor: Interval
+
+    @property
+    def word(self) -> str:
+        """reached, missed or open."""
+        return _met(self.goal, self.factor, self.own["max_error"])
+
+
+def reached(lab: Evidence, machine: str) -> list[Reached]:
+    """The goals that ``machine`` can speak of: both sides timed at the seeds' size."""
+    out = []
+    for goal in GOALS:
+        rows = _rows(lab, machine, dtype=goal.dtype, math=goal.math, direction=goal.direction, shape=SHAPE)
+        own, peer = fastest(_timed(rows), OWN), fastest(_timed(rows), goal.peers)
+        if own and peer:
+            out.append(Reached(goal, own, peer, over(peer, own)))
+    return out
+
+
+def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line a goal: what was wanted, what was got, and what the machine's ceilings would allow at most."""
+    lines = []
+    for found in reached(lab, machine):
+        own, peer, limit = found.own, found.peer, found.own["limit_us"]
+        wanted = f"{found.goal.factor:g}×"
+        if math.isfinite(found.goal.most):
+            wanted += f", error ≤ {found.goal.most:g}"
+        lines.append(
+            {
+                "goal": found.goal.name,
+                "wanted": wanted,
+                "got": times(found.factor),
+                "reads": found.word,
+                "ours": f"{own['variant']} {took(own)}",
+                "largest error": formats.number(own["max_error"]),
+                "peer": f"{peer['variant']} {took(peer)}",
+                "limit": formats.duration(limit),
+                "ours of its limit": _percent(limit, own["median_us"]),
+                "the limit would allow": formats.MISSING
+                if absent(limit)
+                else f"{formats.number(peer['median_us'] / limit)}×",
+            }
+        )
+    return lines
+
+
+def _percent(part: float, whole: float) -> str:
+    return formats.MISSING if absent(part) else f"{formats.number(100 * part / whole)}%"
+
+
+def target(lab: Evidence, machine: str) -> Finding | None:
+    """The goals in one sentence each: was S000 right to give its target up?"""
+    found = reached(lab, machine)
+    if not found:
+        return None
+    best = max(found, key=lambda one: one.factor.value)
+    met = [one for one in found if one.word == "reached"]
+    said = "; ".join(f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {one.word}" for one in found)
+    title = (
+        "A kernel of one's own beats the library's block" if best.factor.low > 1 else "No own kernel beats the library"
+    )
+    return Finding(
+        f"{len(met)} of {len(found)}",
+        f"{title}; {len(met)} of {len(found)} goals are reached",
+        f"{said[0].upper()}{said[1:]}.",
+        "confirmed" if len(met) == len(found) else "conditional" if met else "refuted",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, by weight."""
+    asked = (slower, target, cause, allocation, accuracy)
+    return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
+
+
+# ---------------------------------------------------------------- worked out as the page is made
+
+
+def planted() -> list[dict[str, str]]:
+    """What the check says of the block with statistics by tile and by plane: a line a size, tried out here and now."""
+    import torch.nn.functional as functional
+
+    from hypatia_lab.fused_ops import conv_block
+
+    out = []
+    for height, width in ((16, 16), (33, 29), (48, 64)):
+        problem = check.Problem(Workload("conv_block", (2, 4, height, width)), "cpu")
+        line = {"plane": f"{height}×{width}"}
+        for name, normal in (
+            ("by tile", conv_block.normalised_by_tile),
+            ("by plane", lambda z: conv_block.normalised(z)[0]),
+        ):
+
+            def block(i: Any = problem.inputs, normal: Any = normal) -> Any:
+                z = functional.conv2d(i["x"], i["weight"], i["bias"], padding=1)
+                return functional.gelu(normal(z) * i["gamma"].view(1, -1, 1, 1) + i["beta"].view(1, -1, 1, 1))
+
+            found = check.check(block, problem)
+            line[name] = "right" if found.ok else f"rejected: {found.reason.partition(':')[0]}"
+        out.append(line)
+    return out
+
+
+def fault(lines: Sequence[dict[str, str]]) -> Finding:
+    """The mistake that S000 mended, planted and caught as :func:`planted` saw it; the same on any machine."""
+    caught = [line["plane"] for line in lines if line["by tile"].startswith("rejected")]
+    unseen = [line["plane"] for line in lines if line["by tile"] == "right"]
+    if not caught or not unseen or any(line["by plane"] != "right" for line in lines):
+        text = "The check does not tell statistics by tile from statistics by plane as it should; see the table."
+        return Finding(f"{len(caught)} of {len(lines)}", "The planted mistake is not told apart", text, "invalid", PAGE)
+    return Finding(
+        f"{len(caught)} of {len(lines)}",
+        "Statistics by tile are caught wherever a plane has more than one",
+        "S000's first kernel normalised by wrong statistics. Planted here, by tiles of 16×16, the check names the "
+        f"mistake at planes of {listing(caught)}. At {listing(unseen)} a tile is the plane, and nothing is wrong: a "
+        "test of that size would have passed.",
+        "confirmed",
+        PAGE,
+    )
+
+
+def gelus() -> Finding:
+    """How far the two GELUs lie apart, against S000's error; the same on any machine."""
+    import torch
+    import torch.nn.functional as functional
+
+    u = torch.linspace(-8, 8, 160_001, dtype=torch.float64)
+    apart = float((functional.gelu(u) - functional.gelu(u, approximate="tanh")).abs().max())
+    return Finding(
+        formats.number(apart),
+        "An error of 1.36e-3 cannot tell the two GELUs apart",
+        f"GELU by its tanh formula is off by at most {formats.number(apart)} from GELU by erf, "
+        f"{formats.number(100 * apart / CLAIMED_ERROR)}% of the error that passed S000's tests. A test that allows "
+        "1.36e-3 accepts either for the other. Here float32 is held to a tolerance that tells them apart.",
+        "confirmed" if apart < CLAIMED_ERROR else "refuted",
+        PAGE,
+    )
+
+
+# ---------------------------------------------------------------- tables
+
+
+def errors(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Largest error against float64: a line a GELU and variant, a column a dtype and math."""
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    rows = _errors(lab, machine)
+    kinds = [kind for kind in KINDS if any(f"{row['dtype']}/{row['math']}" == kind for row in rows)]
+    for row in sorted(rows, key=lambda row: (list(OPERATIONS).index(row["operation"]), _place(row["variant"]))):
+        line = lines.setdefault(
+            (row["operation"], row["variant"]),
+            {"GELU": GELUS[row["operation"]], "variant": row["variant"]} | dict.fromkeys(kinds, formats.MISSING),
+        )
+        text = formats.number(row["max_error"])
+        line[f"{row['dtype']}/{row['math']}"] = text if row["status"] == "ok" else f"{text}, {row['status']}"
+    return list(lines.values())
+
+
+def _place(variant: str) -> int:
+    return ("eager", "naive", *OWN).index(variant)
+
+
+def errors_at(lab: Evidence, machine: str) -> str:
+    """The size that :func:`errors` speaks of."""
+    rows = _errors(lab, machine)
+    return at(rows[0]) if rows else ""
+
+
+def checked(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """How many variants were right at every shape, in every dtype and direction; who was not is named."""
+    rows = lab.select(machine=machine, experiment=EXPERIMENT)
+    places: dict[tuple[str, str], dict[tuple[str, ...], Row]] = {}
+    for row in rows:
+        key = tuple(row[name] for name in ("operation", "dtype", "math", "direction", "variant"))
+        places.setdefault((row["shape"], row["direction"]), {})[key] = row
+    out = []
+    for (_, direction), found in places.items():
+        ran = [row for row in found.values() if row["status"] != "skipped"]
+        bad = dict.fromkeys(f"{row['variant']} {row['dtype']}: {row['status']}" for row in ran if row["status"] != "ok")
+        out.append(
+            {
+                "shape": at(next(iter(found.values()))),
+                "direction": direction.replace("_", " and "),
+                "right": f"{sum(row['status'] == 'ok' for row in ran)} of {len(ran)}",
+                "not right": listing(list(bad)) if bad else formats.MISSING,
+            }
+        )
+    return out
+
+
+# ---------------------------------------------------------------- claims
+
+
+SECTIONS = ("Performance Results", "What We Tried", "Root Cause", "Lessons Learned")
+
+
+def chapter_claims() -> list[Claim]:
+    """S000's claims about its kernels, in the order of the ledger; those about the compiler have their own chapter."""
+    own = claims.ledger(seeds=["S000"])
+    return [claim for claim in own if claim.section in SECTIONS and claim.experiment in ("", EXPERIMENT)]

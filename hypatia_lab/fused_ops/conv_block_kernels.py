@@ -1,0 +1,332 @@
+"""The convolution block in kernels of our own: two Triton kernels, or one for Hopper; forward and backward.
+
+x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C_out)``, y ``(N, C_out, H, W)``; all of
+one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
+float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), or as three products of two bfloat16 terms each ("bf16x3"),
+which holds float32's answer to about 3e-5 and is judged as float32's own. The kernels: ``kernels/triton/conv_block*``.
+
+A captured form (``triton_graph`` and so on) is its variant recorded as a CUDA graph once; a call replays it.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab.clock import capture
+from hypatia_lab.fused_ops.conv_block import OPERATIONS, PEERS, bind, checked
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import DIRECTIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+FORMS = {
+    "triton": "Two Triton kernels: the convolution with the moments of its patches, then all that follows.",
+    "whole": "One Gluon kernel: the convolution's sums stay in registers until their plane is normalised.",
+}
+"""Form → what it is."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which form is taken where none is asked for: ``forward`` alone, and the forward pass of a training ``step``.
+
+    Where the form does not fit (shape, device), it is "triton". How a form is cut up its own table says
+    (``candidates`` of its kernel's module).
+    """
+
+    forward: str = "whole"
+    step: str = "whole"
+
+
+PLANS = {"16 bits": Plan(), "tf32": Plan(), "bf16x3": Plan(), "ieee": Plan("triton", "triton")}
+"""Way of multiplying → plan."""
+
+TRITON = importlib.util.find_spec("triton") is not None
+"""Whether the kernels can be built."""
+
+INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
+"""Whether Triton's kernels run in its interpreter, on a CPU; no interpreter runs Gluon's."""
+
+
+def missing(form: str, device: str) -> str:
+    """Why ``form`` cannot run on tensors of ``device``; "" where it can."""
+    if device != "cuda" and not (INTERPRETED and form == "triton"):
+        return f"{'Gluon' if form == 'whole' else 'Triton'} kernels need a CUDA device"
+    if not TRITON:
+        return "triton is not installed"
+    return "needs compute capability 9.x" if form == "whole" and torch.cuda.get_device_capability()[0] != 9 else ""
+
+
+def fits(size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str) -> bool:
+    """Whether the one kernel can compute ``outer`` channels of x (N, C_in, H, W), of this ``size``, on this GPU."""
+    from hypatia_lab.kernels.triton.conv_block_whole import candidates
+
+    processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
+    images, inner, height, width = size
+    return bool(candidates((images, inner, outer, height, width), dtype, precision, processors))
+
+
+# ---------------------------------------------------------------- custom operations
+
+
+@torch.library.custom_op("hypatia::conv_block_fused", mutates_args=())
+def conv_block_fused(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    approximate: str,
+    precision: str,
+    form: str,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """y, channels last in memory, and what its gradient needs where that is to be kept, else empty tensors.
+
+    These are the convolution (N, H, W, C_out) of x's dtype, and each plane's mean and 1/√(variance + ε), (N, 2, C_out)
+    in float32. Differentiable once, and only what was computed with ``keep``. Raises ``ValueError`` on a misfit.
+    """
+    if form not in FORMS:
+        raise ValueError(f"form {form!r} is none of {', '.join(FORMS)}")
+    checked(x, weight, bias, gamma, beta, approximate)
+    if why := missing(form, x.device.type):
+        raise ValueError(f"{form} on x: {why}")
+    given = (x, weight, bias, gamma, beta)
+    how: dict[str, Any] = {"approximate": approximate, "precision": precision}
+    if form == "whole":
+        from hypatia_lab.kernels.triton.conv_block_whole import conv_block_whole
+
+        y, saved = conv_block_whole(*given, **how, keep=keep)
+    else:
+        from hypatia_lab.kernels.triton.conv_block import conv_block_forward
+
+        y, saved = conv_block_forward(*given, **how)
+    if saved is None or not keep:
+        return y, x.new_empty(0), x.new_empty(0, dtype=torch.float32)
+    return y, saved.convolved, saved.statistics
+
+
+@conv_block_fused.register_fake
+def _(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    approximate: str,
+    precision: str,
+    form: str,
+    keep: bool,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    images, _, height, width = x.shape
+    z = x.new_empty(images, height, width, weight.shape[0])
+    y = torch.empty_like(z).permute(0, 3, 1, 2)
+    if not keep:
+        return y, x.new_empty(0), x.new_empty(0, dtype=torch.float32)
+    return y, z, x.new_empty(images, 2, weight.shape[0], dtype=torch.float32)
+
+
+@torch.library.custom_op("hypatia::conv_block_gradients", mutates_args=())
+def conv_block_gradients(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    convolved: torch.Tensor,
+    statistics: torch.Tensor,
+    approximate: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, weight, bias, γ and β from ``grad``, that of y; the rest as :func:`conv_block_fused` left it.
+
+    Those of x and weight are channels last in memory. Not differentiable. Raises ``ValueError`` on a misfit.
+    """
+    from hypatia_lab.kernels.triton.conv_block import Saved
+    from hypatia_lab.kernels.triton.conv_block_backward import conv_block_backward
+
+    saved = Saved(convolved, statistics)
+    found = conv_block_backward(grad, x, weight, gamma, beta, saved, approximate=approximate)
+    last = torch.channels_last
+    return found.x.contiguous(memory_format=last), found.weight.contiguous(memory_format=last), *found[2:]
+
+
+@conv_block_gradients.register_fake
+def _(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    convolved: torch.Tensor,
+    statistics: torch.Tensor,
+    approximate: str,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    last = torch.channels_last
+    bias, of_gamma, of_beta = (torch.empty_like(gamma) for _ in range(3))
+    of_x, of_weight = (torch.empty_like(tensor, memory_format=last) for tensor in (x, weight))
+    return of_x, of_weight, bias, of_gamma, of_beta
+
+
+def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
+    x, weight, _, gamma, beta, ctx.approximate, _, _, ctx.kept = inputs
+    _, convolved, statistics = output
+    ctx.mark_non_differentiable(convolved, statistics)
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(x, weight, gamma, beta, convolved, statistics)
+
+
+def _gradient(
+    ctx: Any, grad: torch.Tensor | None, *of_what_is_kept: torch.Tensor | None
+) -> tuple[torch.Tensor | None, ...]:
+    if grad is None:
+        return (None,) * 9
+    if not ctx.kept:
+        raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
+    gradients = conv_block_gradients(grad, *ctx.saved_tensors, ctx.approximate)
+    needed = ctx.needs_input_grad[:5]
+    return (*(one if need else None for one, need in zip(gradients, needed, strict=True)), None, None, None, None)
+
+
+conv_block_fused.register_autograd(_gradient, setup_context=_keep)
+
+
+def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
+    raise NotImplementedError("hypatia::conv_block_fused has a first derivative only")
+
+
+conv_block_gradients.register_autograd(_no_second_derivative)
+
+
+def fused_conv_block(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    *,
+    approximate: str = "none",
+    p: float = 0.0,
+    precision: str = "ieee",
+    form: str = "",
+) -> torch.Tensor:
+    """y = dropout(GELU(InstanceNorm2d(Conv2d(x)))), (N, C_out, H, W), channels last in memory; differentiable once.
+
+    ``approximate`` is GELU's ("none" or "tanh"), ``precision`` says how float32 is multiplied, ``form`` is one of
+    :data:`FORMS` or "", what :data:`PLANS` has. Each element is dropped with probability ``p``, the others divided by
+    1 − p, by torch's own dropout after the kernels and with torch's own random numbers.
+
+    Raises ``ValueError``, worded as PyTorch would where PyTorch refuses the same, for a misfit of shapes, dtypes or
+    devices, float64, planes of one pixel, an argument out of range, or a form that the sizes or the device rule out;
+    ``NotImplementedError`` when its gradient is differentiated.
+    """
+    checked(x, weight, bias, gamma, beta, approximate, p)
+    tensors = (x, weight, bias, gamma, beta)
+    step = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+    if not form:
+        plan = PLANS.get("16 bits" if x.element_size() == 2 else precision, Plan("triton", "triton"))
+        form = plan.step if step else plan.forward
+        if form == "whole" and (missing(form, x.device.type) or not fits(x.shape, weight.shape[0], x.dtype, precision)):
+            form = "triton"
+    y = conv_block_fused(x, weight, bias, gamma, beta, approximate, precision, form, step)[0]
+    return y if p == 0.0 else functional.dropout(y, p)
+
+
+# ---------------------------------------------------------------- the variants
+
+
+def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
+    def needs(workload: Workload, device: str) -> str:
+        if workload.dtype == "float64":
+            return "the kernels have no float64"
+        if precision and (workload.dtype, workload.math) != ("float32", "ieee"):
+            return "splitting operands is a way to float32's own accuracy: float32, ieee"
+        if workload.math == "tf32x3":
+            return "the kernels split operands into bfloat16 only"
+        how = precision or workload.math
+        if form == "whole" and workload.dtype == "float32" and how == "ieee":
+            return "the matrix units that the one kernel is made of have no float32"
+        if why := missing(form, device):
+            return why
+        if form == "whole" and not fits(workload.shape, workload.shape[1], getattr(torch, workload.dtype), how):
+            return "needs 16, 32, 64 or 128 channels, rows of at most 128 pixels, and strips that all run at once"
+        return ""
+
+    return needs
+
+
+def _factory(form: str, precision: str, summary: str) -> Factory:
+    def factory(workload: Workload, inputs: Inputs) -> Run:
+        how: dict[str, Any] = {
+            "approximate": OPERATIONS[workload.operation],
+            "precision": precision or workload.math,
+        }
+        if workload.direction != "forward":
+            return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, "_channels_last")
+        if form == "whole":
+            from hypatia_lab.kernels.triton.conv_block_whole import conv_block_whole
+
+            # Left zeros by every launch; a call need not clear new ones.
+            counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
+            run = lambda *tensors: conv_block_whole(*tensors, **how, counters=counters)[0]  # noqa: E731
+            return bind(run, inputs, "_channels_last")
+        from hypatia_lab.kernels.triton.conv_block import conv_block
+
+        return bind(lambda *tensors: conv_block(*tensors, **how), inputs, "_channels_last")
+
+    factory.__doc__ = summary
+    return factory
+
+
+def captured(factory: Factory, name: str) -> Factory:
+    """The variant ``name`` of ``factory`` as a CUDA graph: recorded where it is built, replayed by a call.
+
+    A call returns the same tensors every time, refilled.
+    """
+
+    def recorded(workload: Workload, inputs: Inputs) -> Run:
+        run, held = factory(workload, inputs), []
+
+        def work() -> None:
+            held[:] = [run()]
+
+        graph = capture(work)
+
+        def replay() -> Any:
+            graph.replay()
+            return held[0]
+
+        return replay
+
+    recorded.__doc__ = f"{name}, recorded as a CUDA graph and replayed."
+    return recorded
+
+
+def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], str]:
+    return lambda workload, device: needs(workload, device) if device == "cuda" else "CUDA graphs need a CUDA device"
+
+
+SPLIT = "by three products of bfloat16 terms for one of float32, split by a kernel that is timed, too."
+
+for _operation in OPERATIONS:
+    for _form, _summary in FORMS.items():
+        for _precision in ("", "bf16x3"):
+            _name = f"{_form}_{_precision}" if _precision else _form
+            _made = _factory(_form, _precision, f"{_form}, {SPLIT}" if _precision else _summary)
+            _need = _needs(_form, _precision)
+            variant(_operation, _name, origin="own", needs=_need, directions=DIRECTIONS)(_made)
+            variant(_operation, f"{_name}_graph", origin="own", needs=_on_gpu(_need), directions=DIRECTIONS)(
+                captured(_made, _name)
+            )
+    variant(_operation, "eager_graph", origin="peer", needs=_on_gpu(PEERS["eager"][1]), directions=DIRECTIONS)(
+        captured(PEERS["eager"][0], "eager")
+    )

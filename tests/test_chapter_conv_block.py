@@ -1,0 +1,320 @@
+"""What is said of the convolution block, from synthetic records: findings, tables, what is tried live, the chapter."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+
+from hypatia_lab import check, claims
+from hypatia_lab.chapters import conv_block, front
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.findings import Finding
+from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+Lines = list[dict[str, Any]]
+SEEDS, SMALL = list(SEED_SHAPE), [1, 64, 64, 64]
+RATES = {"ieee": 50.0, "tf32": 350.0, "bfloat16": 700.0}
+CONVOLVE, STATISTICS, FINISH = (
+    f"void conv_block_{name}<float, float>(float*)" for name in ("convolve", "statistics", "finish")
+)
+
+
+def cells(times: Mapping[str, float], operation: str = "conv_block", **changes: Any) -> Lines:
+    """Timed cells of two processes 1% apart, of which a ratio is exact."""
+    own = {"shape": SEEDS, "dtype": "float32", "math": "ieee", "clock": "graph", "max_error": 3e-6} | changes
+    direction = own.setdefault("direction", "forward")
+    work = Workload(operation, tuple(own["shape"]), own["dtype"], own["math"], direction)
+    own |= {"operation": operation, "flops": work.flops, "traffic": work.traffic, "peak": 6.0}
+    return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
+
+
+def checked(names: Mapping[str, float], operation: str = "conv_block", **changes: Any) -> Lines:
+    """Cells without a time, by their largest error."""
+    rows = cells(dict.fromkeys(names, 1.0), operation, clock="none", **changes)
+    for row, error in zip(rows, names.values(), strict=True):
+        row |= {"medians_us": [None, None], "samples_us": [], "max_error": error, "calls": 0}
+    return rows
+
+
+def kernels(variant: str, us: Mapping[str, float], **changes: Any) -> Lines:
+    """What the tracer listed of one call at the seeds' size."""
+    own = {"operation": "conv_block", "shape": SEEDS, "topic": "kernels", "unit": "us", "variant": variant} | changes
+    return [detail_line(name=name, values=[time], **own) for name, time in us.items()]
+
+
+NAIVE = kernels("naive", {CONVOLVE: 9000.0, STATISTICS: 60.0, FINISH: 40.0})
+EAGER = kernels("eager", {"cudnn_conv": 200.0, "batch_norm_kernel": 30.0, "GeluCUDAKernel": 20.0})
+FLOAT32 = {"eager": 250.0, "eager@again": 250.0, "naive": 9100.0, "compile": 260.0, "whole_bf16x3": 55.0}
+GPU = [
+    *cells(FLOAT32),
+    *cells({"eager": 120.0, "triton": 45.0, "whole": 35.0}, math="tf32", max_error=1.7e-3),
+    *cells(
+        {"eager": 90.0, "naive": 8000.0, "compile": 45.0, "compile_channels_last": 40.0, "whole": 16.0},
+        dtype="bfloat16",
+    ),
+    *cells({"eager": 450.0, "naive": 9300.0, "naive_malloc": 10000.0, "whole_bf16x3_graph": 70.0}, clock="wall"),
+    *cells(
+        {"eager": 500.0, "eager_channels_last": 320.0, "compile_channels_last": 230.0, "whole": 110.0},
+        dtype="bfloat16",
+        direction="forward_backward",
+    ),
+    *cells({"eager": 60.0, "naive": 2000.0, "whole_bf16x3": 20.0}, shape=[1, 64, 128, 128]),
+    *checked({"eager": 3e-6, "naive": 4e-6}, "conv_block_tanh"),
+    *NAIVE,
+    *EAGER,
+]
+CPU = [
+    *cells({"eager": 30e3, "naive": 300e3, "threaded": 150e3}, shape=SMALL, clock="hot"),
+    *checked({"eager": 0.02, "naive": 0.02}, dtype="bfloat16", shape=SMALL),
+    *kernels("eager", {"aten::conv2d": 20e3, "aten::instance_norm": 9e3, "aten::gelu": 6e3}, shape=SMALL),
+    *kernels("naive", {"hypatia::conv_block_pipeline": 300e3}, shape=SMALL),
+]
+
+
+def read(root: Path, own: Lines, device: str = "cuda", machine: str = "box") -> Evidence:
+    """Evidence of one machine, with ceilings."""
+    top = ceilings(RATES, "graph" if device == "cuda" else "hot")
+    write_records(root, machine, device, {"ceilings": top, "conv_block": own})
+    return evidence_of(root)
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- findings
+
+
+@pytest.mark.parametrize(
+    ("naive", "verdict", "title"),
+    [
+        (79 * 250.0, "confirmed", "far slower than the library"),
+        (36 * 250.0, "refuted", "far slower than the library"),
+        (1.5 * 250.0, "refuted", "is slower than the library"),
+        (0.5 * 250.0, "refuted", "not slower than the library here"),
+    ],
+)
+def test_the_slowdown_is_judged_by_its_range(tmp_path: Path, naive: float, verdict: str, title: str) -> None:
+    found = said(conv_block.slower(read(tmp_path, cells({"eager": 250.0, "naive": naive})), "box"))
+    assert found.verdict == verdict
+    assert title in found.title
+    assert "S000 says 78 to 80 times" in found.text
+
+
+def test_a_slowdown_whose_interval_holds_one_is_open_and_a_cpu_judges_none(tmp_path: Path) -> None:
+    rows = cells({"eager": 250.0, "naive": 250.0}, clock="hot")
+    rows[1]["medians_us"] = [100.0, 900.0]
+    found = said(conv_block.slower(read(tmp_path, rows, "cpu"), "box"))
+    assert "remains open here" in found.title
+    assert found.verdict == "not_testable"
+    assert conv_block.slower(read(tmp_path / "without", cells({"eager": 1.0}, clock="hot"), "cpu"), "box") is None
+
+
+def test_the_cause_is_the_convolution_where_it_takes_the_time(tmp_path: Path) -> None:
+    found = said(conv_block.cause(read(tmp_path, GPU), "box"))
+    assert found.figure == "98.9%"
+    assert found.title == "The convolution alone is the cause"
+    assert "the library's takes 200 µs" in found.text
+    # With the library's convolution: (60 + 40 + 200) / 250, not 9100 / 250.
+    assert "1.20× eager's time, not 36.4×" in found.text
+    other = kernels("naive", {CONVOLVE: 100.0, STATISTICS: 600.0, FINISH: 400.0})
+    found = said(conv_block.cause(read(tmp_path / "other", [*cells(FLOAT32), *other, *EAGER]), "box"))
+    assert (found.title, found.verdict) == ("The convolution is not the only cause", "refuted")
+    assert conv_block.cause(read(tmp_path / "cpu", CPU, "cpu"), "box") is None
+
+
+def test_what_allocation_costs_is_read_from_the_wall_clock(tmp_path: Path) -> None:
+    found = said(conv_block.allocation(read(tmp_path, GPU), "box"))
+    assert found.verdict == "confirmed"
+    assert found.figure == "1.08×"
+    assert "Without that overhead it still takes 20.7×" in found.text
+    same = cells({"eager": 450.0, "naive": 9300.0, "naive_malloc": 9301.0}, clock="wall")
+    assert said(conv_block.allocation(read(tmp_path / "same", same), "box")).verdict == "refuted"
+    assert conv_block.allocation(read(tmp_path / "cpu", CPU, "cpu"), "box") is None
+
+
+@pytest.mark.parametrize(("error", "verdict"), [(3e-6, "refuted"), (1.4e-3, "confirmed"), (5e-3, "refuted")])
+def test_the_error_is_held_against_the_claimed_one(tmp_path: Path, error: float, verdict: str) -> None:
+    found = said(conv_block.accuracy(read(tmp_path, cells({"eager": 1.0, "naive": 2.0}, max_error=error)), "box"))
+    assert found.verdict == verdict
+    assert ("naive in float32/ieee" in found.text) is (verdict == "confirmed")
+
+
+# ---------------------------------------------------------------- goals
+
+
+def test_goals_are_reached_missed_or_open(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU)
+    lines = conv_block.goals(lab, "box")
+    assert [line["reads"] for line in lines] == ["reached", "reached", "reached", "reached", "reached"]
+    assert [line["got"].split("×")[0] for line in lines] == ["4.55", "3.43", "5.62", "2.50", "2.0909"]
+    # bfloat16: 6.1 GFLOP at 700 TFLOP/s.
+    assert lines[2]["limit"] == "8.73 µs"
+    assert lines[2]["the limit would allow"] == "10.4×"
+    assert said(conv_block.target(lab, "box")).figure == "5 of 5"
+    slow = [*cells({"eager": 250.0, "whole_bf16x3": 80.0}), *cells({"eager": 90.0, "whole": 18.0}, dtype="bfloat16")]
+    slow[-1]["medians_us"] = [16.0, 21.0]
+    lab = read(tmp_path / "slow", slow)
+    assert [line["reads"] for line in conv_block.goals(lab, "box")] == ["missed", "open"]
+    found = said(conv_block.target(lab, "box"))
+    assert (found.figure, found.verdict) == ("0 of 2", "refuted")
+    assert "a kernel" in found.title.lower()
+
+
+def test_a_fast_answer_that_is_too_inexact_misses_its_goal(tmp_path: Path) -> None:
+    lab = read(tmp_path, cells({"eager": 250.0, "whole_bf16x3": 10.0}, max_error=2e-4))
+    assert conv_block.goals(lab, "box")[0]["reads"] == "missed: the error is too large"
+
+
+def test_a_wrong_kernel_and_another_size_reach_nothing(tmp_path: Path) -> None:
+    rows = cells({"eager": 250.0, "whole_bf16x3": 10.0})
+    rows[-1] |= {"status": "wrong", "reason": "off", "medians_us": [None, None]}
+    lab = read(tmp_path, [*rows, *cells({"eager": 60.0, "whole_bf16x3": 1.0}, shape=SMALL)])
+    assert conv_block.goals(lab, "box") == []
+    assert conv_block.target(lab, "box") is None
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_every_part_has_its_own_limit(tmp_path: Path) -> None:
+    lines = conv_block.breakdown(read(tmp_path, GPU), "box")
+    assert [(line["variant"], line["part"]) for line in lines] == [
+        ("naive", "convolution"),
+        ("naive", "statistics"),
+        ("naive", "normalise and GELU"),
+        ("eager", "convolution"),
+        ("eager", "normalisation"),
+        ("eager", "GELU"),
+    ]
+    # 6.04 GFLOP at 50 TFLOP/s; 21 MB and 42 MB at 4 TB/s.
+    assert [line["least time"] for line in lines[:3]] == ["121 µs", "5.24 µs", "10.5 µs"]
+    assert lines[0]["share of the call"] == "98.9%"
+    assert lines[0]["of its limit"] == "1.34%"
+
+
+def test_errors_stand_by_gelu_and_dtype_and_a_rejection_shows(tmp_path: Path) -> None:
+    rows = [*GPU, *checked({"eager": 0.03}, dtype="float16")]
+    rows[-1] |= {"status": "wrong", "reason": "off"}
+    lines = conv_block.errors(read(tmp_path, rows), "box")
+    assert [(line["GELU"], line["variant"]) for line in lines][:2] == [("erf", "eager"), ("erf", "naive")]
+    assert lines[0]["float32/tf32"] == "0.00170"
+    assert lines[0]["float16/ieee"] == "0.0300, wrong"
+    assert lines[-1] == {"GELU": "tanh", "variant": "naive", "float32/ieee": "4.00e-06"} | dict.fromkeys(
+        ("float32/tf32", "bfloat16/ieee", "float16/ieee"), "–"
+    )
+
+
+def test_skipped_variants_are_not_counted_and_wrong_ones_are_named(tmp_path: Path) -> None:
+    rows = checked({"eager": 1e-6, "naive": 1e-6, "whole": 1e-6}, shape=[1, 3, 97, 131])
+    rows[1] |= {"status": "wrong", "reason": "off"}
+    rows[2] |= {"status": "skipped", "reason": "3 channels"}
+    (line,) = conv_block.checked(read(tmp_path, rows), "box")
+    assert line["right"] == "1 of 2"
+    assert line["not right"] == "naive float32: wrong"
+
+
+# ---------------------------------------------------------------- tried live
+
+
+def test_statistics_by_tile_are_caught_where_a_plane_has_more_than_one() -> None:
+    lines = conv_block.planted()
+    assert (lines[0]["by tile"], lines[0]["by plane"]) == ("right", "right")
+    for line in lines[1:]:
+        assert line["by tile"] == "rejected: statistics per tile instead of per plane"
+        assert line["by plane"] == "right"
+    found = conv_block.fault(lines)
+    assert (found.figure, found.verdict) == ("2 of 3", "confirmed")
+
+
+def test_a_check_that_sees_nothing_would_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(check, "check", lambda run, problem: check.Check(""))
+    assert conv_block.fault(conv_block.planted()).verdict == "invalid"
+
+
+def test_the_two_gelus_lie_closer_than_the_claimed_error() -> None:
+    found = conv_block.gelus()
+    assert found.figure == "0.000473"
+    assert found.verdict == "confirmed"
+
+
+# ---------------------------------------------------------------- names
+
+
+def test_every_name_is_one_of_the_lab() -> None:
+    known = variants("conv_block")
+    peers = {name for goal in conv_block.GOALS for name in goal.peers}
+    assert {*conv_block.OWN, *conv_block.LOOPS, *peers} <= set(known)
+    assert EXPERIMENTS[conv_block.EXPERIMENT].notebook == conv_block.PAGE
+    planned = EXPERIMENTS[conv_block.EXPERIMENT].plan("seed", "cuda", ())
+    for goal in conv_block.GOALS:
+        (group,) = (
+            group
+            for group in planned
+            if group.clocks == ("graph",)
+            and (group.workload.shape, group.workload.dtype, group.workload.math, group.workload.direction)
+            == (SEED_SHAPE, goal.dtype, goal.math, goal.direction)
+        )
+        assert {*goal.peers} & {*group.variants}
+        assert {*conv_block.OWN} & {*group.variants}
+
+
+def test_the_chapter_judges_its_own_claims() -> None:
+    ids = [claim.id for claim in conv_block.chapter_claims()]
+    assert {"S000-01", "S000-05", "S000-13", "S000-20"} <= set(ids)
+    assert {claim.id for claim in claims.ledger() if claim.experiment == "conv_block"} == {
+        claim.id for claim in conv_block.chapter_claims() if claim.experiment
+    }
+
+
+def test_what_is_claimed_of_the_kernels_is_judged_by_the_records(tmp_path: Path) -> None:
+    lines = kernels("naive", {"kernel launches": 3.0}, topic="trace", unit="1")
+    lines += kernels("naive", {"top kernel": 98.9}, topic="trace", unit="%")
+    lab = read(tmp_path, [*GPU, *lines, *cells({"eager": 80.0, "naive": 8000.0}, dtype="float16", max_error=4e-3)])
+    found = {row["id"]: row["verdict"] for row in claims.judge(lab.records, conv_block.chapter_claims())}
+    assert found["S000-01"] == found["S000-02"] == "refuted"
+    assert found["S000-05"] == "inconsistent"
+    assert found["S000-07"] == found["S000-08"] == found["S000-09"] == "confirmed"
+    assert found["S000-11"] == found["S000-12"] == "confirmed"
+    assert found["S000-13"] == found["S000-14"] == "refuted"
+    assert found["S000-18"] == found["S000-19"] == "refuted"
+
+
+# ---------------------------------------------------------------- the chapter
+
+
+def test_the_chapter_of_a_gpu_and_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(tmp_path, CPU, "cpu")
+    lab = read(tmp_path, GPU, "cuda", "card")
+    text = played(conv_block.PAGE, tmp_path, monkeypatch)
+    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert "36.4×: One thread an output is far slower than the library" in text
+    assert "5 of 5: A kernel of one's own beats the library's block" in text
+    assert "On `box` no kernel of our own ran" in text
+    assert "`box` is a CPU." in text
+    assert "Time of a call over size" in text
+    assert "conv_block, forward_backward" in text
+    leading = [found.title for found in front.findings(lab, "card")]
+    assert "One thread an output is far slower than the library" in leading
+
+
+def test_the_chapter_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(tmp_path, CPU, "cpu")
+    text = played(conv_block.PAGE, tmp_path, monkeypatch)
+    assert "S000 speaks of a GPU, and this is a CPU." in text
+    assert "no kernel of our own ran" in text
+
+
+def test_the_chapter_of_a_machine_that_was_never_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(tmp_path, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
+    text = played(conv_block.PAGE, tmp_path, monkeypatch)
+    assert "On any machine" in text
+    assert "rejected: statistics per tile instead of per plane" in text
