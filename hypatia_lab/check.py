@@ -237,8 +237,8 @@ def _judge(out: object, part: _Part, place: str) -> Check:
         return Check(f"wrong type: {type(out).__name__} instead of a tensor")
     if out.shape != reference.shape:
         return Check(f"wrong shape: {list(out.shape)} instead of {list(reference.shape)}")
-    if out.dtype != getattr(torch, workload.dtype):
-        return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {workload.dtype}")
+    if out.dtype != getattr(torch, wanted := workload.part_dtype(part.name)):
+        return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {wanted}")
     if out.device.type != (place or problem.device):
         return Check(f"wrong device: {out.device.type} instead of {place or problem.device}")
     out = out.detach().to(problem.device)

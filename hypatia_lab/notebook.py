@@ -60,7 +60,7 @@ class Parameters:
         self.parsed_shapes()
 
     def parsed_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes as whole numbers, (batch, in, out) or (slow, fast). Raises :class:`ParameterError`."""
+        """The shapes as whole numbers: (batch, in, out), (slow, fast), or an image's four extents. Raises :class:`ParameterError`."""
         from hypatia_lab.workloads import WorkloadError, parse_shape
 
         try:
@@ -68,9 +68,11 @@ class Parameters:
         except WorkloadError as cause:
             raise ParameterError(str(cause)) from None
         for shape in found:
-            if len(shape) not in (2, 3):
+            if len(shape) not in (2, 3, 4):
                 text = "x".join(map(str, shape))
-                raise ParameterError(f"shape {text} must be batch x in x out, three numbers, or slow x fast, two")
+                raise ParameterError(
+                    f"shape {text} must be slow x fast, batch x in x out, or batch x channels x height x width"
+                )
         return found
 
     @property
