@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
 
 LENGTH = 3
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 PARAMETERS = ("x", "gamma", "beta")
 GRADIENTS = tuple(f"grad_{name}" for name in PARAMETERS)
 
@@ -71,14 +72,20 @@ def _traced(
     return t / t.square().sum((2, 3), keepdim=True).sqrt().clamp_min(1e-12), inner
 
 
-def _wide(inputs: Inputs) -> list[torch.Tensor]:
-    return [inputs[name].double() for name in PARAMETERS]
+def _wide(inputs: Inputs) -> Three:
+    x, gamma, beta = (inputs[name].double() for name in PARAMETERS)
+    return x, gamma, beta
+
+
+def _leaves(inputs: Inputs) -> Three:
+    x, gamma, beta = (tensor.clone().requires_grad_() for tensor in _wide(inputs))
+    return x, gamma, beta
 
 
 def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     """float64 y and the gradients of x, γ and β."""
     with torch.enable_grad():
-        leaves = [tensor.detach().clone().requires_grad_() for tensor in _wide(inputs)]
+        leaves = _leaves(inputs)
         y = exact(*leaves)
         found = torch.autograd.grad(y, leaves, inputs["grad"].double())
     return y.detach(), *found
@@ -91,7 +98,7 @@ def summed(inputs: Inputs) -> dict[str, float]:
     of it is about this times the unit roundoff.
     """
     with torch.enable_grad():
-        leaves = [tensor.detach().clone().requires_grad_() for tensor in _wide(inputs)]
+        leaves = _leaves(inputs)
         y, inner = _traced(*leaves, (2, 3), LENGTH)
         upstream = torch.autograd.grad(y, [affine for _, affine in inner], inputs["grad"].double())
     pairs = [(terms * normal.detach(), terms) for (normal, _), terms in zip(inner, upstream, strict=True)]
