@@ -44,13 +44,14 @@ class Curve:
 
 
 def calls_text(found: Interval) -> str:
-    """``4,100 calls [3,000, 7,200]``, ``never``, or with an end that may never come."""
+    """``4,100 [3,000, 7,200]`` calls, ``never``, or what is known of a number that may never be reached."""
     if absent(found.value):
         return formats.MISSING
     if math.isinf(found.low):
         return "never"
-    low, high = (_count(end) for end in (found.low, found.high))
-    return f"{_count(found.value)} [{low}, {high}]"
+    if math.isinf(found.value):
+        return f"{_count(found.low)} or more, if ever"
+    return f"{_count(found.value)} [{_count(found.low)}, {_count(found.high)}]"
 
 
 def _count(value: float) -> str:
@@ -97,7 +98,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
         look = style(curve.variant, curve.origin)
         marker = {"color": look.colour, "symbol": look.symbol, "size": 11, "line": {"color": "#333333", "width": 1}}
         dot = {"type": "scatter", "mode": "markers", "marker": marker, "showlegend": False, "hoverinfo": "text"}
-        dot |= {"hovertext": [f"{curve.name}<br>break-even: {calls_text(curve.calls)} calls"]}
+        dot |= {"hovertext": [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]}
         data.append(dot | {"x": [significant(at)], "y": [significant(whole(curve, at))]})
     seconds = [value for trace in data for value in trace["y"]]
     under = [*where, origins_key([{"origin": c.origin} for c in curves]), "marker: break-even"]
@@ -110,7 +111,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
     }
     told = "; ".join(
         f"{c.name}: {formats.duration(c.paid.value)} once and {formats.duration(c.call.value)} a call"
-        + ("" if absent(c.calls.value) else f", break-even after {calls_text(c.calls)} calls")
+        + ("" if absent(c.calls.value) else f", calls to break even: {calls_text(c.calls)}")
         for c in curves
     )
     alt = f"Whole time over the number of calls, both log axes ({', '.join(where)}). {told}."

@@ -61,6 +61,7 @@ class Problem:
         self.device = device
         self.inputs: Inputs = workload.inputs(device, draw=0)
         self._references: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._scales: dict[int, dict[str, float]] = {}
         self._drawn = 0
 
     def draw(self, number: int) -> None:
@@ -81,6 +82,13 @@ class Problem:
                 backward.reference(self.inputs, None, 0.0) if backward else (spec.reference(self.inputs),)
             )
         return self._references[self._drawn]
+
+    def scales(self) -> dict[str, float]:
+        """By gradient, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
+        if self._drawn not in self._scales:
+            backward = self.workload.backward
+            self._scales[self._drawn] = backward.scale(self.inputs) if backward else {}
+        return self._scales[self._drawn]
 
     def stale(self, part: int = 0) -> list[torch.Tensor]:
         """References of the other draws: what an output of an earlier call would look like."""
@@ -106,8 +114,7 @@ class _Part:
     @cached_property
     def least(self) -> float:
         """The size that errors are judged against where the reference's own is smaller."""
-        backward = self.problem.workload.backward
-        return backward.scale(self.problem.inputs).get(self.name, 0.0) if backward and self.number else 0.0
+        return self.problem.scales().get(self.name, 0.0) if self.number else 0.0
 
     @property
     def peak(self) -> float:

@@ -52,6 +52,8 @@ class Point:
     by_wall: bool = False
 
 
+OTHER = "(another function)"
+
 POINTS = (
     Point("1", "torch.compile", "compile"),
     Point("1", "torch.compile, channels last", "compile_channels_last"),
@@ -65,8 +67,8 @@ POINTS = (
     Point("3", "channels last", "eager_channels_last"),
     Point("3", "group_norm, a channel a group", "group_norm"),
     Point("3", "the same, channels last", "group_norm_channels_last"),
-    Point("3", "eight groups (another function)", "eager", "_group"),
-    Point("3", "GELU by tanh (another function)", "eager", "_tanh"),
+    Point("3", f"eight groups {OTHER}", "eager", "_group"),
+    Point("3", f"GELU by tanh {OTHER}", "eager", "_tanh"),
     Point("4", "preallocated outputs", "preallocated"),
     Point("5", "torch.jit.script", "script"),
     Point("all", "together, float32", "compile_together"),
@@ -136,14 +138,19 @@ def _points(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row
     return [(point, row) for point, row in pairs if row is not None]
 
 
-def drawn(lab: Evidence, machine: str, model: str, direction: str, clock: str = "") -> list[Row]:
-    """Rows for a figure of speed-ups, each with its ratio against eager in float32 in place of its own."""
+def drawn(
+    lab: Evidence, machine: str, model: str, direction: str, clock: str = "", *, replacing: bool = False
+) -> list[Row]:
+    """Rows for a figure, each with its ratio against eager in float32 in place of its own.
+
+    ``replacing``: without those that compute another function.
+    """
     first = base(lab, machine, model, direction, clock)
     if first is None:
         return []
     rows = []
-    for _, row in _points(lab, first):
-        if row["status"] != "ok" or absent(row["median_us"]):
+    for point, row in _points(lab, first):
+        if row["status"] != "ok" or absent(row["median_us"]) or (replacing and OTHER in point.what):
             continue
         found = gain(first, row)
         rows.append(
@@ -303,7 +310,7 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         if own is None:
             continue
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
-        said.append(f"{name} {formats.duration(own.paid.value)}, won back in {calls_text(own.calls)} calls")
+        said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
         figure = figure or formats.duration(own.paid.value)
         worst = max(worst, own.calls.low)
     if not said:
@@ -312,7 +319,7 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         figure,
         "Compiling may never be paid back" if math.isinf(worst) else "Compiling is paid back by the number of calls",
         "With nothing stored, building and the first call of a fresh process take: "
-        f"{'; '.join(said)}. A shape that is new is compiled again.",
+        f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
         "conditional",
         PAGE,
     )
@@ -495,7 +502,8 @@ def summary(lab: Evidence, machine: str, model: str, direction: str) -> list[dic
                 out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
                 continue
             case = "empty" if paid(lab, machine, row, "empty") else ""
-            once = paid(lab, machine, row, case) if row["variant"] != "eager" else []
+            asked = row["variant"] != "eager" and clock == waited(lab, machine)
+            once = paid(lab, machine, row, case) if asked else []
             won = (
                 until(first, row, intervals.geometric(once), intervals.geometric(start).value)
                 if once and start
@@ -598,8 +606,7 @@ def priced(lab: Evidence, machine: str, model: str) -> list[Row]:
     first = base(lab, machine, model, FORWARD)
     if first is None:
         return []
-    rows = [row for point, row in _points(lab, first) if "another function" not in point.what]
-    return [first, *_usable(rows)]
+    return [first, *drawn(lab, machine, model, FORWARD, replacing=True)]
 
 
 # ---------------------------------------------------------------- claims
