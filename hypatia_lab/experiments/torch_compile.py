@@ -43,11 +43,9 @@ def _block(preset: str, device: str, shapes: Shapes) -> list[Group]:
     ]
     if gpu:
         groups += [
-            Group(
-                Workload("conv_block", shape, "float32", "tf32"), ("eager", "compile", "compile_together"), clock, 0.1
-            ),
-            Group(Workload("conv_block", shape, "float16"), ("eager", "compile_together"), clock, 0.1),
-            Group(Workload("conv_block_autocast", shape, "float16"), ("eager", "compile_together"), clock, 0.1),
+            Group(Workload("conv_block", shape, "float32", "tf32"), ("eager", "compile"), clock, 0.1),
+            Group(Workload("conv_block", shape, "float16"), ("eager",), clock, 0.1),
+            Group(Workload("conv_block_autocast", shape, "float16"), ("eager",), clock, 0.1),
         ]
     # S000's batching: how the time of an image depends on how many there are at once.
     batches = [] if shapes else [(n, *shape[1:]) for n in ((1, 20, 80) if gpu else (1, 8))]
@@ -74,8 +72,8 @@ def _unet(preset: str, device: str, shapes: Shapes) -> list[Group]:
     if gpu:
         groups += [
             Group(Workload("unet", shape, "bfloat16"), ("eager", "compile_together"), clock, 0.1),
-            Group(Workload("unet", shape, "float32", "tf32"), ("eager", "compile_together"), clock, 0.1),
-            Group(Workload("unet", shape, "bfloat16", direction=STEP), ("eager", "compile_together"), clock, 0.15),
+            Group(Workload("unet", shape, "float32", "tf32"), ("eager",), clock, 0.1),
+            Group(Workload("unet", shape, "bfloat16", direction=STEP), ("eager",), clock, 0.15),
         ]
     return groups
 
@@ -83,9 +81,11 @@ def _unet(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _chains(preset: str, device: str, shapes: Shapes) -> list[Group]:
     """Chains of normalisations, which are checked and not timed."""
     names = ("eager", "eager_channels_last", "compile", "compile_channels_last")[:: 2 if preset == "quick" else 1]
-    found = [(shape, "float32", "forward") for shape in CHAINS[: 1 if preset == "quick" else None]]
-    if preset != "quick":
-        found += [(CHAINS[0], "float32", STEP), (CHAINS[0], "bfloat16", STEP), (CHAINS[1], "float32", STEP)]
+    odd, single = CHAINS
+    # A step checks the output, too.
+    found = [(odd, "float32", STEP), (odd, "bfloat16", STEP), (single, "float32", STEP)]
+    if preset == "quick":
+        found = [(odd, "float32", "forward")]
     return [
         Group(Workload("norm_chain", shape, dtype, direction=direction), names, (), 0.0)
         for shape, dtype, direction in found
@@ -110,7 +110,7 @@ def _compile_times(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if gpu:
         ways += [(block, "compile_max_autotune", "empty"), (block, "compile_reduce_overhead", "empty")]
     # A process that compiles takes a quarter of a minute and more.
-    return [Probe("start", work, name, case, 3 if preset == "full" or not case else 2) for work, name, case in ways]
+    return [Probe("start", work, name, case, 3 if preset == "full" else 2) for work, name, case in ways]
 
 
 def _kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
