@@ -61,6 +61,7 @@ class Problem:
         self.device = device
         self.inputs: Inputs = workload.inputs(device, draw=0)
         self._references: dict[int, tuple[torch.Tensor, ...]] = {}
+        self._scales: dict[int, dict[str, float]] = {}
         self._drawn = 0
 
     def draw(self, number: int) -> None:
@@ -81,6 +82,13 @@ class Problem:
                 backward.reference(self.inputs, None, 0.0) if backward else (spec.reference(self.inputs),)
             )
         return self._references[self._drawn]
+
+    def scales(self) -> dict[str, float]:
+        """By gradient, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
+        if self._drawn not in self._scales:
+            backward = self.workload.backward
+            self._scales[self._drawn] = backward.scale(self.inputs) if backward else {}
+        return self._scales[self._drawn]
 
     def stale(self, part: int = 0) -> list[torch.Tensor]:
         """References of the other draws: what an output of an earlier call would look like."""
@@ -106,8 +114,7 @@ class _Part:
     @cached_property
     def least(self) -> float:
         """The size that errors are judged against where the reference's own is smaller."""
-        backward = self.problem.workload.backward
-        return backward.scale(self.problem.inputs).get(self.name, 0.0) if backward and self.number else 0.0
+        return self.problem.scales().get(self.name, 0.0) if self.number else 0.0
 
     @property
     def peak(self) -> float:
@@ -237,8 +244,8 @@ def _judge(out: object, part: _Part, place: str) -> Check:
         return Check(f"wrong type: {type(out).__name__} instead of a tensor")
     if out.shape != reference.shape:
         return Check(f"wrong shape: {list(out.shape)} instead of {list(reference.shape)}")
-    if out.dtype != getattr(torch, workload.dtype):
-        return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {workload.dtype}")
+    if out.dtype != getattr(torch, wanted := workload.part_dtype(part.name)):
+        return Check(f"wrong dtype: {str(out.dtype).removeprefix('torch.')} instead of {wanted}")
     if out.device.type != (place or problem.device):
         return Check(f"wrong device: {out.device.type} instead of {place or problem.device}")
     out = out.detach().to(problem.device)

@@ -175,11 +175,19 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
     return Evidence(found, results.rows(found), here)
 
 
-def verify(operation: str, device: str = "auto", *, direction: str = "forward", without: Sequence[str] = ()) -> str:
+def verify(
+    operation: str,
+    device: str = "auto",
+    *,
+    direction: str = "forward",
+    without: Sequence[str] = (),
+    compiled: bool = True,
+) -> str:
     """Check every variant of ``operation`` that this machine can run in ``direction``, in all its dtypes.
 
-    Two small shapes, an odd and an even one; compiled variants at the odd one. ``without`` names variants that are
-    known to be wrong and are left out. Returns one constant line; raises ``AssertionError`` naming each variant that
+    Two small shapes, an odd and an even one; compiled variants at the odd one, or not at all (``compiled`` False:
+    where compiling takes minutes, and a measurement checks them anyway). ``without`` names variants that are known to
+    be wrong and are left out. Returns one constant line; raises ``AssertionError`` naming each variant that
     is wrong and how.
     """
     import logging
@@ -191,13 +199,14 @@ def verify(operation: str, device: str = "auto", *, direction: str = "forward", 
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrong = _wrong_variants(operation, device, direction, without)
+            wrong = _wrong_variants(operation, device, direction, without, compiled)
     finally:
         logging.disable(before)
     assert not wrong, "\n".join(wrong)
     left_out = f" (left out: {', '.join(without)}, known to be wrong)" if without else ""
     work = operation if direction == "forward" else f"{operation}, {direction.replace('_', ' and ')}"
-    return f"{work}: every variant this machine can run agrees with float64{left_out}"
+    which = "every variant" if compiled else "every variant but torch.compile's"
+    return f"{work}: {which} this machine can run agrees with float64{left_out}"
 
 
 def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
@@ -209,7 +218,7 @@ def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
     return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
 
 
-def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
+def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str], compiled: bool) -> list[str]:
     import hypatia_lab.experiments  # noqa: F401  (registers the variants)
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
@@ -230,8 +239,8 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
                 for name, variant in variants(operation).items():
                     # Tuning a kernel takes long and computes what plain compiling computes, and compiling takes
                     # seconds a shape: the odd one has to do.
-                    compiled = name.startswith("compile") and shape != shapes[0]
-                    if compiled or name in ("compile_max_autotune", *without) or variant.needs(workload, place):
+                    later = name.startswith("compile") and (not compiled or shape != shapes[0])
+                    if later or name in ("compile_max_autotune", *without) or variant.needs(workload, place):
                         continue
                     run = variant.factory(workload, problem.inputs)
                     found = check.check(run, problem, place="cpu" if variant.host else "")

@@ -92,6 +92,8 @@ def merge(probe: Probe, heard: Sequence[Events]) -> Events:
         "status": worst["status"],
         "reason": worst["reason"],
     }
+    if probe.workload.backward:
+        line["direction"] = probe.workload.direction
     found: dict[tuple[str, str], dict[str, Any]] = {}
     lines: Events = []
     for number, events in enumerate(heard):

@@ -162,6 +162,7 @@ DETAIL = {
         "unit": {"enum": ["s", "ms", "us", "%", "1", "B", "B/s"]},
         "count": {"type": "integer", "minimum": 1},  # how often it occurred in one call
         "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}},  # one a process
+        "direction": {"enum": ["forward", "forward_backward"]},  # forward where it is not there
         "status": {"enum": list(STATUSES)},
         "reason": {"type": "string"},
     },

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.drawing import (
     FAINT,
     KNOWN,
@@ -111,8 +111,11 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
         raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
     found: dict[tuple[str, ...], Way] = {}
     for d in own:
+        # That everything is forward goes without saying.
+        direction = d.get("direction", "forward")
+        step = "" if direction == "forward" else f", {tables.direction_text(direction)}"
         where = {
-            "operation": d["operation"],
+            "operation": d["operation"] + step,
             "shape": "×".join(map(str, d["shape"])),
             "math": f"{d['dtype']}/{d['math']}",
             "machine": d["machine"],

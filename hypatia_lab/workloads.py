@@ -55,6 +55,7 @@ class Backward:
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
     ``scale(inputs)`` gives, by gradient, the size that errors are judged against where the gradient's own is smaller:
     for sums that cancel, by chance or always, whose rounding errors are those of their terms.
+    ``dtype`` is that of the gradients where it is not the workload's: under autocast parameters stay float32.
     """
 
     reference: Callable[[Inputs, torch.Tensor | None, float], tuple[torch.Tensor, ...]]
@@ -63,6 +64,7 @@ class Backward:
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
     scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
+    dtype: str = ""
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,10 @@ class Workload:
     def parts(self) -> tuple[str, ...]:
         """Names of the tensors of an answer: y, and in direction ``forward_backward`` the gradients."""
         return ("y", *self.backward.depth(self.shape)) if self.backward else ("y",)
+
+    def part_dtype(self, part: str) -> str:
+        """dtype of a ``part`` of an answer: the workload's, unless its gradients have another."""
+        return (self.backward.dtype if self.backward and part != "y" else "") or self.dtype
 
     @property
     def flops(self) -> int:

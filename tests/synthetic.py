@@ -118,7 +118,10 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(records, "COMMITTED", root)
     # It has tests of its own; here it would compile for seconds.
     monkeypatch.setattr(
-        hypatia_lab, "verify", lambda operation, device, direction="forward": f"{operation}, {direction}", raising=False
+        hypatia_lab,
+        "verify",
+        lambda operation, device, direction="forward", **more: f"{operation}, {direction}",
+        raising=False,
     )
     space: dict[str, Any] = {"print": shown.append}
     notebook = Path(__file__).resolve().parent.parent / "notebooks" / f"{name}.ipynb"

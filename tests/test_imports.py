@@ -42,6 +42,7 @@ ALLOWED: dict[str, set[str]] = {
     "image_figure": {"drawing", "formats"},
     "scatter_figures": {"drawing", "formats", "intervals", "tables", "ways"},
     "detail_figures": {"drawing", "formats", "tables", "ways"},
+    "break_even_figure": {"drawing", "formats", "intervals", "ways"},
     "traffic_figures": {"detail_figures", "drawing", "formats", "ways"},
     # The composer of measurements.
     "bench": {
@@ -61,6 +62,7 @@ ALLOWED: dict[str, set[str]] = {
     "notebook": {"bench", "check", "experiments", "machine", "records", "results", "variants", "workloads"},
     "findings": {"formats", "intervals", "notebook", "results", "tables"},
     "chapters": {
+        "break_even_figure",
         "check",
         "claims",
         "detail_figures",

@@ -11,11 +11,20 @@ from hypatia_lab.chapters import (
     gemm_ladder,
     layout_traffic,
     tensor_cores,
+    torch_compile,
 )
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 
-LEADING = ((gemm_ladder, 1), (conv_block, 2), (tensor_cores, 3), (backward, 1), (fused_mlp, 2), (layout_traffic, 1))
+LEADING = (
+    (gemm_ladder, 1),
+    (conv_block, 2),
+    (torch_compile, 2),
+    (tensor_cores, 3),
+    (backward, 1),
+    (fused_mlp, 2),
+    (layout_traffic, 1),
+)
 """Chapters and how many of their findings the front page takes; each lists its own by weight."""
 
 

@@ -71,7 +71,8 @@ def index(records: Iterable[Record], rows: Iterable[dict[str, Any]]) -> Index:
     for record in records:
         for line in record.details:
             shape = "x".join(map(str, line["shape"]))
-            where = "/".join((line["operation"], shape, line["dtype"], line["math"], "forward"))
+            direction = line.get("direction", "forward")
+            where = "/".join((line["operation"], shape, line["dtype"], line["math"], direction))
             one = Series(record.experiment, line["unit"], tuple(line["values"]), line["status"], line["reason"])
             probe = (where, line["variant"], line["topic"], line["case"])
             found.setdefault((*probe, line["name"]), []).append(one)

@@ -1,8 +1,8 @@
-"""The convolution block: its peers, the seeds' three kernels, and what compiling gives."""
+"""The convolution block: its peers and the seeds' three kernels."""
 
 from __future__ import annotations
 
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, dtypes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, SEED_SHAPE
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
@@ -124,31 +124,8 @@ def _conv_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     ]
 
 
-def _torch_compile(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    gpu, quick = device == "cuda", preset == "quick"
-    clocks = ("graph", "wall") if gpu else ("hot",)
-    both = ("eager", "eager" + AGAIN)
-    names = (*both, "script", "compile", "compile_channels_last", "eager_channels_last")
-    names += ("compile_reduce_overhead", "compile_max_autotune") if gpu else ()
-    sizes = _conv_sizes(preset, device, shapes)
-    kinds = [*dtypes(device), ("float16", "ieee")] if gpu else dtypes(device)[: 1 if quick else None]
-    groups = [
-        Group(Workload("conv_block", shape, dtype, math), names, clocks, 0.2)
-        for shape in sizes
-        for dtype, math in kinds
-    ]
-    # S000's "better batching": images at once.
-    batches = [] if quick or shapes else [(n, *SEED_SHAPE[1:]) for n in ((1, 20, 80) if gpu else (1,))]
-    return groups + [
-        Group(Workload("conv_block", shape, dtype), (*both, "compile"), clocks, 0.1)
-        for shape in batches
-        for dtype in (("float32", "bfloat16") if gpu else ("float32",))
-    ]
-
-
 EXPERIMENTS = (
     Experiment(
         "conv_block", "05_conv_block", "three kernels against the library", "conv_block", _conv_block, _conv_kernels
     ),
-    Experiment("torch_compile", "06_torch_compile", "the same block compiled, scripted", "conv_block", _torch_compile),
 )

@@ -9,7 +9,8 @@ b changes nothing: whatever is added to a whole plane, its mean takes off again.
 the gradient of b is exactly zero; what rounding leaves of it is judged against the size of the sum that cancels.
 
 No variant runs under autocast: its convolution is bfloat16's or float16's, a precision that no math mode of float32
-names, and a tolerance that let it through would let much else through. Those dtypes are workloads of their own.
+names, and a tolerance that let it through would let much else through. It is an operation of its own
+(:mod:`hypatia_lab.fused_ops.conv_block_points`).
 """
 
 from __future__ import annotations
@@ -384,7 +385,7 @@ def bind(function: Callable[..., torch.Tensor], inputs: Inputs, layout: str = ""
 
     def run() -> tuple[torch.Tensor, ...]:
         y = function(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad)
+        return y.detach(), *torch.autograd.grad(y, leaves, grad.to(y.dtype))  # autocast gives y a dtype of its own
 
     return run
 

@@ -101,7 +101,8 @@ def _name(plan: dict[str, Any]) -> str:
     """Folder of what is prepared for ``plan``: another workload or variant needs another."""
     work = plan["workload"]
     shape = "x".join(map(str, work["shape"]))
-    return "-".join([PREPARED[plan["case"]], work["operation"], shape, work["dtype"], work["math"], plan["variant"]])
+    kind = [work["operation"], shape, work["dtype"], work["math"], work["direction"]]
+    return "-".join([PREPARED[plan["case"]], *kind, plan["variant"]])
 
 
 def _prepare(plan: dict[str, Any], log: Path, alive: Callable[[], None]) -> None:

@@ -26,8 +26,6 @@ LIGHT_MS = (time.monotonic() - BEGUN) * 1e3
 """What importing the lab's light modules took, all before torch."""
 
 if TYPE_CHECKING:
-    import torch
-
     from hypatia_lab.profiler.caches import Caches
     from hypatia_lab.profiler.subject import Emit
     from hypatia_lab.variants import Run
@@ -105,10 +103,10 @@ def _context(stages: _Stages) -> None:
         torch.cuda.synchronize()
 
 
-def _calls(stages: _Stages, run: Run, wait: Callable[[], None], device: str) -> tuple[torch.Tensor, torch.Tensor]:
+def _calls(stages: _Stages, run: Run, wait: Callable[[], None], device: str) -> tuple[object, object]:
     """Time every call on its own and the first one's stages; returns the first output and the last."""
 
-    def call() -> tuple[float, torch.Tensor]:
+    def call() -> tuple[float, Any]:
         begun = time.perf_counter()
         out = run()
         wait()
@@ -117,7 +115,8 @@ def _calls(stages: _Stages, run: Run, wait: Callable[[], None], device: str) -> 
     with compile_stages.watched(device) as compiling:
         took, out = call()
     # A copy, and no hold on the output itself: CUDA graphs write to the same memory at every call.
-    first, times = out.clone(), [took]
+    first = tuple(part.clone() for part in out) if isinstance(out, tuple) else out.clone()
+    times = [took]
     for _ in range(CALLS - 1):
         del out
         took, out = call()
@@ -134,7 +133,7 @@ def _calls(stages: _Stages, run: Run, wait: Callable[[], None], device: str) -> 
     return first, out
 
 
-def _judge(stages: _Stages, first: torch.Tensor, last: torch.Tensor, workload: Workload, device: str) -> None:
+def _judge(stages: _Stages, first: object, last: object, workload: Workload, device: str) -> None:
     problem = check.Problem(workload, device)
     found = check.judge(first, problem)
     peak = float(problem.reference().abs().max())

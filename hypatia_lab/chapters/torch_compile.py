@@ -1,0 +1,621 @@
+"""S000's strategy in place of own kernels: findings, tables, curves and claims of its chapter.
+
+Everything is held against one thing: eager PyTorch in float32 with IEEE arithmetic, of the same shape and direction,
+even where the variant in question belongs to another operation (autocast, another GELU) or dtype. Ratios are paired
+by process. Every measured figure is taken from the records when a page is made; what was not measured is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab.break_even_figure import NEVER, Curve, calls_text
+from hypatia_lab.chapters.reading import at, error, only, over, probed, times, took, waited
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.tables import direction_text
+
+Row = dict[str, Any]
+
+PAGE = "06_torch_compile"
+EXPERIMENT, TIMES = "torch_compile", "compile_time"
+FORWARD, STEP = "forward", "forward_backward"
+CLAIMED = (2.0, 5.0)
+"""What S000 calls proven: times as fast."""
+DOUBLED, TENTH = 2.0, 0.1
+"""What S000 expects of mixed precision, and how far a single claimed figure may be off."""
+MODELS = {"conv_block": "the block", "unet": "the U-Net"}
+"""Operation → what it is called in a sentence."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """One way of S000's strategy: its number there, what it does, and the rows that are it.
+
+    ``suffix`` follows the model's name in the operation's; ``by_wall``: only the wall clock shows what it does.
+    """
+
+    number: str
+    what: str
+    variant: str
+    suffix: str = ""
+    dtype: str = "float32"
+    mode: str = "ieee"
+    by_wall: bool = False
+
+
+OTHER = "(another function)"
+
+POINTS = (
+    Point("1", "torch.compile", "compile"),
+    Point("1", "torch.compile, channels last", "compile_channels_last"),
+    Point("1", "torch.compile, reduce-overhead", "compile_reduce_overhead", by_wall=True),
+    Point("1", "torch.compile, max-autotune", "compile_max_autotune"),
+    Point("2", "TF32", "eager", mode="tf32"),
+    Point("1, 2", "torch.compile, TF32", "compile", mode="tf32"),
+    Point("2", "bfloat16 by autocast", "eager", "_autocast", "bfloat16"),
+    Point("2", "float16 by autocast", "eager", "_autocast", "float16"),
+    Point("2", "all cast to bfloat16", "eager", "", "bfloat16"),
+    Point("2", "all cast to float16", "eager", "", "float16"),
+    Point("3", "channels last", "eager_channels_last"),
+    Point("3", "group_norm, a channel a group", "group_norm"),
+    Point("3", "the same, channels last", "group_norm_channels_last"),
+    Point("3", f"eight groups {OTHER}", "eager", "_group"),
+    Point("3", f"GELU by tanh {OTHER}", "eager", "_tanh"),
+    Point("4", "preallocated outputs", "preallocated"),
+    Point("5", "torch.jit.script", "script"),
+    Point("all", "together, float32", "compile_together"),
+    Point("all", "together, bfloat16 by autocast", "compile_together", "_autocast", "bfloat16"),
+    Point("all", "together, all cast to bfloat16", "compile_together", "", "bfloat16"),
+)
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
+    return lab.select(machine=machine, experiment=EXPERIMENT, **wanted)
+
+
+def _usable(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+
+
+def base(lab: Evidence, machine: str, model: str, direction: str, clock: str = "") -> Row | None:
+    """Eager in float32, by ``clock`` (the primary one), at the first size of the plan; None where it has no time."""
+    found = _usable(
+        _select(
+            lab,
+            machine,
+            operation=model,
+            dtype="float32",
+            math="ieee",
+            direction=direction,
+            clock=clock or lab.primary(machine),
+            variant="eager",
+        )
+    )
+    # Of the sizes of the batching table the plan's own is the one that has all the points.
+    return max(found, key=lambda row: len(_beside(lab, row)), default=None)
+
+
+def _beside(lab: Evidence, row: Row) -> list[Row]:
+    keys = ("machine", "experiment", "operation", "shape", "direction", "clock", "dtype", "math")
+    return lab.select(**{key: row[key] for key in keys})
+
+
+def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | None:
+    """The row of ``point`` beside eager's ``first``, also one without a time; None where nobody asked for it."""
+    found = lab.select(
+        machine=first["machine"],
+        experiment=EXPERIMENT,
+        operation=first["operation"] + point.suffix,
+        shape=first["shape"],
+        direction=first["direction"],
+        dtype=point.dtype,
+        math=point.mode,
+        clock=clock or first["clock"],
+        variant=point.variant,
+    )
+    return found[0] if found else None
+
+
+def gain(first: Row, row: Row) -> Interval:
+    """How many times as fast as eager in float32."""
+    return over(first, row)
+
+
+def _points(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]]:
+    pairs = [(point, row_of(lab, first, point, clock)) for point in POINTS]
+    return [(point, row) for point, row in pairs if row is not None]
+
+
+def drawn(
+    lab: Evidence, machine: str, model: str, direction: str, clock: str = "", *, replacing: bool = False
+) -> list[Row]:
+    """Rows for a figure, each with its ratio against eager in float32 in place of its own.
+
+    ``replacing``: without those that compute another function.
+    """
+    first = base(lab, machine, model, direction, clock)
+    if first is None:
+        return []
+    rows = []
+    for point, row in _points(lab, first):
+        if row["status"] != "ok" or absent(row["median_us"]) or (replacing and OTHER in point.what):
+            continue
+        found = gain(first, row)
+        rows.append(
+            row
+            | {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high}
+            | {"baseline": "eager in float32"}
+        )
+    return rows
+
+
+# ---------------------------------------------------------------- compile time and break-even
+
+
+def paid(lab: Evidence, machine: str, row: Row, case: str) -> list[float]:
+    """µs that a fresh process spends on building ``row``'s variant and on its first call, one a process."""
+    lines = [
+        line
+        for line in lab.details(
+            machine=machine,
+            topic="start",
+            operation=row["operation"],
+            dtype=row["dtype"],
+            math=row["math"],
+            variant=row["variant"],
+            case=case,
+        )
+        if line.get("direction", FORWARD) == row["direction"] and "x".join(map(str, line["shape"])) == row["shape"]
+    ]
+    ways = probed(lab, machine, "start", variant=row["variant"], case=case) if lines else []
+    own = only([way for way in ways if way.lines[0] in lines], row["variant"], case)
+    found = own.per_process("build", "call 1") if own else []
+    return [us for us in found if us is not None]
+
+
+def cases(lab: Evidence, machine: str, row: Row) -> list[str]:
+    """Which caches the fresh processes of ``row``'s variant found, as far as they were tried and went well."""
+    return [case for case in ("", "empty", "disk") if paid(lab, machine, row, case)]
+
+
+def until(first: Row, row: Row, once: Interval, before: float) -> Interval:
+    """Calls until ``row``'s variant has saved what it cost: ``once`` µs less the ``before`` µs of eager's first call.
+
+    Gain a call is the mean of differences in each process. The ends take both intervals at their worst, so that they
+    hold at least nine times in ten; :data:`NEVER` where a call saves nothing.
+    """
+    pairs = zip(first["medians_us"], row["medians_us"], strict=False)
+    saved = intervals.mean([a - b for a, b in pairs if a and b])
+
+    def calls(cost: float, gained: float) -> float:
+        return max(0.0, cost - before) / gained if gained > 0 else NEVER
+
+    def known(end: float, other: float) -> float:
+        return other if absent(end) else end
+
+    return Interval(
+        calls(once.value, saved.value),
+        calls(known(once.low, once.value), known(saved.high, saved.value)),
+        calls(known(once.high, NEVER), known(saved.low, 0.0)),
+        min(once.n, saved.n),
+    )
+
+
+def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curve]:
+    """What eager, compiled and scripted forms cost after so many calls, by the clock that a caller waits by.
+
+    Eager's curve is the first; empty when its fresh start was not measured, or nothing beside it.
+    """
+    first = base(lab, machine, model, direction, waited(lab, machine))
+    start = paid(lab, machine, first, "") if first else []
+    if first is None or not start:
+        return []
+    none = Interval(math.nan, math.nan, math.nan, 0)
+    before = intervals.geometric(start)
+    found = [Curve("eager", "eager", first["origin"], before, _time(first), none)]
+    for _, row in _points(lab, first):
+        if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager":
+            continue
+        for case in cases(lab, machine, row):
+            once = intervals.geometric(paid(lab, machine, row, case))
+            caches = {"": "", "empty": "", "disk": ", stored"}[case]
+            calls = until(first, row, once, before.value)
+            found.append(Curve(row["variant"] + caches, row["variant"], row["origin"], once, _time(row), calls))
+    return found if len(found) > 1 else []
+
+
+def _time(row: Row) -> Interval:
+    return intervals.geometric([us for us in row["medians_us"] if us])
+
+
+# ---------------------------------------------------------------- findings
+
+
+def _against(found: Interval, band: tuple[float, float]) -> str:
+    return "confirmed" if found.within(*band) else "refuted" if found.outside(*band) else "undecided"
+
+
+def _on_gpu(lab: Evidence, machine: str, text: str, verdict: str) -> tuple[str, str]:
+    """S000 speaks of GPUs: on a CPU a figure stands, and no verdict."""
+    if lab.primary(machine) == "graph":
+        return text, verdict
+    return f"{text} S000 speaks of GPUs, and this is a CPU.", "not_testable"
+
+
+def _measured(lab: Evidence, machine: str, point: Point, direction: str, clock: str) -> list[tuple[Row, Row]]:
+    """(eager in float32, the point) of each model that has both."""
+    found = []
+    for model in MODELS:
+        first = base(lab, machine, model, direction, clock)
+        row = row_of(lab, first, point) if first else None
+        if first and row and row["status"] == "ok" and not absent(row["median_us"]):
+            found.append((first, row))
+    return found
+
+
+def _name(first: Row) -> str:
+    what = MODELS[first["operation"]]
+    return what if first["direction"] == FORWARD else f"a training step of {what}"
+
+
+def _together(verdicts: Sequence[str]) -> str:
+    """One word for several figures held against one band."""
+    seen = set(verdicts)
+    if len(seen) == 1:
+        return seen.pop()
+    return "conditional" if {"confirmed", "refuted"} <= seen else "undecided"
+
+
+def compiled(lab: Evidence, machine: str) -> Finding | None:
+    """torch.compile alone, float32, as a caller waits, against 2 to 5 times."""
+    clock, point = waited(lab, machine), POINTS[0]
+    pairs = [pair for direction in (FORWARD, STEP) for pair in _measured(lab, machine, point, direction, clock)]
+    if not pairs:
+        return None
+    gains = [gain(first, row) for first, row in pairs]
+    verdict = _together([_against(found, CLAIMED) for found in gains])
+    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    best = max(gains, key=lambda found: found.value)
+    title = {
+        "confirmed": "torch.compile alone gives what is promised of it",
+        "refuted": "torch.compile alone does not give 2 to 5 times"
+        if best.high < CLAIMED[0]
+        else "torch.compile alone gives something else than 2 to 5 times",
+        "conditional": "torch.compile alone gives 2 to 5 times in some cases",
+        "undecided": "Whether torch.compile alone gives 2 to 5 times is open",
+    }[verdict]
+    text = f"Compiled in float32 and warm, by the {clock} clock, {listing(said)} as fast as eager. "
+    text += "S000 calls 2 to 5 times proven."
+    text, verdict = _on_gpu(lab, machine, text, verdict)
+    return Finding(f"{formats.number(best.value)}×", title, text, verdict, PAGE)
+
+
+def pays(lab: Evidence, machine: str) -> Finding | None:
+    """After how many calls compiling has paid for itself, nothing stored."""
+    said, figure, worst = [], "", 0.0
+    for model, direction in ((model, direction) for direction in (FORWARD, STEP) for model in MODELS):
+        own = next((c for c in curves(lab, machine, model, direction) if c.name == "compile"), None)
+        if own is None:
+            continue
+        name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
+        said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
+        figure = figure or formats.duration(own.paid.value)
+        worst = max(worst, own.calls.low)
+    if not said:
+        return None
+    return Finding(
+        figure,
+        "Compiling may never be paid back" if math.isinf(worst) else "Compiling is paid back by the number of calls",
+        "With nothing stored, building and the first call of a fresh process take: "
+        f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
+        "conditional",
+        PAGE,
+    )
+
+
+def precision(lab: Evidence, machine: str) -> Finding | None:
+    """bfloat16 by autocast on eager PyTorch, against twice the throughput, with its error."""
+    point = next(p for p in POINTS if p.what == "bfloat16 by autocast")
+    pairs = [p for d in (FORWARD, STEP) for p in _measured(lab, machine, point, d, lab.primary(machine))]
+    if not pairs:
+        return None
+    band = DOUBLED * (1 - TENTH), DOUBLED * (1 + TENTH)
+    gains = [gain(first, row) for first, row in pairs]
+    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    verdict = _together([_against(found, band) for found in gains])
+    best = max(gains, key=lambda found: found.value)
+    # In a training step the largest error and the peak may be those of different gradients.
+    row = next((row for first, row in pairs if first["direction"] == FORWARD), None)
+    text = f"Eager under autocast, against eager in float32: {listing(said)}. S000 expects twice the throughput. "
+    if row is not None and not absent(error(row)):
+        first = next(first for first, own in pairs if own is row)
+        text += f"The price is an error of {formats.number(100 * error(row))}% of the peak, where float32 has "
+        text += f"{formats.number(100 * error(first))}%."
+    text, verdict = _on_gpu(lab, machine, text.strip(), verdict)
+    return Finding(
+        f"{formats.number(best.value)}×",
+        "Mixed precision gains more than twice"
+        if min(found.low for found in gains) > band[1]
+        else "Mixed precision doubles the speed"
+        if all(found.within(*band) for found in gains)
+        else "Mixed precision is slower by itself"
+        if best.high < 1
+        else "Mixed precision by itself does not double the speed everywhere",
+        text,
+        verdict,
+        PAGE,
+    )
+
+
+def together(lab: Evidence, machine: str) -> Finding | None:
+    """All points that go together, against 2 to 5 times, and what of it is the compiler's."""
+    point = next(p for p in POINTS if p.what == "together, bfloat16 by autocast")
+    pairs = [p for d in (FORWARD, STEP) for p in _measured(lab, machine, point, d, lab.primary(machine))]
+    if not pairs:
+        return None
+    gains = [gain(first, row) for first, row in pairs]
+    verdict = _together([_against(found, CLAIMED) for found in gains])
+    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    best = max(gains, key=lambda found: found.value)
+    plain = [pair for d in (FORWARD, STEP) for pair in _measured(lab, machine, TOGETHER, d, lab.primary(machine))]
+    text = "Compiled, channels last, by group_norm's kernel and under bfloat16 autocast, against eager in float32: "
+    text += f"{listing(said)}. "
+    if plain:
+        kept = [f"{_name(first)} {times(gain(first, row))}" for first, row in plain]
+        text += f"The same without autocast, in float32: {listing(kept)}. "
+    text += "S000 expects 2 to 5 times. TorchScript is not among them: torch.compile takes no scripted function."
+    text, verdict = _on_gpu(lab, machine, text, verdict)
+    title = {
+        "confirmed": "All points together reach 2 to 5 times",
+        "refuted": "All points together give more than 5 times"
+        if min(found.low for found in gains) > CLAIMED[1]
+        else "All points together do not reach 2 times"
+        if best.high < CLAIMED[0]
+        else "All points together give something else than 2 to 5 times",
+        "conditional": "All points together reach 2 to 5 times in some cases",
+        "undecided": "Whether all points together reach 2 times is open",
+    }[_together([_against(found, CLAIMED) for found in gains])]
+    return Finding(f"{formats.number(best.value)}×", title, text, verdict, PAGE)
+
+
+TOGETHER = next(point for point in POINTS if point.what == "together, float32")
+SCRIPT = next(point for point in POINTS if point.variant == "script")
+
+
+def script(lab: Evidence, machine: str) -> Finding | None:
+    """TorchScript against eager, as a caller waits."""
+    pairs = _measured(lab, machine, SCRIPT, FORWARD, waited(lab, machine))
+    if not pairs:
+        return None
+    gains = [gain(first, row) for first, row in pairs]
+    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    faster = [found for found in gains if found.low > 1 + intervals.EQUIVALENCE]
+    slower = [found for found in gains if found.high < 1 + intervals.EQUIVALENCE]
+    verdict = "confirmed" if len(faster) == len(gains) else "conditional" if faster else "undecided"
+    verdict = "refuted" if len(slower) == len(gains) else verdict
+    text = f"Scripted, {listing(said)} as fast as eager. PyTorch calls torch.jit.script deprecated, and means "
+    text, verdict = _on_gpu(lab, machine, f"{text}torch.compile or torch.export instead.", verdict)
+    best = max(gains, key=lambda found: found.value)
+    return Finding(
+        f"{formats.number(best.value)}×",
+        "TorchScript gains" if len(faster) == len(gains) else "TorchScript gains little, if anything",
+        text,
+        verdict,
+        PAGE,
+    )
+
+
+def correct(lab: Evidence, machine: str) -> Finding | None:
+    """Whether compiled chains of normalisations are right; eager's own mistakes are named too."""
+    rows = _select(lab, machine, operation="norm_chain")
+    if not rows:
+        return None
+    tried = [row for row in rows if row["status"] != "skipped"]
+    mine = [row for row in tried if row["variant"].startswith("compile")]
+    bad, eager = ([row for row in own if row["status"] != "ok"] for own in (mine, [r for r in tried if r not in mine]))
+
+    def shown(row: Row) -> str:
+        way = f"{row['variant']} at {at(row)} in {row['dtype']}, {direction_text(row['direction'])}"
+        return f"{way} ({row['reason'].split(':')[0]})"
+
+    text = (
+        f"Of {len(mine)} compiled chains of three instance normalisations {len(mine) - len(bad)} agree with float64. "
+    )
+    text += f"Wrong: {listing([shown(row) for row in bad])}. " if bad else ""
+    text += f"Wrong without a compiler: {listing([shown(row) for row in eager])}." if eager else ""
+    return Finding(
+        f"{len(mine) - len(bad)} of {len(mine)}",
+        "Some compiled chains of normalisations are wrong" if bad else "Compiled chains of normalisations are right",
+        text.strip(),
+        "conditional" if bad else "confirmed",
+        PAGE,
+    )
+
+
+def reported() -> Finding:
+    """What pytorch#183601 reports, tried in eager PyTorch as the page is made: the same on any machine."""
+    import torch
+
+    from hypatia_lab.fused_ops import norm_chain
+
+    x = torch.randn(4, 3, 10, 12, generator=torch.Generator().manual_seed(42))
+    answer, means = norm_chain.reported(x)
+    exact = norm_chain.reported(x.double())[0]
+    noise = bool(means.abs().max() < 1e-6 and (answer - exact).abs().max() > 0.1)
+    return Finding(
+        "noise" if noise else "digits",
+        "The reported miscompilation scales rounding errors up to 1"
+        if noise
+        else "The reported miscompilation is none of rounding",
+        "pytorch#183601 takes the mean of each instance-normalised plane, which is zero, and divides what is left by "
+        "its norm. "
+        + (
+            "Here eager PyTorch in float32 and in float64 disagree as well, by more than a tenth of the largest "
+            "possible value: the chain has no answer to be held to, and its compiled form being another says nothing."
+            if noise
+            else "Here eager PyTorch in float32 and in float64 agree, so a compiled form that does not is wrong."
+        ),
+        "refuted" if noise else "confirmed",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, in its order."""
+    asked = (compiled, together, precision, pays, script, correct)
+    return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
+
+
+# ---------------------------------------------------------------- tables
+
+
+def summary(lab: Evidence, machine: str, model: str, direction: str) -> list[dict[str, str]]:
+    """Every point beside eager in float32: time, gain, error, what it costs once and when that is won back.
+
+    A line a point and clock. The error is the largest over the peak; of a training step, that of the norm, largest of
+    its parts.
+    """
+    out = []
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        first = base(lab, machine, model, direction, clock)
+        if first is None:
+            continue
+        start = paid(lab, machine, first, "")
+        out.append(_line("–", "eager in float32", first, first) | _once(start, None))
+        for point, row in _points(lab, first):
+            if point.by_wall and clock != waited(lab, machine):
+                continue
+            line = _line(point.number, point.what, first, row)
+            if row["status"] != "ok" or absent(row["median_us"]):
+                out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
+                continue
+            case = "empty" if paid(lab, machine, row, "empty") else ""
+            asked = row["variant"] != "eager" and clock == waited(lab, machine)
+            once = paid(lab, machine, row, case) if asked else []
+            won = (
+                until(first, row, intervals.geometric(once), intervals.geometric(start).value)
+                if once and start
+                else None
+            )
+            out.append(line | _once(once, won))
+    return out
+
+
+def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
+    fine = row["status"] == "ok" and not absent(row["median_us"])
+    wrong = error(row) if row["direction"] == FORWARD else row["error"]
+    return {
+        "point": number,
+        "what": what,
+        "variant": row["variant"],
+        "clock": row["clock"],
+        "time": took(row) if fine else f"{row['status']}: {row['reason']}".removesuffix(": "),
+        "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
+        "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
+    }
+
+
+def _once(once: Sequence[float], won: Interval | None) -> dict[str, str]:
+    cost = formats.MISSING if not once else formats.duration(intervals.geometric(once).value)
+    return {"paid once": cost, "won back in": formats.MISSING if won is None else calls_text(won)}
+
+
+def batches(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first."""
+    out = []
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        rows = _usable(
+            _select(
+                lab,
+                machine,
+                operation="conv_block",
+                dtype="float32",
+                math="ieee",
+                direction=FORWARD,
+                clock=clock,
+                variant=("eager", "compile"),
+            )
+        )
+        sizes = sorted({row["shape"] for row in rows}, key=lambda shape: int(shape.split("x")[0]))
+        if len({shape.split("x")[0] for shape in sizes}) < 2:
+            continue
+        for shape in sizes:
+            for row in (row for row in rows if row["shape"] == shape):
+                images = int(shape.split("x")[0])
+                each = _time(row)
+                out.append(
+                    {
+                        "images": str(images),
+                        "shape": at(row),
+                        "variant": row["variant"],
+                        "clock": clock,
+                        "call": took(row),
+                        "an image": formats.duration(each.value / images),
+                        "of the limit": _share(row),
+                    }
+                )
+    return out
+
+
+def _share(row: Row) -> str:
+    if absent(row["limit_us"]):
+        return formats.MISSING
+    return f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
+
+
+def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """How each chain of normalisations was judged: a line a shape, dtype, direction and variant."""
+    return [
+        {
+            "shape": at(row),
+            "dtype": row["dtype"],
+            "direction": direction_text(row["direction"]),
+            "variant": row["variant"],
+            "error": formats.MISSING if absent(row["error"]) else f"{row['error']:.1e}",
+            "status": row["status"]
+            if not row["reason"] or row["status"] == "ok"
+            else f"{row['status']}: {row['reason']}",
+        }
+        for row in _select(lab, machine, operation="norm_chain")
+    ]
+
+
+def roofed(lab: Evidence, machine: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
+    """Rows for the roofline, and the machine's ceilings: both models in one dtype and math, float32."""
+    rows = _usable(
+        _select(lab, machine, operation=tuple(MODELS), dtype="float32", math="ieee", clock=lab.primary(machine))
+    )
+    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD))}
+    return [row for row in rows if row["shape"] in shapes], results.ceilings(lab.of(machine))
+
+
+def priced(lab: Evidence, machine: str, model: str) -> list[Row]:
+    """Rows for error against time: a forward pass of ``model``, eager in float32 first; without other functions."""
+    first = base(lab, machine, model, FORWARD)
+    if first is None:
+        return []
+    return [first, *drawn(lab, machine, model, FORWARD, replacing=True)]
+
+
+# ---------------------------------------------------------------- claims
+
+
+def chapter_claims() -> list[Claim]:
+    """The claims whose verdicts the chapter shows, in the order of the ledger."""
+    return [
+        claim
+        for claim in claims.ledger(seeds=["S000"])
+        if claim.experiment == EXPERIMENT or claim.section.startswith(("Strategy", "Expected Results"))
+    ]

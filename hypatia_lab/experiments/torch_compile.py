@@ -1,0 +1,135 @@
+"""S000's strategy in place of own kernels: each of its points alone and all together, on a block and on a U-Net."""
+
+from __future__ import annotations
+
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
+from hypatia_lab.variants import AGAIN
+from hypatia_lab.workloads import Workload
+
+SMALL = (2, 16, 64, 64)
+"""What two cores compute in milliseconds. Two images: of one, torch 2.13 has wrong gradients on a CPU."""
+
+CHAINS = ((3, 5, 33, 29), (1, 8, 64, 64))
+"""Odd extents, and a single image."""
+
+BOTH = ("eager", "eager" + AGAIN)
+LAYOUTS = ("eager_channels_last", "group_norm", "group_norm_channels_last")
+STEP = "forward_backward"
+
+
+def _shape(device: str, shapes: Shapes) -> tuple[int, ...]:
+    return shapes[0] if shapes else SEED_SHAPE if device == "cuda" else SMALL
+
+
+def _block(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    """The points on a single block; the wall clock is where launches count, which reduce-overhead saves."""
+    gpu, quick, shape = device == "cuda", preset == "quick", _shape(device, shapes)
+    plain = (*BOTH, *LAYOUTS, "preallocated", "script", "compile")
+    # On two cores a compiler takes seconds for each.
+    plain += () if quick and not gpu else ("compile_channels_last", "compile_together")
+    graphs = ("compile_reduce_overhead", "compile_max_autotune") if gpu and not quick else ()
+    clock = ("graph",) if gpu else ("hot",)
+    clocks = ("graph", "wall") if gpu else clock
+    groups = [Group(Workload("conv_block", shape), plain + graphs, clocks, 0.1)]
+    if quick:
+        few = ("eager", "compile_together")
+        return [*groups, Group(Workload("conv_block_autocast", shape, "bfloat16"), few, clock, 0.1)]
+    cast = ("eager", "eager_channels_last", "compile_together")
+    groups += [
+        Group(Workload("conv_block_tanh", shape), ("eager", "compile"), clock, 0.1),
+        Group(Workload("conv_block", shape, "bfloat16"), (*BOTH, *LAYOUTS, "compile", "compile_together"), clock, 0.1),
+        Group(Workload("conv_block_autocast", shape, "bfloat16"), cast, clock, 0.1),
+    ]
+    if gpu:
+        groups += [
+            Group(Workload("conv_block", shape, "float32", "tf32"), ("eager", "compile"), clock, 0.1),
+            Group(Workload("conv_block", shape, "float16"), ("eager",), clock, 0.1),
+            Group(Workload("conv_block_autocast", shape, "float16"), ("eager",), clock, 0.1),
+        ]
+    # S000's batching: how the time of an image depends on how many there are at once.
+    batches = [] if shapes else [(n, *shape[1:]) for n in ((1, 20, 80) if gpu else (1, 8))]
+    batches = batches[: None if preset == "full" or not gpu else 2]
+    return groups + [Group(Workload("conv_block", one), ("eager", "compile"), clocks, 0.1) for one in batches]
+
+
+def _unet(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    """The points on the U-Net: its output, and its training step."""
+    gpu, quick, shape = device == "cuda", preset == "quick", _shape(device, shapes)
+    clock = ("graph",) if gpu else ("hot",)
+    if quick:
+        return [Group(Workload("unet", shape), ("eager", "compile"), clock, 0.1)]
+    names = (*BOTH, *LAYOUTS, "script", "compile", "compile_together")
+    graphs = ("compile_reduce_overhead",) if gpu else ()
+    trained = (*BOTH, *LAYOUTS, "compile", "compile_together")
+    groups = [
+        Group(Workload("unet", shape), names + graphs, ("graph", "wall") if gpu else clock, 0.1),
+        Group(Workload("unet_group", shape), ("eager",), clock, 0.1),
+        Group(Workload("unet_autocast", shape, "bfloat16"), ("eager", "compile_together"), clock, 0.1),
+        Group(Workload("unet", shape, direction=STEP), trained, ("graph", "wall") if gpu else clock, 0.1),
+        Group(Workload("unet_autocast", shape, "bfloat16", direction=STEP), ("eager", "compile_together"), clock, 0.15),
+    ]
+    if gpu:
+        groups += [
+            Group(Workload("unet", shape, "bfloat16"), ("eager", "compile_together"), clock, 0.1),
+            Group(Workload("unet", shape, "float32", "tf32"), ("eager",), clock, 0.1),
+            Group(Workload("unet", shape, "bfloat16", direction=STEP), ("eager",), clock, 0.15),
+        ]
+    return groups
+
+
+def _chains(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    """Chains of normalisations, which are checked and not timed."""
+    names = ("eager", "eager_channels_last", "compile", "compile_channels_last")[:: 2 if preset == "quick" else 1]
+    odd, single = CHAINS
+    # A step checks the output, too.
+    found = [(odd, "float32", STEP), (odd, "bfloat16", STEP), (single, "float32", STEP)]
+    if preset == "quick":
+        found = [(odd, "float32", "forward")]
+    return [
+        Group(Workload("norm_chain", shape, dtype, direction=direction), names, (), 0.0)
+        for shape, dtype, direction in found
+        if not shapes
+    ]
+
+
+def _points(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    return [part for plan in (_block, _unet, _chains) for part in plan(preset, device, shapes)]
+
+
+def _compile_times(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    """Fresh processes: what compiling costs once, with nothing stored and with Inductor's caches."""
+    gpu, quick, shape = device == "cuda", preset == "quick", _shape(device, shapes)
+    block, unet = Workload("conv_block", shape), Workload("unet", shape)
+    if quick:
+        return [Probe("start", block, name, case, 2) for name, case in (("eager", ""), ("compile", "empty"))]
+    ways = [(block, "eager", ""), (block, "script", ""), (unet, "eager", ""), (unet, "script", "")]
+    ways += [(block, "compile", "empty"), (block, "compile", "disk"), (unet, "compile", "empty")]
+    step = Workload("unet", shape, direction=STEP)
+    ways += [(step, "eager", ""), (step, "compile", "empty")]
+    if gpu:
+        ways += [(block, "compile_max_autotune", "empty"), (block, "compile_reduce_overhead", "empty")]
+    # A process that compiles takes a quarter of a minute and more.
+    return [Probe("start", work, name, case, 3 if preset == "full" else 2) for work, name, case in ways]
+
+
+def _kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    """Which kernels a block is made of, eager and compiled, in each layout."""
+    names = ("eager", "eager_channels_last", "group_norm_channels_last", "compile", "compile_together")
+    work = Workload("conv_block", _shape(device, shapes))
+    return [Probe("trace", work, name, "", 1) for name in (names[:1] if preset == "quick" else names)]
+
+
+EXPERIMENTS = (
+    Experiment(
+        "torch_compile",
+        "06_torch_compile",
+        "compiling, mixed precision, layouts and scripts for a block and a U-Net",
+        "conv_block",
+        _points,
+        _kernels,
+    ),
+    Experiment(
+        "compile_time", "06_torch_compile", "what compiling costs a fresh process", "conv_block", probes=_compile_times
+    ),
+)

@@ -1,0 +1,342 @@
+"""What is said of S000's strategy, from synthetic records: findings, tables, curves, the live chain and the chapter."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+
+from hypatia_lab import claims
+from hypatia_lab.break_even_figure import NEVER, Curve, break_even, calls_text
+from hypatia_lab.chapters import front, torch_compile
+from hypatia_lab.chapters.torch_compile import POINTS, STEP
+from hypatia_lab.drawing import FigureError
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.findings import Finding
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload
+
+Lines = list[dict[str, Any]]
+SEED, SMALL = [5, 64, 128, 128], [2, 16, 64, 64]
+RATES = {"ieee": 50.0, "tf32": 370.0, "bfloat16": 760.0}
+NONE = Interval(math.nan, math.nan, math.nan, 0)
+
+
+def cells(operation: str, times: Mapping[str, float], **changes: Any) -> Lines:
+    """Timed cells of two processes 1% apart, of which a ratio is exact."""
+    own = {"shape": SEED, "dtype": "float32", "math": "ieee", "clock": "graph", "direction": "forward"} | changes
+    work = Workload(operation, tuple(own["shape"]), own["dtype"], own["math"], own["direction"])
+    own |= {"operation": operation, "flops": work.flops, "traffic": work.traffic, "max_error": 1e-3, "peak": 5.0}
+    return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
+
+
+def start(operation: str, variant: str, case: str, ms: float, **changes: Any) -> Lines:
+    """A fresh process that builds for 1 ms, and whose first call takes ``ms``, 2% apart in two processes."""
+    own = {"operation": operation, "shape": SEED, "variant": variant, "topic": "start", "case": case, "unit": "ms"}
+    values = {"set-up": 1.0, "build": 1.0, "call 1": ms, "call 2": 1.0}
+    return [detail_line(name=name, values=[v, 1.02 * v], **own | changes) for name, v in values.items()]
+
+
+BLOCK = {"eager": 400.0, "eager@again": 400.0, "compile": 250.0, "compile_together": 200.0, "script": 396.0}
+BLOCK |= {"group_norm": 380.0, "eager_channels_last": 410.0, "preallocated": 400.0}
+NET = {"eager": 2000.0, "compile": 900.0, "compile_together": 800.0, "script": 2000.0}
+GPU = [
+    *cells("conv_block", BLOCK),
+    *cells("conv_block", BLOCK | {"compile_reduce_overhead": 240.0}, clock="wall"),
+    *cells("conv_block", {"eager": 100.0, "compile": 70.0}, shape=[1, 64, 128, 128]),
+    *cells("conv_block", {"eager": 200.0}, dtype="bfloat16"),
+    *cells("conv_block_tanh", {"eager": 395.0, "compile": 240.0}),
+    *cells("conv_block_autocast", {"eager": 190.0, "compile_together": 60.0}, dtype="bfloat16"),
+    *cells("unet", NET),
+    *cells("unet", NET, clock="wall"),
+    *cells("unet_autocast", {"eager": 1010.0, "compile_together": 500.0}, dtype="bfloat16"),
+    *cells("unet", {"eager": 6000.0, "compile": 5000.0}, direction=STEP),
+    *cells("unet", {"eager": 6000.0, "compile": 5000.0}, direction=STEP, clock="wall"),
+    *cells("unet_autocast", {"eager": 4000.0, "compile_together": 2900.0}, dtype="bfloat16", direction=STEP),
+]
+CHAINS = [
+    cell_line(operation="norm_chain", shape=[3, 5, 33, 29], clock="none", medians_us=[], variant=name, **more)
+    for name, more in (
+        ("eager", {}),
+        ("compile", {}),
+        ("compile_channels_last", {"status": "wrong", "reason": "grad_x: wrong values: error 7.1e-01"}),
+    )
+]
+STARTS = [
+    *start("conv_block", "eager", "", 100.0),
+    *start("conv_block", "compile", "empty", 9000.0),
+    *start("conv_block", "compile", "disk", 5000.0),
+    *start("unet", "eager", "", 150.0),
+    *start("unet", "compile", "empty", 20000.0),
+    *start("unet", "eager", "", 300.0, direction=STEP),
+    *start("unet", "compile", "empty", 40000.0, direction=STEP),
+]
+CPU = [
+    *cells("conv_block", {"eager": 25000.0, "compile": 20000.0}, clock="hot", shape=SMALL),
+    *cells("unet", {"eager": 100000.0, "compile": 101000.0}, clock="hot", shape=SMALL),
+]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path
+
+
+def read(root: Path, own: Lines, starts: Lines, device: str = "cuda", machine: str = "box") -> Evidence:
+    """Evidence of one machine, with ceilings."""
+    top = ceilings(RATES, "graph" if device == "cuda" else "hot")
+    write_records(root, machine, device, {"ceilings": top, "torch_compile": own, "compile_time": starts})
+    return evidence_of(root)
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- findings
+
+
+@pytest.mark.parametrize(
+    ("block", "net", "step", "verdict", "title"),
+    [
+        (250.0, 1500.0, 5000.0, "refuted", "does not give 2 to 5 times"),
+        (150.0, 900.0, 2000.0, "confirmed", "gives what is promised"),
+        (250.0, 900.0, 5000.0, "conditional", "in some cases"),
+        (50.0, 300.0, 800.0, "refuted", "something else"),
+    ],
+)
+def test_the_compiler_is_held_to_two_to_five_times(
+    root: Path, block: float, net: float, step: float, verdict: str, title: str
+) -> None:
+    own = [
+        *cells("conv_block", {"eager": 400.0, "compile": block}, clock="wall"),
+        *cells("unet", {"eager": 2000.0, "compile": net}, clock="wall"),
+        *cells("unet", {"eager": 6000.0, "compile": step}, clock="wall", direction=STEP),
+    ]
+    found = said(torch_compile.compiled(read(root, own, []), "box"))
+    assert found.verdict == verdict
+    assert title in found.title
+    assert "a training step of the U-Net" in found.text
+
+
+def test_an_interval_that_holds_two_is_open(root: Path) -> None:
+    rows = cells("conv_block", {"eager": 400.0, "compile": 200.0}, clock="wall")
+    rows[-1]["medians_us"] = [180.0, 220.0]
+    assert said(torch_compile.compiled(read(root, rows, []), "box")).verdict == "undecided"
+
+
+def test_all_together_is_held_against_float32_across_operations(root: Path) -> None:
+    found = said(torch_compile.together(read(root, GPU, STARTS), "box"))
+    assert found.figure == "6.67×"  # 400 µs of the block in float32 over 60 under autocast
+    assert "the U-Net 4.00×" in found.text
+    assert "a training step of the U-Net 2.07×" in found.text
+    assert "in float32: the block 2.00×" in found.text
+    assert found.verdict == "conditional"
+
+
+def test_mixed_precision_is_held_to_twice_with_its_error(root: Path) -> None:
+    found = said(torch_compile.precision(read(root, GPU, STARTS), "box"))
+    assert found.verdict == "conditional"
+    assert "the block 2.11×" in found.text
+    assert "a training step of the U-Net 1.50×" in found.text
+    assert "an error of 0.0200% of the peak" in found.text
+    only = [*cells("conv_block", {"eager": 400.0}), *cells("conv_block_autocast", {"eager": 600.0}, dtype="bfloat16")]
+    found = said(torch_compile.precision(read(root / "other", only, []), "box"))
+    assert (found.verdict, found.title) == ("refuted", "Mixed precision is slower by itself")
+
+
+def test_a_script_that_gains_less_than_two_per_cent_gains_little(root: Path) -> None:
+    found = said(torch_compile.script(read(root, GPU, STARTS), "box"))
+    assert (found.verdict, found.title) == ("refuted", "TorchScript gains little, if anything")
+    assert "deprecated" in found.text
+
+
+def test_wrong_chains_are_counted_and_named(root: Path) -> None:
+    found = said(torch_compile.correct(read(root, [*GPU, *CHAINS], []), "box"))
+    assert (found.figure, found.verdict) == ("1 of 2", "conditional")
+    assert "compile_channels_last at 3×5×33×29 in float32, forward (grad_x)" in found.text
+    right = said(torch_compile.correct(read(root / "other", [*GPU, *CHAINS[:2]], []), "box"))
+    assert (right.figure, right.verdict) == ("1 of 1", "confirmed")
+
+
+def test_a_cpu_gets_figures_and_no_verdict(root: Path) -> None:
+    lab = read(root, CPU, [], "cpu")
+    found = said(torch_compile.compiled(lab, "box"))
+    assert found.verdict == "not_testable"
+    assert "this is a CPU" in found.text
+    assert torch_compile.together(lab, "box") is None
+    assert torch_compile.pays(lab, "box") is None
+
+
+def test_the_reported_chain_is_noise_here_too() -> None:
+    found = torch_compile.reported()
+    assert (found.figure, found.verdict) == ("noise", "refuted")
+
+
+def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
+    lab = read(root, [], [])
+    assert torch_compile.findings(lab, "box") == []
+    assert torch_compile.batches(lab, "box") == torch_compile.chains(lab, "box") == []
+    assert torch_compile.roofed(lab, "box")[0] == []
+    for model in torch_compile.MODELS:
+        assert torch_compile.summary(lab, "box", model, "forward") == []
+        assert torch_compile.curves(lab, "box", model, STEP) == []
+        assert torch_compile.priced(lab, "box", model) == torch_compile.drawn(lab, "box", model, "forward") == []
+
+
+def test_the_front_page_takes_the_first_two(root: Path) -> None:
+    lab = read(root, GPU, STARTS)
+    mine = [found for found in front.findings(lab, "box") if found.page == torch_compile.PAGE]
+    assert mine == torch_compile.findings(lab, "box")[:2]
+
+
+# ---------------------------------------------------------------- break-even
+
+
+def test_calls_to_win_back_are_cost_over_gain(root: Path) -> None:
+    lab = read(root, GPU, STARTS)
+    eager, fresh, stored = torch_compile.curves(lab, "box", "conv_block", "forward")
+    assert [curve.name for curve in (eager, fresh, stored)] == ["eager", "compile", "compile, stored"]
+    assert eager.paid.value == pytest.approx(101e3, rel=0.02)
+    # 9001 ms less 101, at 150 µs a call.
+    assert fresh.calls.value == pytest.approx(8900e3 / 150, rel=0.02)
+    assert fresh.calls.low < fresh.calls.value < fresh.calls.high
+    assert stored.calls.value < fresh.calls.value
+    lines = torch_compile.summary(lab, "box", "conv_block", "forward")
+    by_wall = next(line for line in lines if (line["what"], line["clock"]) == ("torch.compile", "wall"))
+    assert by_wall["paid once"] == "9.09 s"
+    assert by_wall["won back in"] == calls_text(fresh.calls)
+
+
+def test_directions_have_starts_of_their_own(root: Path) -> None:
+    lab = read(root, GPU, STARTS)
+    forward, step = (torch_compile.curves(lab, "box", "unet", way)[1] for way in ("forward", STEP))
+    assert forward.paid.value == pytest.approx(20e6, rel=0.02)
+    assert step.paid.value == pytest.approx(40e6, rel=0.02)
+    text = said(torch_compile.pays(lab, "box")).text
+    assert "the block 9.09 s" in text
+    assert "a training step of the U-Net 40.4 s" in text
+
+
+@pytest.mark.parametrize(
+    ("compiled", "text"),
+    [([400.0, 404.0], "never"), ([390.0, 420.0], "or more, if ever"), ([350.0, 400.0], ", never]")],
+)
+def test_what_saves_nothing_is_never_won_back(root: Path, compiled: list[float], text: str) -> None:
+    rows = cells("conv_block", {"eager": 400.0, "compile": 400.0}, clock="wall")
+    rows[-1]["medians_us"] = compiled
+    own = torch_compile.curves(read(root, rows, STARTS), "box", "conv_block", "forward")[1]
+    assert text in calls_text(own.calls)
+    title = said(torch_compile.pays(evidence_of(root), "box")).title
+    assert ("never" in title) is (text == "never")
+
+
+def test_counts_of_calls_are_read_to_two_digits() -> None:
+    assert calls_text(Interval(41234.0, 30499.0, 72001.0, 2)) == "41,000 [30,000, 72,000]"
+    assert calls_text(Interval(0.2, 0.0, 3.0, 2)) == "1 [1, 3]"
+    assert calls_text(Interval(NEVER, NEVER, NEVER, 2)) == "never"
+    assert calls_text(NONE) == "–"
+
+
+def test_the_curves_cross_where_they_say() -> None:
+    def exact(value: float) -> Interval:
+        return Interval(value, value, value, 2)
+
+    first = Curve("eager", "eager", "peer", exact(1e3), exact(100.0), NONE)
+    second = Curve("compile", "compile", "peer", exact(1e6), exact(50.0), Interval(19980.0, 19000.0, 21000.0, 2))
+    never = Curve("script", "script", "peer", exact(2e3), exact(101.0), exact(NEVER))
+    figure, table = break_even([first, second, never], "Title", ["box"])
+    dot = figure.data[-1]
+    assert dot.mode == "markers"
+    assert dot.x[0] == pytest.approx(19980, rel=0.01)
+    assert dot.y[0] == pytest.approx((1e3 + 19980 * 100) / 1e6, rel=0.01)
+    assert len([trace for trace in figure.data if trace.mode == "lines"]) == 3
+    assert "calls to break even: 20,000 [19,000, 21,000]" in figure.layout.meta["alt"]
+    assert list(table["variant"]) == ["eager", "compile", "script"]
+    assert table.iloc[2, -1] == "never"
+    with pytest.raises(FigureError, match="at least two curves"):
+        break_even([first], "Title", [])
+
+
+# ---------------------------------------------------------------- tables
+
+
+def test_every_point_stands_beside_eager_in_float32(root: Path) -> None:
+    lines = torch_compile.summary(read(root, GPU, STARTS), "box", "conv_block", "forward")
+    by_graph = {line["what"]: line for line in lines if line["clock"] == "graph"}
+    assert by_graph["eager in float32"]["× eager"] == "1×"
+    assert by_graph["bfloat16 by autocast"]["× eager"].startswith("2.11×")
+    assert by_graph["all cast to bfloat16"]["× eager"].startswith("2.00×")
+    assert by_graph["GELU by tanh (another function)"]["× eager"].startswith("1.01×")
+    assert "torch.compile, reduce-overhead" not in by_graph
+    assert any(line["what"] == "torch.compile, reduce-overhead" for line in lines)
+
+
+def test_another_function_is_no_price_of_speed(root: Path) -> None:
+    lab = read(root, GPU, STARTS)
+    assert "conv_block_tanh" in {row["operation"] for row in torch_compile.drawn(lab, "box", "conv_block", "forward")}
+    assert "conv_block_tanh" not in {row["operation"] for row in torch_compile.priced(lab, "box", "conv_block")}
+
+
+def test_a_wrong_variant_shows_its_status_and_no_gain(root: Path) -> None:
+    rows = cells("conv_block", {"eager": 400.0, "compile": 250.0})
+    rows[-1] |= {"status": "wrong", "reason": "NaN: all", "medians_us": []}
+    lines = torch_compile.summary(read(root, rows, STARTS), "box", "conv_block", "forward")
+    assert lines[1]["time"] == "wrong: NaN: all"
+    assert lines[1]["× eager"] == "–"
+
+
+def test_the_time_of_an_image_over_the_batch(root: Path) -> None:
+    lines = torch_compile.batches(read(root, GPU, STARTS), "box")
+    assert [(line["images"], line["variant"], line["an image"]) for line in lines[:2]] == [
+        ("1", "eager", "100 µs"),
+        ("1", "compile", "70.3 µs"),
+    ]
+    assert lines[2]["an image"] == "80.4 µs"
+
+
+def test_every_name_is_one_of_the_lab() -> None:
+    for point in POINTS:
+        named = [model + point.suffix for model in torch_compile.MODELS]
+        assert any(point.variant in variants(operation) for operation in named), point
+    for name in (torch_compile.EXPERIMENT, torch_compile.TIMES):
+        assert EXPERIMENTS[name].notebook == torch_compile.PAGE
+
+
+def test_the_chapter_judges_the_strategys_claims() -> None:
+    ids = {claim.id for claim in torch_compile.chapter_claims()}
+    assert {"S000-21", "S000-32", "S000-35", "S000-36", "S000-39"} <= ids
+    assert {claim.id for claim in claims.ledger() if claim.experiment == "torch_compile"} <= ids
+
+
+# ---------------------------------------------------------------- the chapter
+
+
+def test_the_chapter_of_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(root, CPU, [], "cpu")
+    text = played(torch_compile.PAGE, root, monkeypatch)
+    assert "S000 speaks of GPUs, and this is a CPU" in text
+    assert "The reported miscompilation scales rounding errors up to 1" in text
+    assert "unet, forward_backward" in text
+
+
+def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(root, CPU, [], "cpu")
+    read(root, [*GPU, *CHAINS], STARTS, "cuda", "card")
+    text = played(torch_compile.PAGE, root, monkeypatch)
+    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert "calls to break even" in text
+    assert "unet, forward and backward" in text
+    assert "grad_x: wrong values: error 7.1e-01" in text
+
+
+def test_the_chapter_of_a_machine_that_was_never_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
+    assert "On any machine" in played(torch_compile.PAGE, root, monkeypatch)
