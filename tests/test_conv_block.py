@@ -531,6 +531,10 @@ def test_arguments_that_mean_nothing_are_refused() -> None:
     if DEVICE == "cpu":
         with pytest.raises(ValueError, match="naive_malloc on x: needs a CUDA device"):
             pipeline("naive_malloc", *given)
+        with pytest.raises(ValueError, match="triton on x: Triton kernels need a CUDA device"):
+            conv_block_kernels.fused_conv_block(*given)
+    with pytest.raises(ValueError, match="between 0 and 1, but got -1"):
+        conv_block_kernels.fused_conv_block(*given, p=-1)
 
 
 @needs_compiler

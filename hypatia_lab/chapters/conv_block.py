@@ -420,8 +420,8 @@ def target(lab: Evidence, machine: str) -> Finding | None:
         return None
     met = [one for one in found if one.word == "reached"]
     said = "; ".join(f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {one.word}" for one in found)
-    ahead = any(one.factor.low > 1 for one in found)
-    title = "A kernel of one's own beats the library's block" if ahead else "No own kernel beats the library"
+    beaten = any(one.factor.low > 1 for one in found)
+    title = "A kernel of one's own beats the library's block" if beaten else "No own kernel surely beats the library"
     return Finding(
         f"{len(met)} of {len(found)}",
         f"{title}; {len(met)} of {len(found)} goals are reached",
