@@ -70,6 +70,7 @@ RUN = {
         "processes": {"type": "integer", "minimum": 1},
         "cells": {"type": "integer", "minimum": 0},
         "details": {"type": "integer", "minimum": 0},
+        "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured
         "facts": {"type": "object"},
     },
 }
