@@ -312,11 +312,11 @@ def explain(cause: OSError, path: Path) -> RecordError:
     remedy = {
         errno.ENOSPC: "the disk is full; free some space and run again, nothing measured so far is lost",
         errno.EDQUOT: "the disk quota is used up; free some space and run again",
-        errno.EROFS: "the folder is read-only; choose another with --records",
-        errno.EACCES: "the folder is not writable; choose another with --records",
-        errno.EPERM: "the folder is not writable; choose another with --records",
-        errno.ENOTDIR: "a file stands where the folder should be; choose another with --records",
-        errno.EEXIST: "a file stands where the folder should be; choose another with --records",
+        errno.EROFS: "the folder is read-only; choose another folder",
+        errno.EACCES: "the folder is not writable; choose another folder",
+        errno.EPERM: "the folder is not writable; choose another folder",
+        errno.ENOTDIR: "a file stands where the folder should be; choose another folder",
+        errno.EEXIST: "a file stands where the folder should be; choose another folder",
     }.get(cause.errno or 0, "nothing was written")
     return RecordError(f"cannot write {path}: {cause.strerror}; {remedy}")
 
