@@ -69,7 +69,7 @@ class Own:
 
     @property
     def variants(self) -> tuple[str, ...]:
-        """The reader's variants, in order of registration."""
+        """The variants of the reader's file, in order of registration; those of origin ``own`` are judged."""
         return tuple(name for name in variants(self.name) if name not in BASELINES)
 
 
@@ -297,8 +297,9 @@ def load(path: Path, expected: str = "") -> Own:
 
 def _check(path: Path, own: Own) -> None:
     """What only shows once the whole file was read. Raises :class:`OwnError`."""
-    if not own.variants:
-        raise OwnError(f"{path}: {own.name} has no variant; decorate one with @hypatia_lab.variant({own.name!r}, ...)")
+    if not any(variants(own.name)[name].origin == "own" for name in own.variants):
+        example = f"@hypatia_lab.variant({own.name!r}, 'mine', origin='own')"
+        raise OwnError(f"{path}: {own.name} has no variant of yours; decorate one with {example}")
     for name in own.variants:
         if not re.fullmatch(NAME, name):
             raise OwnError(f"{path}: variant name {name!r} must be lower-case letters, digits and _")

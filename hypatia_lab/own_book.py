@@ -7,6 +7,7 @@ with a chapter each, ``book/records/`` and ``book/claims/``. Nothing is written 
 from __future__ import annotations
 
 import json
+import keyword
 import re
 import shutil
 from pathlib import Path
@@ -76,15 +77,20 @@ class TemplateError(ValueError):
 def template(file: str) -> str:
     """The text of a template for a file of that name. Raises :class:`TemplateError` for a name that will not do."""
     path = Path(file)
+    # The name stands in the text of a program, as a name and in a string.
+    if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_-]{0,63}\.py", path.name):
+        raise TemplateError(
+            f"{str(path)!r} must be named like a Python file, letters, digits, _ and -, such as my_kernel.py"
+        )
     name = re.sub(r"[^a-z0-9]+", "_", path.stem.lower()).strip("_")
-    if path.suffix != ".py" or not re.match(r"[a-z]", name):
-        raise TemplateError(f"{path} must be named like a Python file, beginning with a letter, such as my_kernel.py")
     from hypatia_lab.experiments import EXPERIMENTS
     from hypatia_lab.workloads import operations
 
     if name in operations() or name in EXPERIMENTS:
         raise TemplateError(f"{path}: {name} is the name of an operation or experiment of the lab; name it otherwise")
-    return TEMPLATE.replace("@NAME@", name[:64]).replace("@FILE@", path.name)
+    if keyword.iskeyword(name) or name in ("torch", "operation", "variant", "draw"):
+        raise TemplateError(f"{path}: {name} has a meaning of its own in the file; name it otherwise")
+    return TEMPLATE.replace("@NAME@", name).replace("@FILE@", path.name)
 
 
 def write_template(path: Path) -> None:
@@ -135,11 +141,13 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
 
     ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge.
     """
-    code, text = (lambda body: _cell("code", body, "remove-input")), (lambda body: _cell("markdown", body))
+    code, text = (
+        (lambda body, *tags: _cell("code", body, "remove-input", *tags)),
+        (lambda body: _cell("markdown", body)),
+    )
     cells = [
         text(f"# {name}\n\n{_escaped(summary)}"),
-        _cell(
-            "code",
+        code(
             "from pathlib import Path\n\n"
             "from IPython.display import Markdown, display\n\n"
             "from hypatia_lab import claims, figures, findings, results, tables\n"
@@ -148,7 +156,6 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             'data = own_kernel.read(Path("../book/records"), name)\n'
             "behind = {machine: reading.behind(data, machine, name) for machine in data.machines}\n"
             "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
-            "remove-input",
             "remove-stderr",
         ),
         code(
@@ -193,7 +200,8 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
         text("## Every cell"),
         code(
             "for machine in data.machines:\n"
-            "    tables.show(own_kernel.every_cell(data, machine, name), caption=machine, filterable=True)"
+            "    tables.show(own_kernel.every_cell(data, machine, name), caption=machine, filterable=True)",
+            "full-width",
         ),
         text(f"## The file\n\n{_fenced(source)}"),
         text("## Records behind this page\n\nA digest each. An altered record changes it."),
