@@ -276,7 +276,7 @@ def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
 
 
 def _own_ledger(*places: str) -> list[Any]:
-    """The lab's ledger, and the claims in the readers' books among ``places``, each id once."""
+    """The lab's ledger, and the claims in the readers' books among ``places``; of an id twice the last one counts."""
     from hypatia_lab.claims import ledger, load
 
     claims = {claim.id: claim for claim in ledger()}
