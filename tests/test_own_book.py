@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import inspect
 import io
 import json
 import os
@@ -439,3 +440,51 @@ def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypat
     assert toc == {"format": "jb-book", "root": "notebooks/scaled_softmax"}
     assert files_below(EXAMPLE.parent) == before
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+TRITON = """
+import sys
+from pathlib import Path
+
+from hypatia_lab import check, own, variants
+from hypatia_lab.workloads import Workload
+
+found = own.load(Path(sys.stdin.read()))
+for shape in ((3, 5), (4, 64), (2, 129)):
+    for dtype in ("float32", "bfloat16", "float16"):
+        problem = check.Problem(Workload(found.name, shape, dtype), "cpu")
+        run = variants.find(found.name, "triton").factory(problem.workload, problem.inputs)
+        seen = check.check(run, problem)
+        assert seen.ok, (shape, dtype, seen.reason)
+"""
+
+
+def test_the_examples_triton_kernel_is_right_where_it_can_be_interpreted(interpreted):
+    interpreted(TRITON, str(EXAMPLE))
+
+
+def test_the_examples_fault_is_told(call):
+    import torch
+
+    from hypatia_lab import check
+
+    own.load(EXAMPLE)
+    problem = check.Problem(workloads.Workload("scaled_softmax", (33, 77)), "cpu")
+    run = lambda: torch.softmax(problem.inputs["x"] * 0.125 * 0.125, -1)  # noqa: E731
+    assert check.check(run, problem).reason.startswith("scaled twice: the output matches that mistake to ")
+
+
+def test_the_page_of_the_book_names_every_argument_and_its_default():
+    page = (book.REPOSITORY / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
+    arguments = {p.name: p.default for p in inspect.signature(own.operation).parameters.values() if p.name != "name"}
+    assert set(table) - {"wrong", "too_fast", "crashed", "timeout", "skipped"} == set(arguments)
+    assert [name for name in table if table[name] == "must be given"] == [
+        name for name, default in arguments.items() if default is inspect.Parameter.empty
+    ]
+    assert (table["roundings"], table["dtypes"]) == (str(own.ROUNDINGS), *arguments["dtypes"])
+    assert (table["depth"], arguments["depth"]) == ("the largest extent", max)
+    for command in re.findall(r"(?m)^hypatia-lab (\w+)", page):
+        assert command in cli.main.commands
+    for option in set(re.findall(r"--[a-z][a-z-]+", page)):
+        assert any(option in p.opts for name in ("judge", "compare") for p in cli.main.commands[name].params), option
