@@ -29,7 +29,9 @@ STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")
 CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 """``none``: checked for correctness, not timed."""
 
-_positive_or_null = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
+_us = {"type": "number", "minimum": 1e-6, "maximum": 1e12}  # from a picosecond to eleven days
+_us_or_null = {"anyOf": [_us, {"type": "null"}]}
+_amount = {"type": "integer", "minimum": 0, "maximum": 10**24}
 _number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
@@ -117,10 +119,10 @@ CELL = {
         "reason": {"type": "string"},
         "error": _number_or_null,
         "max_error": _number_or_null,
-        "flops": {"type": "integer", "minimum": 0},
-        "traffic": {"type": "integer", "minimum": 0},
-        "medians_us": {"type": "array", "items": _positive_or_null},
-        "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": {"type": "number", "exclusiveMinimum": 0}},
+        "flops": _amount,
+        "traffic": _amount,
+        "medians_us": {"type": "array", "items": _us_or_null},
+        "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": _us},
         "calls": {"type": "integer", "minimum": 0},
         "outliers": {
             "type": "object",

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,16 +18,30 @@ from typing import Any
 import nbformat
 import pytest
 import yaml
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import bench, book, claims, cli, own, own_book, records, results, variants, workloads
+from hypatia_lab import (
+    bench,
+    book,
+    claims,
+    cli,
+    figures,
+    findings,
+    own,
+    own_book,
+    records,
+    results,
+    tables,
+    variants,
+    workloads,
+)
 from hypatia_lab.chapters import own_kernel
 from hypatia_lab.notebook import Evidence
 
 EXAMPLE = book.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
-EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "60"))
+EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
 
 Outcome = tuple[int, str, list[str]]
@@ -203,6 +218,69 @@ def test_a_page_without_records_says_so(tmp_path):
         own_kernel.read(tmp_path, "tiny")
 
 
+# ---------------------------------------------------------------- records from elsewhere
+
+TIMES = st.none() | st.floats(1e-6, 1e12) | st.sampled_from([1e-6, 1.0, 1e12])
+CELLS = st.fixed_dictionaries(
+    {
+        "variant": st.sampled_from(["eager", "eager@again", "compile", "in_place", "triton"]),
+        "shape": st.sampled_from([[512, 256], [2048, 1024], [1]]),
+        "dtype": st.sampled_from(["float32", "bfloat16"]),
+        "clock": st.sampled_from(["hot", "cold", "wall", "none"]),
+        "origin": st.sampled_from(["seed", "peer", "own"]),
+        "baseline": st.sampled_from(["eager", "nobody", "<script>"]),
+        "status": st.sampled_from(["ok", "ok", "ok", *records.STATUSES]),
+        "reason": st.text(max_size=20) | st.just("<img src=x onerror=run()>"),
+        "error": st.none() | st.floats(0, 1e300),
+        "max_error": st.none() | st.floats(0, 1e300),
+        "flops": st.integers(0, 10**24),
+        "traffic": st.integers(0, 10**24),
+        "medians_us": st.just([]) | st.tuples(TIMES, TIMES).map(list),
+        "throttled": st.booleans(),
+    }
+)
+
+
+# Shrinking a failure would take minutes, and a cell tells enough as it is.
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(st.lists(CELLS, max_size=8), st.lists(CELLS, max_size=8), st.booleans())
+def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_path, ours, theirs, known):
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    for machine, cells in (("box", ours), ("other", theirs)):
+        lines = [cell_line(operation="scaled_softmax") | cell for cell in cells]
+        run = run_line(machine=machine, experiment="scaled_softmax")
+        records.write(root, run, lines, overwrite=True)
+        if known:
+            run = run_line(machine=machine, experiment="ceilings")
+            records.write(root, run, ceilings({"ieee": 1.0, "bfloat16": 2.0}, "hot"), overwrite=True)
+    before = files_below(tmp_path)
+    lab = own_kernel.read(root, "scaled_softmax")
+    judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
+    assert {row["verdict"] for row in judged} <= set(claims.VERDICTS)
+    assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
+    shown = [tables.html(tables.claims_table(judged))]
+    with contextlib.suppress(tables.TableError):
+        shown.append(tables.html(tables.compare_table(lab.rows, "box", "other")))
+    for machine in lab.machines:
+        rows = lab.leading(machine, experiment="scaled_softmax")
+        shown.append(findings.cards(own_kernel.findings(lab, machine, "scaled_softmax")))
+        with contextlib.suppress(tables.TableError):
+            shown.append(tables.html(own_kernel.every_cell(lab, machine, "scaled_softmax")))
+        if own_kernel.can_compare(rows):
+            figures.speedups(rows)
+        if own_kernel.can_limit(rows):
+            figures.times_against_limit(rows)
+        if own_kernel.can_place(lab, machine, rows):
+            figures.roofline(rows, results.ceilings(lab.of(machine)), clock="hot")
+    assert not any("<img" in text or "<script" in text for text in shown), "what a record says must not become markup"
+    assert files_below(tmp_path) == before
+
+
 # ---------------------------------------------------------------- judge: what it refuses
 
 
@@ -288,6 +366,16 @@ def test_a_full_disk_under_the_readers_book_is_one_line(kernel, call, tmp_path, 
     assert (code, out) == (2, "")
     assert "the disk is full; free some space and run again" in lines[-1]
     assert files_below(tmp_path) == before
+
+
+def test_an_interrupt_says_how_to_go_on(kernel, call, tmp_path, monkeypatch):
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(bench, "measure", interrupted)
+    code, _, lines = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
+    assert (code, lines[-1].partition(":")[0]) == (130, "interrupted; every finished measurement is kept")
 
 
 @settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -13,7 +13,7 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, records, results, tables
 from hypatia_lab.chapters.reading import at, times, took
-from hypatia_lab.drawing import contenders, listing
+from hypatia_lab.drawing import contenders, listing, singles
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
@@ -57,13 +57,13 @@ def can_compare(rows: Sequence[Row]) -> bool:
 
 def can_limit(rows: Sequence[Row]) -> bool:
     """Whether there is a time to draw."""
-    return any(not absent(row["median_us"]) for row in rows)
+    return any(not absent(row["median_us"]) for row in singles(rows))
 
 
 def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
     rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
-    timed = [row for row in rows if row["flops"] and not absent(row["median_us"])]
+    timed = [row for row in singles(rows) if row["flops"] and row["traffic"] and not absent(row["median_us"])]
     known = any(("matmul", f"{row['dtype']}/{row['math']}", clock) in rates for row in timed)
     return known and ("copy", "", clock) in rates
 
