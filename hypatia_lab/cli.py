@@ -224,7 +224,8 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ.
 
     Either is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
-    --output of judge. Two folders may hold records of one machine. With --json: the verdicts that differ.
+    --output of judge. Two folders may hold records of one machine. Verdicts where both sides have one come first.
+    With --json: the verdicts that differ.
     """
     from hypatia_lab import results as tidy
     from hypatia_lab import tables
@@ -374,7 +375,7 @@ def new(file: Path) -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Folder of your own book; nothing is written elsewhere.  [default: FILE without .py, and _book]",
+    help="Folder of your own book; nothing is written elsewhere.  [default: my_kernel_book for my_kernel.py]",
 )
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded there already.")
 @click.option(

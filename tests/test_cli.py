@@ -225,6 +225,18 @@ def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, on
     assert "On two, " in row["reason_b"]
 
 
+def test_verdicts_that_both_sides_reached_come_first():
+    def row(name: str, machine: str, verdict: str) -> dict[str, Any]:
+        return {"id": name, "machine": machine, "verdict": verdict} | dict.fromkeys(
+            ("claim", "claimed", "unit", "measured", "low", "high", "reason")
+        )
+
+    verdicts = {"A": ("refuted", "not_testable"), "B": ("refuted", "confirmed"), "C": ("undecided", "undecided")}
+    rows = [row(name, machine, v) for name, both in verdicts.items() for machine, v in zip("ab", both, strict=True)]
+    found = claims.differences([*rows, row("D", "any", "confirmed")], "a", "b")
+    assert [line["id"] for line in found] == ["B", "A"]
+
+
 def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, one_claim, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_record(tmp_path / "before", "box", 8.0)

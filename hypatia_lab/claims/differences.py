@@ -12,7 +12,7 @@ SIDES = ("machine", "verdict", "measured", "low", "high", "reason")
 
 
 def differences(rows: Sequence[Row], machine_a: str, machine_b: str) -> list[Row]:
-    """The claims that were judged differently on two machines, in order of the ledger.
+    """The claims with different verdicts on two machines: those that both could judge first, in order of the ledger.
 
     ``rows`` are those of :func:`hypatia_lab.claims.judge`. Keys: id, claim, claimed, unit, and :data:`SIDES` of either
     machine: ``verdict_a``, ``low_b`` and so on. A claim that no machine decides (arithmetic) cannot differ.
@@ -29,4 +29,4 @@ def differences(rows: Sequence[Row], machine_a: str, machine_b: str) -> list[Row
         for suffix, side in (("a", a), ("b", b)):
             line |= {f"{key}_{suffix}": side[key] for key in SIDES}
         out.append(line)
-    return out
+    return sorted(out, key=lambda line: "not_testable" in (line["verdict_a"], line["verdict_b"]))
