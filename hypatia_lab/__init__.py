@@ -14,6 +14,7 @@ _HOME = {
     "Operation": "workloads",
     "variant": "variants",
     "variants": "variants",
+    "operation": "own",
     "measure": "bench",
     "judge": "claims",
     "ledger": "claims",

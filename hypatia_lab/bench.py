@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, intervals, machine, probes, records, results, variants
-from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Group
+from hypatia_lab import check, clock, intervals, machine, own, probes, records, results, variants
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
@@ -50,7 +50,15 @@ class _Session:
     def run(self, index: int, group: Group) -> None:
         workload = group.workload
         with workload.precision():
-            problem = check.Problem(workload, self.device)
+            try:
+                problem = check.Problem(workload, self.device)
+            except Exception as cause:  # no memory for them, say
+                traceback.print_exc()
+                for name in group.variants:
+                    for word in group.clocks or ("none",):
+                        reason = f"nothing was run, for the inputs could not be drawn: {_first_line(cause)}"
+                        self._row(index, name, word, "crashed", reason, None)
+                return
             ready: dict[str, variants.Run] = {}
             found: dict[str, check.Check] = {}
             # Built in another order in each process: what the first one gains must not always be the same one's.
@@ -95,7 +103,7 @@ class _Session:
                 import torch
 
                 torch.cuda.synchronize()  # a device left in error ends this process here, with this variant named
-            return "crashed", f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
+            return "crashed", _first_line(cause)
         if seconds > 1e-3:  # a shorter call is mostly overhead, and says nothing of a large one
             self.rates[pace] = amount / seconds
         if seconds > LONGEST_CALL_S:
@@ -172,6 +180,10 @@ class _Session:
         )
 
 
+def _first_line(cause: BaseException) -> str:
+    return f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
+
+
 def _group(data: dict[str, Any]) -> Group:
     workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
     return Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
@@ -180,9 +192,15 @@ def _group(data: dict[str, Any]) -> Group:
 def session_main() -> None:
     """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
     plan, emit = sessions.child_plan()
+    if plan["source"]:
+        own.load(Path(plan["source"]["path"]), plan["source"]["digest"])
     session = _Session(plan, emit)
     for index, data in plan["groups"]:
-        session.run(index, _group(data))
+        try:
+            session.run(index, _group(data))
+        except Exception as cause:  # a device left in error; the next process goes on without whoever did it
+            emit("dying", reason=_first_line(cause))
+            raise
         emit("done", group=index)
         if plan["device"] == "cuda":
             import torch
@@ -213,15 +231,20 @@ def commit() -> tuple[str, bool]:
     return head.strip(), bool(changed.strip())
 
 
-def plan(experiment: str, preset: str, device: str, shapes: Sequence[tuple[int, ...]] = ()) -> list[Group]:
-    """The groups of ``experiment``. Raises :class:`BenchError` for an unknown experiment or preset."""
+def _known(experiment: str | Experiment) -> Experiment:
+    if isinstance(experiment, Experiment):
+        return experiment
     if experiment not in EXPERIMENTS:
         raise BenchError(f"unknown experiment {experiment!r}; known: {', '.join(EXPERIMENTS)}")
+    return EXPERIMENTS[experiment]
+
+
+def plan(experiment: str | Experiment, preset: str, device: str, shapes: Sequence[tuple[int, ...]] = ()) -> list[Group]:
+    """The groups of ``experiment``. Raises :class:`BenchError` for an unknown experiment or preset."""
+    spec = _known(experiment)
     if preset not in PRESETS:
         raise BenchError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
-    spec = EXPERIMENTS[experiment]
-    own = shapes if experiment not in ("ceilings", "agreement") else ()
-    groups = spec.plan(preset, device, own)
+    groups = spec.plan(preset, device, shapes if spec.name not in ("ceilings", "agreement") else ())
     # Small first: the pace on a small size tells which large ones would take too long.
     return sorted(groups, key=lambda group: (group.workload.flops, group.workload.traffic))
 
@@ -257,7 +280,7 @@ class _Parts:
 
 
 def measure(
-    experiment: str,
+    experiment: str | Experiment,
     *,
     preset: str = "quick",
     device: str = "cpu",
@@ -266,14 +289,18 @@ def measure(
     shapes: Sequence[tuple[int, ...]] = (),
     overwrite: bool = False,
     progress: bool = True,
+    silence_s: float = SILENCE_S,
 ) -> records.Record:
-    """Measure ``experiment`` in fresh processes and leave its record under ``root``; returns the record.
+    """Measure ``experiment``, by name or of a reader's own, and leave its record under ``root``; returns the record.
 
     A finished record is kept unless ``overwrite``; an interrupted measurement goes on where it stopped. The
-    machine's ceilings are measured first where there are none. Raises :class:`BenchError`,
-    :class:`records.RecordError`, :class:`machine.MachineError` or :class:`sessions.SessionError`.
+    machine's ceilings are measured first where there are none. A variant that says nothing for ``silence_s`` seconds
+    is taken to hang. Raises :class:`BenchError`, :class:`records.RecordError`, :class:`machine.MachineError` or
+    :class:`sessions.SessionError`.
     """
-    groups = plan(experiment, preset, device, shapes)
+    spec = _known(experiment)
+    experiment = spec.name
+    groups = plan(spec, preset, device, shapes)
     target = root / records.machine_name(machine_name) / f"{experiment}.jsonl"
     if target.exists() and not overwrite:
         kept = records.load_file(target)
@@ -282,14 +309,7 @@ def measure(
                 f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
-        if (
-            shapes
-            and groups
-            and {tuple(cell["shape"]) for cell in kept.cells} != {group.workload.shape for group in groups}
-        ):
-            raise BenchError(
-                f"{experiment} of {machine_name} is recorded with other shapes; measure again with --overwrite"
-            )
+        _ensure_same(kept, spec, groups, bool(shapes))
         return kept
     if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
         measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
@@ -298,12 +318,15 @@ def measure(
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     head, dirty = commit()
     described = [asdict(group) for group in groups]
-    asked = EXPERIMENTS[experiment].probes(preset, device, shapes)
+    asked = spec.probes(preset, device, shapes)
+    source = asdict(spec.source) if spec.source else None
     planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked]]
+    planned += [source] if source else []
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     parts = _Parts(target.parent / ".parts" / experiment, key)
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-    per_process = _sessions(experiment, preset, device, described, parts, progress) if groups else []
+    work = {"device": device, "groups": described, "source": source}
+    per_process = _sessions(experiment, preset, work, parts, silence_s, progress) if groups else []
     details = probes.collect(asked, device, parts.folder, key, progress=progress)
     run = {
         "kind": "run",
@@ -318,6 +341,8 @@ def measure(
         "processes": PROCESSES[preset],
         "facts": machine.facts(device),
     }
+    if spec.source:
+        run["source"] = spec.source.digest
     best = {}
     if experiment != "ceilings":
         best = results.ceilings([_own_ceilings(target.parent, device)])
@@ -328,6 +353,20 @@ def measure(
     probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
     parts.clear()
     return records.load_file(target)
+
+
+def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: bool) -> None:
+    """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
+    again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
+    shapes = {group.workload.shape for group in groups}
+    if (asked or spec.source) and groups and {tuple(cell["shape"]) for cell in kept.cells} != shapes:
+        raise BenchError(f"{spec.name} {again.format('other shapes')}")
+    if spec.source is None:
+        return
+    if kept.run.get("source") != spec.source.digest:
+        raise BenchError(f"{spec.name} {again.format('another version of ' + Path(spec.source.path).name)}")
+    if {cell["dtype"] for cell in kept.cells} != {group.workload.dtype for group in groups}:
+        raise BenchError(f"{spec.name} {again.format('other dtypes')}")
 
 
 def _own_ceilings(folder: Path, device: str) -> records.Record:
@@ -342,28 +381,46 @@ def _own_ceilings(folder: Path, device: str) -> records.Record:
 
 
 def _sessions(
-    experiment: str, preset: str, device: str, described: list[Any], parts: _Parts, progress: bool
+    experiment: str, preset: str, work: dict[str, Any], parts: _Parts, silence_s: float, progress: bool
 ) -> list[list[dict[str, Any]]]:
     """Rows of every fresh process, each run to its end, with a progress bar over groups × processes."""
     from tqdm import tqdm
 
-    total = PROCESSES[preset] * len(described)
+    total = PROCESSES[preset] * len(work["groups"])
+    found: list[list[dict[str, Any]]] = []
+    excluded: dict[str, tuple[str, str]] = {}
     with tqdm(total=total, desc=experiment, unit="group", disable=not progress, file=sys.stderr) as bar:
-        return [_one_process(number, device, described, parts, bar.update) for number in range(PROCESSES[preset])]
+        for number in range(PROCESSES[preset]):
+            found.append(_one_process(number, work, excluded, parts, silence_s, bar.update))
+    return found
 
 
 def _one_process(
-    number: int, device: str, described: list[Any], parts: _Parts, advance: Callable[[int], Any]
+    number: int,
+    work: dict[str, Any],
+    excluded: dict[str, tuple[str, str]],
+    parts: _Parts,
+    silence_s: float,
+    advance: Callable[[int], Any],
 ) -> list[dict[str, Any]]:
-    """All rows of process ``number``; a variant that kills it is left out and the rest is run in another."""
-    rows, excluded = parts.load(number)
+    """All rows of process ``number``; a variant that kills it is left out and the rest is run in another.
+
+    ``excluded`` gets whoever did so, and later processes leave it out too: its cell has failed already, and waiting
+    for it to hang once more in every process would take an hour.
+    """
+    described, log = work["groups"], parts.folder / "log.txt"
+    rows, before = parts.load(number)
+    excluded |= before
     finished = {row["group"] for row in rows}
     advance(len(finished))
     pending: list[dict[str, Any]] = []
+    words: list[str] = []
 
     def on_event(event: dict[str, Any]) -> None:
         if event["event"] == "row":
             pending.append({key: value for key, value in event.items() if key != "event"})
+        elif event["event"] == "dying":
+            words.append(event["reason"])
         elif event["event"] == "done":
             rows.extend(pending)
             pending.clear()
@@ -373,15 +430,15 @@ def _one_process(
 
     while len(finished) < len(described):
         pending.clear()
+        words.clear()
         todo = [(index, group) for index, group in enumerate(described) if index not in finished]
-        work = {"device": device, "number": number, "groups": todo, "excluded": excluded}
-        log = parts.folder / "log.txt"
-        casualty = sessions.run_session("hypatia_lab.bench", work, log, on_event=on_event, silence_s=SILENCE_S)
+        plan = work | {"number": number, "groups": todo, "excluded": excluded}
+        casualty = sessions.run_session("hypatia_lab.bench", plan, log, on_event=on_event, silence_s=silence_s)
         if casualty is not None:
             index, name = casualty.what
             if f"{index}/{name}" in excluded:
                 raise sessions.SessionError(f"a measuring process dies although {name} is left out; see {log}")
-            excluded[f"{index}/{name}"] = (casualty.status, casualty.reason)
+            excluded[f"{index}/{name}"] = (casualty.status, ": ".join([casualty.reason, *words]))
     return rows
 
 

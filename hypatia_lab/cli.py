@@ -7,7 +7,7 @@ import logging
 import math
 import os
 import sys
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +162,7 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
             str(path),
             str(folder / path.name),
             parameters=given,
-            cwd=str(NOTEBOOKS),
+            cwd=str(path.parent),
             progress_bar=False,
             stderr_file=sys.stderr,
         )
@@ -219,22 +219,72 @@ def claims(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool) 
 @click.argument("machine_a")
 @click.argument("machine_b")
 @_records
-def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...]) -> None:
-    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ."""
+@_json
+def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: bool) -> None:
+    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ.
+
+    Either is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
+    --output of judge. Two folders may hold records of one machine. Verdicts where both sides have one come first.
+    With --json: the verdicts that differ.
+    """
     from hypatia_lab import results as tidy
     from hypatia_lab import tables
-    from hypatia_lab.claims import judge
+    from hypatia_lab.claims import differences, judge
 
-    loaded = _load(folders, (machine_a, machine_b))
-    click.echo(tables.compare_table(tidy.rows(loaded), machine_a, machine_b).to_string(index=False))
-    verdicts: dict[str, dict[str, dict[str, Any]]] = {}
-    for row in judge(loaded):
-        verdicts.setdefault(row["id"], {})[row["machine"]] = row
-    click.echo("\nverdicts that differ:")
-    for name, by_machine in verdicts.items():
-        a, b = by_machine.get(machine_a), by_machine.get(machine_b)
-        if a and b and a["verdict"] != b["verdict"]:
-            click.echo(f"  {name}  {a['verdict']} / {b['verdict']}  {a['claim']}")
+    sides = [_side(text, folders) for text in (machine_a, machine_b)]
+    names = [side[0].machine for side in sides]
+    if names[0] == names[1]:
+        names = [machine_a, machine_b]
+    loaded = [
+        replace(record, run=record.run | {"machine": name})
+        for name, side in zip(names, sides, strict=True)
+        for record in side
+    ]
+    found = differences(judge(loaded, _own_ledger(machine_a, machine_b)), *names)
+    if as_json:
+        _print_json(found)
+        return
+    try:
+        click.echo(tables.compare_table(tidy.rows(loaded), *names).to_string(index=False))
+    except tables.TableError as cause:  # nothing in common, and still verdicts may differ
+        click.echo(str(cause))
+    click.echo("\nverdicts that differ:" + ("" if found else " none"))
+    for row in found:
+        click.echo(f"  {row['id']}  {row['claim']}")
+        for side in "ab":
+            own = {key: row[f"{key}_{side}"] for key in ("measured", "low", "high")} | {"unit": row["unit"]}
+            verdict = tables.verdict_text(row[f"verdict_{side}"])
+            click.echo(f"    {row[f'machine_{side}']}: {verdict}, {tables.judged(own)}. {row[f'reason_{side}']}")
+
+
+def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
+    """The records of one side of a comparison: a machine's, by its name or by a folder that holds no other's."""
+    from hypatia_lab import records
+
+    place = Path(text)
+    if not place.is_dir() or (os.sep not in text and (records.COMMITTED / text).is_dir()):
+        return _load(folders, (text,))
+    root = next((above for above in (place / "book" / "records", place) if any(above.glob("*/*.jsonl"))), None)
+    if root is None and any(place.glob("*.jsonl")):
+        place = place.resolve()
+        return records.load(place.parent, machines=[records.machine_name(place.name)])
+    found = records.load(root) if root else []
+    machines = sorted({record.machine for record in found})
+    if len(machines) != 1:
+        said = f"holds records of {', '.join(machines)}; name one of its folders" if machines else "holds no records"
+        raise click.UsageError(f"{text} {said}")
+    return found
+
+
+def _own_ledger(*places: str) -> list[Any]:
+    """The lab's ledger, and the claims in the readers' books among ``places``; of an id twice the last one counts."""
+    from hypatia_lab.claims import ledger, load
+
+    claims = {claim.id: claim for claim in ledger()}
+    for place in places:
+        for path in sorted((Path(place) / "book" / "claims").glob("*.yaml")):
+            claims |= {claim.id: claim for claim in load(path)}
+    return list(claims.values())
 
 
 @main.command()
@@ -302,6 +352,129 @@ def book(notebooks: Path | None, records: Path | None, output: Path) -> None:
     from hypatia_lab import book as pages
 
     click.echo(pages.build(notebooks=notebooks, records=records, output=output))
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+def new(file: Path) -> None:
+    """Write a template for a kernel of your own to FILE, such as my_kernel.py."""
+    from hypatia_lab.own_book import write_template
+
+    write_template(file)
+    click.echo(f"{file}: now hypatia-lab judge {file}")
+
+
+@main.command()
+@click.argument("file", type=click.Path(path_type=Path))
+@click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
+@click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
+@click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
+@click.option("--preset", default="quick", show_default=True, help="quick (2 processes), seed (8) or full (12).")
+@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--machine", default="", help="Name for this machine.  [default: from its device's name]")
+@click.option(
+    "--output",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of your own book; nothing is written elsewhere.  [default: my_kernel_book for my_kernel.py]",
+)
+@click.option("--overwrite", is_flag=True, help="Measure again what is recorded there already.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    show_default=True,
+    help="Seconds of silence after which a variant is taken to hang.",
+)
+@click.option("--no-page", is_flag=True, help="Records and verdicts only: no notebook and no page.")
+def judge(
+    file: Path,
+    claims_file: Path | None,
+    shapes: str,
+    dtypes: str,
+    preset: str,
+    device: str,
+    machine: str,
+    output: Path | None,
+    overwrite: bool,
+    time_limit: float,
+    no_page: bool,
+) -> None:
+    """Check and measure the kernel in FILE, judge its claims, and write a chapter of your own book.
+
+    FILE is a program of yours and runs as such; hypatia-lab new FILE writes one to begin with. The exit status is 1
+    when a variant is wrong, too fast to be believed, crashed or hung; a refuted claim is a result.
+    """
+    import tempfile
+
+    from hypatia_lab import claims as ledger
+    from hypatia_lab import own_book, records, tables
+    from hypatia_lab.chapters import own_kernel
+    from hypatia_lab.workloads import parse_shape
+
+    if preset not in ("quick", "seed", "full"):
+        raise click.UsageError(f"preset {preset!r} is none of quick, seed, full")
+    sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
+    kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
+    named = machine and records.machine_name(machine)
+    claimed = ledger.load(claims_file) if claims_file else []
+    folder = (output or Path(f"{file.stem}_book")).resolve()
+    from hypatia_lab import bench, own
+    from hypatia_lab.machine import choose_device, default_name
+
+    place = choose_device(device)
+    own.digest(file)  # before anything is started
+    own_book.ensure_ours(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        own.rehearse(file, Path(scratch) / "log.txt", time_limit)
+    text = file.read_text(encoding="utf-8")
+    found = own.load(file)
+    experiment = own.experiment(file, found, sizes, kinds)
+    name = named or default_name(place)
+    records.ensure_writable(folder)
+    own_book.begin(folder)
+    click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
+    root = folder / "book" / "records"
+    try:
+        bench.measure(
+            experiment,
+            preset=preset,
+            device=place,
+            machine_name=name,
+            root=root,
+            overwrite=overwrite,
+            silence_s=time_limit,
+        )
+    except KeyboardInterrupt:
+        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
+        sys.exit(130)
+    data = own_kernel.read(root, found.name)
+    click.echo(own_kernel.every_cell(data, name, found.name).to_string(index=False))
+    for finding in own_kernel.findings(data, name, found.name):
+        click.echo(f"\n{finding.title}. {finding.text}")
+    for row in ledger.judge(data.of(name), claimed) if claimed else []:
+        click.echo(f"\n{tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}\n  {row['reason']}")
+    if not no_page:
+        _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
+    bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
+    if bad:
+        said = dict.fromkeys(f"{row['variant']} ({row['status'].replace('_', ' ')})" for row in bad)
+        click.echo(f"hypatia-lab: not right: {', '.join(said)}", err=True)
+        sys.exit(1)
+
+
+def _write_page(folder: Path, notebook: Path) -> None:
+    """Execute the chapter ``notebook`` of the reader's book in ``folder`` and build the book, where it can be built."""
+    from importlib.util import find_spec
+
+    from hypatia_lab import book as pages
+
+    if not _execute(notebook, notebook.parent, {}, "chapter"):
+        click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
+        sys.exit(1)
+    if find_spec("jupyter_book") is None:
+        click.echo(f"{notebook}: the page needs jupyter-book (pip install 'hypatia-lab[book]')", err=True)
+        return
+    click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
 def _scene_options(command: Any) -> Any:

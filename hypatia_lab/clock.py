@@ -276,7 +276,8 @@ def measure(
     reverse (ABBA), so each round gives two samples of every one and slow drift cancels. Rounds go on until
     ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (at least one, where a call takes
     over 50 ms). ``probe`` is called after each sample, outside the timed region, ``announce`` with the name
-    of whoever runs next. A callable that fails has a :class:`RunError` instead of a timing, and the others go on.
+    of whoever runs next. A callable that fails has a :class:`RunError` instead of a timing, and the others go on,
+    unless it left the device in error: then that error is raised, for nothing more can be run in this process.
     Raises ``KeyError`` for an unknown clock.
     """
     prepare = _SAMPLERS[clock]
@@ -300,6 +301,7 @@ def measure(
             out[name] = cause
         except Exception as cause:
             out[name] = _failure(cause)
+            synchronize(device)  # a device left in error ends this process here, with this name announced
         else:
             out[name], samplers[name] = timing, sampler
     order = list(samplers)
@@ -318,6 +320,7 @@ def measure(
                 timing.samples_us.append(samplers[name]() * 1e6)
             except Exception as cause:
                 out[name] = _failure(cause)
+                synchronize(device)
                 continue
             if probe is not None:
                 timing.readings.append(probe())

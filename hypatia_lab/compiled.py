@@ -16,8 +16,13 @@ def compiled(function: Callable[..., Any], *, mode: str = "default") -> Callable
     import torch
 
     own = types.FunctionType(
-        function.__code__.replace(), function.__globals__, function.__name__, None, function.__closure__
+        function.__code__.replace(),
+        function.__globals__,
+        function.__name__,
+        function.__defaults__,
+        function.__closure__,
     )
+    own.__kwdefaults__ = function.__kwdefaults__
     return torch.compile(own, mode=mode, dynamic=False, fullgraph=True)
 
 

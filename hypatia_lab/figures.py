@@ -361,7 +361,7 @@ def roofline(
     the rows' dtype/math are drawn. A/A controls are left out. Raises :class:`FigureError` when no row has a time,
     when rows hold several machines, or when copy bandwidth or every matrix rate is missing.
     """
-    rows = ordered([r for r in singles(rows) if r["flops"] > 0])
+    rows = ordered([r for r in singles(rows) if r["flops"] > 0 and r["traffic"] > 0])
     kept = measured(rows, "roofline", "median_us", "a time")
     if len(machines := list(dict.fromkeys(r["machine"] for r in kept))) > 1:
         raise FigureError(f"roofline: ceilings belong to one machine, the rows hold {', '.join(machines)}")

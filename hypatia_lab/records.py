@@ -29,7 +29,9 @@ STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")
 CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 """``none``: checked for correctness, not timed."""
 
-_positive_or_null = {"anyOf": [{"type": "number", "exclusiveMinimum": 0}, {"type": "null"}]}
+_us = {"type": "number", "minimum": 1e-6, "maximum": 1e12}  # from a picosecond to eleven days
+_us_or_null = {"anyOf": [_us, {"type": "null"}]}
+_amount = {"type": "integer", "minimum": 0, "maximum": 10**24}
 _number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
@@ -70,6 +72,7 @@ RUN = {
         "processes": {"type": "integer", "minimum": 1},
         "cells": {"type": "integer", "minimum": 0},
         "details": {"type": "integer", "minimum": 0},
+        "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured
         "facts": {"type": "object"},
     },
 }
@@ -116,10 +119,10 @@ CELL = {
         "reason": {"type": "string"},
         "error": _number_or_null,
         "max_error": _number_or_null,
-        "flops": {"type": "integer", "minimum": 0},
-        "traffic": {"type": "integer", "minimum": 0},
-        "medians_us": {"type": "array", "items": _positive_or_null},
-        "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": {"type": "number", "exclusiveMinimum": 0}},
+        "flops": _amount,
+        "traffic": _amount,
+        "medians_us": {"type": "array", "items": _us_or_null},
+        "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": _us},
         "calls": {"type": "integer", "minimum": 0},
         "outliers": {
             "type": "object",
@@ -312,11 +315,11 @@ def explain(cause: OSError, path: Path) -> RecordError:
     remedy = {
         errno.ENOSPC: "the disk is full; free some space and run again, nothing measured so far is lost",
         errno.EDQUOT: "the disk quota is used up; free some space and run again",
-        errno.EROFS: "the folder is read-only; choose another with --records",
-        errno.EACCES: "the folder is not writable; choose another with --records",
-        errno.EPERM: "the folder is not writable; choose another with --records",
-        errno.ENOTDIR: "a file stands where the folder should be; choose another with --records",
-        errno.EEXIST: "a file stands where the folder should be; choose another with --records",
+        errno.EROFS: "the folder is read-only; choose another folder",
+        errno.EACCES: "the folder is not writable; choose another folder",
+        errno.EPERM: "the folder is not writable; choose another folder",
+        errno.ENOTDIR: "a file stands where the folder should be; choose another folder",
+        errno.EEXIST: "a file stands where the folder should be; choose another folder",
     }.get(cause.errno or 0, "nothing was written")
     return RecordError(f"cannot write {path}: {cause.strerror}; {remedy}")
 

@@ -90,7 +90,7 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
         return math.nan
     work = 0.0 if rate is None else products * cell["flops"] / rate
-    return max(work, cell["traffic"] / bandwidth) * 1e6
+    return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 
 def _medians(cell: dict[str, Any]) -> list[float | None]:

@@ -158,7 +158,7 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
                 "machine": _machine(row["machine"]),
                 "claim": row["claim"],
                 "claimed": _quantity(row["claimed"], row["unit"]),
-                "measured": _judged(row),
+                "measured": judged(row),
                 "bound": _quantity(row["bound"], row["unit"]),
                 "section": row["section"],
                 "reason": row["reason"] or MISSING,
@@ -168,7 +168,8 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     )
 
 
-def _judged(row: dict[str, Any]) -> str:
+def judged(row: dict[str, Any]) -> str:
+    """What was measured for a claim: with its interval, as a span of several, or ``–``."""
     if absent(row["measured"]):
         return MISSING if absent(row["low"]) else _quantity([row["low"], row["high"]], row["unit"])
     if row["low"] == row["high"]:  # worked out, or one exact figure: no interval

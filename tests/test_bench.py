@@ -452,6 +452,23 @@ def test_a_variant_that_raises_is_crashed_with_the_first_line_of_its_reason(dead
     assert "and a long story" in capfd.readouterr().err  # the whole of it goes to the log
 
 
+def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch, capfd):
+    def full(workload: Workload, device: str) -> Any:
+        raise MemoryError("no room for x")
+
+    session, events = session_here()
+    with monkeypatch.context() as patch:
+        patch.setattr(bench.check, "Problem", full)
+        session.run(0, group(SMALL, ("eager", "epilogue"), ("hot", "cold")))
+    session.run(1, group(SMALL, ("eager",)))
+    rows = [event for event in events if event["event"] == "row"]
+    assert [(r["group"], r["variant"], r["clock"], r["status"]) for r in rows] == [
+        *((0, name, word, "crashed") for name in ("eager", "epilogue") for word in ("hot", "cold")),
+        (1, "eager", "hot", "ok"),
+    ]
+    assert rows[0]["reason"] == "nothing was run, for the inputs could not be drawn: MemoryError: no room for x"
+
+
 def test_a_variant_that_cannot_run_here_is_skipped_unbuilt(deadly):
     rows = rows_by_name(run_here("eager", "elsewhere"))
     assert (rows["elsewhere"]["status"], rows["elsewhere"]["reason"]) == ("skipped", "not on a cpu")
@@ -538,6 +555,52 @@ def test_a_variant_that_hangs_is_a_timeout_and_the_rest_is_measured(tmp_path, la
     assert sum(c["status"] == "ok" for c in record.cells) == 5
     assert process.measured() == [[0, 1], [1]]
     assert process.plans[1]["excluded"] == {"1/epilogue": ["timeout", "no sign of life for 300 s"]}
+
+
+def test_who_hung_once_is_not_waited_for_in_every_process(tmp_path, lab, process):
+    lab(group(SMALL), group(LARGE), processes=3)
+    give_ceilings(tmp_path)
+    process.casualties = [Casualty([1, "epilogue"], "timeout", "no sign of life for 300 s")]
+    record = measure(tmp_path)
+    assert process.measured() == [[0, 1], [1], [0, 1], [0, 1]]
+    left_out = {"1/epilogue": ["timeout", "no sign of life for 300 s"]}
+    assert [plan["excluded"] for plan in process.plans] == [{}, left_out, left_out, left_out]
+    found = {(tuple(c["shape"]), c["variant"]): (c["status"], len(c["medians_us"])) for c in record.cells}
+    assert found.pop((LARGE, "epilogue")) == ("timeout", 0)
+    assert set(found.values()) == {("ok", 3)}, "at the other size it is still measured, in every process"
+
+
+def test_the_last_words_of_a_process_are_in_the_reason(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    stub = bench.sessions.run_session
+
+    def dying(module: str, plan: Any, log: Path, *, on_event: Any, silence_s: float) -> Any:
+        casualty = stub(module, plan, log, on_event=on_event, silence_s=silence_s)
+        if casualty is not None:
+            on_event({"event": "dying", "reason": "AcceleratorError: CUDA error: an illegal memory access"})
+        return casualty
+
+    monkeypatch.setattr(bench.sessions, "run_session", dying)
+    process.casualties = [Casualty([0, "epilogue"], "crashed", "the process died (exit status 1)")]
+    cells = {cell["variant"]: cell for cell in measure(tmp_path).cells}
+    assert cells["epilogue"]["reason"] == (
+        "the process died (exit status 1): AcceleratorError: CUDA error: an illegal memory access"
+    )
+    assert [cells[name]["status"] for name in NAMES] == ["ok", "ok", "crashed"]
+
+
+def test_the_time_limit_reaches_the_processes(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    stub, limits = bench.sessions.run_session, []
+
+    def noted(*arguments: Any, silence_s: float, **more: Any) -> Any:
+        limits.append(silence_s)
+        return stub(*arguments, silence_s=silence_s, **more)
+
+    monkeypatch.setattr(bench.sessions, "run_session", noted)
+    measure(tmp_path, silence_s=7.0)
+    measure(tmp_path, overwrite=True)
+    assert limits == [7.0, bench.SILENCE_S]
 
 
 def test_a_process_that_dies_although_the_culprit_is_left_out_ends_the_run(tmp_path, lab, process):

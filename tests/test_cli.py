@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from synthetic import cell_line, run_line
 
-from hypatia_lab import cli, records
+from hypatia_lab import claims, cli, records
 
-COMMANDS = ("run", "results", "claims", "compare", "doctor", "book")
+COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book")
 
 
 @dataclass(frozen=True)
@@ -188,6 +188,107 @@ def test_compare_sets_one_machine_beside_another(folder, call):
     assert "verdicts that differ:" in found.out
 
 
+@pytest.fixture
+def one_claim(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ledger is one claim, that the naive kernel takes 8 times the library's time, and one by arithmetic."""
+    common = ("1", "naive is 8× slower", (8.0, 8.0), "×", "slowdown", "Because.")
+    work = ("linear_relu/1024x784x2048/float32/ieee/forward",)
+    measured = claims.Claim("S009-01", *common, workloads=work, variant="naive", band=(7.5, 8.5))
+    worked_out = claims.Claim("S009-02", *common[:4], "arithmetic", "Because.", expression="2 * 4", band=(7.5, 8.5))
+    monkeypatch.setattr(claims, "ledger", lambda: [measured, worked_out])
+
+
+def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, call, one_claim):
+    path = folder / "two" / "naive_vs_cublas.jsonl"
+    path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
+    found = call("compare", "one", "two")
+    assert (found.code, found.err) == (0, [])
+    title, one, two = found.out.split("verdicts that differ:\n")[1].splitlines()
+    assert title == "  S009-01  naive is 8× slower"
+    assert re.match(r"    one: ✓.confirmed, 8.00×\. On one, the time of naive relative to eager", one)
+    assert re.match(r"    two: ✗.refuted, 20.0× \[17.6, 22.6\]\. On two, .* It lies outside the band 7.5 to 8.5", two)
+
+
+def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, one_claim):
+    found = call("compare", "one", "two", "--json")
+    assert (found.code, found.err) == (0, [])
+    (row,) = json.loads(found.out)
+    assert (row["id"], row["claimed"], row["unit"]) == ("S009-01", 8.0, "×")
+    assert (row["machine_a"], row["verdict_a"], row["machine_b"], row["verdict_b"]) == (
+        "one",
+        "confirmed",
+        "two",
+        "refuted",
+    )
+    assert row["low_a"] <= row["measured_a"] <= row["high_a"] == pytest.approx(8)
+    assert row["low_b"] == pytest.approx(20)
+    assert "On two, " in row["reason_b"]
+
+
+def test_verdicts_that_both_sides_reached_come_first():
+    def row(name: str, machine: str, verdict: str) -> dict[str, Any]:
+        return {"id": name, "machine": machine, "verdict": verdict} | dict.fromkeys(
+            ("claim", "claimed", "unit", "measured", "low", "high", "reason")
+        )
+
+    verdicts = {"A": ("refuted", "not_testable"), "B": ("refuted", "confirmed"), "C": ("undecided", "undecided")}
+    rows = [row(name, machine, v) for name, both in verdicts.items() for machine, v in zip("ab", both, strict=True)]
+    found = claims.differences([*rows, row("D", "any", "confirmed")], "a", "b")
+    assert [line["id"] for line in found] == ["B", "A"]
+
+
+def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, one_claim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write_record(tmp_path / "before", "box", 8.0)
+    write_record(tmp_path / "after" / "book" / "records", "box", 20.0)
+    for before, after in (("before", "after"), ("before/box", "after/book/records/box")):
+        found = call("compare", before, after, "--json")
+        assert (found.code, found.err) == (0, [])
+        (row,) = json.loads(found.out)
+        assert [row[key] for key in ("machine_a", "verdict_a", "machine_b", "verdict_b")] == [
+            before,
+            "confirmed",
+            after,
+            "refuted",
+        ]
+    table = call("compare", "before", "after").out.splitlines()
+    assert table[0].split()[-3:-1] == ["before", "after"]
+    (against_a_machine,) = json.loads(call("compare", "one", "after", "--json").out)
+    assert (against_a_machine["machine_a"], against_a_machine["machine_b"]) == ("one", "box")
+
+
+def test_a_recorded_machine_is_meant_although_a_folder_has_its_name(folder, call, one_claim, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()
+    assert call("compare", "one", "two").code == 0
+
+
+def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call, one_claim, tmp_path):
+    root = tmp_path / "more"
+    records.write(root, run_line(machine="other", experiment="naive_vs_cublas"), [])
+    found = call("compare", "one", "other", "--records", str(root))
+    assert (found.code, found.err) == (0, [])
+    assert "no rows of machine 'other'" in found.out or "share no measured ratio" in found.out
+    assert json.loads(call("compare", "one", "one", "--json").out) == []
+
+
+def test_the_claims_in_a_readers_book_are_compared_too(folder, call, one_claim, tmp_path):
+    for name, slowdown in (("v1", 8.0), ("v2", 3.0)):
+        write_record(tmp_path / name / "book" / "records", "box", slowdown)
+        own = tmp_path / name / "book" / "claims" / "naive.yaml"
+        own.parent.mkdir()
+        own.write_text(
+            "- {id: MINE-1, section: none, claim: not four times slower, claimed: 2, unit: ×, quantity: slowdown,\n"
+            "   why: I hope so, variant: naive, band: [0.5, 4.0],\n"
+            "   workloads: [linear_relu/1024x784x2048/float32/ieee/forward]}\n"
+        )
+    rows = json.loads(call("compare", str(tmp_path / "v1"), str(tmp_path / "v2"), "--json").out)
+    assert {row["id"]: (row["verdict_a"], row["verdict_b"]) for row in rows} == {
+        "S009-01": ("confirmed", "refuted"),
+        "MINE-1": ("refuted", "confirmed"),
+    }
+
+
 def test_doctor_says_what_runs_here_and_why_not_the_rest(call, monkeypatch):
     from hypatia_lab.kernels import loader
 
@@ -308,6 +409,8 @@ def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkey
         (["results", "--machine", "nope"], "no records of machine 'nope'; recorded machines: one, two"),
         (["compare", "one", "nope"], "no records of machine 'nope'"),
         (["compare", "one"], "Missing argument"),
+        (["compare", "one", "/"], "/ holds no records"),
+        (["compare", str(records.COMMITTED), "one"], "holds records of epyc-2c, h200; name one of its folders"),
         (["results", "--records", "/no/such/folder"], "'/no/such/folder' does not exist"),
         (["doctor", "--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
         (["nope"], "No such command 'nope'"),

@@ -263,3 +263,24 @@ def test_nothing_to_measure_gives_nothing():
 
 def test_every_clock_has_its_sampler():
     assert set(clock._SAMPLERS) == set(clock.CLOCKS)
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["while it is prepared", "while it is timed"])
+def test_a_device_left_in_error_ends_the_process_with_the_culprit_announced(monkeypatch, late):
+    broken, announced = [], []
+
+    def synchronize(device: str) -> None:
+        if broken:
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    def culprit() -> None:
+        if not late or len(announced) > 2:  # two are announced while they are prepared
+            broken.append(True)
+            raise RuntimeError("launch failed")
+
+    monkeypatch.setattr(clock, "synchronize", synchronize)
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        clock.measure(
+            {"good": lambda: None, "culprit": culprit}, "hot", "cpu", budget_s=0.01, announce=announced.append
+        )
+    assert announced[-1] == "culprit"

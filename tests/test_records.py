@@ -265,7 +265,7 @@ def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch,
 
 def test_a_file_in_place_of_the_folder_is_named_with_its_remedy(tmp_path):
     (tmp_path / "records").write_text("mine")
-    with pytest.raises(RecordError, match="a file stands where the folder should be; choose another with --records"):
+    with pytest.raises(RecordError, match="a file stands where the folder should be; choose another folder"):
         records.write(tmp_path / "records", run_line(), [cell_line()])
     assert (tmp_path / "records").read_text() == "mine"
 

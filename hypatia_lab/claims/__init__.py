@@ -2,7 +2,19 @@
 
 from __future__ import annotations
 
-from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load_file
+from hypatia_lab.claims.differences import differences
+from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load, load_file
 from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge
 
-__all__ = ["COLUMNS", "VERDICTS", "Claim", "ClaimError", "arithmetic", "judge", "ledger", "load_file"]
+__all__ = [
+    "COLUMNS",
+    "VERDICTS",
+    "Claim",
+    "ClaimError",
+    "arithmetic",
+    "differences",
+    "judge",
+    "ledger",
+    "load",
+    "load_file",
+]

@@ -119,8 +119,11 @@ _CHOICES = {
     "part": ("relu", "linear"),
     "topic": ("start", "trace", "kernels", "accuracy", "process", "counters"),
 }
+_SEED = r"S[0-9]{3}"
+_ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,3}"
+"""Of a seed, which has a file of its own; or of a reader's claim, in a file of any name."""
 _PATTERNS = {
-    "id": (r"S[0-9]{3}-[0-9]{2,3}", "S001-01"),
+    "id": (_ID, "S001-01 or MINE-1"),
     **dict.fromkeys(
         ("workloads", "workload"),
         (
@@ -131,7 +134,7 @@ _PATTERNS = {
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
     "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
-    "conflicts": (r"S[0-9]{3}-[0-9]{2,3}", "S001-01"),
+    "conflicts": (_ID, "S001-01 or MINE-1"),
 }
 
 
@@ -337,7 +340,8 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         claims: list[tuple[int, Claim]] = []
         for node in root.value:
             claim = _entry(loader, node)
-            if claim.seed.lower() != path.stem:
+            seeds = [re.fullmatch(_SEED, name.upper()) for name in (claim.seed, path.stem)]
+            if any(seeds) and claim.seed.lower() != path.stem:
                 raise _Fault(node, f"{claim.id} belongs in {claim.seed.lower()}.yaml")
             for line, other in claims:
                 if other.id == claim.id:
@@ -360,6 +364,23 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         raise ClaimError(f"{path}:{line}: not YAML ({' '.join(str(cause).split())})") from None
 
 
+def _ensure_conflicts(claims: Sequence[Claim], places: dict[str, str]) -> None:
+    for claim in claims:
+        for other in claim.conflicts:
+            if other not in places or other == claim.id:
+                raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other entry")
+
+
+def load(path: Path) -> list[Claim]:
+    """The claims of one file, a reader's own, in order of line.
+
+    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), or a ``conflicts`` id that no entry has.
+    """
+    found = load_file(path)
+    _ensure_conflicts([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
+    return [claim for _, claim in found]
+
+
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     """All claims of the ledger files in ``folder``, in order of file and line; ``seeds`` restricts them.
 
@@ -374,10 +395,7 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
             claims.append(claim)
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    for claim in claims:
-        for other in claim.conflicts:
-            if other not in places or other == claim.id:
-                raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other entry")
+    _ensure_conflicts(claims, places)
     known = {claim.seed for claim in claims}
     for seed in seeds:
         if seed not in known:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments import conv_block, diffraction, linear_relu, method, torch_compile
-from hypatia_lab.experiments.plan import PRESETS, PROCESSES, Experiment, Group, Probe
+from hypatia_lab.experiments.plan import PRESETS, PROCESSES, Experiment, Group, Probe, Source
 
-__all__ = ["EXPERIMENTS", "PRESETS", "PROCESSES", "Experiment", "Group", "Probe"]
+__all__ = ["EXPERIMENTS", "PRESETS", "PROCESSES", "Experiment", "Group", "Probe", "Source"]
 
 EXPERIMENTS: dict[str, Experiment] = {
     experiment.name: experiment

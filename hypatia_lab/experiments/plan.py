@@ -45,11 +45,20 @@ class Probe:
 
 
 @dataclass(frozen=True)
+class Source:
+    """A reader's file that registers an operation: its path, and the digest of its text as it was planned."""
+
+    path: str
+    digest: str
+
+
+@dataclass(frozen=True)
 class Experiment:
     """A question: its notebook, one line on it, and the plan that answers it.
 
     ``plan(preset, device, shapes)`` lists the groups; ``shapes`` replaces the preset's shapes of the
-    experiment's ``operation`` when given. ``probes`` lists the probes in the same way.
+    experiment's ``operation`` when given. ``probes`` lists the probes in the same way. ``source`` is the reader's file
+    that each fresh process imports first; None for the lab's own experiments.
     """
 
     name: str
@@ -58,6 +67,7 @@ class Experiment:
     operation: str
     plan: Callable[[str, str, Shapes], list[Group]] = lambda preset, device, shapes: []
     probes: Callable[[str, str, Shapes], list[Probe]] = lambda preset, device, shapes: []
+    source: Source | None = None
 
 
 def dtypes(device: str) -> list[tuple[str, str]]:

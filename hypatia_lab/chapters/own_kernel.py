@@ -1,0 +1,156 @@
+"""The chapter of a reader's own kernel: its findings, from the records in the reader's own book.
+
+``hypatia-lab judge`` writes the notebook that calls this. Only the reader's variants (origin ``own``) get a finding;
+``eager`` and ``compile`` are what they are held against.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import formats, intervals, records, results, tables
+from hypatia_lab.chapters.reading import at, times, took
+from hypatia_lab.drawing import contenders, listing, singles
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+FAILED = ("wrong", "too_fast", "crashed", "timeout")
+"""Statuses of a variant that cannot be believed, the worst first."""
+SAID = {
+    "wrong": "{} is wrong",
+    "too_fast": "{} is too fast to be believed",
+    "crashed": "{} crashed",
+    "timeout": "{} hung",
+}
+
+
+def read(folder: Path, experiment: str) -> Evidence:
+    """The records below ``folder`` of the machines that measured ``experiment``, GPUs first.
+
+    Raises :class:`records.RecordError` for a malformed record, or when no machine has measured it.
+    """
+    found = records.load(folder, experiments=[experiment, "ceilings"])
+    measured = {record.machine for record in found if record.experiment == experiment}
+    if not measured:
+        raise records.RecordError(f"no records of {experiment} below {folder}; measure it with hypatia-lab judge")
+    kept = [record for record in found if record.machine in measured]
+    kept.sort(key=lambda record: record.run["device"] != "cuda")
+    return Evidence(kept, results.rows(kept))
+
+
+def failures(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the reader's variants that are wrong, too fast, crashed or hung."""
+    return [row for row in rows if row["origin"] == "own" and row["status"] in FAILED]
+
+
+def can_compare(rows: Sequence[Row]) -> bool:
+    """Whether there is a ratio to draw: a variant beside the baseline, both timed."""
+    return any(not absent(row["ratio"]) for row in contenders(rows))
+
+
+def can_limit(rows: Sequence[Row]) -> bool:
+    """Whether there is a time to draw."""
+    return any(not absent(row["median_us"]) for row in singles(rows))
+
+
+def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
+    """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
+    rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    timed = [row for row in singles(rows) if row["flops"] and row["traffic"] and not absent(row["median_us"])]
+    known = any(("matmul", f"{row['dtype']}/{row['math']}", clock) in rates for row in timed)
+    return known and ("copy", "", clock) in rates
+
+
+def _against(row: Row, other: Row | None) -> Interval | None:
+    """Time of ``other`` over that of ``row``, paired by process; None when one of them has no time."""
+    if other is None or other["status"] != "ok" or row["status"] != "ok":
+        return None
+    pairs = [(a, b) for a, b in zip(other["medians_us"], row["medians_us"], strict=True) if a and b]
+    return intervals.ratio(*zip(*pairs, strict=True)) if pairs else None
+
+
+def _failed(variant: str, bad: Sequence[Row], of: int, page: str) -> Finding:
+    worst = min(bad, key=lambda row: FAILED.index(row["status"]))
+    told = f"At {at(worst)} in {worst['dtype']}: {worst['reason'].rstrip('.')}. "
+    count = f"It failed in {len(bad)} of {of} cases. " if of > 1 else ""
+    where = "What fails has no time and no ratio, whatever its speed."
+    title = SAID[worst["status"]].format(variant)
+    return Finding(worst["status"].replace("_", " "), title, told + count + where, "invalid", page)
+
+
+def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Finding:
+    rows = sorted(
+        lab.leading(machine, experiment=experiment, variant=variant), key=lambda row: (row["flops"], row["traffic"])
+    )
+    checked = lab.select(machine=machine, experiment=experiment, variant=variant)
+    if bad := failures(checked):
+        return _failed(variant, bad, len(checked), experiment)
+    timed = [row for row in rows if row["status"] == "ok"]
+    if not timed:
+        why = rows[0]["reason"] if rows else "no record names it"
+        text = f"The reason: {why.rstrip('.')}."
+        return Finding(formats.MISSING, f"{variant} was not timed here", text, "not_testable", experiment)
+    compared = [row for row in timed if not absent(row["ratio"])]
+    last = timed[-1]
+    text = f"At {at(last)} in {last['dtype']} it takes {took(last)} by the {last['clock']} clock"
+    if not absent(last["limit_us"]):
+        share = formats.number(100 * last["limit_us"] / last["median_us"])
+        text += f", {share}% of what this machine's measured ceilings allow"
+    text += f". Error against float64: {formats.number(last['error'])}. "
+    peers = lab.leading(machine, experiment=experiment, workload=last["workload"], variant="compile")
+    factor = _against(last, peers[0] if peers else None)
+    if factor is not None:
+        text += f"Against torch.compile there: {times(factor)}. "
+    if not compared:
+        text += f"There is no ratio: {last['baseline']} has no valid time."
+        return Finding(formats.duration(last["median_us"]), f"{variant} is right", text, "undecided", experiment)
+    words = Counter(tables.reading(row) for row in compared)
+    counted = listing([f"{words[word]} {word}" for word in ("faster", "equal", "slower", "undecided") if words[word]])
+    text += f"Against {last['baseline']}, by 95% intervals: {counted} of {len(compared)}."
+    best = max(compared, key=lambda row: row["ratio"])
+    title, verdict = _headline(variant, best["baseline"], words, len(compared))
+    return Finding(f"{formats.number(best['ratio'])}×", title, text, verdict, experiment)
+
+
+def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> tuple[str, str]:
+    """Title and verdict word (of its card) of a variant that was compared ``of`` times."""
+    if words["faster"] == of:
+        return f"{variant} is faster than {baseline}", "confirmed"
+    if words["slower"] == of:
+        return f"{variant} is slower than {baseline}", "refuted"
+    if words["equal"] == of:
+        return f"{variant} is as fast as {baseline}", "confirmed"
+    if words["faster"] and words["slower"]:
+        return f"{variant} is faster than {baseline} in some cases and slower in others", "conditional"
+    if words["faster"]:
+        return f"{variant} is faster than {baseline} in some cases", "conditional"
+    return f"Whether {variant} is faster than {baseline} is open", "undecided"
+
+
+def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:
+    """One finding a variant of the reader's, and one on the baseline where that fails its own check."""
+    rows = lab.select(machine=machine, experiment=experiment)
+    names = dict.fromkeys(row["variant"] for row in rows if row["origin"] == "own")
+    found = [_variant(lab, machine, experiment, name) for name in names]
+    bad = [row for row in rows if row["variant"] == row["baseline"] and row["status"] == "wrong"]
+    if bad:
+        text = f"At {at(bad[0])} in {bad[0]['dtype']}: {bad[0]['reason']}. Without a baseline there are no ratios. "
+        text += "If its rounding is what it should be, tell the operation: depth counts the terms of a sum, roundings "
+        text += "the steps that round."
+        found.append(
+            Finding("wrong", "The reference itself fails the check in this dtype", text, "invalid", experiment)
+        )
+    return found
+
+
+def every_cell(lab: Evidence, machine: str, experiment: str) -> Any:
+    """All cells of ``experiment`` on ``machine`` as a table of text, without the columns that never vary."""
+    rows = lab.select(machine=machine, experiment=experiment)
+    return tables.results_table(rows).drop(columns=["machine", "origin"])

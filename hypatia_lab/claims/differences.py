@@ -1,0 +1,32 @@
+"""Where two machines, or two folders of records, disagree: the claims whose verdicts differ."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+Row = dict[str, Any]
+
+SIDES = ("machine", "verdict", "measured", "low", "high", "reason")
+"""What is told of either side, with ``_a`` or ``_b`` behind it."""
+
+
+def differences(rows: Sequence[Row], machine_a: str, machine_b: str) -> list[Row]:
+    """The claims with different verdicts on two machines: those that both could judge first, in order of the ledger.
+
+    ``rows`` are those of :func:`hypatia_lab.claims.judge`. Keys: id, claim, claimed, unit, and :data:`SIDES` of either
+    machine: ``verdict_a``, ``low_b`` and so on. A claim that no machine decides (arithmetic) cannot differ.
+    """
+    found: dict[str, dict[str, Row]] = {}
+    for row in rows:
+        found.setdefault(row["id"], {})[row["machine"]] = row
+    out = []
+    for sides in found.values():
+        a, b = sides.get(machine_a), sides.get(machine_b)
+        if a is None or b is None or a["verdict"] == b["verdict"]:
+            continue
+        line = {key: a[key] for key in ("id", "claim", "claimed", "unit")}
+        for suffix, side in (("a", a), ("b", b)):
+            line |= {f"{key}_{suffix}": side[key] for key in SIDES}
+        out.append(line)
+    return sorted(out, key=lambda line: "not_testable" in (line["verdict_a"], line["verdict_b"]))

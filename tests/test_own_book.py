@@ -1,0 +1,578 @@
+"""``hypatia-lab new`` and ``judge``: a kernel of one's own, from a template to a page of one's own book."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import inspect
+import io
+import json
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from synthetic import ceilings, cell_line, run_line
+
+from hypatia_lab import (
+    bench,
+    book,
+    claims,
+    cli,
+    figures,
+    findings,
+    own,
+    own_book,
+    records,
+    results,
+    tables,
+    variants,
+    workloads,
+)
+from hypatia_lab.chapters import own_kernel
+from hypatia_lab.notebook import Evidence
+
+EXAMPLE = book.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
+EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
+"""How many cases each property is tried on; the environment may ask for more."""
+
+Outcome = tuple[int, str, list[str]]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+    """Calls the command in this process and returns exit status, output and lines of complaint."""
+    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
+    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+    monkeypatch.setattr(own, "_DECLARED", {})
+    monkeypatch.setattr(sys, "path", list(sys.path))
+
+    def run(*arguments: object) -> Outcome:
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
+        assert isinstance(ended.value.code, int)
+        captured = capsys.readouterr()
+        return ended.value.code, captured.out, captured.err.splitlines()
+
+    return run
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file and folder below ``folder``, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+
+
+def give_ceilings(output: Path, **run: Any) -> None:
+    """Ceilings of machine "box" in the reader's book at ``output``, so that nobody waits for them."""
+    line = run_line(machine="box", experiment="ceilings", **run)
+    records.write(output / "book" / "records", line, ceilings({"ieee": 1e3, "float64": 1e3}, "hot"))
+    own_book.begin(output)
+
+
+# ---------------------------------------------------------------- a template
+
+
+def test_new_writes_a_template_and_overwrites_nothing(tmp_path, call):
+    path = tmp_path / "my_kernel.py"
+    assert call("new", path) == (0, f"{path}: now hypatia-lab judge {path}\n", [])
+    path.write_text("mine")
+    code, _, (line,) = call("new", path)
+    assert (code, line) == (2, f"hypatia-lab: {path} exists; it is not overwritten")
+    assert (path.read_text(), files_below(tmp_path)) == ("mine", ["my_kernel.py"])
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("kernel.txt", "must be named like a Python file"),
+        ("3d.py", "must be named like a Python file"),
+        ('a"""b.py', "must be named like a Python file"),
+        ("class.py", "class has a meaning of its own"),
+        ("linear_relu.py", "linear_relu is the name of an operation or experiment of the lab"),
+        ("Ceilings.py", "ceilings is the name of"),
+        ("nowhere/kernel.py", "cannot write"),
+    ],
+)
+def test_new_refuses_in_one_line(tmp_path, call, name, told):
+    code, out, (line,) = call("new", tmp_path / name)
+    assert (code, out) == (2, "")
+    assert told in line
+    assert files_below(tmp_path) == []
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.text(max_size=90).map(lambda text: text + ".py") | st.from_regex(r"[A-Za-z][A-Za-z0-9_-]*\.py"))
+def test_a_template_is_a_program_with_a_name_that_will_do_or_is_refused(name):
+    try:
+        text = own_book.template(name)
+    except own_book.TemplateError:
+        return
+    tree = compile(text, "template", "exec")
+    declared = re.search(r'@operation\(\n    "(.*)",', text)
+    assert declared is not None
+    assert re.fullmatch(own.NAME, declared[1])
+    assert declared[1] in tree.co_names
+
+
+# ---------------------------------------------------------------- a chapter, of whatever the file says
+
+
+@settings(max_examples=EXAMPLES, deadline=None)
+@given(st.text() | st.text("`~\n#{}[]$<"), st.text() | st.text("`~\n "))
+def test_what_a_file_says_is_shown_and_never_run(summary, source):
+    plain, told = (json.loads(own_book.chapter("tiny", *said, True)) for said in (("", ""), (summary, source)))
+    nbformat.validate(nbformat.from_dict(told))
+    for before, after in zip(plain["cells"], told["cells"], strict=True):
+        assert before["cell_type"] == after["cell_type"]
+        if after["cell_type"] == "code":
+            assert before["source"] == after["source"], "what a file says must not become code of the notebook"
+    (shown,) = [cell["source"] for cell in told["cells"] if cell["source"].startswith("## The file")]
+    fence, *lines = shown.removeprefix("## The file\n\n").split("\n")
+    marks = fence.removesuffix("python")
+    assert set(marks) == {"`"}
+    assert lines[-1] == marks
+    assert not any(marks in line for line in lines[:-1]), "the fence can be closed from within"
+
+
+def test_a_description_keeps_its_signs_and_gives_no_markup():
+    assert own_book._escaped("y = a_b*c  <script>\n# [x](y)") == r"y \= a\_b\*c \<script\> \# \[x\]\(y\)"
+
+
+def page_of(*cells: dict[str, Any]) -> Evidence:
+    """What the chapter reads of machine "box", measured by these cells of operation tiny."""
+    run = run_line(experiment="tiny", cells=len(cells))
+    found = [records.Record(Path("box/tiny.jsonl"), run, cells, "0")]
+    line = run_line(experiment="ceilings")
+    found.append(records.Record(Path("box/ceilings.jsonl"), line, tuple(ceilings({"ieee": 1.0}, "hot")), "1"))
+    return Evidence(found, results.rows(found))
+
+
+def tiny(variant: str, medians: list[float], **changes: Any) -> dict[str, Any]:
+    line = cell_line(operation="tiny", shape=[4, 4], variant=variant, medians_us=medians, traffic=10**6, flops=0)
+    return line | {"origin": "peer" if variant in ("eager", "compile") else "own"} | changes
+
+
+@pytest.mark.parametrize(
+    ("medians", "title", "verdict"),
+    [
+        ([50.0, 50.1], "mine is faster than eager", "confirmed"),
+        ([200.0, 201.0], "mine is slower than eager", "refuted"),
+        ([100.0, 101.0], "mine is as fast as eager", "confirmed"),
+        ([50.0, 200.0], "Whether mine is faster than eager is open", "undecided"),
+    ],
+)
+def test_a_finding_says_what_the_interval_says(medians, title, verdict):
+    lab = page_of(tiny("eager", [100.0, 101.0]), tiny("compile", [80.0, 81.0]), tiny("mine", medians))
+    (found,) = own_kernel.findings(lab, "box", "tiny")
+    assert (found.title, found.verdict, found.page) == (title, verdict, "tiny")
+    assert "Against torch.compile there: " in found.text
+    # A megabyte at the 4 TB/s of the ceilings takes a quarter of a microsecond.
+    assert f"{0.25 / (sum(medians) / 2):.3%}"[:4] in found.text
+    assert own_kernel.failures(lab.rows) == []
+
+
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [
+        ("wrong", "mine is wrong"),
+        ("crashed", "mine crashed"),
+        ("timeout", "mine hung"),
+        ("too_fast", "mine is too fast to be believed"),
+    ],
+)
+def test_what_failed_is_said_first_and_has_no_speed(status, title):
+    bad = tiny("mine", [], status=status, reason="it did that", shape=[8, 8])
+    lab = page_of(tiny("eager", [100.0, 101.0]), tiny("mine", [50.0, 50.0]), bad)
+    (found,) = own_kernel.findings(lab, "box", "tiny")
+    assert (found.title, found.verdict) == (title, "invalid")
+    assert found.text.startswith("At 8×8 in float32: it did that. It failed in 1 of 2 cases. ")
+    assert [row["shape"] for row in own_kernel.failures(lab.rows)] == ["8x8"]
+
+
+def test_a_variant_that_cannot_run_here_and_a_baseline_that_fails_are_told():
+    lab = page_of(
+        tiny("eager", [], status="wrong", reason="error 1e-2 against a tolerance of 1e-7"),
+        tiny("mine", [50.0, 51.0]),
+        tiny("other", [], status="skipped", reason="needs a GPU"),
+    )
+    mine, other, reference = own_kernel.findings(lab, "box", "tiny")
+    assert mine.title == "mine is right"
+    assert "There is no ratio: eager has no valid time." in mine.text
+    assert (other.title, other.text) == ("other was not timed here", "The reason: needs a GPU.")
+    assert reference.title == "The reference itself fails the check in this dtype"
+    assert own_kernel.failures(lab.rows) == []
+    assert not own_kernel.can_compare(lab.rows)
+    assert not own_kernel.can_place(lab, "box", lab.select(experiment="tiny")), "no FLOPs were given"
+
+
+def test_a_page_without_records_says_so(tmp_path):
+    with pytest.raises(records.RecordError, match="no records of tiny below"):
+        own_kernel.read(tmp_path, "tiny")
+
+
+# ---------------------------------------------------------------- records from elsewhere
+
+TIMES = st.none() | st.floats(1e-6, 1e12) | st.sampled_from([1e-6, 1.0, 1e12])
+CELLS = st.fixed_dictionaries(
+    {
+        "variant": st.sampled_from(["eager", "eager@again", "compile", "in_place", "triton"]),
+        "shape": st.sampled_from([[512, 256], [2048, 1024], [1]]),
+        "dtype": st.sampled_from(["float32", "bfloat16"]),
+        "clock": st.sampled_from(["hot", "cold", "wall", "none"]),
+        "origin": st.sampled_from(["seed", "peer", "own"]),
+        "baseline": st.sampled_from(["eager", "nobody", "<script>"]),
+        "status": st.sampled_from(["ok", "ok", "ok", *records.STATUSES]),
+        "reason": st.text(max_size=20) | st.just("<img src=x onerror=run()>"),
+        "error": st.none() | st.floats(0, 1e300),
+        "max_error": st.none() | st.floats(0, 1e300),
+        "flops": st.integers(0, 10**24),
+        "traffic": st.integers(0, 10**24),
+        "medians_us": st.just([]) | st.tuples(TIMES, TIMES).map(list),
+        "throttled": st.booleans(),
+    }
+)
+
+
+# Shrinking a failure would take minutes, and a cell tells enough as it is.
+@settings(
+    max_examples=EXAMPLES,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    phases=[Phase.explicit, Phase.generate],
+)
+@given(st.lists(CELLS, max_size=8), st.lists(CELLS, max_size=8), st.booleans())
+def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_path, ours, theirs, known):
+    root = Path(tempfile.mkdtemp(dir=tmp_path))
+    for machine, cells in (("box", ours), ("other", theirs)):
+        lines = [cell_line(operation="scaled_softmax") | cell for cell in cells]
+        run = run_line(machine=machine, experiment="scaled_softmax")
+        records.write(root, run, lines, overwrite=True)
+        if known:
+            run = run_line(machine=machine, experiment="ceilings")
+            records.write(root, run, ceilings({"ieee": 1.0, "bfloat16": 2.0}, "hot"), overwrite=True)
+    before = files_below(tmp_path)
+    lab = own_kernel.read(root, "scaled_softmax")
+    judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
+    assert {row["verdict"] for row in judged} <= set(claims.VERDICTS)
+    assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
+    shown = [tables.html(tables.claims_table(judged))]
+    with contextlib.suppress(tables.TableError):
+        shown.append(tables.html(tables.compare_table(lab.rows, "box", "other")))
+    for machine in lab.machines:
+        rows = lab.leading(machine, experiment="scaled_softmax")
+        shown.append(findings.cards(own_kernel.findings(lab, machine, "scaled_softmax")))
+        with contextlib.suppress(tables.TableError):
+            shown.append(tables.html(own_kernel.every_cell(lab, machine, "scaled_softmax")))
+        if own_kernel.can_compare(rows):
+            figures.speedups(rows)
+        if own_kernel.can_limit(rows):
+            figures.times_against_limit(rows)
+        if own_kernel.can_place(lab, machine, rows):
+            figures.roofline(rows, results.ceilings(lab.of(machine)), clock="hot")
+    assert not any("<img" in text or "<script" in text for text in shown), "what a record says must not become markup"
+    assert files_below(tmp_path) == before
+
+
+# ---------------------------------------------------------------- judge: what it refuses
+
+
+@pytest.fixture
+def kernel(tmp_path: Path) -> Path:
+    """The template, in a folder of its own."""
+    path = tmp_path / "work" / "tiny.py"
+    path.parent.mkdir()
+    own_book.write_template(path)
+    return path
+
+
+@pytest.fixture
+def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process is started to try the file out, and measuring is a failure."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise AssertionError("something was measured")
+
+    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(bench, "measure", fail)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--preset", "nope"], "preset 'nope' is none of quick, seed, full"),
+        (["--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
+        (["--machine", "../up"], "machine name '../up' must be lower-case"),
+        (["--shapes", "0x4"], "shape '0x4' has a zero"),
+        (["--shapes", "big"], "shape 'big' is not of the form"),
+        (["--time-limit", "0"], "Invalid value for '--time-limit'"),
+        (["--claims", "/no/such.yaml"], "/no/such.yaml: cannot be read"),
+        (["--output", "/proc/nope"], "cannot write /proc/nope"),
+    ],
+)
+def test_judge_refuses_bad_arguments_in_one_line(kernel, call, monkeypatch, nothing_measured, arguments, told):
+    monkeypatch.chdir(kernel.parent)
+    code, out, (line,) = call("judge", kernel, *arguments)
+    assert (code, out) == (2, "")
+    assert told in line
+    assert files_below(kernel.parent) == ["tiny.py"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("def f(:", "tiny.py:1: SyntaxError"),
+        ("import nothing_of_the_sort", "tiny.py:1: ModuleNotFoundError"),
+        ("x = 1", "declares no operation"),
+    ],
+)
+def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, call, tmp_path, monkeypatch, content, told):
+    if content != "x = 1":  # a fresh process a case would be slow, and says what this one says
+        monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    kernel.write_text(content)
+    code, out, (line,) = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
+    assert (code, out) == (2, "")
+    assert told in line
+    assert files_below(tmp_path) == ["work", "work/tiny.py"]
+
+
+def test_judge_leaves_a_folder_alone_that_is_no_book(kernel, call, tmp_path):
+    output = tmp_path / "precious"
+    output.mkdir()
+    (output / "thesis.tex").write_text("mine")
+    code, _, (line,) = call("judge", kernel, "--device", "cpu", "--output", output)
+    assert code == 2
+    assert "holds something else than a book of yours; choose another --output" in line
+    assert files_below(output) == ["thesis.tex"]
+
+
+def test_a_full_disk_under_the_readers_book_is_one_line(kernel, call, tmp_path, monkeypatch):
+    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    give_ceilings(tmp_path / "mine")
+    before = files_below(tmp_path)
+
+    def full(*_: Any, **__: Any) -> Any:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(records.tempfile, "mkstemp", full)
+    code, out, lines = call("judge", kernel, "--device", "cpu", "--machine", "box", "--output", tmp_path / "mine")
+    assert (code, out) == (2, "")
+    assert "the disk is full; free some space and run again" in lines[-1]
+    assert files_below(tmp_path) == before
+
+
+def test_an_interrupt_says_how_to_go_on(kernel, call, tmp_path, monkeypatch):
+    def interrupted(*_: Any, **__: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(bench, "measure", interrupted)
+    code, _, lines = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
+    assert (code, lines[-1].partition(":")[0]) == (130, "interrupted; every finished measurement is kept")
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sampled_from(["--shapes", "--machine", "--preset", "--claims"]), st.text("x0123456789,.- /~\\", max_size=20))
+def test_any_argument_is_understood_or_refused_in_one_line(tmp_path, option, text):
+    before, complaint = files_below(tmp_path), io.StringIO()
+    arguments = ["judge", str(tmp_path / "no.py"), option, text, "--device", "cpu"]
+    with contextlib.redirect_stderr(complaint):
+        code = cli.main.main(arguments, standalone_mode=False)
+    assert code == 2, "a file that is not there cannot be judged, whatever else is asked"
+    assert re.fullmatch(r"hypatia-lab: .+\n", complaint.getvalue())
+    assert files_below(tmp_path) == before
+
+
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=80), st.integers(0, 1500), st.integers(0, 40))
+def test_a_damaged_file_of_claims_is_read_rightly_or_named_with_its_line(tmp_path, put, at, cut):
+    whole = EXAMPLE.with_suffix(".yaml").read_bytes()
+    path = tmp_path / "any name.yaml"
+    path.write_bytes(whole[:at] + put + whole[at + cut :])
+    told, found = "", []
+    try:
+        found = claims.load(path)
+    except claims.ClaimError as cause:
+        told = str(cause)
+    assert re.fullmatch(re.escape(str(path)) + r":[1-9][0-9]*: .+|", told)
+    assert all(isinstance(claim, claims.Claim) for claim in found)
+    assert bool(found) is not bool(told)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+
+
+def test_a_readers_claims_have_ids_of_their_own_and_the_same_keys(tmp_path):
+    text = EXAMPLE.with_suffix(".yaml").read_text()
+    path = tmp_path / "mine.yaml"
+
+    def told(changed: str) -> str:
+        path.write_text(changed)
+        with pytest.raises(claims.ClaimError) as caught:
+            claims.load(path)
+        return str(caught.value).removeprefix(str(path))
+
+    path.write_text(text)
+    assert [claim.id for claim in claims.load(path)] == ["SOFTMAX-01", "SOFTMAX-02", "SOFTMAX-03"]
+    assert told(text.replace("SOFTMAX-01", "S001-01")) == ":2: S001-01 belongs in s001.yaml"
+    assert told(text.replace("SOFTMAX-02", "SOFTMAX-01")).endswith("id SOFTMAX-01 is used twice (first on line 2)")
+    assert "unknown key 'speed'; known: id, section" in told(text.replace("bound: roofline", "speed: 2", 1))
+    assert "conflicts with GONE-1, which is no other entry" in told(text + '  conflicts: ["GONE-1"]\n')
+
+
+# ---------------------------------------------------------------- judge, to the end
+
+TROUBLE = '''
+import ctypes
+import time
+
+
+@variant("tiny", "off_by_one", origin="own")
+def off_by_one(workload, inputs):
+    """Forgets the last column."""
+    return lambda: (torch.nn.functional.silu(inputs["gate"]) * inputs["x"])[:, :-1]
+
+
+@variant("tiny", "coarse", origin="own")
+def coarse(workload, inputs):
+    """Computes in bfloat16."""
+    gate, x = inputs["gate"], inputs["x"]
+    return lambda: (torch.nn.functional.silu(gate.bfloat16()) * x.bfloat16()).float()
+
+
+@variant("tiny", "raises", origin="own")
+def raises(workload, inputs):
+    """Cannot be built."""
+    raise RuntimeError("no such tile")
+
+
+@variant("tiny", "segfaults", origin="own")
+def segfaults(workload, inputs):
+    """Reads address zero."""
+    return lambda: ctypes.string_at(0)
+
+
+@variant("tiny", "hangs", origin="own")
+def hangs(workload, inputs):
+    """Waits for what never comes."""
+    return lambda: time.sleep(3600)
+'''
+
+
+@pytest.mark.slow
+def test_whatever_a_variant_does_the_others_are_measured(kernel, call, tmp_path, monkeypatch):
+    kernel.write_text(kernel.read_text() + TROUBLE)
+    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
+    monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
+    monkeypatch.delenv("CXX", raising=False)
+    output = tmp_path / "mine"
+    give_ceilings(output)
+    given = ("--device", "cpu", "--machine", "box", "--output", output, "--shapes", "16x24", "--no-page")
+    code, out, lines = call("judge", kernel, *given, "--time-limit", "10")
+    record = records.load_file(output / "book" / "records" / "box" / "tiny.jsonl")
+    assert {cell["variant"]: cell["status"] for cell in record.cells} == {
+        "eager": "ok",
+        "eager@again": "ok",
+        "compile": "skipped",
+        "mine": "ok",
+        "off_by_one": "wrong",
+        "coarse": "wrong",
+        "raises": "crashed",
+        "segfaults": "crashed",
+        "hangs": "timeout",
+    }
+    reasons = {cell["variant"]: cell["reason"] for cell in record.cells}
+    assert reasons["off_by_one"] == "wrong shape: [16, 23] instead of [16, 24]"
+    assert reasons["coarse"].startswith("low precision: error ")
+    assert reasons["raises"] == "RuntimeError: no such tile"
+    assert reasons["segfaults"] == "the process died (signal SIGSEGV)"
+    assert reasons["hangs"] == "no sign of life for 10 s"
+    assert all(bool(cell["medians_us"]) is (cell["status"] == "ok") for cell in record.cells)
+    assert code == 1
+    bad = "off_by_one (wrong), coarse (wrong), raises (crashed), segfaults (crashed), hangs (timeout)"
+    assert lines[-1] == f"hypatia-lab: not right: {bad}"
+    assert "hangs hung. At 16×24 in float32: no sign of life for 10 s." in out
+    assert not (output / "notebooks").exists()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mine", "work"]
+    assert files_below(kernel.parent) == ["tiny.py"]
+
+
+@pytest.mark.slow
+def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
+    output = tmp_path / "mine"
+    give_ceilings(output, processes=2)
+    before = files_below(EXAMPLE.parent)
+    given = ("--device", "cpu", "--machine", "box", "--output", output, "--shapes", "64x32")
+    code, out, lines = call("judge", EXAMPLE, "--claims", EXAMPLE.with_suffix(".yaml"), *given)
+    assert code == 0, lines
+    record = records.load_file(output / "book" / "records" / "box" / "scaled_softmax.jsonl")
+    assert {cell["variant"]: cell["status"] for cell in record.cells} == {
+        "eager": "ok",
+        "eager@again": "ok",
+        "compile": "ok",
+        "in_place": "ok",
+        "triton": "skipped",
+    }
+    assert "✓\N{NO-BREAK SPACE}confirmed  SOFTMAX-03" in out
+    page = (output / "_build" / "html" / "notebooks" / "scaled_softmax.html").read_text(encoding="utf-8")
+    for said in ("SOFTMAX-02", "triton was not timed here", "One program a row", "lab-figure", f"{record.digest}"):
+        assert said in page, said
+    assert (output / "_build" / "html" / "records" / "box" / "scaled_softmax.jsonl").is_file()
+    toc = yaml.safe_load((output / "_toc.yml").read_text())
+    assert toc == {"format": "jb-book", "root": "notebooks/scaled_softmax"}
+    assert files_below(EXAMPLE.parent) == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+TRITON = """
+import sys
+from pathlib import Path
+
+from hypatia_lab import check, own, variants
+from hypatia_lab.workloads import Workload
+
+found = own.load(Path(sys.stdin.read()))
+for shape in ((3, 5), (4, 64), (2, 129)):
+    for dtype in ("float32", "bfloat16", "float16"):
+        problem = check.Problem(Workload(found.name, shape, dtype), "cpu")
+        run = variants.find(found.name, "triton").factory(problem.workload, problem.inputs)
+        seen = check.check(run, problem)
+        assert seen.ok, (shape, dtype, seen.reason)
+"""
+
+
+def test_the_examples_triton_kernel_is_right_where_it_can_be_interpreted(interpreted):
+    interpreted(TRITON, str(EXAMPLE))
+
+
+def test_the_examples_fault_is_told(call):
+    import torch
+
+    from hypatia_lab import check
+
+    own.load(EXAMPLE)
+    problem = check.Problem(workloads.Workload("scaled_softmax", (33, 77)), "cpu")
+    run = lambda: torch.softmax(problem.inputs["x"] * 0.125 * 0.125, -1)  # noqa: E731
+    assert check.check(run, problem).reason.startswith("scaled twice: the output matches that mistake to ")
+
+
+def test_the_page_of_the_book_names_every_argument_and_its_default():
+    page = (book.REPOSITORY / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
+    table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
+    arguments = {p.name: p.default for p in inspect.signature(own.operation).parameters.values() if p.name != "name"}
+    assert set(table) - {"wrong", "too_fast", "crashed", "timeout", "skipped"} == set(arguments)
+    assert [name for name in table if table[name] == "must be given"] == [
+        name for name, default in arguments.items() if default is inspect.Parameter.empty
+    ]
+    assert (table["roundings"], table["dtypes"]) == (str(own.ROUNDINGS), *arguments["dtypes"])
+    assert (table["depth"], arguments["depth"]) == ("the largest extent", max)
+    for command in re.findall(r"(?m)^hypatia-lab (\w+)", page):
+        assert command in cli.main.commands
+    for option in set(re.findall(r"--[a-z][a-z-]+", page)):
+        assert any(option in p.opts for name in ("judge", "compare") for p in cli.main.commands[name].params), option
