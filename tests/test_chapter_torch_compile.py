@@ -316,6 +316,34 @@ def test_the_chapter_judges_the_strategys_claims() -> None:
     assert {claim.id for claim in claims.ledger() if claim.experiment == "torch_compile"} <= ids
 
 
+def test_the_seed_preset_measures_what_the_claims_name() -> None:
+    spec = EXPERIMENTS["torch_compile"]
+
+    def name(work: Workload) -> str:
+        return "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
+
+    cells = {
+        (name(group.workload), variant, clock)
+        for group in spec.plan("seed", "cuda", ())
+        for variant in group.variants
+        for clock in group.clocks
+    }
+    probed = {(name(one.workload), one.variant, one.topic) for one in spec.probes("seed", "cuda", ())}
+    asked = 0
+    for claim in torch_compile.chapter_claims():
+        for workload in claim.workloads:
+            for figure in (*claim.over, *claim.under):
+                where = (figure.workload or workload, figure.variant)
+                named = (*where, figure.topic or figure.clock or "graph")
+                assert named in (probed if figure.topic else cells), claim.id
+                asked += 1
+            if claim.quantity == "ratio":
+                for variant in (claim.variant, claim.baseline):
+                    assert (workload, variant, claim.clock or "graph") in cells, claim.id
+                    asked += 1
+    assert asked > 30
+
+
 # ---------------------------------------------------------------- the chapter
 
 
