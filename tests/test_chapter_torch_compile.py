@@ -236,6 +236,7 @@ def test_what_saves_nothing_is_never_won_back(root: Path, compiled: list[float],
     assert text in calls_text(own.calls)
     title = said(torch_compile.pays(evidence_of(root), "box")).title
     assert ("never" in title) is (text == "never")
+    assert ("open" in title) is (text != "never")
 
 
 def test_counts_of_calls_are_read_to_two_digits() -> None:

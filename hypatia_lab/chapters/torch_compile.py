@@ -232,7 +232,8 @@ def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curv
             once = intervals.geometric(paid(lab, machine, row, case))
             caches = {"": "", "empty": "", "disk": ", stored"}[case]
             calls = until(first, row, once, before.value)
-            found.append(Curve(row["variant"] + caches, row["variant"], row["origin"], once, _time(row), calls))
+            dtype = "" if row["dtype"] == first["dtype"] else f", {row['dtype']}"
+            found.append(Curve(row["variant"] + dtype + caches, row["variant"], row["origin"], once, _time(row), calls))
     return found if len(found) > 1 else []
 
 
@@ -304,7 +305,7 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
     """After how many calls compiling has paid for itself, nothing stored."""
-    said, figure, worst = [], "", 0.0
+    said, figure, seen = [], "", []
     for model, direction in ((model, direction) for direction in (FORWARD, STEP) for model in MODELS):
         own = next((c for c in curves(lab, machine, model, direction) if c.name == "compile"), None)
         if own is None:
@@ -312,12 +313,16 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
         said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
         figure = figure or formats.duration(own.paid.value)
-        worst = max(worst, own.calls.low)
+        seen.append(own.calls)
     if not said:
         return None
     return Finding(
         figure,
-        "Compiling may never be paid back" if math.isinf(worst) else "Compiling is paid back by the number of calls",
+        "Compiling is never paid back in some cases"
+        if any(math.isinf(calls.low) for calls in seen)
+        else "Whether compiling is paid back is open in some cases"
+        if any(math.isinf(calls.high) for calls in seen)
+        else "Compiling is paid back after so many calls",
         "With nothing stored, building and the first call of a fresh process take: "
         f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
         "conditional",
