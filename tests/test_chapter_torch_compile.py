@@ -12,7 +12,7 @@ from synthetic import ceilings, cell_line, detail_line, evidence_of, played, wri
 
 from hypatia_lab import claims
 from hypatia_lab.break_even_figure import NEVER, Curve, break_even, calls_text
-from hypatia_lab.chapters import front, torch_compile
+from hypatia_lab.chapters import front, torch_compile, torch_compile_tables
 from hypatia_lab.chapters.torch_compile import POINTS, STEP
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.experiments import EXPERIMENTS
@@ -183,12 +183,12 @@ def test_the_reported_chain_is_noise_here_too() -> None:
 def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
     lab = read(root, [], [])
     assert torch_compile.findings(lab, "box") == []
-    assert torch_compile.batches(lab, "box") == torch_compile.chains(lab, "box") == []
-    assert torch_compile.roofed(lab, "box")[0] == []
+    assert torch_compile_tables.batches(lab, "box") == torch_compile_tables.chains(lab, "box") == []
+    assert torch_compile_tables.roofed(lab, "box")[0] == []
     for model in torch_compile.MODELS:
-        assert torch_compile.summary(lab, "box", model, "forward") == []
+        assert torch_compile_tables.summary(lab, "box", model, "forward") == []
         assert torch_compile.curves(lab, "box", model, STEP) == []
-        assert torch_compile.priced(lab, "box", model) == torch_compile.drawn(lab, "box", model, "forward") == []
+        assert torch_compile_tables.priced(lab, "box", model) == torch_compile.drawn(lab, "box", model, "forward") == []
 
 
 def test_the_front_page_takes_the_first_two(root: Path) -> None:
@@ -209,7 +209,7 @@ def test_calls_to_win_back_are_cost_over_gain(root: Path) -> None:
     assert fresh.calls.value == pytest.approx(8900e3 / 150, rel=0.02)
     assert fresh.calls.low < fresh.calls.value < fresh.calls.high
     assert stored.calls.value < fresh.calls.value
-    lines = torch_compile.summary(lab, "box", "conv_block", "forward")
+    lines = torch_compile_tables.summary(lab, "box", "conv_block", "forward")
     by_wall = next(line for line in lines if (line["what"], line["clock"]) == ("torch.compile", "wall"))
     assert by_wall["paid once"] == "9.09 s"
     assert by_wall["won back in"] == calls_text(fresh.calls)
@@ -236,6 +236,7 @@ def test_what_saves_nothing_is_never_won_back(root: Path, compiled: list[float],
     assert text in calls_text(own.calls)
     title = said(torch_compile.pays(evidence_of(root), "box")).title
     assert ("never" in title) is (text == "never")
+    assert ("open" in title) is (text != "never")
 
 
 def test_counts_of_calls_are_read_to_two_digits() -> None:
@@ -269,7 +270,7 @@ def test_the_curves_cross_where_they_say() -> None:
 
 
 def test_every_point_stands_beside_eager_in_float32(root: Path) -> None:
-    lines = torch_compile.summary(read(root, GPU, STARTS), "box", "conv_block", "forward")
+    lines = torch_compile_tables.summary(read(root, GPU, STARTS), "box", "conv_block", "forward")
     by_graph = {line["what"]: line for line in lines if line["clock"] == "graph"}
     assert by_graph["eager in float32"]["× eager"] == "1×"
     assert by_graph["bfloat16 by autocast"]["× eager"].startswith("2.11×")
@@ -282,19 +283,19 @@ def test_every_point_stands_beside_eager_in_float32(root: Path) -> None:
 def test_another_function_is_no_price_of_speed(root: Path) -> None:
     lab = read(root, GPU, STARTS)
     assert "conv_block_tanh" in {row["operation"] for row in torch_compile.drawn(lab, "box", "conv_block", "forward")}
-    assert "conv_block_tanh" not in {row["operation"] for row in torch_compile.priced(lab, "box", "conv_block")}
+    assert "conv_block_tanh" not in {row["operation"] for row in torch_compile_tables.priced(lab, "box", "conv_block")}
 
 
 def test_a_wrong_variant_shows_its_status_and_no_gain(root: Path) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 250.0})
     rows[-1] |= {"status": "wrong", "reason": "NaN: all", "medians_us": []}
-    lines = torch_compile.summary(read(root, rows, STARTS), "box", "conv_block", "forward")
+    lines = torch_compile_tables.summary(read(root, rows, STARTS), "box", "conv_block", "forward")
     assert lines[1]["time"] == "wrong: NaN: all"
     assert lines[1]["× eager"] == "–"
 
 
 def test_the_time_of_an_image_over_the_batch(root: Path) -> None:
-    lines = torch_compile.batches(read(root, GPU, STARTS), "box")
+    lines = torch_compile_tables.batches(read(root, GPU, STARTS), "box")
     assert [(line["images"], line["variant"], line["an image"]) for line in lines[:2]] == [
         ("1", "eager", "100 µs"),
         ("1", "compile", "70.3 µs"),
@@ -314,6 +315,34 @@ def test_the_chapter_judges_the_strategys_claims() -> None:
     ids = {claim.id for claim in torch_compile.chapter_claims()}
     assert {"S000-21", "S000-32", "S000-35", "S000-36", "S000-39"} <= ids
     assert {claim.id for claim in claims.ledger() if claim.experiment == "torch_compile"} <= ids
+
+
+def test_the_seed_preset_measures_what_the_claims_name() -> None:
+    spec = EXPERIMENTS["torch_compile"]
+
+    def name(work: Workload) -> str:
+        return "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
+
+    cells = {
+        (name(group.workload), variant, clock)
+        for group in spec.plan("seed", "cuda", ())
+        for variant in group.variants
+        for clock in group.clocks
+    }
+    probed = {(name(one.workload), one.variant, one.topic) for one in spec.probes("seed", "cuda", ())}
+    asked = 0
+    for claim in torch_compile.chapter_claims():
+        for workload in claim.workloads:
+            for figure in (*claim.over, *claim.under):
+                where = (figure.workload or workload, figure.variant)
+                named = (*where, figure.topic or figure.clock or "graph")
+                assert named in (probed if figure.topic else cells), claim.id
+                asked += 1
+            if claim.quantity == "ratio":
+                for variant in (claim.variant, claim.baseline):
+                    assert (workload, variant, claim.clock or "graph") in cells, claim.id
+                    asked += 1
+    assert asked > 30
 
 
 # ---------------------------------------------------------------- the chapter

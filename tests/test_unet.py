@@ -290,6 +290,20 @@ def test_torchs_gradient_of_a_single_image_that_lies_channels_last() -> None:
     assert found.reason.startswith("grad_x: wrong values")
 
 
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE != "cpu", reason="a mistake of Inductor's C++")
+def test_inductors_gradient_of_three_norms_in_bfloat16_channels_last() -> None:
+    # Right by the same decompositions in eager (backend aot_eager), in float32, contiguous, and of two norms.
+    workload = Workload("norm_chain", EVEN, "bfloat16", direction=BOTH)
+    variant = variants("norm_chain")["compile_channels_last"]
+    if missing := variant.needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, "cpu")
+    found = check(variant.factory(workload, problem.inputs), problem)
+    assert found.reason.startswith("grad_x: wrong values")
+    right("compile", workload)
+
+
 # ---------------------------------------------------------------- the plans
 
 

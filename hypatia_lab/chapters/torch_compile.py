@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.break_even_figure import NEVER, Curve, calls_text
-from hypatia_lab.chapters.reading import at, error, only, over, probed, times, took, waited
+from hypatia_lab.chapters.reading import at, error, only, over, probed, times, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
@@ -81,18 +81,20 @@ POINTS = (
 # ---------------------------------------------------------------- reading
 
 
-def _select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
+def select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
+    """Rows of the experiment on ``machine`` whose columns equal ``wanted``."""
     return lab.select(machine=machine, experiment=EXPERIMENT, **wanted)
 
 
-def _usable(rows: Sequence[Row]) -> list[Row]:
+def usable(rows: Sequence[Row]) -> list[Row]:
+    """Those of ``rows`` that have a valid time."""
     return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
 
 
 def base(lab: Evidence, machine: str, model: str, direction: str, clock: str = "") -> Row | None:
     """Eager in float32, by ``clock`` (the primary one), at the first size of the plan; None where it has no time."""
-    found = _usable(
-        _select(
+    found = usable(
+        select(
             lab,
             machine,
             operation=model,
@@ -104,10 +106,10 @@ def base(lab: Evidence, machine: str, model: str, direction: str, clock: str = "
         )
     )
     # Of the sizes of the batching table the plan's own is the one that has all the points.
-    return max(found, key=lambda row: len(_beside(lab, row)), default=None)
+    return max(found, key=lambda row: len(_same_work(lab, row)), default=None)
 
 
-def _beside(lab: Evidence, row: Row) -> list[Row]:
+def _same_work(lab: Evidence, row: Row) -> list[Row]:
     keys = ("machine", "experiment", "operation", "shape", "direction", "clock", "dtype", "math")
     return lab.select(**{key: row[key] for key in keys})
 
@@ -133,7 +135,8 @@ def gain(first: Row, row: Row) -> Interval:
     return over(first, row)
 
 
-def _points(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]]:
+def beside(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]]:
+    """Every point that was asked for beside eager's ``first``, with its row."""
     pairs = [(point, row_of(lab, first, point, clock)) for point in POINTS]
     return [(point, row) for point, row in pairs if row is not None]
 
@@ -149,7 +152,7 @@ def drawn(
     if first is None:
         return []
     rows = []
-    for point, row in _points(lab, first):
+    for point, row in beside(lab, first):
         if row["status"] != "ok" or absent(row["median_us"]) or (replacing and OTHER in point.what):
             continue
         found = gain(first, row)
@@ -224,19 +227,23 @@ def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curv
         return []
     none = Interval(math.nan, math.nan, math.nan, 0)
     before = intervals.geometric(start)
-    found = [Curve("eager", "eager", first["origin"], before, _time(first), none)]
-    for _, row in _points(lab, first):
+    found = [Curve("eager", "eager", first["origin"], before, per_call(first), none)]
+    for _, row in beside(lab, first):
         if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager":
             continue
         for case in cases(lab, machine, row):
             once = intervals.geometric(paid(lab, machine, row, case))
             caches = {"": "", "empty": "", "disk": ", stored"}[case]
             calls = until(first, row, once, before.value)
-            found.append(Curve(row["variant"] + caches, row["variant"], row["origin"], once, _time(row), calls))
+            dtype = "" if row["dtype"] == first["dtype"] else f", {row['dtype']}"
+            found.append(
+                Curve(row["variant"] + dtype + caches, row["variant"], row["origin"], once, per_call(row), calls)
+            )
     return found if len(found) > 1 else []
 
 
-def _time(row: Row) -> Interval:
+def per_call(row: Row) -> Interval:
+    """µs of a call, over the processes."""
     return intervals.geometric([us for us in row["medians_us"] if us])
 
 
@@ -304,7 +311,7 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
     """After how many calls compiling has paid for itself, nothing stored."""
-    said, figure, worst = [], "", 0.0
+    said, figure, seen = [], "", []
     for model, direction in ((model, direction) for direction in (FORWARD, STEP) for model in MODELS):
         own = next((c for c in curves(lab, machine, model, direction) if c.name == "compile"), None)
         if own is None:
@@ -312,12 +319,16 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
         said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
         figure = figure or formats.duration(own.paid.value)
-        worst = max(worst, own.calls.low)
+        seen.append(own.calls)
     if not said:
         return None
     return Finding(
         figure,
-        "Compiling may never be paid back" if math.isinf(worst) else "Compiling is paid back by the number of calls",
+        "Compiling is never paid back in some cases"
+        if any(math.isinf(calls.low) for calls in seen)
+        else "Whether compiling is paid back is open in some cases"
+        if any(math.isinf(calls.high) for calls in seen)
+        else "Compiling is paid back after so many calls",
         "With nothing stored, building and the first call of a fresh process take: "
         f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
         "conditional",
@@ -419,7 +430,7 @@ def script(lab: Evidence, machine: str) -> Finding | None:
 
 def correct(lab: Evidence, machine: str) -> Finding | None:
     """Whether compiled chains of normalisations are right; eager's own mistakes are named too."""
-    rows = _select(lab, machine, operation="norm_chain")
+    rows = select(lab, machine, operation="norm_chain")
     if not rows:
         return None
     tried = [row for row in rows if row["status"] != "skipped"]
@@ -476,137 +487,6 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
     asked = (compiled, together, precision, pays, script, correct)
     return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
-
-
-# ---------------------------------------------------------------- tables
-
-
-def summary(lab: Evidence, machine: str, model: str, direction: str) -> list[dict[str, str]]:
-    """Every point beside eager in float32: time, gain, error, what it costs once and when that is won back.
-
-    A line a point and clock. The error is the largest over the peak; of a training step, that of the norm, largest of
-    its parts.
-    """
-    out = []
-    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        first = base(lab, machine, model, direction, clock)
-        if first is None:
-            continue
-        start = paid(lab, machine, first, "")
-        out.append(_line("–", "eager in float32", first, first) | _once(start, None))
-        for point, row in _points(lab, first):
-            if point.by_wall and clock != waited(lab, machine):
-                continue
-            line = _line(point.number, point.what, first, row)
-            if row["status"] != "ok" or absent(row["median_us"]):
-                out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
-                continue
-            case = "empty" if paid(lab, machine, row, "empty") else ""
-            asked = row["variant"] != "eager" and clock == waited(lab, machine)
-            once = paid(lab, machine, row, case) if asked else []
-            won = (
-                until(first, row, intervals.geometric(once), intervals.geometric(start).value)
-                if once and start
-                else None
-            )
-            out.append(line | _once(once, won))
-    return out
-
-
-def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
-    fine = row["status"] == "ok" and not absent(row["median_us"])
-    wrong = error(row) if row["direction"] == FORWARD else row["error"]
-    return {
-        "point": number,
-        "what": what,
-        "variant": row["variant"],
-        "clock": row["clock"],
-        "time": took(row) if fine else f"{row['status']}: {row['reason']}".removesuffix(": "),
-        "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
-        "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
-    }
-
-
-def _once(once: Sequence[float], won: Interval | None) -> dict[str, str]:
-    cost = formats.MISSING if not once else formats.duration(intervals.geometric(once).value)
-    return {"paid once": cost, "won back in": formats.MISSING if won is None else calls_text(won)}
-
-
-def batches(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first."""
-    out = []
-    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        rows = _usable(
-            _select(
-                lab,
-                machine,
-                operation="conv_block",
-                dtype="float32",
-                math="ieee",
-                direction=FORWARD,
-                clock=clock,
-                variant=("eager", "compile"),
-            )
-        )
-        sizes = sorted({row["shape"] for row in rows}, key=lambda shape: int(shape.split("x")[0]))
-        if len({shape.split("x")[0] for shape in sizes}) < 2:
-            continue
-        for shape in sizes:
-            for row in (row for row in rows if row["shape"] == shape):
-                images = int(shape.split("x")[0])
-                each = _time(row)
-                out.append(
-                    {
-                        "images": str(images),
-                        "shape": at(row),
-                        "variant": row["variant"],
-                        "clock": clock,
-                        "call": took(row),
-                        "an image": formats.duration(each.value / images),
-                        "of the limit": _share(row),
-                    }
-                )
-    return out
-
-
-def _share(row: Row) -> str:
-    if absent(row["limit_us"]):
-        return formats.MISSING
-    return f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
-
-
-def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """How each chain of normalisations was judged: a line a shape, dtype, direction and variant."""
-    return [
-        {
-            "shape": at(row),
-            "dtype": row["dtype"],
-            "direction": direction_text(row["direction"]),
-            "variant": row["variant"],
-            "error": formats.MISSING if absent(row["error"]) else f"{row['error']:.1e}",
-            "status": row["status"]
-            if not row["reason"] or row["status"] == "ok"
-            else f"{row['status']}: {row['reason']}",
-        }
-        for row in _select(lab, machine, operation="norm_chain")
-    ]
-
-
-def roofed(lab: Evidence, machine: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
-    """Rows for the roofline, and the machine's ceilings: both models in one dtype and math, float32."""
-    rows = _usable(
-        _select(lab, machine, operation=tuple(MODELS), dtype="float32", math="ieee", clock=lab.primary(machine))
-    )
-    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD))}
-    return [row for row in rows if row["shape"] in shapes], results.ceilings(lab.of(machine))
-
-
-def priced(lab: Evidence, machine: str, model: str) -> list[Row]:
-    """Rows for error against time: a forward pass of ``model``, eager in float32 first; without other functions."""
-    first = base(lab, machine, model, FORWARD)
-    if first is None:
-        return []
-    return [first, *drawn(lab, machine, model, FORWARD, replacing=True)]
 
 
 # ---------------------------------------------------------------- claims

@@ -129,7 +129,7 @@ def preallocated(workload: Workload, inputs: Inputs) -> Run:
     mean, scale = (torch.empty(batch * channels, dtype=kept, device=x.device) for _ in range(2))
 
     def run() -> torch.Tensor:
-        z = functional.conv2d(x, weight, bias, padding=1).view(flat)
+        z = functional.conv2d(x, weight, bias, padding=1).reshape(flat)
         parameters = gamma.repeat(batch), beta.repeat(batch)
         torch.ops.aten.native_batch_norm.out(
             z, *parameters, None, None, True, 0.0, EPS, out=y.view(flat), save_mean=mean, save_invstd=scale

@@ -1,0 +1,157 @@
+"""S000's strategy: the tables of its chapter, and the rows of its figures of errors and rooflines."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import formats, intervals, results
+from hypatia_lab.break_even_figure import calls_text
+from hypatia_lab.chapters.reading import at, error, times, took, waited
+from hypatia_lab.chapters.torch_compile import (
+    FORWARD,
+    MODELS,
+    base,
+    beside,
+    drawn,
+    gain,
+    paid,
+    per_call,
+    select,
+    until,
+    usable,
+)
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.tables import direction_text
+
+Row = dict[str, Any]
+
+
+def summary(lab: Evidence, machine: str, model: str, direction: str) -> list[dict[str, str]]:
+    """Every point beside eager in float32: time, gain, error, what it costs once and when that is won back.
+
+    A line a point and clock. The error is the largest over the peak; of a training step, that of the norm, largest of
+    its parts.
+    """
+    out = []
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        first = base(lab, machine, model, direction, clock)
+        if first is None:
+            continue
+        start = paid(lab, machine, first, "")
+        out.append(_line("–", "eager in float32", first, first) | _once(start, None))
+        for point, row in beside(lab, first):
+            if point.by_wall and clock != waited(lab, machine):
+                continue
+            line = _line(point.number, point.what, first, row)
+            if row["status"] != "ok" or absent(row["median_us"]):
+                out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
+                continue
+            case = "empty" if paid(lab, machine, row, "empty") else ""
+            asked = row["variant"] != "eager" and clock == waited(lab, machine)
+            once = paid(lab, machine, row, case) if asked else []
+            won = (
+                until(first, row, intervals.geometric(once), intervals.geometric(start).value)
+                if once and start
+                else None
+            )
+            out.append(line | _once(once, won))
+    return out
+
+
+def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
+    fine = row["status"] == "ok" and not absent(row["median_us"])
+    wrong = error(row) if row["direction"] == FORWARD else row["error"]
+    return {
+        "point": number,
+        "what": what,
+        "variant": row["variant"],
+        "clock": row["clock"],
+        "time": took(row) if fine else f"{row['status']}: {row['reason']}".removesuffix(": "),
+        "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
+        "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
+    }
+
+
+def _once(once: Sequence[float], won: Interval | None) -> dict[str, str]:
+    cost = formats.MISSING if not once else formats.duration(intervals.geometric(once).value)
+    return {"paid once": cost, "won back in": formats.MISSING if won is None else calls_text(won)}
+
+
+def batches(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first."""
+    out = []
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        rows = usable(
+            select(
+                lab,
+                machine,
+                operation="conv_block",
+                dtype="float32",
+                math="ieee",
+                direction=FORWARD,
+                clock=clock,
+                variant=("eager", "compile"),
+            )
+        )
+        sizes = sorted({row["shape"] for row in rows}, key=lambda shape: int(shape.split("x")[0]))
+        if len({shape.split("x")[0] for shape in sizes}) < 2:
+            continue
+        for shape in sizes:
+            for row in (row for row in rows if row["shape"] == shape):
+                images = int(shape.split("x")[0])
+                each = per_call(row)
+                out.append(
+                    {
+                        "images": str(images),
+                        "shape": at(row),
+                        "variant": row["variant"],
+                        "clock": clock,
+                        "call": took(row),
+                        "an image": formats.duration(each.value / images),
+                        "of the limit": _share(row),
+                    }
+                )
+    return out
+
+
+def _share(row: Row) -> str:
+    if absent(row["limit_us"]):
+        return formats.MISSING
+    return f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
+
+
+def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """How each chain of normalisations was judged: a line a shape, dtype, direction and variant."""
+    return [
+        {
+            "shape": at(row),
+            "dtype": row["dtype"],
+            "direction": direction_text(row["direction"]),
+            "variant": row["variant"],
+            "error": formats.MISSING if absent(row["error"]) else f"{row['error']:.1e}",
+            "status": row["status"]
+            if not row["reason"] or row["status"] == "ok"
+            else f"{row['status']}: {row['reason']}",
+        }
+        for row in select(lab, machine, operation="norm_chain")
+    ]
+
+
+def roofed(lab: Evidence, machine: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
+    """Rows for the roofline, and the machine's ceilings: both models in one dtype and math, float32."""
+    rows = usable(
+        select(lab, machine, operation=tuple(MODELS), dtype="float32", math="ieee", clock=lab.primary(machine))
+    )
+    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD))}
+    return [row for row in rows if row["shape"] in shapes], results.ceilings(lab.of(machine))
+
+
+def priced(lab: Evidence, machine: str, model: str) -> list[Row]:
+    """Rows for error against time: a forward pass of ``model``, eager in float32 first; without other functions."""
+    first = base(lab, machine, model, FORWARD)
+    if first is None:
+        return []
+    return [first, *drawn(lab, machine, model, FORWARD, replacing=True)]
