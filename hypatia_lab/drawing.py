@@ -81,6 +81,8 @@ KNOWN = {
     "compile_anchored": Style(WINE, "triangle-down", 11),
     "triton": Style(ORANGE, "star", 12),
     "cuda": Style(GREEN, "triangle-up", 13),
+    "egraph": Style(PURPLE, "star", 14),
+    "egraph_split": Style(ORANGE, "hexagram", 15),
 }
 
 

@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 from hypatia_lab import findings as house
-from hypatia_lab.chapters import backward, diffraction_findings, fused_mlp, gemm_ladder, layout_traffic, tensor_cores
+from hypatia_lab.chapters import (
+    backward,
+    diffraction_findings,
+    fused_mlp,
+    gemm_ladder,
+    graph_optimizer,
+    layout_traffic,
+    tensor_cores,
+)
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 
-LEADING = ((gemm_ladder, 1), (tensor_cores, 3), (backward, 1), (fused_mlp, 2), (layout_traffic, 1))
+LEADING = (
+    (gemm_ladder, 1),
+    (tensor_cores, 3),
+    (backward, 1),
+    (fused_mlp, 2),
+    (layout_traffic, 1),
+    (graph_optimizer, 2),
+)
 """Chapters of the product and how many of their findings the front page takes; each lists its own by weight."""
 
 

@@ -117,7 +117,7 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
-    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph"),
 }
 _PATTERNS = {
     "id": (r"S[0-9]{3}-[0-9]{2,3}", "S001-01"),

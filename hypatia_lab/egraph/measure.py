@@ -27,6 +27,9 @@ from hypatia_lab.kernels import loader
 BUDGET_S = 0.03
 """Time for each operator, beside its warming up."""
 
+SPREAD = 1.25
+"""Largest quotient of an interval's ends that is worth keeping: more comes of a busy machine, and is measured again."""
+
 SAFETY = 0.02
 """Share by which an interval is widened: a process, too, is one sample only."""
 
@@ -69,7 +72,7 @@ def _store(costs: Costs, fresh: Mapping[str, Time]) -> None:
 def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
     """``costs`` with every operator of the e-graph measured that is not yet, within about ``seconds``.
 
-    What is new is stored. Nothing is measured where there is no choice.
+    What is new, and not too uncertain, is stored. Nothing is measured where there is no choice.
     """
     if not any(len(ways) > 1 for ways in egraph.classes.values()):
         return costs
@@ -109,5 +112,5 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
         if isinstance(timing, timer.Timing) and len(timing.samples_us) > 1:
             found = intervals.geometric(timing.samples_us)
             fresh[name] = Time(found.low * (1 - SAFETY), found.value, found.high * (1 + SAFETY))
-    _store(costs, fresh)
+    _store(costs, {name: time for name, time in fresh.items() if time.high <= SPREAD * time.low})
     return replace(costs, measured={**costs.measured, **fresh})

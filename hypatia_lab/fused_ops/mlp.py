@@ -408,8 +408,8 @@ for _operation in ("mlp", *FUSED):
     _register(_operation, "eager", "peer", eager, _unsplit)
     _register(_operation, "compile", "peer", compile_default, _compiles)
     _register(_operation, "epilogue", "peer", epilogue, _unsplit)
+    _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
     if _operation in FUSED:
-        _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
         _register(_operation, "fused", "own", fused, _one_kernel)
         _register(_operation, "fused_cuda", "own", fused_cuda, _one_cuda_kernel)
     else:
