@@ -83,6 +83,7 @@ KNOWN = {
     "cuda": Style(GREEN, "triangle-up", 13),
     "egraph": Style(PURPLE, "star", 14),
     "egraph_split": Style(ORANGE, "hexagram", 15),
+    "egraph_compile": Style(GREEN, "triangle-left", 16),
 }
 
 

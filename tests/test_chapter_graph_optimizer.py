@@ -29,7 +29,7 @@ SMALL, LARGE = MODELS[0], MODELS[6]
 def cells(times: Mapping[str, float], shape: Sequence[int] = SMALL, **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
     own = {"operation": "mlp", "shape": list(shape), "dtype": "float32", "clock": "graph"} | changes
-    work = Workload("mlp", tuple(own["shape"]), own["dtype"])
+    work = Workload("mlp", tuple(own["shape"]), own["dtype"], direction=own.get("direction", "forward"))
     own |= {"flops": work.flops, "traffic": work.traffic}
     return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
 
@@ -54,6 +54,8 @@ GPU = [
     *cells({"eager": 760.0, "egraph": 740.0, "compile": 758.0, "egraph_split": 330.0}, LARGE),
     *cells({"eager": 800.0, "egraph": 780.0, "compile": 880.0, "egraph_split": 370.0}, LARGE, clock="wall"),
     *cells({"eager": 20.0, "egraph": 15.0, "compile": 17.0, "compile_max_autotune": 16.0}, dtype="bfloat16"),
+    *cells({"eager": 120.0, "egraph": 119.0, "egraph_compile": 110.0, "compile": 100.0}, direction="forward_backward"),
+    *cells({"eager": 300.0, "egraph": 299.0, "egraph_compile": 500.0}, direction="forward_backward", clock="wall"),
     trace("eager", 5),
     trace("egraph", 3),
     *graph(3, 10.0),
@@ -148,6 +150,16 @@ def test_split_products_are_judged_in_wide_models_only(root: Path) -> None:
     assert found.verdict == "confirmed"
     assert "reached in 1 of 1" in found.text
     assert chapter.split(read(root / "small", GPU[:5]), "box") is None
+
+
+def test_a_training_step_is_judged_by_both_clocks(root: Path) -> None:
+    found = said(chapter.training(read(root, GPU), "box"))
+    assert (found.figure, found.verdict) == ("2 of 2", "confirmed")
+    assert "As a backend of torch.compile" in found.text
+    assert "(784 → 2 × 256 → 10, batch 64, float32) by the wall clock" in found.text
+    rows = cells({"eager": 120.0, "egraph": 130.0}, direction="forward_backward")
+    assert said(chapter.training(read(root / "slow", rows), "box")).verdict == "refuted"
+    assert chapter.speed(evidence_of(root / "slow"), "box") is None
 
 
 @pytest.mark.parametrize(("ms", "verdict"), [(150.0, "confirmed"), (400.0, "refuted"), (249.0, "undecided")])
@@ -261,7 +273,7 @@ def test_the_plan_asks_what_the_chapter_reads() -> None:
     groups = spec.plan("seed", "cuda", [])
     assert {group.workload.shape for group in groups} >= set(MODELS)
     asked = {name.removesuffix("@again") for group in groups for name in group.variants}
-    assert asked == {"eager", chapter.OWN, chapter.SPLIT, "compile", "compile_max_autotune"}
+    assert asked == {"eager", chapter.OWN, chapter.SPLIT, chapter.BACKEND, "compile", "compile_max_autotune"}
     assert asked <= set(variants("mlp"))
     for device in ("cpu", "cuda"):
         for preset in PRESETS:

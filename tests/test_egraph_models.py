@@ -16,6 +16,7 @@ from hypatia_lab import check
 from hypatia_lab.egraph import Costs, Optimized, optimize, variants
 from hypatia_lab.egraph.terms import OPERATORS
 from hypatia_lab.experiments.graph_optimizer import depth
+from hypatia_lab.fused_ops.mlp import CLEAR
 from hypatia_lab.profiler import graph
 from hypatia_lab.profiler.subject import Ended
 from hypatia_lab.variants import find
@@ -168,6 +169,44 @@ def test_the_variant_is_right_and_shares_its_parameters(shape):
     assert "tf32x3" in find("mlp", "egraph").needs(Workload("mlp", shape, "float32", "tf32x3"), "cuda")
     assert "GPU" in find("mlp", "egraph_split").needs(work, "cpu")
     assert "float32, ieee" in find("mlp", "egraph_split").needs(Workload("mlp", shape, "bfloat16"), "cuda")
+
+
+@pytest.mark.parametrize("name", ["eager", "egraph", "egraph_compile"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_step_has_the_gradients_of_float64(name, dtype):
+    work = Workload("mlp", (33, 17, 29, 2, 5), dtype, direction="forward_backward")
+    problem = check.Problem(work, "cpu")
+    assert work.parts == ("y", "grad_x", *(f"grad_{kind}{n}" for n in (1, 2, 3) for kind in ("weight", "bias")))
+    found = check.check(find("mlp", name).factory(work, problem.inputs), problem)
+    assert found.ok, found.reason
+    bfloat16 = Workload("mlp", work.shape, "bfloat16", direction="forward_backward")
+    assert "across 0" in find("mlp", name).needs(bfloat16, "cpu")
+
+
+def test_no_relu_of_a_steps_inputs_is_decided_by_rounding(monkeypatch):
+    monkeypatch.setitem(CLEAR, "float32", 1e-4)  # of some rows here; what rounding needs is met by chance
+    inputs = Workload("mlp", (64, 40, 600, 3, 5), direction="forward_backward").inputs("cpu")
+    h = inputs["x"].double()
+    for n in (1, 2, 3):
+        h = functional.linear(h, inputs[f"weight{n}"].double(), inputs[f"bias{n}"].double())
+        assert float(h.abs().min()) >= CLEAR["float32"]
+        h = h.relu()
+    plain = Workload("mlp", (64, 40, 600, 3, 5)).inputs("cpu")
+    assert 0 < int((plain["x"] != inputs["x"]).any(1).sum()) < 20
+    assert torch.equal(plain["weight3"], inputs["weight3"])
+
+
+def test_a_lost_mask_is_named():
+    work = Workload("mlp", (33, 17, 29, 2, 5), direction="forward_backward")
+    problem = check.Problem(work, "cpu")
+    right = list(find("mlp", "eager").factory(work, problem.inputs)())
+    assert work.backward is not None
+    faults = work.backward.faults(problem.inputs)
+    right[1] = faults["grad_x"]["masks missing"].float()
+    assert check.judge(tuple(right), problem).reason.startswith("grad_x: masks missing")
+    right[1] = problem.references()[1].float()
+    right[3] = faults["grad_bias1"]["mean over the batch for its sum"].float()
+    assert check.judge(tuple(right), problem).reason.startswith("grad_bias1: mean over the batch")
 
 
 def test_the_variant_says_why_it_cannot_be(monkeypatch):

@@ -24,7 +24,8 @@ Row = dict[str, Any]
 
 PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
-OWN, SPLIT = "egraph", "egraph_split"
+OWN, SPLIT, BACKEND = "egraph", "egraph_split", "egraph_compile"
+STEP = "forward_backward"
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
 GAIN, GAINS = 1.1, 5
@@ -206,9 +207,10 @@ def gate(lines: Sequence[dict[str, str]]) -> Finding:
 # ---------------------------------------------------------------- reading
 
 
-def model_rows(lab: Evidence, machine: str, clock: str = "", **wanted: Any) -> list[Row]:
+def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "forward", **wanted: Any) -> list[Row]:
     """Rows of the nine models with a time by ``clock`` (the primary one), smallest first, without the A/A control."""
     clock = clock or lab.primary(machine)
+    wanted = {"direction": direction} | wanted
     rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="mlp", clock=clock, status="ok", **wanted)
     kept = [r for r in rows if not absent(r["median_us"]) and "@" not in r["variant"] and r["shape"] != SAFETY_MODEL]
     return sorted(kept, key=lambda row: (row["flops"], row["dtype"]))
@@ -392,6 +394,47 @@ def split(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
+def training(lab: Evidence, machine: str) -> Finding | None:
+    """A training step of the optimized modules, and of the modules compiled with the e-graph as backend."""
+    clocks = list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
+    own = {clock: against(model_rows(lab, machine, clock, STEP), OWN, "eager") for clock in clocks}
+    found = [pair for pairs in own.values() for pair in pairs]
+    if not found:
+        return None
+    slower = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
+    level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
+    said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if pairs])
+    text = (
+        f"A step, forward and backward, of the optimized modules has of eager's speed {said}: slower by more than 2% "
+    )
+    text += (
+        f"in {len(slower)} of {len(found)} cases. Where gradients are wanted a fused node is a product and a ReLU in "
+    )
+    text += "its place, so nothing is gained. "
+    backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
+    shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if pairs]
+    text += (
+        f"As a backend of torch.compile, which fuses after differentiation, it has {listing(shown)}." if shown else ""
+    )
+    return Finding(
+        f"{len(level)} of {len(found)}",
+        "A training step is not slower"
+        if len(level) == len(found)
+        else "A training step is slower in some cases"
+        if slower
+        else "Whether a training step is slower is open",
+        text.strip(),
+        "confirmed"
+        if len(level) == len(found)
+        else "refuted"
+        if len(slower) == len(found)
+        else "conditional"
+        if slower
+        else "undecided",
+        PAGE,
+    )
+
+
 def optimizing(lab: Evidence, machine: str) -> Finding | None:
     """How long optimizing takes, against the goal at 100 layers."""
     ways = probed(lab, machine, "graph", experiment=EXPERIMENT)
@@ -423,13 +466,19 @@ def optimizing(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
-    candidates = (speed, same_runtime, compilers, split, optimizing)
+    candidates = (speed, same_runtime, compilers, split, training, optimizing)
     return [found for found in (candidate(lab, machine) for candidate in candidates) if found is not None]
 
 
 # ---------------------------------------------------------------- tables
 
-NAMES = {OWN: "e-graph", SPLIT: "e-graph, split", "compile": "compiled", "compile_max_autotune": "max-autotune"}
+NAMES = {
+    BACKEND: "e-graph as backend",
+    OWN: "e-graph",
+    SPLIT: "e-graph, split",
+    "compile": "compiled",
+    "compile_max_autotune": "max-autotune",
+}
 """Variant → what the table of models calls it."""
 
 

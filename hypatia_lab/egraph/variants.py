@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from hypatia_lab.egraph import calls
+from hypatia_lab.egraph.backend import hypatia
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
+from hypatia_lab.fused_ops.mlp import step, unsplit
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import SPLIT
+from hypatia_lab.workloads import DIRECTIONS
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -21,12 +23,12 @@ if TYPE_CHECKING:
 
 def module_of(inputs: Inputs) -> torch.nn.Sequential:
     """The MLP of ``inputs`` (x, then weight and bias of every layer) as people write it, on those very tensors."""
-    _, *parameters = inputs.values()
+    _, *parameters = (tensor for name, tensor in inputs.items() if name != "grad")
     layers: list[torch.nn.Module] = []
     for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
         layer = torch.nn.Linear(weight.shape[1], weight.shape[0], device="meta")
-        layer.weight = torch.nn.Parameter(weight, requires_grad=False)
-        layer.bias = torch.nn.Parameter(bias, requires_grad=False)
+        layer.weight = torch.nn.Parameter(weight, requires_grad="grad" in inputs)
+        layer.bias = torch.nn.Parameter(bias, requires_grad="grad" in inputs)
         layers += [layer, torch.nn.ReLU()]
     return torch.nn.Sequential(*layers[:-1]).eval()
 
@@ -39,13 +41,12 @@ def optimized(inputs: Inputs, **options: Any) -> Optimized:
     return found
 
 
-def _bind(module: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
+def _bind(module: Callable[..., torch.Tensor], inputs: Inputs, parameters: Iterable[torch.Tensor]) -> Run:
     x = inputs["x"]
-    return lambda: module(x)
-
-
-def _plain(workload: Workload, device: str) -> str:
-    return f"the library's products know no {workload.math}" if workload.math in SPLIT else ""
+    if "grad" not in inputs:
+        return lambda: module(x)
+    leaves = [x.detach().requires_grad_(), *parameters]
+    return lambda: step(module(leaves[0]), leaves, inputs["grad"])
 
 
 def _split(workload: Workload, device: str) -> str:
@@ -54,13 +55,22 @@ def _split(workload: Workload, device: str) -> str:
     return calls.split_missing(device, workload.dtype)
 
 
-@variant("mlp", "egraph", origin="own", needs=_plain)
+@variant("mlp", "egraph", origin="own", needs=unsplit, directions=DIRECTIONS)
 def egraph(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
-    return _bind(optimized(inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True), inputs)
+    module = optimized(inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
+    names = [name for name, _ in module_of(inputs).named_parameters()]
+    return _bind(module, inputs, [module.get_parameter(name) for name in names])
+
+
+@variant("mlp", "egraph_compile", origin="own", needs=unsplit, directions=DIRECTIONS[1:])
+def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
+    module = module_of(inputs)
+    return _bind(torch.compile(module, backend=hypatia, dynamic=False, fullgraph=True), inputs, module.parameters())
 
 
 @variant("mlp", "egraph_split", origin="own", needs=_split)
 def egraph_split(workload: Workload, inputs: Inputs) -> Run:
     """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
-    return _bind(optimized(inputs, costs=stored("cuda", "graph"), measure=True, split=True), inputs)
+    return _bind(optimized(inputs, costs=stored("cuda", "graph"), measure=True, split=True), inputs, ())
