@@ -12,12 +12,22 @@ SAFETY = (32, 784, 256, 2, 10)
 """The model of the documents' safety test, beside the nine of their benchmark."""
 CPU_MODELS = MODELS[:7]
 """The other two take a CPU up to 0.7 s a call."""
-TUNED = MODELS[::4]
-"""Models of which max-autotune is asked: it tries kernels for seconds a layer."""
-TRAINED = (MODELS[0], MODELS[4], MODELS[6])
+HALF_COMPILED, TUNED = MODELS[::4], MODELS[::8]
+"""Models that torch.compile is asked for in bfloat16, and with max-autotune in float32: it takes seconds a model."""
+TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
 LAYERS = (3, 10, 30, 100, 300)
 """Lengths of MLPs whose optimizing is timed."""
+
+
+def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> list[str]:
+    if preset == "full":
+        return ["compile", "compile_max_autotune"]
+    # On two cores a compilation takes seconds, too: every third model.
+    asked = (MODELS if dtype == "float32" else HALF_COMPILED) if gpu else MODELS[::3]
+    names = ["compile"] if shape in asked else []
+    tuned = preset == "seed" and dtype == "float32" and shape in (TUNED if gpu else TUNED[:1])
+    return [*names, "compile_max_autotune"] if tuned else names
 
 
 def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
@@ -28,11 +38,10 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
         for dtype in ("float32", "bfloat16") if gpu and shape != SAFETY else ("float32",):
             names = ["eager", "eager" + AGAIN, "egraph"]
             names += ["egraph_split"] if gpu and dtype == "float32" else []
-            # On two cores a compilation takes seconds: every third model.
-            names += ["compile"] if shape != SAFETY and (gpu or shape in MODELS[::3]) else []
-            names += ["compile_max_autotune"] if not quick and shape in (TUNED if gpu else MODELS[:1]) else []
+            if shape != SAFETY:
+                names += _compilers(shape, dtype, preset, gpu)
             clocks = ("graph", "wall") if gpu else ("hot",)
-            groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.06 if gpu else 0.2))
+            groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.05 if gpu else 0.2))
     for shape in list(shapes) or (TRAINED if gpu and not quick else TRAINED[:1]):
         # 16-bit gradients cannot be judged: see hypatia_lab.fused_ops.mlp.
         work = Workload("mlp", shape, "float32", direction="forward_backward")
