@@ -18,6 +18,9 @@ WIDE, TALL, GAP, STEP = 118, 26, 14, 44
 HEAD, EDGE, LANE = 30, 22, 9
 """Space for a panel's caption, around it, and for an edge that passes outside, px."""
 
+PAGE = 800
+"""Width of a row of panels, px: more would be drawn too small to read."""
+
 
 @dataclass(frozen=True)
 class Way:
@@ -72,12 +75,11 @@ class Panel:
 
 
 def svg(panels: Sequence[Panel], title: str, description: str, key: str) -> str:
-    """The panels side by side as one SVG element; ``key`` makes its ids unique on the page.
+    """The panels side by side, row by row, as one SVG element; ``key`` makes its ids unique on the page.
 
     ``title`` says what is to be seen, ``description`` tells it to those who do not see it.
     """
-    width = sum(panel.size[0] for panel in panels)
-    height = max(panel.size[1] for panel in panels)
+    places, width, height = _places(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
         f'aria-labelledby="{key}-title {key}-desc" style="max-width:{width}px;width:100%;height:auto;color:inherit" '
@@ -87,11 +89,21 @@ def svg(panels: Sequence[Panel], title: str, description: str, key: str) -> str:
         f'<defs><marker id="{key}-tip" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" '
         'orient="auto"><path d="M0 0L8 4L0 8z" fill="currentColor" stroke="none"/></marker></defs>',
     ]
-    left = 0
-    for panel in panels:
-        parts.append(f'<g transform="translate({left} 0)">{_panel(panel, key)}</g>')
-        left += panel.size[0]
+    for (left, top), panel in zip(places, panels, strict=True):
+        parts.append(f'<g transform="translate({left} {top})">{_panel(panel, key)}</g>')
     return "\n".join([*parts, "</svg>"])
+
+
+def _places(panels: Sequence[Panel]) -> tuple[list[tuple[int, int]], int, int]:
+    """Left upper corners of the panels, as many in a row as a page holds, and width and height of the whole."""
+    places, left, top, row, width = [], 0, 0, 0, 0
+    for panel in panels:
+        if left and left + panel.size[0] > PAGE:
+            left, top, row = 0, top + row, 0
+        places.append((left, top))
+        left, row = left + panel.size[0], max(row, panel.size[1])
+        width = max(width, left)
+    return places, width, top + row
 
 
 def _x(column: int) -> int:

@@ -243,7 +243,8 @@ def test_a_drawing_is_one_well_formed_svg_with_its_words() -> None:
     assert labels == ["reads <far>", "x", "a", "b", "c"] * 2
     # Everything lies inside the drawing, the edge that passes outside the others too.
     width, height = (float(value) for value in (tree.get("viewBox") or "").split()[2:])
-    assert width == 2 * read.size[0]
+    assert (width, height) == (2 * read.size[0], read.size[1])
+    assert graph_figure._places([read] * 5)[1:] == (2 * read.size[0], 3 * height)
     assert read.lanes == [0]
     for path in tree.iter(f"{name}path"):
         numbers = [float(value) for value in re.findall(r"-?[0-9.]+", path.get("d") or "")]
