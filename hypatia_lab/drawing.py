@@ -81,6 +81,9 @@ KNOWN = {
     "compile_anchored": Style(WINE, "triangle-down", 11),
     "triton": Style(ORANGE, "star", 12),
     "cuda": Style(GREEN, "triangle-up", 13),
+    "egraph": Style(PURPLE, "star", 14),
+    "egraph_split": Style(ORANGE, "hexagram", 15),
+    "egraph_compile": Style(GREEN, "triangle-left", 16),
 }
 
 

@@ -15,8 +15,6 @@ from hypatia_lab.egraph.rules import rules_of
 from hypatia_lab.egraph.saturation import EGraph, ENode, Node, saturate
 from hypatia_lab.egraph.terms import Type
 
-pytestmark = pytest.mark.begun
-
 X, W, B = Type((8, 16), "float32"), Type((16, 16), "float32"), Type((16,), "float32")
 CUDA = Costs("cuda")
 

@@ -9,8 +9,6 @@ import torch.nn.functional as functional
 from hypatia_lab.egraph import GOALS, Grade, Rule, admit, examine
 from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Operator, Type, _broadcast, _same, parse
 
-pytestmark = pytest.mark.begun
-
 RULES = [rule for rules in GOALS.values() for rule in rules]
 
 

@@ -9,6 +9,7 @@ from hypatia_lab.chapters import (
     diffraction_findings,
     fused_mlp,
     gemm_ladder,
+    graph_optimizer,
     layout_traffic,
     tensor_cores,
     torch_compile,
@@ -24,6 +25,7 @@ LEADING = (
     (backward, 1),
     (fused_mlp, 2),
     (layout_traffic, 1),
+    (graph_optimizer, 2),
 )
 """Chapters and how many of their findings the front page takes; each lists its own by weight."""
 

@@ -336,5 +336,5 @@ def chapter_claims() -> list[Claim]:
         claim
         for claim in claims.ledger()
         if claim.experiment in (FUSED, MODELS)
-        or any(workload.partition("/")[0] in (*OPERATIONS, "mlp") for workload in claim.workloads)
+        or (not claim.experiment and any(w.partition("/")[0] in (*OPERATIONS, "mlp") for w in claim.workloads))
     ]

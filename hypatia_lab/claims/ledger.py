@@ -117,7 +117,7 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
-    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph"),
 }
 _SEED = r"S[0-9]{3}"
 _ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,3}"

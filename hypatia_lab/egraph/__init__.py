@@ -1,6 +1,6 @@
 """Equality saturation over torch.fx graphs: rules that passed a gate, costs with intervals, extraction with a gap.
 
-    capture → terms → saturation → extraction → graph → comparison
+    capture → terms → saturation → extraction → graph → comparison, log
 
 :func:`optimize` goes the whole way. Source of the idea: S004 (an e-graph that turns Linear, ReLU into one node); here
 every rule is tested before it is believed, shared results are counted once, and parameters are shared, not copied.
@@ -8,14 +8,15 @@ every rule is tested before it is believed, shared results are counted once, and
 
 from hypatia_lab.egraph.cost import Costs, Time
 from hypatia_lab.egraph.gate import Verdict, admit, examine
-from hypatia_lab.egraph.optimize import EGraphError, Optimized, Report, Rewrite, Unchanged, optimize, rewrite_graph
+from hypatia_lab.egraph.module import Optimized, Report, Rewrite
+from hypatia_lab.egraph.optimize import Unchanged, optimize, rewrite_graph
+from hypatia_lab.egraph.replay import replay
 from hypatia_lab.egraph.rules import DEFAULT, GOALS, Grade, Rule
 
 __all__ = [
     "DEFAULT",
     "GOALS",
     "Costs",
-    "EGraphError",
     "Grade",
     "Optimized",
     "Report",
@@ -27,5 +28,6 @@ __all__ = [
     "admit",
     "examine",
     "optimize",
+    "replay",
     "rewrite_graph",
 ]

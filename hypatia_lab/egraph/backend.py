@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from hypatia_lab.egraph.cost import Costs
+from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.optimize import rewrite_graph
 
 
@@ -20,7 +20,7 @@ def _compile(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     from functorch.compile import make_boxed_func  # pyright: ignore[reportPrivateImportUsage]
 
     tensors = [value for value in example_inputs if isinstance(value, torch.Tensor)]
-    costs = Costs("cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu")
+    costs = stored("cuda" if any(tensor.is_cuda for tensor in tensors) else "cpu")
     return make_boxed_func(rewrite_graph(graph, costs=costs).forward)
 
 
@@ -30,3 +30,11 @@ def hypatia(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..
     from torch._dynamo.backends.common import aot_autograd
 
     return aot_autograd(fw_compiler=_compile, bw_compiler=_compile, inference_compiler=_compile)(graph, example_inputs)
+
+
+def register() -> None:
+    """Make "hypatia" a name that torch.compile knows, where the package's entry point is not installed (yet)."""
+    from torch._dynamo.backends import registry
+
+    if "hypatia" not in registry.list_backends(exclude_tags=()):
+        registry.register_backend(hypatia)

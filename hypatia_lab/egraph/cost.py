@@ -6,15 +6,12 @@ each. Times are in microseconds throughout. A measured time replaces the analyti
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from hypatia_lab.egraph.saturation import EGraph, ENode, typed
 from hypatia_lab.egraph.terms import OPERATORS, Type
-
-Key = tuple[str, tuple[tuple[int, ...] | None, ...], str]
-"""Operator, shapes of its tensors (None for an absent bias), dtype of its result."""
 
 
 @dataclass(frozen=True)
@@ -46,13 +43,13 @@ class Costs:
     """The cost model of one device (``cuda`` or ``cpu``).
 
     ``ceilings`` are measured ones as results.ceilings gives them, (quantity, dtype/math, clock) → rate; what they lack
-    is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :data:`Key` to a measured time and goes before both.
+    is :data:`RATES` and :data:`BANDWIDTH`. ``measured`` maps :func:`key` to a measured time and goes before both.
     Raises ``ValueError`` for another device.
     """
 
     device: str
     ceilings: Mapping[tuple[str, str, str], float] = field(default_factory=dict)
-    measured: Mapping[Key, Time] = field(default_factory=dict)
+    measured: Mapping[str, Time] = field(default_factory=dict)
     clock: str = "hot"
 
     def __post_init__(self) -> None:
@@ -61,19 +58,19 @@ class Costs:
 
     def time(self, egraph: EGraph, number: int, way: ENode) -> Time | None:
         """Time of one way to compute an e-class; None where no kernel can."""
-        out = egraph.types.get(number)
+        out = _sized(egraph.types.get(number), egraph.hints)
         if way.operator in ("Input", "Param", "Absent"):
             return FREE
         if way.operator == "Opaque":
-            return self._opaque(out, [egraph.types.get(child) for child in way.children])
+            return self._opaque(out, [_sized(egraph.types.get(child), egraph.hints) for child in way.children])
         if out is None or any(child not in egraph.types for child in way.children):
             return None
-        operator, arguments = OPERATORS[way.operator], typed(egraph, way)
+        operator, arguments = OPERATORS[way.operator], sized(egraph, way)
         if operator.missing(self.device, *arguments):
             return None
-        tensors = [a for sort, a in zip(operator.sorts, arguments, strict=True) if sort == "T"]
-        if (known := self.measured.get(key(way.operator, tensors, out))) is not None:
+        if self.measured and (known := self.measured.get(key(way.operator, arguments, out))) is not None:
             return known
+        tensors = [a for sort, a in zip(operator.sorts, arguments, strict=True) if sort == "T"]
         launches = operator.kernels(self.device)
         if not launches:
             return Time(DISPATCH_US, DISPATCH_US, DISPATCH_US)
@@ -94,9 +91,19 @@ class Costs:
         return Time(time, time, time)
 
 
-def key(operator: str, tensors: list[Any], out: Type) -> Key:
-    """The key of a measured time: types of the operator's tensors (None for an absent bias) and of its result."""
-    return operator, tuple(None if t is None else t.shape for t in tensors), out.dtype
+def _sized(kind: Any, hints: Mapping[int, int]) -> Any:
+    return Type(tuple(hints.get(n, n) for n in kind.shape), kind.dtype) if hints and isinstance(kind, Type) else kind
+
+
+def sized(egraph: EGraph, way: ENode) -> tuple[Any, ...]:
+    """Arguments of an operator, types for tensors, attributes as they are; symbolic sizes as in the example."""
+    return tuple(_sized(argument, egraph.hints) for argument in typed(egraph, way))
+
+
+def key(operator: str, arguments: Sequence[Any], out: Type) -> str:
+    """What a measured time is kept under: the operator, its arguments' shapes (or the attribute) and its dtype."""
+    parts = ["x".join(map(str, a.shape)) if isinstance(a, Type) else str(a).replace(" ", "") for a in arguments]
+    return f"{operator} {out.dtype} {' '.join(parts)}"
 
 
 def weights(egraph: EGraph, costs: Costs) -> Callable[[int, ENode], float | None]:

@@ -7,20 +7,22 @@ operation that has a term becomes one; any other node is opaque and stays as it 
   what such a node computes depends on when it runs (but relu_ of a product that nobody else reads is a ReLU);
 - operations that draw random numbers: a seed shall give the same numbers as before;
 - calls of modules, methods and functions that are no ATen operations: nobody knows what they write into.
+
+Symbolic sizes (a dynamic batch) are stood for by large primes, see :class:`Sizes`.
 """
 
 from __future__ import annotations
 
 import operator as python
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 
 from hypatia_lab.egraph.saturation import Node
-from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Type, aten, type_of
+from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Type, aten
 
 Term = tuple[str, tuple[Any, ...]]
 
@@ -28,12 +30,54 @@ Term = tuple[str, tuple[Any, ...]]
 @dataclass(frozen=True)
 class Terms:
     """A graph as terms: ``nodes`` in order, arguments first; names of the nodes that keep their order (``pinned``), of
-    those that must run whoever reads them (``effects``), and of those that the output reads (``outputs``)."""
+    those that must run whoever reads them (``effects``), and of those that the output reads (``outputs``).
+
+    ``sizes`` says which numbers in the types stand for symbolic sizes.
+    """
 
     nodes: tuple[Node, ...]
     pinned: frozenset[str]
     effects: tuple[str, ...]
     outputs: tuple[str, ...]
+    sizes: Sizes = field(default_factory=lambda: Sizes())
+
+
+class Sizes:
+    """Symbolic sizes as numbers: every symbol is a large prime, and an expression its value at those primes.
+
+    Two sizes are then equal as numbers if they are equal for whatever the symbols are, and sums and products of sizes
+    stay right; that different expressions meet in one number by chance is as good as impossible.
+    ``hints`` maps such a number to the size that the example inputs had.
+    """
+
+    def __init__(self) -> None:
+        self.hints: dict[int, int] = {}
+        self._symbols: dict[Any, int] = {}
+
+    def number(self, size: Any) -> int | None:
+        """The number of one size; None where no example value is known."""
+        if isinstance(size, int):
+            return size
+        import sympy
+
+        expression = size.node.expr
+        if not size.node.has_hint():
+            return None
+        for symbol in expression.free_symbols:
+            self._symbols.setdefault(symbol, sympy.nextprime(1_000_000 + 1000 * len(self._symbols)))
+        value = int(expression.xreplace({symbol: sympy.Integer(p) for symbol, p in self._symbols.items()}))
+        if not expression.free_symbols:
+            return value
+        self.hints[value] = int(size.node.hint)
+        return value
+
+    def type(self, tensor: Any) -> Type | None:
+        """Type of a tensor; None of anything else."""
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        shape = [self.number(size) for size in tensor.shape]
+        known = tuple(size for size in shape if size is not None)
+        return Type(known, str(tensor.dtype).removeprefix("torch.")) if len(known) == len(shape) else None
 
 
 def _bound(node: fx.Node) -> dict[str, Any]:
@@ -45,25 +89,29 @@ def _bound(node: fx.Node) -> dict[str, Any]:
     return values | node.kwargs
 
 
-def _plain(operator: str, *names: str) -> Callable[[fx.Node], Term]:
-    return lambda node: (operator, tuple(_bound(node)[name] for name in names))
+Reading = Callable[[fx.Node, Type, Sizes], "Term | None"]
 
 
-def _add(node: fx.Node) -> Term | None:
+def _plain(operator: str, *names: str) -> Reading:
+    return lambda node, kind, sizes: (operator, tuple(_bound(node)[name] for name in names))
+
+
+def _add(node: fx.Node, *_: Any) -> Term | None:
     bound = _bound(node)
     return ("Add", (bound["self"], bound["other"])) if bound["alpha"] == 1 else None
 
 
-def _addmm(node: fx.Node) -> Term | None:
+def _addmm(node: fx.Node, *_: Any) -> Term | None:
     bound = _bound(node)
     if bound["beta"] != 1 or bound["alpha"] != 1:
         return None
     return "Addmm", (bound["self"], bound["mat1"], bound["mat2"])
 
 
-def _view(node: fx.Node) -> Term | None:
-    kind = _type(node)
-    return None if kind is None else ("View", (node.args[0], kind.shape))
+def _view(node: fx.Node, kind: Type, sizes: Sizes) -> Term | None:
+    # On the way back a symbolic size is a -1, of which a view can have one, beside no zero.
+    symbolic = sum(size in sizes.hints for size in kind.shape)
+    return None if symbolic > 1 or (symbolic and 0 in kind.shape) else ("View", (node.args[0], kind.shape))
 
 
 def _swap(node: fx.Node, first: int, second: int) -> Term | None:
@@ -72,38 +120,38 @@ def _swap(node: fx.Node, first: int, second: int) -> Term | None:
     return ("Transpose", (node.args[0], first, second)) if first < second else None
 
 
-def _permute(node: fx.Node) -> Term | None:
+def _permute(node: fx.Node, *_: Any) -> Term | None:
     dims = [dim % len(_bound(node)["dims"]) for dim in _bound(node)["dims"]]
     moved = [position for position, dim in enumerate(dims) if position != dim]
     return _swap(node, *moved) if len(moved) == 2 else None
 
 
-def _dropout(node: fx.Node) -> Term | None:
+def _dropout(node: fx.Node, *_: Any) -> Term | None:
     bound = _bound(node)
     return None if bound["train"] else ("Dropout", (bound["input"], str(bound["p"]), False))
 
 
-def _conv2d(node: fx.Node) -> Term:
+def _conv2d(node: fx.Node, *_: Any) -> Term:
     bound = _bound(node)
     pairs = [bound[name] for name in ("stride", "padding", "dilation")]
     dims = tuple(size for pair in pairs for size in (pair * 2 if len(pair) == 1 else pair))
     return "Conv2d", (bound["input"], bound["weight"], bound["bias"], (*dims, bound["groups"]))
 
 
-def _batch_norm(node: fx.Node) -> Term | None:
+def _batch_norm(node: fx.Node, *_: Any) -> Term | None:
     bound = _bound(node)
     names = ("input", "weight", "bias", "running_mean", "running_var")
     return None if bound["training"] else ("BatchNorm", (*(bound[name] for name in names), repr(bound["eps"])))
 
 
-def _instance_norm(node: fx.Node) -> Term | None:
+def _instance_norm(node: fx.Node, *_: Any) -> Term | None:
     bound = _bound(node)
     if not bound["use_input_stats"] or bound["running_mean"] is not None:
         return None
     return "InstanceNorm", (bound["input"], bound["weight"], bound["bias"], repr(bound["eps"]))
 
 
-READINGS: dict[Any, Callable[[fx.Node], Term | None]] = {
+READINGS: dict[Any, Reading] = {
     aten.linear.default: _plain("Linear", "input", "weight", "bias"),
     torch.ops.hypatia.linear_relu_epilogue.default: _plain("LinearRelu", "x", "weight", "bias"),
     aten.relu.default: _plain("Relu", "self"),
@@ -125,8 +173,8 @@ READINGS: dict[Any, Callable[[fx.Node], Term | None]] = {
         ),
         _view,
     ),
-    aten.t.default: lambda node: _swap(node, 0, 1),
-    aten.transpose.int: lambda node: _swap(node, _bound(node)["dim0"], _bound(node)["dim1"]),
+    aten.t.default: lambda node, kind, sizes: _swap(node, 0, 1),
+    aten.transpose.int: lambda node, kind, sizes: _swap(node, _bound(node)["dim0"], _bound(node)["dim1"]),
     aten.permute.default: _permute,
     aten.dropout.default: _dropout,
     aten.conv2d.default: _conv2d,
@@ -137,22 +185,16 @@ READINGS: dict[Any, Callable[[fx.Node], Term | None]] = {
 """ATen operation → the term of such a node, or None where no term says the same."""
 
 
-def _type(node: fx.Node) -> Type | None:
-    value = node.meta.get("val")
-    return type_of(value) if isinstance(value, torch.Tensor) else None
-
-
 def _attribute(module: torch.nn.Module, name: Any) -> Any:
     for part in str(name).split("."):
         module = getattr(module, part)
     return module
 
 
-def _term(node: fx.Node) -> Term | None:
+def _term(node: fx.Node, sizes: Sizes) -> Term | None:
     """The term of an operation; None where there is none, or where its type is not the node's."""
-    reading = READINGS.get(node.target)
-    kind = _type(node)
-    term = None if reading is None or kind is None else reading(node)
+    reading, kind = READINGS.get(node.target), sizes.type(node.meta.get("val"))
+    term = None if reading is None or kind is None else reading(node, kind, sizes)
     if term is None:
         return None
     name, arguments = term
@@ -160,9 +202,9 @@ def _term(node: fx.Node) -> Term | None:
     known: list[Any] = []
     for sort, argument in zip(sorts, arguments, strict=True):
         if sort == "T" and argument is not None:
-            if not isinstance(argument, fx.Node) or _type(argument) is None:
+            argument = sizes.type(argument.meta.get("val")) if isinstance(argument, fx.Node) else None
+            if argument is None:
                 return None
-            argument = _type(argument)
         known.append(argument)
     try:
         if OPERATORS[name].shape(*known) != kind:
@@ -205,6 +247,13 @@ def _nodes(value: Any) -> list[fx.Node]:
     return found
 
 
+NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
+"""What computations with symbolic sizes give."""
+
+OURS: dict[Any, Any] = {operator.target: operator for operator in OPERATORS.values()}
+"""Function that a rebuilt graph calls → its operator: none of them writes into anything."""
+
+
 def _own(source: fx.Node, reader: fx.Node) -> bool:
     """Whether only ``reader`` ever sees the memory of ``source``: written in place or not, nobody can tell."""
     return isinstance(source.target, torch._ops.OpOverload) and not _shares(source) and list(source.users) == [reader]
@@ -213,6 +262,8 @@ def _own(source: fx.Node, reader: fx.Node) -> bool:
 def _writes(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory this one may write into."""
     if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem:
+        return []
+    if node.target in OURS or isinstance(node.meta.get("val"), NUMBERS):
         return []
     if node.op == "call_module" and str(node.target).startswith("_guards_fn"):  # torch.export's check of the inputs
         return []
@@ -239,6 +290,10 @@ def _writes(node: fx.Node) -> list[fx.Node]:
 
 def _shares(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory the result of this one may share."""
+    if isinstance(node.meta.get("val"), NUMBERS):
+        return []
+    if node.target in OURS and not isinstance(node.target, torch._ops.OpOverload):
+        return [] if OURS[node.target].kernels("cpu") else node.all_input_nodes
     if not isinstance(node.target, torch._ops.OpOverload):
         return [] if node.op == "output" else node.all_input_nodes
     aliasing = any(result.alias_info is not None for result in node.target._schema.returns)
@@ -247,6 +302,11 @@ def _shares(node: fx.Node) -> list[fx.Node]:
 
 def _random(node: fx.Node) -> bool:
     return isinstance(node.target, torch._ops.OpOverload) and torch.Tag.nondeterministic_seeded in node.target.tags
+
+
+def draws_random_numbers(module: fx.GraphModule) -> bool:
+    """Whether any operation of the graph draws random numbers."""
+    return any(_random(node) for node in module.graph.nodes)
 
 
 def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
@@ -273,7 +333,7 @@ def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
 def read(module: fx.GraphModule) -> Terms:
     """The terms of a graph module of ATen operations, whatever its depth."""
     memory = memory_of(module, module.graph)
-    written = memory.written()
+    written, sizes = memory.written(), Sizes()
     names: dict[int, str] = {}
     nodes: list[Node] = []
     pinned: set[str] = set()
@@ -284,27 +344,27 @@ def read(module: fx.GraphModule) -> Terms:
             outputs = tuple(source.name for source in node.all_input_nodes)
             continue
         if node.op == "placeholder":
-            nodes.append(Node(node.name, "Input", (node.name,), _type(node)))
+            nodes.append(Node(node.name, "Input", (node.name,), sizes.type(node.meta.get("val"))))
             continue
         if node.op == "get_attr":
             value = _attribute(module, node.target)
             if isinstance(value, torch.Tensor):
                 # One tensor under two names is one parameter: weight tying is equality.
                 name = names.setdefault(id(value), str(node.target))
-                nodes.append(Node(node.name, "Param", (name,), type_of(value)))
+                nodes.append(Node(node.name, "Param", (name,), sizes.type(value)))
                 continue
         touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
         writes = bool(_writes(node))
-        term = None if writes or touched else _term(node)
+        term = None if writes or touched else _term(node, sizes)
         if term is not None:
-            nodes.append(Node(node.name, *term, _type(node)))
+            nodes.append(Node(node.name, *term, sizes.type(node.meta.get("val"))))
             continue
         # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
         acts = writes or node.is_impure() or _random(node)
         inputs = tuple(source.name for source in node.all_input_nodes)
-        nodes.append(Node(node.name, "Opaque", (node.name,), _type(node), inputs))
+        nodes.append(Node(node.name, "Opaque", (node.name,), sizes.type(node.meta.get("val")), inputs))
         if acts or touched:
             pinned.add(node.name)
         if acts:
             effects.append(node.name)
-    return Terms(tuple(nodes), frozenset(pinned), tuple(effects), outputs)
+    return Terms(tuple(nodes), frozenset(pinned), tuple(effects), outputs, sizes)

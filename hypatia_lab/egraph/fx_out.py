@@ -2,6 +2,7 @@
 
 Nothing is copied: a parameter stays the object it was, so an optimizer's step or load_state_dict on the original
 module is seen. Every computation stands once, however many read it; nodes that keep their order keep it.
+``meta["class"]`` of a node is the e-class that it computes.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Mapping
 import torch
 from torch import fx
 
+from hypatia_lab.egraph.calls import SWIFT
 from hypatia_lab.egraph.fx_in import Terms, memory_of
 from hypatia_lab.egraph.saturation import EGraph, ENode
 from hypatia_lab.egraph.terms import OPERATORS
@@ -32,23 +34,29 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
     def copied(node: fx.Node) -> fx.Node:
         return graph.node_copy(node, lambda argument: made[egraph.class_of[argument.name]])  # pyright: ignore[reportArgumentType]
 
+    def static(dims: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(-1 if size in terms.sizes.hints else size for size in dims)
+
     def create(number: int) -> fx.Node | None:
         way = chosen[number]
         if way.operator == "Absent":
             return None
         if way.operator == "Opaque":
-            return copied(old[way.arguments[0]])
+            made_here = copied(old[way.arguments[0]])
+            made_here.meta["class"] = number
+            return made_here
         if way.operator == "Param":
             made_here = graph.get_attr(way.arguments[0])
         else:
             operator = OPERATORS[way.operator]
             values = [
-                made[argument] if sort == "T" else argument
+                made[argument] if sort == "T" else static(argument) if sort == "Dims" else argument
                 for sort, argument in zip(operator.sorts, way.arguments, strict=True)
             ]
             made_here = graph.call_function(operator.target, operator.arguments(*values), operator.keywords(*values))
         if number in source:
             made_here.meta = dict(source[number].meta)
+        made_here.meta["class"] = number
         return made_here
 
     def demand(number: int) -> None:
@@ -74,6 +82,8 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
                 demand(egraph.class_of[name])
             copied(node)
     _apart(module, graph)
+    for node in graph.nodes:
+        node.target = SWIFT.get(node.target, node.target)
     graph.lint()
     return graph
 

@@ -58,7 +58,8 @@ def _features(weight: str) -> str:
 _SUMS = ("(> (vec-get (dims b) 0) 0)", "(> (vec-get (dims b) 1) 0)")
 
 GOALS: dict[str, tuple[Rule, ...]] = {
-    "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL, (_features("w"),)),),
+    "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL),),
+    "split": (Rule("linear_relu_split", "(Relu (Linear x w b))", "(LinearReluSplit x w b)", Grade.REAL),),
     "mlp": (
         Rule(
             "mlp2",
@@ -120,11 +121,19 @@ GOALS: dict[str, tuple[Rule, ...]] = {
         Rule("view_view", "(View (View x d) e)", "(View x e)", Grade.EXACT),
         Rule("view_same", "(View x d)", "x", Grade.EXACT, ("(= d (dims x))",)),
     ),
+    "batch_norm": (
+        Rule(
+            "conv_batch_norm",
+            "(BatchNorm (Conv2d x w b k) g c mean var eps)",
+            "(Conv2d x (FoldedWeight w g var eps) (FoldedBias b g c mean var eps) k)",
+            Grade.FINITE,
+        ),
+    ),
     "conv_block": (
         Rule(
-            "conv_batch_norm_relu",
-            "(Relu (BatchNorm (Conv2d x w b k) g c mean var eps))",
-            "(ConvBlock x w b g c mean var k eps)",
+            "conv_instance_norm_gelu",
+            "(Gelu (InstanceNorm (Conv2d x w b k) g c eps) kind)",
+            "(ConvBlock x w b g c k eps kind)",
             Grade.EXACT,
         ),
     ),
@@ -135,9 +144,10 @@ GOALS: dict[str, tuple[Rule, ...]] = {
 }
 """Goal → its rules."""
 
-DEFAULT = ("linear_relu", "mlp", "relu", "transpose", "dropout", "addmm", "view")
+DEFAULT = ("linear_relu", "mlp", "relu", "transpose", "dropout", "addmm", "view", "batch_norm")
 """The goals pursued unless asked otherwise. Not ``matmul`` (another order of products can lose more accuracy than a
-fusion does) and not ``conv_block`` (no fused kernel computes it yet)."""
+fusion does), not ``split`` (products of split operands round otherwise than IEEE float32: an option of its own) and not
+``conv_block`` (no fused kernel computes it yet)."""
 
 
 def rules_of(goals: tuple[str, ...]) -> tuple[Rule, ...]:

@@ -62,6 +62,8 @@ class EGraph:
     fired: tuple[tuple[str, int], ...]
     """(rule, e-class) pairs: where each rule found its left side."""
     types: dict[int, Type | None] = field(default_factory=dict)
+    hints: Mapping[int, int] = field(default_factory=dict)
+    """Number that stands for a symbolic size → the size that the example inputs had."""
 
 
 def schema() -> str:

@@ -17,8 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-# For its custom operations: hypatia::linear_relu_epilogue and hypatia::mlp.
-from hypatia_lab.fused_ops import linear_relu as _linear_relu
+from hypatia_lab.egraph import calls
 from hypatia_lab.fused_ops import mlp as _mlp
 
 aten = torch.ops.aten
@@ -39,13 +38,6 @@ class Type(NamedTuple):
     def bytes(self) -> int:
         """Bytes of memory, densely packed."""
         return self.numel * getattr(torch, self.dtype).itemsize
-
-
-def type_of(tensor: torch.Tensor) -> Type | None:
-    """Type of a tensor; None where a size is symbolic."""
-    if not all(isinstance(size, int) for size in tensor.shape):
-        return None
-    return Type(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
 
 
 class IllTyped(ValueError):
@@ -176,8 +168,22 @@ def _instance_norm(x: Type, g: Type, b: Type, eps: str) -> Type:
     return _norm(x, g, b)
 
 
-def _conv_block(x: Type, w: Type, b: Type, g: Type, c: Type, mean: Type, var: Type, dims: Any, eps: str) -> Type:
-    return _batch_norm(_conv2d(x, w, b, dims), g, c, mean, var, eps)
+def _conv_block(x: Type, w: Type, b: Type, g: Type, c: Type, dims: Any, eps: str, kind: str) -> Type:
+    return _instance_norm(_conv2d(x, w, b, dims), g, c, eps)
+
+
+def _folded_weight(w: Type, g: Type, var: Type, eps: str) -> Type:
+    _fits(w is not None and var is not None, "no tensor")
+    _one_dtype(w, g, var)
+    _fits(all(p.shape == w.shape[:1] for p in (g, var) if p is not None), "one number an output channel")
+    return w
+
+
+def _folded_bias(b: Type, g: Type, c: Type, mean: Type, var: Type, eps: str) -> Type:
+    _fits(mean is not None and var is not None and len(var.shape) == 1, "running statistics are needed")
+    _one_dtype(b, g, c, mean, var)
+    _fits(all(p.shape == var.shape for p in (b, g, c, mean) if p is not None), "one number a channel")
+    return var
 
 
 def _conv_arguments(x: Any, w: Any, b: Any, dims: Sequence[int]) -> tuple[Any, ...]:
@@ -188,15 +194,18 @@ def _norm_arguments(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> tu
     return x, g, b, mean, var, False, 0.0, float(eps), False
 
 
-def _conv_bn_relu(x: Any, w: Any, b: Any, g: Any, c: Any, mean: Any, var: Any, dims: Any, eps: str) -> torch.Tensor:
-    product = aten.conv2d.default(*_conv_arguments(x, w, b, dims))
-    return aten.relu.default(aten.batch_norm.default(*_norm_arguments(product, g, c, mean, var, eps)))
-
-
 def _norm_magnitude(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> torch.Tensor:
     size = [1, -1] + [1] * (x.dim() - 2)
     scale = (1.0 if g is None else g) * torch.rsqrt(var + float(eps))
     return (x + mean.view(size)) * scale.view(size) + (0.0 if b is None else b.view(size))
+
+
+def _with_eps(*values: Any) -> tuple[Any, ...]:
+    return (*values[:-1], float(values[-1]))
+
+
+def _folded_bias_magnitude(b: Any, g: Any, c: Any, mean: Any, var: Any, eps: str) -> torch.Tensor:
+    return calls.folded_bias(mean if b is None else b + mean, g, c, torch.zeros_like(mean), var, float(eps))
 
 
 def _mlp_magnitude(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
@@ -209,6 +218,11 @@ def _linear_flops(out: Type, x: Type, w: Type, *rest: Any) -> int:
     return 2 * out.numel * w.shape[1]
 
 
+def _split_flops(out: Type, x: Type, w: Type, *rest: Any) -> int:
+    # As many float32 operations as take that long: three products by tensor cores of about eight times the rate.
+    return 3 * _linear_flops(out, x, w) // 8
+
+
 def _mlp_flops(out: Type, x: Type, *parameters: Type) -> int:
     return sum(2 * x.numel * w.shape[0] for w in parameters[::2])
 
@@ -218,17 +232,12 @@ def _unfused(device: str, x: Type, *parameters: Type) -> str:
     return _mlp.unfusable(x.shape[-1], x.dtype, "ieee") if device == "cuda" else "layer by layer, nothing to gain"
 
 
-def _mlp_arguments(x: Any, *parameters: Any) -> tuple[Any, ...]:
-    return x, list(parameters[::2]), list(parameters[1::2]), "ieee"
-
-
 def _mlp_operator(layers: int) -> Operator:
     return Operator(
         f"Mlp{layers}",
         ("T",) * (1 + 2 * layers),
         _mlp_shape,
-        torch.ops.hypatia.mlp.default,
-        _mlp_arguments,
+        calls.mlp,
         flops=_mlp_flops,
         roundings=lambda x, *parameters: sum(w.shape[1] + 1 for w in parameters[::2]),
         magnitude=_mlp_magnitude,
@@ -260,13 +269,23 @@ OPERATORS: dict[str, Operator] = {
             "LinearRelu",
             ("T", "T", "T"),
             _linear,
-            torch.ops.hypatia.linear_relu_epilogue.default,
+            calls.linear_relu,
             flops=_linear_flops,
             roundings=lambda x, w, b: w.shape[1] + 1,
             magnitude=aten.linear.default,
             # On a CPU there is no epilogue: a product, then a ReLU in place.
             kernels=lambda device: 1 if device == "cuda" else 2,
-            missing=lambda device, x, w, b: "" if x.dtype in _linear_relu.loader.SCALARS else f"no {x.dtype} kernel",
+        ),
+        Operator(
+            "LinearReluSplit",
+            ("T", "T", "T"),
+            _linear,
+            calls.linear_relu_split,
+            flops=_split_flops,
+            roundings=lambda x, w, b: w.shape[1] + 1,
+            magnitude=aten.linear.default,
+            kernels=lambda device: 2,
+            missing=lambda device, x, w, b: calls.split_missing(device, x.dtype),
         ),
         _mlp_operator(2),
         _mlp_operator(3),
@@ -344,22 +363,39 @@ OPERATORS: dict[str, Operator] = {
         ),
         Operator(
             "ConvBlock",
-            ("T", "T", "T", "T", "T", "T", "T", "Dims", "String"),
+            ("T", "T", "T", "T", "T", "Dims", "String", "String"),
             _conv_block,
-            _conv_bn_relu,
+            calls.conv_block,
+            lambda x, w, b, g, c, dims, eps, kind: (x, w, b, g, c, dims, float(eps), kind),
             flops=lambda out, x, w, *rest: 2 * out.numel * math.prod(w.shape[1:]),
-            roundings=lambda x, w, *rest: math.prod(w.shape[1:]) + 9,
-            magnitude=lambda x, w, b, g, c, mean, var, dims, eps: _norm_magnitude(
-                aten.conv2d.default(*_conv_arguments(x, w, b, dims)), g, c, mean, var, eps
-            ),
-            missing=lambda device, *types: "no fused kernel yet",
+            missing=lambda device, *types: "no fused kernel is registered yet",
+        ),
+        Operator(
+            "FoldedWeight",
+            ("T", "T", "T", "String"),
+            _folded_weight,
+            calls.folded_weight,
+            _with_eps,
+            roundings=lambda *types: 4,
+            kernels=lambda device: 4,
+        ),
+        Operator(
+            "FoldedBias",
+            ("T", "T", "T", "T", "T", "String"),
+            _folded_bias,
+            calls.folded_bias,
+            _with_eps,
+            roundings=lambda *types: 6,
+            magnitude=_folded_bias_magnitude,
+            kernels=lambda device: 6,
         ),
     )
 }
 """Name → operator. Linear: x (..., in), w (out, in), b (out) or absent → (..., out). Mlp2, Mlp3: equal widths, all but
 the last layer with a ReLU. Addmm: c + a·b. Conv2d's Dims: stride, padding, dilation (two each), groups. BatchNorm: with
-running statistics (evaluation only). ConvBlock: max(0, BatchNorm(Conv2d)). Dropout is random in training and never a
-term of a graph then. Gelu's String: none or tanh."""
+running statistics (evaluation only). LinearReluSplit: LinearRelu by split operands. ConvBlock:
+Gelu(InstanceNorm(Conv2d)). FoldedWeight, FoldedBias: those of a Conv2d that includes the BatchNorm behind it. Dropout
+is random in training and never a term of a graph then. Gelu's String: none or tanh."""
 
 LEAVES = ("Input", "Param", "Opaque", "Absent")
 """Leaves: an input by name, a parameter or buffer by qualified name, any other node of the graph by its name (it stays

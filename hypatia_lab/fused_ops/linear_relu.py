@@ -276,7 +276,7 @@ linear_relu_cublas.register_autograd(_formula(masked_as_v2), setup_context=save_
 
 def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU by torch._addmm_activation; without a bias, where torch has no epilogue, a product and a ReLU."""
-    rows = x.reshape(-1, x.shape[-1])
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 would be undefined without features
     fused = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
     y = torch.mm(rows, weight.t()).relu_() if bias is None else fused(bias, rows, weight.t())
     return y.view(*x.shape[:-1], weight.shape[0])

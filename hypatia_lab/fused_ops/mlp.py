@@ -6,6 +6,9 @@ Sources: S004 (FusedMLP2, FusedMLP3; the safety test's and the benchmark's model
 
 x is ``(..., in)``, weight n ``(out, in)``, bias n ``(out)``, the result ``(..., out of the last)``; all of one floating
 dtype on one device.
+
+The gradient jumps where a ReLU's argument is 0, and rounding may take an argument across. The inputs of direction
+forward_backward have none so near, which float32 and float64 allow; in 16 bits gradients cannot be judged so.
 """
 
 from __future__ import annotations
@@ -22,7 +25,7 @@ from hypatia_lab.fused_ops import mlp_cuda
 from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import SPLIT, Operation, register
+from hypatia_lab.workloads import DIRECTIONS, SPLIT, Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
@@ -71,7 +74,7 @@ def reference(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
 
 
 def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
-    x, *parameters = (tensor.double() for tensor in inputs.values())
+    x, *parameters = (tensor.double() for name, tensor in inputs.items() if name != "grad")
     layers = list(_pairs(parameters))
 
     def run(*, linear: int = 0, skipped: int = 0, unbiased: int = 0) -> torch.Tensor:
@@ -117,13 +120,72 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
         # He's scale keeps the activations' size from layer to layer: float16 would overflow without it.
         drawn[f"weight{number}"] = normal(outer, inner) * (2 / inner) ** 0.5
         drawn[f"bias{number}"] = normal(outer)
-    return {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
+    inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
+    if workload.backward:
+        _clear_of_kinks(inputs, normal, CLEAR.get(workload.dtype, 0.0))
+        inputs["grad"] = normal(workload.shape[0], sizes[-1]).to(getattr(torch, workload.dtype))
+    return inputs
+
+
+CLEAR = {"float32": 1e-5, "float64": 1e-12}
+"""dtype → how far every ReLU's argument is from 0 in direction forward_backward; ten times what rounding moves it."""
+
+
+def _clear_of_kinks(inputs: Inputs, normal: Callable[..., torch.Tensor], least: float) -> None:
+    """Draw those rows of x anew that bring a ReLU's argument nearer to 0 than ``least``."""
+    x, *parameters = inputs.values()
+    *hidden, _ = _pairs([tensor.double() for tensor in parameters])
+    rows = torch.arange(len(x), device=x.device)
+    while len(rows):
+        h, near = x[rows].double(), torch.zeros(len(rows), dtype=torch.bool, device=x.device)
+        for weight, bias in hidden:
+            h = functional.linear(h, weight, bias)
+            near |= (h.abs() < least).any(1)
+            h = h.relu()
+        rows = rows[near]
+        x[rows] = normal(len(rows), x.shape[1]).to(x.dtype)
+
+
+def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """float64 y (batch, out) and, from the upstream gradient ``grad`` of its shape, the gradients of x and of every
+    weight and bias, in the order of ``inputs``."""
+    leaves = [tensor.detach().double().requires_grad_() for name, tensor in inputs.items() if name != "grad"]
+    with torch.enable_grad():
+        y = _eager(*leaves)
+        return y.detach(), *torch.autograd.grad(y, leaves, inputs["grad"].double())
+
+
+def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
+    names = [f"grad_{name}" for name in inputs if name != "grad"]
+    x, *parameters = (tensor.detach().double().requires_grad_() for name, tensor in inputs.items() if name != "grad")
+    grad = inputs["grad"].double()
+    with torch.enable_grad():
+        h = x
+        *hidden, (weight, bias) = _pairs(parameters)
+        for own_weight, own_bias in hidden:
+            z = functional.linear(h, own_weight, own_bias)
+            h = z + (z.relu() - z).detach()
+        unmasked = torch.autograd.grad(functional.linear(h, weight, bias), [x, *parameters], grad)
+    wrong = {name: {"masks missing": fault} for name, fault in zip(names, unmasked, strict=True)}
+    for name, right in zip(names, gradient_reference(inputs)[1:], strict=True):
+        if "bias" in name:
+            wrong[name]["mean over the batch for its sum"] = right / len(x)
+    return wrong
 
 
 def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
     def layers(shape: tuple[int, ...]) -> list[tuple[int, int]]:
         sizes = _widths(name, shape)
         return list(zip(sizes, sizes[1:], strict=False))
+
+    def flops(shape: tuple[int, ...]) -> int:
+        return sum(2 * shape[0] * inner * outer for inner, outer in layers(shape))
+
+    def gradients(shape: tuple[int, ...]) -> dict[str, int]:
+        # What an element goes through: forward to its layer, back to it, and over the batch.
+        terms = shape[0] + sum(inner + outer for inner, outer in layers(shape))
+        numbers = range(1, len(layers(shape)) + 1)
+        return dict.fromkeys(["grad_x", *(f"grad_{kind}{n}" for n in numbers for kind in ("weight", "bias"))], terms)
 
     def traffic(shape: tuple[int, ...], size: int) -> int:
         sizes = _widths(name, shape)
@@ -136,12 +198,22 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
             dims=dims,
             summary=summary,
             make_inputs=_inputs,
-            reference=lambda inputs: reference(*inputs.values()),
-            flops=lambda shape: sum(2 * shape[0] * inner * outer for inner, outer in layers(shape)),
+            reference=lambda inputs: reference(*(tensor for own, tensor in inputs.items() if own != "grad")),
+            flops=flops,
             traffic=traffic,
             faults=_faults,
             depth=lambda shape: sum(inner for inner, _ in layers(shape)),
             roundings=lambda shape: len(layers(shape)),
+            backward=Backward(
+                reference=lambda inputs, y, near: gradient_reference(inputs),
+                depth=gradients,
+                flops=lambda shape: 3 * flops(shape),
+                # Whatever is read has a gradient of its size that is written, and the other way round.
+                traffic=lambda shape, size: 2 * traffic(shape, size),
+                faults=_backward_faults,
+            )
+            if name == "mlp"
+            else None,
         )
     )
 
@@ -318,16 +390,19 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
 # ---------------------------------------------------------------- who computes it
 
 
-def _unsplit(workload: Workload, device: str) -> str:
+def unsplit(workload: Workload, device: str) -> str:
+    """Why the library cannot be asked; empty when it can."""
+    if workload.backward and workload.dtype not in CLEAR:
+        return f"{workload.dtype} rounds arguments of ReLUs across 0, where gradients jump"
     return f"the library's products know no {workload.math}" if workload.math in SPLIT else ""
 
 
 def _compiles(workload: Workload, device: str) -> str:
-    return _unsplit(workload, device) or compile_missing(workload, device)
+    return unsplit(workload, device) or compile_missing(workload, device)
 
 
 def _aten(workload: Workload, device: str) -> str:
-    return _unsplit(workload, device) or loader.cpp_missing()
+    return unsplit(workload, device) or loader.cpp_missing()
 
 
 def _one_kernel(workload: Workload, device: str) -> str:
@@ -345,8 +420,17 @@ def _one_cuda_kernel(workload: Workload, device: str) -> str:
 
 
 def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
-    tensors = list(inputs.values())
-    return lambda: function(*tensors)
+    tensors = [tensor for name, tensor in inputs.items() if name != "grad"]
+    if "grad" not in inputs:
+        return lambda: function(*tensors)
+    # Leaves of their own on the same memory: whoever refills the inputs refills them.
+    leaves = [tensor.detach().requires_grad_() for tensor in tensors]
+    return lambda: step(function(*leaves), leaves, inputs["grad"])
+
+
+def step(y: torch.Tensor, leaves: Sequence[torch.Tensor], grad: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """y and autograd's gradients of ``leaves``, from the upstream gradient ``grad``."""
+    return y.detach(), *torch.autograd.grad(y, leaves, grad)
 
 
 def _layer_by_layer(linear_relu: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
@@ -401,15 +485,16 @@ def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
 
 
 def _register(operation: str, name: str, origin: str, factory: Factory, needs: Callable[..., str]) -> None:
-    variant(operation, name, origin=origin, needs=needs, baseline=name == "eager")(factory)
+    directions = DIRECTIONS if operation == "mlp" and name in ("eager", "compile") else DIRECTIONS[:1]
+    variant(operation, name, origin=origin, needs=needs, directions=directions, baseline=name == "eager")(factory)
 
 
 for _operation in ("mlp", *FUSED):
-    _register(_operation, "eager", "peer", eager, _unsplit)
+    _register(_operation, "eager", "peer", eager, unsplit)
     _register(_operation, "compile", "peer", compile_default, _compiles)
-    _register(_operation, "epilogue", "peer", epilogue, _unsplit)
+    _register(_operation, "epilogue", "peer", epilogue, unsplit)
+    _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
     if _operation in FUSED:
-        _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
         _register(_operation, "fused", "own", fused, _one_kernel)
         _register(_operation, "fused_cuda", "own", fused_cuda, _one_cuda_kernel)
     else:

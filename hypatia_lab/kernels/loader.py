@@ -189,7 +189,7 @@ def _cuda_kernel(name: str, instance: str) -> Any:
         symbol, _, code = stored.read_bytes().partition(b"\0")
     except OSError:
         symbol, code = _compile_cuda(name, source, instance, arch)
-        _store(stored, symbol + b"\0" + code)
+        store(stored, symbol + b"\0" + code)
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
 
 
@@ -218,7 +218,7 @@ def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[byt
     return symbol.encode() if isinstance(symbol, str) else symbol, module.code
 
 
-def _store(path: Path, data: bytes) -> None:
+def store(path: Path, data: bytes) -> None:
     """Write ``data`` to ``path`` whole or not at all; a cache that cannot be written is no reason to stop."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

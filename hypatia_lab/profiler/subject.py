@@ -57,8 +57,10 @@ def workload_of(plan: dict[str, Any]) -> Workload:
     # Only what the operation needs: a fresh process is timed while it imports.
     if operation.startswith("diffraction"):
         import hypatia_lab.diffraction
+    elif operation == "mlp":
+        import hypatia_lab.egraph.variants
     else:
-        import hypatia_lab.fused_ops  # noqa: F401  (both register)
+        import hypatia_lab.fused_ops  # noqa: F401  (each registers)
     return Workload(**plan["workload"] | {"shape": tuple(plan["workload"]["shape"])})
 
 

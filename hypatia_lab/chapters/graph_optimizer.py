@@ -1,0 +1,534 @@
+"""The graph optimizer: drawings, the rules and their grades, findings, tables and claims of its chapter.
+
+Drawings and grades are made as the page is: by the optimizer itself, from the roofline costs of a GPU, so they are the
+same on any machine. Every measured figure is taken from the records; what a machine has not measured is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals
+from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL, model
+from hypatia_lab.chapters.reading import over, probed, times, took, waited
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.graph_figure import Panel, Way
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+PAGE = "11_graph_optimizer"
+EXPERIMENT = "graph_optimizer"
+OWN, SPLIT, BACKEND = "egraph", "egraph_split", "egraph_compile"
+STEP = "forward_backward"
+LONG, LIMIT_MS = 100, 250
+"""The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
+GAIN, GAINS = 1.1, 5
+"""The goal on a GPU's own clock: in so many of the nine models so many times as fast as eager."""
+SPLIT_GAIN, LARGE_HIDDEN = 1.5, 2048
+"""The goal of split products, in models whose hidden layers are at least so wide."""
+
+
+# ---------------------------------------------------------------- drawings
+
+
+def _seeds_module() -> Any:
+    """Three pairs of Linear and ReLU, as in S004's scenario, with the sizes of its test (784-256-256-10)."""
+    import torch
+
+    sizes = (784, 256, 256, 10)
+    layers = [torch.nn.Linear(inner, outer, device="meta") for inner, outer in zip(sizes, sizes[1:], strict=False)]
+    pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())]
+    return torch.nn.Sequential(*pairs).to_empty(device="cpu").requires_grad_(False)
+
+
+def _captured(module: Any, x: Any) -> Any:
+    import torch
+
+    return torch.export.export(module, (x,)).module()
+
+
+def _drawn(graph: Any, caption: str) -> Panel:
+    """A graph's calls from top to bottom, placeholders first; parameters left out."""
+    nodes = [n for n in graph.nodes if n.op == "placeholder" or (n.op == "call_function")]
+    number = {node: position for position, node in enumerate(nodes)}
+
+    def label(node: Any) -> str:
+        return "x" if node.op == "placeholder" else node.target.__name__.split(".")[0]
+
+    fused = ("linear_relu", "mlp")
+    ways = [
+        (Way(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in fused),)
+        for n in nodes
+    ]
+    return Panel(caption, tuple(ways))
+
+
+def scenario() -> tuple[list[Panel], str]:
+    """S004's three pairs before and after, and what is to be seen in words."""
+    import torch
+
+    from hypatia_lab.egraph import Costs, rewrite_graph
+
+    captured = _captured(_seeds_module(), torch.zeros(64, 784))
+    result = rewrite_graph(captured, costs=Costs("cuda"))
+    before, after = result.report.nodes_before, result.report.nodes_after
+    panels = [_drawn(captured.graph, f"before: {before} calls"), _drawn(result.graph, f"after: {after} calls")]
+    said = " The last pair is fused like the others." if after == 3 else ""
+    names = [[box[0].label for box in panel.boxes[1:]] for panel in panels]
+    return panels, f"Before: {', '.join(names[0])}. After: {', '.join(names[1])}.{said}"
+
+
+def scenario_title(panels: Sequence[Panel]) -> str:
+    """What :func:`scenario` shows, as a title."""
+    before, after = (len(panel.boxes) - 1 for panel in panels)
+    return f"{before} calls become {after}, the last ReLU among them" if after < before else "Nothing is fused"
+
+
+def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
+    """The e-graph of three equal layers in bfloat16 after every round of rewriting, and what was chosen in the end."""
+    import torch
+
+    from hypatia_lab.egraph import DEFAULT, Costs
+    from hypatia_lab.egraph.cost import weights
+    from hypatia_lab.egraph.extract import extract
+    from hypatia_lab.egraph.fx_in import read
+    from hypatia_lab.egraph.rules import rules_of
+    from hypatia_lab.egraph.saturation import saturate
+
+    layers = [torch.nn.Linear(width, width, device="meta", dtype=torch.bfloat16) for _ in range(3)]
+    pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())][:-1]
+    module = torch.nn.Sequential(*pairs).requires_grad_(False)
+    terms = read(_captured(module, torch.zeros(rows, width, device="meta", dtype=torch.bfloat16)))
+    known: dict[str, list[str]] = {}
+    panels, said = [], []
+    for number in range(10):
+        egraph = saturate(terms.nodes, rules_of(DEFAULT), iterations=number)
+        root = egraph.class_of[terms.outputs[0]]
+        extraction = extract(egraph, [root], weights(egraph, Costs("cuda")))
+        names = [node.name for node in terms.nodes if node.operator not in ("Param", "Opaque")]
+        box = {egraph.class_of[name]: position for position, name in enumerate(names)}
+        boxes, fresh = [], []
+        for own, name in sorted(((own, name) for own, name in zip(box, names, strict=True)), key=lambda p: box[p[0]]):
+            # In the order in which they were found, so that a way keeps its place from panel to panel.
+            order = known.setdefault(name, [])
+            ways = {way.operator: way for way in egraph.classes[own]}
+            new = [operator for operator in sorted(ways) if operator not in order]
+            order += new
+            fresh += new if number else []
+            chosen = extraction.chosen.get(own)
+            boxes.append(
+                tuple(
+                    Way(
+                        "x" if operator == "Input" else operator,
+                        tuple(box[child] for child in ways[operator].children if child in box),
+                        new=number > 0 and operator in new,
+                        chosen=chosen == ways[operator] and operator != "Input",
+                    )
+                    for operator in order
+                )
+            )
+        if number and not fresh:
+            break
+        caption = f"round {number}" + (f": {', '.join(dict.fromkeys(fresh))}" if number else ": as captured")
+        panels.append(Panel(caption, tuple(boxes), classes=True))
+        chosen = [way.operator for way in extraction.chosen.values() if way.operator not in ("Input", "Param")]
+        said.append(f"{caption}; cheapest: {', '.join(chosen)}")
+    return panels, ". ".join(said) + "."
+
+
+# ---------------------------------------------------------------- rules
+
+REFUSED = {
+    "ReLU lost behind a Linear": ("(Relu (Linear x w b))", "(Linear x w b)"),
+    "ReLU as GELU": ("(Relu x)", "(Gelu x none)"),
+    "product as Linear, not transposed": ("(Mm x w)", "(Linear x w (Absent))"),
+    "dropout dropped in training": ("(Dropout x p training)", "x"),
+    "any sum behind a product as addmm": ("(Add (Mm a b) c)", "(Addmm c a b)"),
+    "unequal layers as one MLP kernel": ("(Linear (LinearRelu x w0 b0) w1 b1)", "(Mlp2 x w0 b0 w1 b1)"),
+    "ReLU of a sum, term by term": ("(Relu (Add x y))", "(Add (Relu x) (Relu y))"),
+    "two transposes, whichever": ("(Transpose (Transpose x i j) k l)", "x"),
+    "a view dropped": ("(View x d)", "x"),
+}
+"""Rules that look right, and are not: what the gate must refuse."""
+TRIALS = 40
+"""Drawings a rule on the page; the tests take more."""
+
+
+def rules() -> list[dict[str, str]]:
+    """Every rule with the grade that it claims and the one that the gate grants now, a line a rule."""
+    from hypatia_lab.egraph import DEFAULT, GOALS, Rule, examine
+    from hypatia_lab.egraph.rules import Grade
+
+    lines = []
+    for goal, own in GOALS.items():
+        for rule in own:
+            found = examine(rule, trials=TRIALS)
+            held = found.grade is not None and found.grade <= rule.grade
+            lines.append(
+                {
+                    "goal": goal if goal in DEFAULT else f"{goal} (when asked)",
+                    "rule": f"{rule.left} → {rule.right}",
+                    "claims": rule.grade.name,
+                    "gate": "holds" if held else "refused",
+                }
+            )
+    for name, (left, right) in REFUSED.items():
+        found = examine(Rule("refused", left, right, Grade.FINITE), trials=400)
+        gate = "refused" if found.grade is None else "holds"
+        lines.append({"goal": f"none: {name}", "rule": f"{left} → {right}", "claims": "FINITE", "gate": gate})
+    return lines
+
+
+def gate(lines: Sequence[dict[str, str]]) -> Finding:
+    """How many of :func:`rules` hold, and how many unsound ones are refused."""
+    own = [line for line in lines if not line["goal"].startswith("none")]
+    wrong = [line for line in lines if line["goal"].startswith("none")]
+    held, refused = (
+        sum(line["gate"] == word for line in group) for group, word in ((own, "holds"), (wrong, "refused"))
+    )
+    right = held == len(own) and refused == len(wrong)
+    return Finding(
+        f"{held} of {len(own)}",
+        "Every rule passes its gate, and the unsound ones do not" if right else "The gate and the rules disagree",
+        f"Rules are tried out in float64 on random shapes and on edge values. {held} of {len(own)} earn the grade that "
+        f"they claim, and {refused} of {len(wrong)} plausible but wrong ones are refused. Trying refutes and proves "
+        "nothing, so a grade is what many drawings did not refute.",
+        "confirmed" if right else "refuted",
+        PAGE,
+    )
+
+
+# ---------------------------------------------------------------- reading
+
+
+def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "forward", **wanted: Any) -> list[Row]:
+    """Rows of the nine models with a time by ``clock`` (the primary one), smallest first, without the A/A control."""
+    clock = clock or lab.primary(machine)
+    wanted = {"direction": direction} | wanted
+    rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="mlp", clock=clock, status="ok", **wanted)
+    kept = [r for r in rows if not absent(r["median_us"]) and "@" not in r["variant"] and r["shape"] != SAFETY_MODEL]
+    return sorted(kept, key=lambda row: (row["flops"], row["dtype"]))
+
+
+def _interval(row: Row) -> Interval:
+    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
+
+
+def _at(row: Row) -> str:
+    return f"{model(row)}, {row['dtype']}"
+
+
+def against(rows: Sequence[Row], variant: str, rival: str) -> list[tuple[Row, Interval]]:
+    """Rows of ``variant``, each with its speed over that of ``rival`` on the same workload and clock."""
+    found = []
+    for row in rows:
+        peer = next((r for r in rows if r["variant"] == rival and r["workload"] == row["workload"]), None)
+        if row["variant"] == variant and peer is not None:
+            found.append((row, over(peer, row)))
+    return [(row, factor) for row, factor in found if not absent(factor.low)]
+
+
+def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
+    least, most = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
+    if least is most:
+        return f"{times(most[1])} ({_at(most[0])})"
+    return f"from {times(least[1])} ({_at(least[0])}) to {times(most[1])} ({_at(most[0])})"
+
+
+def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
+    """(what, launches of eager, launches of the optimized module) of the documents' smallest model, by dtype."""
+    found = []
+    for way in probed(lab, machine, "trace", experiment=EXPERIMENT, variant="eager"):
+        own = [
+            w
+            for w in probed(lab, machine, "trace", experiment=EXPERIMENT, variant=OWN)
+            if w.where["shape"] == way.where["shape"] and w.where["math"] == way.where["math"]
+        ]
+        pair = [w.triple("kernel launches")[0] for w in (way, *own[:1]) if not w.fault]
+        if len(pair) == 2 and not any(absent(value) for value in pair):
+            found.append((way.where["math"].split("/")[0], pair[0], pair[1]))
+    return found
+
+
+# ---------------------------------------------------------------- findings
+
+
+def speed(lab: Evidence, machine: str) -> Finding | None:
+    """The optimized models against eager, by the primary clock and by the one that a caller waits by."""
+    found = against(model_rows(lab, machine), OWN, "eager")
+    if not found:
+        return None
+    waiting = waited(lab, machine)
+    also = against(model_rows(lab, machine, waiting), OWN, "eager") if waiting != lab.primary(machine) else []
+    slower = [(row, factor) for row, factor in (*found, *also) if factor.high < 1 - intervals.EQUIVALENCE]
+    faster = [pair for pair in found if pair[1].low > 1]
+    gained = [pair for pair in found if pair[1].low >= GAIN]
+    text = f"Against eager the optimized models have {_spread(found)}. They are surely faster in {len(faster)} of "
+    text += f"{len(found)} cases, and slower by more than 2% in {sum(pair in slower for pair in found)}. "
+    if also:
+        text += f"By the {waiting} clock it is {_spread(also)}, slower by more than 2% in "
+        text += f"{sum(pair in slower for pair in also)} of {len(also)}. "
+        text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
+    where = [f"{_at(row)} ({row['clock']} clock, {times(factor)})" for row, factor in slower[:3]]
+    text += f"Slower: {listing(where)}." if where else ""
+    shapes = {row["shape"] for row, _ in gained}
+    reached = not slower and (not also or len(shapes) >= GAINS)
+    same = all(intervals.equal(factor) for _, factor in (*found, *also))
+    return Finding(
+        f"{len(faster)} of {len(found)}",
+        "The optimized models are faster, and none is slower"
+        if faster and not slower
+        else "The optimized models are faster in some cases and slower in others"
+        if faster
+        else "The optimized models are slower in some cases"
+        if slower
+        else "The optimized models are as fast as eager"
+        if same
+        else "Whether the optimized models are as fast as eager is open",
+        text.strip(),
+        "confirmed"
+        if reached and (faster or same)
+        else "conditional"
+        if faster
+        else "refuted"
+        if slower
+        else "undecided",
+        PAGE,
+    )
+
+
+def same_runtime(lab: Evidence, machine: str) -> Finding | None:
+    """S004's "cleaner graph, same calls, same runtime": nodes, launches and times."""
+    counted = launches(lab, machine)
+    found = against(model_rows(lab, machine), OWN, "eager")
+    if not counted or not found:
+        return None
+    same = [pair for pair in found if intervals.equal(pair[1])]
+    said = listing([f"{a:g} to {b:g} in {dtype}" for dtype, a, b in counted])
+    fewer = any(b < a for _, a, b in counted)
+    gpu = lab.primary(machine) == "graph"
+    text = (
+        "S004's graph has fewer nodes, six calls before and after, and the same runtime. Its smallest model goes from "
+    )
+    text += (
+        f"{said} {'kernel launches' if gpu else 'operators'}: three products and two ReLUs before, five and not six. "
+    )
+    text += f"The time is equal within ±2% in {len(same)} of {len(found)} cases."
+    text += "" if gpu else " A CPU has no epilogue to fuse into, so a fused node is a product and a ReLU in its place."
+    apart = [pair for pair in found if pair[1].outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
+    refuted = fewer and len(apart) == len(found)
+    return Finding(
+        f"{counted[0][1]:g} → {counted[0][2]:g}",
+        "Fusing in the graph changes the calls, and the time"
+        if fewer and apart
+        else "Fusing in the graph changes the calls"
+        if fewer
+        else "Fusing in the graph alone changes no call",
+        text,
+        "refuted" if refuted else "conditional" if fewer else "confirmed" if len(same) == len(found) else "undecided",
+        PAGE,
+    )
+
+
+def compilers(lab: Evidence, machine: str) -> Finding | None:
+    """The optimized models against torch.compile, default and max-autotune."""
+    rows = model_rows(lab, machine)
+    found = against(rows, OWN, "compile")
+    if not found:
+        return None
+    behind = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
+    level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
+    ahead = [pair for pair in found if pair[1].low > 1]
+    text = (
+        f"Against torch.compile's default the optimized models have {_spread(found)}: surely faster in {len(ahead)} of "
+    )
+    text += f"{len(found)} cases, slower by more than 2% in {len(behind)}. "
+    tuned = against(rows, OWN, "compile_max_autotune")
+    if tuned:
+        text += f"Against max-autotune, where it was asked, it is {_spread(tuned)}."
+    return Finding(
+        f"{len(level)} of {len(found)}",
+        "The optimized models keep up with torch.compile"
+        if len(level) == len(found)
+        else "Whether the optimized models keep up with torch.compile is open"
+        if not behind
+        else "The optimized models keep up with torch.compile in some cases"
+        if len(behind) < len(found)
+        else "torch.compile is faster",
+        text.strip(),
+        "confirmed"
+        if len(level) == len(found)
+        else "undecided"
+        if not behind
+        else "conditional"
+        if len(behind) < len(found)
+        else "refuted",
+        PAGE,
+    )
+
+
+def split(lab: Evidence, machine: str) -> Finding | None:
+    """Split products, allowed explicitly, in the models with wide layers."""
+    rows = model_rows(lab, machine, dtype="float32")
+    found = [p for p in against(rows, SPLIT, "eager") if int(p[0]["shape"].split("x")[2]) >= LARGE_HIDDEN]
+    if not found:
+        return None
+    reached = [pair for pair in found if pair[1].low >= SPLIT_GAIN]
+    short = [pair for pair in found if pair[1].high < SPLIT_GAIN]
+    return Finding(
+        f"{formats.number(min(p[1].value for p in found))}–{formats.number(max(p[1].value for p in found))}×",
+        "Split products pay in the large models"
+        if len(reached) == len(found)
+        else "Split products pay less than wanted",
+        f"With split products allowed (float32's accuracy by float16 tensor cores) the models with hidden layers of "
+        f"{LARGE_HIDDEN} and more have {_spread(found)} of eager's float32 speed; {SPLIT_GAIN:g}× is reached in "
+        f"{len(reached)} of {len(found)}. It is an option of its own, for other roundings than IEEE float32's.",
+        "confirmed" if len(reached) == len(found) else "refuted" if len(short) == len(found) else "conditional",
+        PAGE,
+    )
+
+
+def training(lab: Evidence, machine: str) -> Finding | None:
+    """A training step of the optimized modules, and of the modules compiled with the e-graph as backend."""
+    clocks = list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
+    own = {clock: against(model_rows(lab, machine, clock, STEP), OWN, "eager") for clock in clocks}
+    found = [pair for pairs in own.values() for pair in pairs]
+    if not found:
+        return None
+    slower = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
+    level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
+    said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if pairs])
+    text = (
+        f"A step, forward and backward, of the optimized modules has of eager's speed {said}: slower by more than 2% "
+    )
+    text += (
+        f"in {len(slower)} of {len(found)} cases. Where gradients are wanted a fused node is a product and a ReLU in "
+    )
+    text += "its place, so nothing is gained. "
+    backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
+    shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if pairs]
+    text += (
+        f"As a backend of torch.compile, which fuses after differentiation, it has {listing(shown)}." if shown else ""
+    )
+    return Finding(
+        f"{len(level)} of {len(found)}",
+        "A training step is not slower"
+        if len(level) == len(found)
+        else "A training step is slower in some cases"
+        if slower
+        else "Whether a training step is slower is open",
+        text.strip(),
+        "confirmed"
+        if len(level) == len(found)
+        else "refuted"
+        if len(slower) == len(found)
+        else "conditional"
+        if slower
+        else "undecided",
+        PAGE,
+    )
+
+
+def optimizing(lab: Evidence, machine: str) -> Finding | None:
+    """How long optimizing takes, against the goal at 100 layers."""
+    ways = probed(lab, machine, "graph", experiment=EXPERIMENT)
+    found = {int(w.where["shape"].split("×")[3]) + 1: w for w in ways if not w.fault}
+    if LONG not in found:
+        return None
+    value, low, high = (us / 1e3 for us in found[LONG].triple("graph to module"))
+    capture = found[LONG].triple("capture")[0]
+    most = max(found)
+    text = f"From the captured graph of {LONG} layers to the rebuilt module it takes {formats.duration(1e3 * value)}; "
+    text += f"the goal is {LIMIT_MS} ms. Capturing by torch.export, before that, takes {formats.duration(capture)}. "
+    text += f"{most} layers take {formats.duration(found[most].triple('graph to module')[0])}, and no recursion. "
+    text += "The first graph of a process also loads the libraries: "
+    text += f"{formats.duration(found[LONG].triple('graph to module, first')[0])}."
+    within = (value if absent(high) else high) <= LIMIT_MS
+    beyond = (value if absent(low) else low) > LIMIT_MS
+    return Finding(
+        formats.duration(1e3 * value),
+        f"{LONG} layers are optimized within {LIMIT_MS} ms"
+        if within
+        else f"{LONG} layers take longer than {LIMIT_MS} ms"
+        if beyond
+        else f"Whether {LONG} layers are optimized within {LIMIT_MS} ms is open",
+        text,
+        "confirmed" if within else "refuted" if beyond else "undecided",
+        PAGE,
+    )
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
+    candidates = (speed, same_runtime, compilers, split, training, optimizing)
+    return [found for found in (candidate(lab, machine) for candidate in candidates) if found is not None]
+
+
+# ---------------------------------------------------------------- tables
+
+NAMES = {
+    BACKEND: "e-graph as backend",
+    OWN: "e-graph",
+    SPLIT: "e-graph, split",
+    "compile": "compiled",
+    "compile_max_autotune": "max-autotune",
+}
+"""Variant → what the table of models calls it."""
+
+
+def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """The documents' models against eager by every clock: a line a model and dtype."""
+    lines: dict[str, dict[str, str]] = {}
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        for row in model_rows(lab, machine, clock):
+            line = lines.setdefault(_at(row), {"model": model(row), "dtype": row["dtype"]})
+            if row["variant"] == row["baseline"]:
+                line[f"eager, {clock}"] = took(row)
+            elif not absent(row["ratio"]):
+                line[f"{NAMES.get(row['variant'], row['variant'])}, {clock}"] = times(_interval(row))
+    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
+    return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
+
+
+def stages(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Optimizing time stage by stage, a line a number of layers."""
+    parts = ("capture", "graph to module, first", "graph to module", "read", "saturate", "extract", "rebuild")
+    lines = []
+    for way in probed(lab, machine, "graph", experiment=EXPERIMENT):
+        layers = int(way.where["shape"].split("×")[3]) + 1
+        line = {"layers": str(layers)}
+        if way.fault:
+            line |= dict.fromkeys(("nodes", *parts), formats.MISSING) | {"nodes": way.fault}
+        else:
+            before, after = (f"{way.triple(f'nodes {word}')[0]:g}" for word in ("before", "after"))
+            line |= {"nodes": f"{before} → {after}"}
+            line |= {name: formats.duration(way.triple(name)[0]) for name in parts}
+        lines.append(line)
+    return lines
+
+
+def calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Launches and what they are, of eager and of the optimized module: a line a dtype."""
+    word = "kernel launches" if lab.primary(machine) == "graph" else "operators"
+    return [
+        {"dtype": dtype, f"{word}, eager": f"{a:g}", f"{word}, optimized": f"{b:g}"}
+        for dtype, a, b in launches(lab, machine)
+    ]
+
+
+# ---------------------------------------------------------------- claims
+
+APART = ("S004-17", "S004-44")
+"""Claims on the scenario's graph that follow from counting alone."""
+
+
+def chapter_claims() -> list[Claim]:
+    """The claims whose verdicts the chapter shows, in the order of the ledger."""
+    section = "Graph-Level Fusion"
+    return [c for c in claims.ledger() if c.id in APART or c.experiment == EXPERIMENT or c.section == section]

@@ -1,0 +1,125 @@
+"""What a rebuilt graph calls: the fused operations, each by the best way that its tensors' device and dtype have.
+
+Plain functions, not custom operations of torch's: dispatching one of those takes a caller longer than a small layer
+takes a GPU. Each returns a new tensor and can be differentiated, if need be by the operations that it stands for.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+import hypatia_lab.fused_ops.linear_relu  # noqa: F401  (registers a custom operation that models may call)
+import hypatia_lab.fused_ops.mlp as fused
+
+aten = torch.ops.aten
+
+
+def _differentiated(*tensors: torch.Tensor | None) -> bool:
+    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+
+
+def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """max(0, x·Wᵀ + b), x (..., in), W (out, in), b (out) or None → (..., out): cuBLASLt's epilogue, for inference.
+
+    On a CPU, without a bias, and where gradients are wanted: a product and a ReLU in its place. Raises torch's errors.
+    """
+    if not x.is_cuda or bias is None or _differentiated(x, weight, bias):
+        return functional.linear(x, weight, bias).relu_()
+    fuse = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
+    if x.dim() == 2:
+        return fuse(bias, x, weight.t())
+    rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+    return fuse(bias, rows, weight.t()).view(*x.shape[:-1], weight.shape[0])
+
+
+def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """:func:`linear_relu` of float32 on a GPU's tensor cores, by two float16 terms of every operand (fp16x3).
+
+    Where gradients are wanted or there is no such kernel, :func:`linear_relu`.
+    """
+    if _differentiated(x, weight, bias) or split_missing(x.device.type, str(x.dtype).removeprefix("torch.")):
+        return linear_relu(x, weight, bias)
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+
+    return linear_relu_split(x, weight, bias)
+
+
+def split_missing(device: str, dtype: str) -> str:
+    """Why no product of split operands can be had there; empty when it can."""
+    if device != "cuda" or dtype != "float32":
+        return "splitting operands is for float32 on a GPU"
+    if importlib.util.find_spec("triton") is None:
+        return "triton is not installed"
+    hopper = torch.cuda.get_device_capability() >= (9, 0)
+    return "" if hopper else "needs tensor descriptors (compute capability 9.0)"
+
+
+def mlp(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    """Two or three equal-width layers, ReLUs between them: x (..., width), then weight (width, width) and bias (width)
+    of each. One kernel on a GPU; layer by layer on a CPU and in float64, which no kernel has."""
+    weights, biases = list(parameters[::2]), list(parameters[1::2])
+    if x.is_cuda and x.dtype != torch.float64:
+        return fused.mlp(x, weights, biases, "ieee")
+    for weight, bias in zip(weights[:-1], biases[:-1], strict=True):
+        x = linear_relu(x, weight, bias)
+    return functional.linear(x, weights[-1], biases[-1])
+
+
+def _scale(gamma: torch.Tensor | None, variance: torch.Tensor, eps: float) -> torch.Tensor:
+    scale = torch.rsqrt(variance + eps)
+    return scale if gamma is None else scale * gamma
+
+
+def folded_weight(weight: torch.Tensor, gamma: torch.Tensor | None, variance: torch.Tensor, eps: float) -> torch.Tensor:
+    """W·γ/√(var + ε) by output channel: W (out, ...), the others (out). Computed in every call, so never stale."""
+    return weight * _scale(gamma, variance, eps).view(-1, *[1] * (weight.dim() - 1))
+
+
+def folded_bias(
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    mean: torch.Tensor,
+    variance: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """(b − mean)·γ/√(var + ε) + β, all (channels); an absent b or β is 0, an absent γ 1."""
+    shift = (-mean if bias is None else bias - mean) * _scale(gamma, variance, eps)
+    return shift if beta is None else shift + beta
+
+
+def conv_block(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor | None,
+    beta: torch.Tensor | None,
+    dims: Any,
+    eps: float,
+    approximate: str,
+) -> torch.Tensor:
+    """GELU(instance norm(convolution)), one after the other; ``dims``: stride, padding, dilation (two each), groups."""
+    z = torch.conv2d(x, weight, bias, list(dims[:2]), list(dims[2:4]), list(dims[4:6]), dims[6])
+    return functional.gelu(functional.instance_norm(z, weight=gamma, bias=beta, eps=eps), approximate=approximate)
+
+
+SWIFT: dict[Any, Any] = {
+    aten.linear.default: functional.linear,
+    aten.relu.default: torch.relu,
+    aten.add.Tensor: torch.add,
+    aten.mul.Tensor: torch.mul,
+    aten.mm.default: torch.mm,
+    aten.matmul.default: torch.matmul,
+    aten.addmm.default: torch.addmm,
+    aten.t.default: torch.t,
+    aten.transpose.int: torch.transpose,
+    aten.reshape.default: torch.reshape,
+    aten.conv2d.default: torch.conv2d,
+    aten.batch_norm.default: torch.batch_norm,
+    aten.gelu.default: functional.gelu,
+}
+"""ATen operation → torch's own binding of it with the same arguments, which takes a third of the time to call."""

@@ -1,0 +1,76 @@
+"""The graph optimizer as a variant: the documents' MLPs, as modules, through :func:`optimize`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab.egraph import calls
+from hypatia_lab.egraph.backend import hypatia
+from hypatia_lab.egraph.measure import stored
+from hypatia_lab.egraph.module import Optimized
+from hypatia_lab.egraph.optimize import optimize
+from hypatia_lab.fused_ops.mlp import step, unsplit
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import DIRECTIONS
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+def module_of(inputs: Inputs) -> torch.nn.Sequential:
+    """The MLP of ``inputs`` (x, then weight and bias of every layer) as people write it, on those very tensors."""
+    _, *parameters = (tensor for name, tensor in inputs.items() if name != "grad")
+    layers: list[torch.nn.Module] = []
+    for weight, bias in zip(parameters[::2], parameters[1::2], strict=True):
+        layer = torch.nn.Linear(weight.shape[1], weight.shape[0], device="meta")
+        layer.weight = torch.nn.Parameter(weight, requires_grad="grad" in inputs)
+        layer.bias = torch.nn.Parameter(bias, requires_grad="grad" in inputs)
+        layers += [layer, torch.nn.ReLU()]
+    return torch.nn.Sequential(*layers[:-1]).eval()
+
+
+def optimized(inputs: Inputs, **options: Any) -> Optimized:
+    """:func:`module_of`, optimized; not compared, for the lab does that. Raises ``RuntimeError`` where it fails."""
+    found = optimize(module_of(inputs), (inputs["x"],), mode="off", **options)
+    if not isinstance(found, Optimized):
+        raise RuntimeError(found.report.reason)
+    return found
+
+
+def _bind(module: Callable[..., torch.Tensor], inputs: Inputs, parameters: Iterable[torch.Tensor]) -> Run:
+    x = inputs["x"]
+    if "grad" not in inputs:
+        return lambda: module(x)
+    leaves = [x.detach().requires_grad_(), *parameters]
+    return lambda: step(module(leaves[0]), leaves, inputs["grad"])
+
+
+def _split(workload: Workload, device: str) -> str:
+    if (workload.dtype, workload.math) != ("float32", "ieee"):
+        return "splitting operands is a way to float32's own accuracy: float32, ieee"
+    return calls.split_missing(device, workload.dtype)
+
+
+@variant("mlp", "egraph", origin="own", needs=unsplit, directions=DIRECTIONS)
+def egraph(workload: Workload, inputs: Inputs) -> Run:
+    """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
+    module = optimized(inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
+    names = [name for name, _ in module_of(inputs).named_parameters()]
+    return _bind(module, inputs, [module.get_parameter(name) for name in names])
+
+
+@variant("mlp", "egraph_compile", origin="own", needs=unsplit, directions=DIRECTIONS[1:])
+def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
+    module = module_of(inputs)
+    return _bind(torch.compile(module, backend=hypatia, dynamic=False, fullgraph=True), inputs, module.parameters())
+
+
+@variant("mlp", "egraph_split", origin="own", needs=_split)
+def egraph_split(workload: Workload, inputs: Inputs) -> Run:
+    """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
+    return _bind(optimized(inputs, costs=stored("cuda", "graph"), measure=True, split=True), inputs, ())

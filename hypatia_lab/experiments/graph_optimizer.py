@@ -1,0 +1,80 @@
+"""The graph optimizer: the documents' nine MLPs through the e-graph, and what optimizing itself takes."""
+
+from __future__ import annotations
+
+import hypatia_lab.egraph.variants  # noqa: F401  (registers the variants that the plan names)
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.fused_ops.mlp import MODELS
+from hypatia_lab.variants import AGAIN
+from hypatia_lab.workloads import Workload
+
+SAFETY = (32, 784, 256, 2, 10)
+"""The model of the documents' safety test, beside the nine of their benchmark."""
+CPU_MODELS = MODELS[:7]
+"""The other two take a CPU up to 0.7 s a call."""
+HALF_COMPILED, TUNED = MODELS[::4], MODELS[::8]
+"""Models that torch.compile is asked for in bfloat16, and with max-autotune in float32: it takes seconds a model."""
+TRAINED = (MODELS[0], MODELS[6])
+"""Models of which a training step is timed, forward and backward."""
+LAYERS = (3, 10, 30, 100, 300)
+"""Lengths of MLPs whose optimizing is timed."""
+
+
+def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> list[str]:
+    if preset == "full":
+        return ["compile", "compile_max_autotune"]
+    # On two cores a compilation takes seconds, too: every third model.
+    asked = (MODELS if dtype == "float32" else HALF_COMPILED) if gpu else MODELS[::3]
+    names = ["compile"] if shape in asked else []
+    tuned = preset == "seed" and dtype == "float32" and shape in (TUNED if gpu else TUNED[:1])
+    return [*names, "compile_max_autotune"] if tuned else names
+
+
+def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu, quick = device == "cuda", preset == "quick"
+    models = list(shapes) or [SAFETY, *(MODELS if gpu else CPU_MODELS)[: 3 if quick else None]]
+    groups = []
+    for shape in models:
+        for dtype in ("float32", "bfloat16") if gpu and shape != SAFETY else ("float32",):
+            names = ["eager", "eager" + AGAIN, "egraph"]
+            names += ["egraph_split"] if gpu and dtype == "float32" else []
+            if shape != SAFETY:
+                names += _compilers(shape, dtype, preset, gpu)
+            clocks = ("graph", "wall") if gpu else ("hot",)
+            groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.05 if gpu else 0.2))
+    for shape in list(shapes) or (TRAINED if gpu and not quick else TRAINED[:1]):
+        # 16-bit gradients cannot be judged: see hypatia_lab.fused_ops.mlp.
+        work = Workload("mlp", shape, "float32", direction="forward_backward")
+        steps = ("eager", "eager" + AGAIN, "egraph", "egraph_compile", "compile")
+        groups.append(Group(work, steps, ("graph", "wall") if gpu else ("hot",), 0.1 if gpu else 0.2))
+    return groups
+
+
+def depth(layers: int) -> Workload:
+    """An MLP of so many narrow layers: small enough for the graph to be all that takes time."""
+    return Workload("mlp", (8, 64, 64, layers - 1, 64))
+
+
+def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    if shapes:
+        return []
+    quick = preset == "quick"
+    lengths = (3, 30, 100) if quick else LAYERS
+    probes = [Probe("graph", depth(layers), "egraph", "", 1 if quick else 3) for layers in lengths]
+    # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
+    for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):
+        work = Workload("mlp", MODELS[0], dtype)
+        probes += [Probe("trace", work, name, "", 1) for name in ("eager", "egraph")]
+    return probes
+
+
+EXPERIMENTS = (
+    Experiment(
+        "graph_optimizer",
+        "11_graph_optimizer",
+        "an e-graph over torch.fx: the nine models, kernels, optimizing time",
+        "mlp",
+        _models,
+        _probes,
+    ),
+)
