@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import fx
 from torch.fx.graph import CodeGen, _format_target
+from torch.nn.modules import module as hooks
 
 
 @dataclass(frozen=True)
@@ -84,8 +85,20 @@ class Optimized(fx.GraphModule):
         # Every graph module is the only one of its class.
         kind: Any = type(self)
         kind.forward = _swift(self, code)
-        kind.__call__ = torch.nn.Module.__call__
+        kind.__call__ = _called(kind.forward)
         return code
+
+
+def _called(forward: Callable[..., Any]) -> Callable[..., Any]:
+    """``Module.__call__`` that goes straight to ``forward`` where nobody has hooked in: it takes a microsecond less."""
+
+    def call(self: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+        own = self._forward_hooks or self._forward_pre_hooks or self._backward_hooks or self._backward_pre_hooks
+        if own or hooks._has_any_global_hook() or self._compiled_call_impl is not None:
+            return torch.nn.Module.__call__(self, *args, **kwargs)
+        return forward(self, *args, **kwargs)
+
+    return call
 
 
 class Plain(CodeGen):
