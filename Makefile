@@ -10,7 +10,7 @@ EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help book test lint style types unit begun pages nbval committed notebooks clean
+.PHONY: help book test lint style types unit sweep pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -45,10 +45,10 @@ types: .venv/installed
 	@$(BIN)/pyright
 
 unit: .venv/installed ## unit tests
-	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not begun"
+	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not sweep"
 
-begun: .venv/installed ## unit tests of what no page shows yet, and long sweeps
-	@$(BIN)/pytest -q tests -m begun
+sweep: .venv/installed ## long sweeps of what the unit tests try in part
+	@$(BIN)/pytest -q tests -m sweep
 
 pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records
 	@$(BIN)/pytest -q tests/test_book.py

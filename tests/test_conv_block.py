@@ -31,7 +31,7 @@ BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]
 SHAPES = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
 PLAIN = [name for name in variants("conv_block") if not name.startswith("compile")]
-sweep = pytest.mark.begun
+sweep = pytest.mark.sweep
 """Of every variant, shape and dtype: half a minute. The page's own check has two shapes of each."""
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 

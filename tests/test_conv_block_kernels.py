@@ -242,7 +242,7 @@ def complaints(interpreted: Callable[..., str]) -> dict[str, str]:
     return json.loads(interpreted(START + ALL, json.dumps(PARTS)))
 
 
-@pytest.mark.begun
+@pytest.mark.sweep
 @pytest.mark.slow
 @pytest.mark.parametrize("part", PARTS)
 def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:

@@ -72,7 +72,7 @@ def run(function, module: Program, x: torch.Tensor, y: torch.Tensor):
 
 
 # All of them take five seconds; make test has no more to spare than for some.
-@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.begun) for n in range(8, 40))])
+@pytest.mark.parametrize("seed", [*range(8), *(pytest.param(n, marks=pytest.mark.sweep) for n in range(8, 40))])
 def test_a_random_program_keeps_its_meaning(seed):
     torch.manual_seed(seed)
     module = Program(seed).double().train(seed % 2 == 0)
