@@ -60,7 +60,7 @@ class Parameters:
         self.parsed_shapes()
 
     def parsed_shapes(self) -> list[tuple[int, ...]]:
-        """The shapes as whole numbers, two to four as an operation has extents. Raises :class:`ParameterError`."""
+        """The shapes as whole numbers, two to five as an operation has extents. Raises :class:`ParameterError`."""
         from hypatia_lab.workloads import WorkloadError, parse_shape
 
         try:
@@ -68,11 +68,11 @@ class Parameters:
         except WorkloadError as cause:
             raise ParameterError(str(cause)) from None
         for shape in found:
-            if len(shape) not in (2, 3, 4):
+            if not 2 <= len(shape) <= 5:
                 text = "x".join(map(str, shape))
                 raise ParameterError(
-                    f"shape {text} must be batch x in x out, three numbers, slow x fast, two, or "
-                    "batch x channels x height x width, four"
+                    f"shape {text} must be batch x in x out, slow x fast, batch x channels x height x width, or "
+                    "batch x in x hidden x layers x out"
                 )
         return found
 

@@ -120,9 +120,13 @@ def test_a_single_point_of_the_block_agrees_with_float64(dtype: str, name: str) 
     right(name, Workload("conv_block_tanh", EVEN, dtype))
 
 
+# A U-Net takes a compiler half a minute.
+LONG = [pytest.param(name, marks=pytest.mark.sweep) for name in ("unet", "unet_autocast")]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("direction", ["forward", BOTH])
-@pytest.mark.parametrize("operation", ["unet", "unet_autocast", "conv_block_autocast", "norm_chain"])
+@pytest.mark.parametrize("operation", [*LONG, "conv_block_autocast", "norm_chain"])
 def test_compiled_variants_agree_with_float64(operation: str, direction: str) -> None:
     for name in variants(operation):
         dtype = "bfloat16" if operation.endswith("autocast") else "float32"
