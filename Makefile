@@ -32,6 +32,9 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 	if [ $$status -ne 0 ]; then echo "not every notebook could be measured here (above); the committed ones stand in" >&2; fi; \
 	exit $$status
 
+# Tests share the cores: threads that wait for work sleep instead of keeping a core busy.
+test unit sweep pages nbval: export OMP_WAIT_POLICY := passive
+
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
 	@$(MAKE) -j2 --output-sync=line unit pages types
 
