@@ -48,10 +48,10 @@ types: .venv/installed
 	@$(BIN)/pyright
 
 unit: .venv/installed ## unit tests
-	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not sweep"
+	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not sweep and not slow"
 
-sweep: .venv/installed ## long sweeps of what the unit tests try in part
-	@$(BIN)/pytest -q tests -m sweep
+sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try in part
+	@$(BIN)/pytest -q tests -m "sweep or slow"
 
 pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records
 	@$(BIN)/pytest -q tests/test_book.py

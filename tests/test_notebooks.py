@@ -91,7 +91,6 @@ def test_a_record_altered_by_a_fifth_shows_in_a_notebook(source: Path, tmp_path:
     assert records.load_file(target).digest != record.digest
 
 
-@pytest.mark.slow
 def test_nbval_fails_on_an_altered_record(tmp_path: Path) -> None:
     for name in ("hypatia_lab", "notebooks", "book/records"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__", ".parts"))
