@@ -102,6 +102,13 @@ def test_the_medians_alone_decide(measured, naive_us, word):
     assert interval(row["measured"], row["low"], row["high"]) in row["reason"]
 
 
+@pytest.mark.parametrize(("kept", "word"), [(0, "not_testable"), (8, "confirmed")])
+def test_what_only_one_of_two_rows_has_is_not_compared(measured, kept, word):
+    naive = [1000 * wobble for wobble in WOBBLE]
+    found = measured(cell(MEDIUM, "eager", [100.0] * 8), cell(MEDIUM, "naive", naive[:kept]))
+    assert verdict(found, entry())["verdict"] == word
+
+
 def test_changing_one_record_by_a_fifth_changes_the_verdict(measured):
     before = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000)), entry())
     after = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1200)), entry())

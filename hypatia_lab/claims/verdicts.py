@@ -160,7 +160,8 @@ def _unit(unit: str) -> str:
 
 def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
     """The quantity with its interval over processes. Raises :class:`NoFigure` when no process measured all rows."""
-    processes = zip(*(row["medians_us"] for row in rows), strict=True)
+    # A row of a record from elsewhere may hold fewer processes, or none: what both measured is compared.
+    processes = zip(*(row["medians_us"] for row in rows), strict=False)
     values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
     if not values or any(math.isnan(value) for value in values):
         raise NoFigure("not_testable", "no process measured everything that is needed")
