@@ -55,6 +55,13 @@ struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
 uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) { return {x, y, z, w}; }
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+int min(int a, int b) { return a < b ? a : b; }
+float __fdividef(float a, float b) { return a / b; }
+template <typename T> T __ldg(const T* from) { return *from; }
 
 // ---- fibers
 
@@ -307,9 +314,38 @@ template <typename scalar> unsigned rectified(float low, float high) {
     return rounded<scalar>(low < 0 ? 0 : low, high < 0 ? 0 : high);
 }
 
+float from_bits(unsigned bits) {
+    float value;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+}
+template <typename scalar> float half_of(unsigned pair, int upper) {
+    const uint16_t half = static_cast<uint16_t>(upper ? pair >> 16 : pair);
+    scalar value;
+    std::memcpy(&value, &half, 2);
+    return static_cast<float>(value);
+}
+unsigned bits_of(float value) {
+    unsigned bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+float two_to(float power) { return exp2f(power); }
+float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? a : b; }
+
+// ---- between blocks
+
+unsigned count_in(unsigned* counter) { return ++progress, (*counter)++; }
+unsigned counted(const unsigned* counter) {
+    yield();
+    return *counter;
+}
+float fresh(const float* from) { return *from; }
+
 // ---- Hopper's instructions
 
 unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
+unsigned short_swizzled(unsigned address) { return address ^ (address >> 7 & 1) << 4; }
 
 void start_barrier(unsigned barrier, unsigned arrivals) {
     const int count = static_cast<int>(arrivals);
@@ -381,6 +417,21 @@ void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsign
     }
     meet(warp().meeting, 32);
 }
+void store_transposed(unsigned address, unsigned a, unsigned b) {
+    const unsigned held[2] = {a, b};
+    std::memcpy(warp().slots[lane()], &address, sizeof address);
+    meet(warp().meeting, 32);
+    for (int matrix = 0; matrix < 2; ++matrix) {
+        for (int n = 0; n < 2; ++n) {
+            unsigned column;
+            std::memcpy(&column, warp().slots[8 * matrix + lane() % 4 * 2 + n], sizeof column);
+            if (column % 16) fail("a matrix column that is unaligned");
+            const uint16_t half = held[matrix] >> 16 * n;
+            std::memcpy(at(column + lane() / 4 * 2), &half, 2);
+        }
+    }
+    meet(warp().meeting, 32);
+}
 void show_to_copies() { fiber->unseen.clear(); }
 void store_box(const TensorMap& map, int k, int row, unsigned from) {
     if (from % 1024) fail("a box that is unaligned");
@@ -425,17 +476,20 @@ void synchronize_group(int group) {
 void open_products() {}
 template <typename T, int N> void settle(T (&)[N]) {}
 
+// Rows of 128 or 32 bytes in swizzles of as many.
 template <typename scalar> float operand_number(unsigned rank, unsigned long long operand, int row, int k) {
     const unsigned start = (operand & 0x3fff) << 4, step = (operand >> 32 & 0x3fff) << 4;
+    const bool brief = operand >> 62 == 3;
+    const unsigned place = start + row / 8 * step + row % 8 * (brief ? 32 : 128) + k * 2;
     scalar value;
-    std::memcpy(&value, at(rank << 24 | swizzled(start + row / 8 * step + row % 8 * 128 + k * 2)), 2);
+    std::memcpy(&value, at(rank << 24 | (brief ? short_swizzled(place) : swizzled(place))), 2);
     return static_cast<float>(value);
 }
 
 // One product of the warpgroup, done later; left(row, k) is a number of the left operand then.
 template <typename scalar, int WIDTH, typename Left>
 void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int accumulate) {
-    if (b >> 62 != 1) fail("an operand without 128-byte swizzle");
+    if (b >> 62 != 1 && b >> 62 != 3) fail("an operand without swizzle");
     Warpgroup& group = warpgroup_of();
     group.sums[fiber->number % 128] = sums;
     meet(group.meeting, 128);
@@ -463,10 +517,16 @@ void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int acc
 }
 template <typename scalar, int WIDTH>
 void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b, int accumulate) {
-    if (a >> 62 != 1) fail("an operand without 128-byte swizzle");
+    if (a >> 62 != b >> 62) fail("operands of two kinds");
     const unsigned rank = fiber->block->rank;
     const auto left = [=](int row, int k) { return operand_number<scalar>(rank, a, row, k); };
     multiply<scalar, WIDTH>(sums, left, b, accumulate);
+}
+template <typename scalar, int N>
+void multiply_transposed(float (&sums)[N], unsigned long long a, unsigned long long b, int accumulate) {
+    const unsigned rank = fiber->block->rank;
+    const auto left = [=](int row, int k) { return operand_number<scalar>(rank, a, k, row); };
+    multiply<scalar, 2 * N>(sums, left, b, accumulate);
 }
 // Pairs of the left operand are read when the product is done: they must not change before.
 template <typename scalar, int WIDTH>

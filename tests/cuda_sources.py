@@ -64,8 +64,9 @@ def launch(library: ctypes.CDLL, instance: str, extents: Sequence[int], argument
     """Runs ``instance`` in the emulator; fails with what it found wrong."""
     run = getattr(library, symbol(instance))
     run.restype = ctypes.c_char_p
+    numbers = {int: ctypes.c_int64, float: ctypes.c_float}
     values = [
-        ctypes.c_int64(a) if isinstance(a, int) else ctypes.c_void_p(a.data_ptr() if a is not None else None)
+        numbers[type(a)](a) if type(a) in numbers else ctypes.c_void_p(a.data_ptr() if a is not None else None)
         for a in arguments
     ]
     assert run(*map(ctypes.c_uint, extents), *values) is None

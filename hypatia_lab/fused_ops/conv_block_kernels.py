@@ -1,9 +1,10 @@
-"""The convolution block in kernels of our own: two Triton kernels, or one for Hopper; forward and backward.
+"""The convolution block in kernels of our own: two Triton kernels, or one CUDA kernel for Hopper; forward and backward.
 
 x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C_out)``, y ``(N, C_out, H, W)``; all of
 one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
 float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), or as three products of two bfloat16 terms each ("bf16x3"),
-which holds float32's answer to about 3e-5 and is judged as float32's own. The kernels: ``kernels/triton/conv_block*``.
+which holds float32's answer to about 3e-5 and is judged as float32's own. The kernels: ``kernels/triton/conv_block*`` and
+``kernels/cuda/conv_block_whole.cu``.
 
 A captured form (``triton_graph`` and so on) is its variant recorded as a CUDA graph once; a call replays it.
 """
@@ -19,6 +20,7 @@ import torch
 import torch.nn.functional as functional
 
 from hypatia_lab.clock import capture
+from hypatia_lab.fused_ops import ladder
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, PEERS, bind, checked
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
 
 FORMS = {
     "triton": "Two Triton kernels: the convolution with the moments of its patches, then all that follows.",
-    "whole": "One Gluon kernel: the convolution's sums stay in registers until their plane is normalised.",
+    "whole": "One CUDA kernel: the convolution's sums stay in registers until their plane is normalised.",
 }
 """Form → what it is."""
 
@@ -55,25 +57,30 @@ TRITON = importlib.util.find_spec("triton") is not None
 """Whether the kernels can be built."""
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
-"""Whether Triton's kernels run in its interpreter, on a CPU; no interpreter runs Gluon's."""
+"""Whether Triton's kernels run in its interpreter, on a CPU."""
 
 
 def missing(form: str, device: str) -> str:
     """Why ``form`` cannot run on tensors of ``device``; "" where it can."""
     if device != "cuda" and not (INTERPRETED and form == "triton"):
-        return f"{'Gluon' if form == 'whole' else 'Triton'} kernels need a CUDA device"
+        return f"{'CUDA' if form == 'whole' else 'Triton'} kernels need a CUDA device"
     if not TRITON:
         return "triton is not installed"
-    return "needs compute capability 9.x" if form == "whole" and torch.cuda.get_device_capability()[0] != 9 else ""
+    return ladder.STEPS["step_wgmma"].missing("bfloat16", device) if form == "whole" else ""
 
 
-def fits(size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str) -> bool:
-    """Whether the one kernel can compute ``outer`` channels of x (N, C_in, H, W), of this ``size``, on this GPU."""
-    from hypatia_lab.kernels.triton.conv_block_whole import candidates
+def fits(
+    size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str, *, backward: bool = False
+) -> bool:
+    """Whether the one kernel can compute ``outer`` channels of x (N, C_in, H, W), of this ``size``, on this GPU;
+    ``backward``: whether its backward pass can.
+    """
+    from hypatia_lab.fused_ops import conv_block_whole as whole
 
     processors = torch.cuda.get_device_properties(torch.cuda.current_device()).multi_processor_count
-    images, inner, height, width = size
-    return bool(candidates((images, inner, outer, height, width), dtype, precision, processors))
+    if backward:
+        return whole.backward_fits(size, outer, dtype, processors)
+    return whole.fits(size, outer, dtype, precision, processors)
 
 
 # ---------------------------------------------------------------- custom operations
@@ -104,7 +111,7 @@ def conv_block_fused(
     given = (x, weight, bias, gamma, beta)
     how: dict[str, Any] = {"approximate": approximate, "precision": precision}
     if form == "whole":
-        from hypatia_lab.kernels.triton.conv_block_whole import conv_block_whole
+        from hypatia_lab.fused_ops.conv_block_whole import conv_block_whole
 
         y, saved = conv_block_whole(*given, **how, keep=keep)
     else:
@@ -152,7 +159,11 @@ def conv_block_gradients(
     Those of x and weight are channels last in memory. Not differentiable. Raises ``ValueError`` on a misfit.
     """
     from hypatia_lab.kernels.triton.conv_block import Saved
-    from hypatia_lab.kernels.triton.conv_block_backward import conv_block_backward
+
+    if not missing("whole", x.device.type) and fits(x.shape, weight.shape[0], x.dtype, "ieee", backward=True):
+        from hypatia_lab.fused_ops.conv_block_whole import conv_block_backward
+    else:
+        from hypatia_lab.kernels.triton.conv_block_backward import conv_block_backward
 
     saved = Saved(convolved, statistics)
     found = conv_block_backward(grad, x, weight, gamma, beta, saved, approximate=approximate)
@@ -258,7 +269,7 @@ def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
         if why := missing(form, device):
             return why
         if form == "whole" and not fits(workload.shape, workload.shape[1], getattr(torch, workload.dtype), how):
-            return "needs 16, 32, 64 or 128 channels, rows of at most 128 pixels, and strips that all run at once"
+            return "needs 64 channels, rows of 8 to 255 pixels, and strips that all run at once"
         return ""
 
     return needs
@@ -273,7 +284,7 @@ def _factory(form: str, precision: str, summary: str) -> Factory:
         if workload.direction != "forward":
             return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, "_channels_last")
         if form == "whole":
-            from hypatia_lab.kernels.triton.conv_block_whole import conv_block_whole
+            from hypatia_lab.fused_ops.conv_block_whole import conv_block_whole
 
             # Left zeros by every launch; a call need not clear new ones.
             counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
@@ -315,7 +326,7 @@ def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], 
     return lambda workload, device: needs(workload, device) if device == "cuda" else "CUDA graphs need a CUDA device"
 
 
-SPLIT = "by three products of bfloat16 terms for one of float32, split by a kernel that is timed, too."
+SPLIT = "by three products of bfloat16 terms for one of float32; splitting is timed, too."
 
 for _operation in OPERATIONS:
     for _form, _summary in FORMS.items():

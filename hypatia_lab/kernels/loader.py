@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Union
 
 if TYPE_CHECKING:
     import torch
@@ -337,9 +337,15 @@ CLUSTER_DIMENSION, PROGRAMMATIC_STREAM_SERIALIZATION = 4, 6
 """``CUlaunchAttributeID`` of cuda.h."""
 
 
-def _parameter(argument: torch.Tensor | TensorMap | int | None) -> Any:
+Argument = Union["torch.Tensor", TensorMap, int, float, None]
+"""What a kernel is given: see :func:`cuda_launcher`."""
+
+
+def _parameter(argument: Argument) -> Any:
     if isinstance(argument, TensorMap):
         return argument
+    if isinstance(argument, float):
+        return ctypes.c_float(argument)
     if isinstance(argument, int):
         return ctypes.c_int64(argument)
     return ctypes.c_void_p(None if argument is None else argument.data_ptr())
@@ -356,7 +362,7 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     dynamic shared memory, bytes a block; so many neighbouring blocks are a ``cluster``, unless the kernel itself says
     so. ``dependent``: blocks may start before the kernel ahead of them on the stream has ended (programmatic dependent
     launch); the kernel must wait for that end (griddepcontrol.wait) before it touches memory. Tensors are passed as
-    pointers, None as a null pointer, whole numbers as 64-bit integers, tensor maps as they are. Compiled at most once
+    pointers, None as a null pointer, whole numbers as 64-bit integers, others as floats, tensor maps as they are. Compiled at most once
     on a machine.
     Raises :class:`BuildError` when the source does not compile; ``RuntimeError`` when the driver refuses a launch.
     """
@@ -373,7 +379,7 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
         asked.append((PROGRAMMATIC_STREAM_SERIALIZATION, (1,)))
     attributes = (_Attribute * len(asked))(*asked)
 
-    def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | TensorMap | int | None) -> None:
+    def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Argument) -> None:
         parameters = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         extents = ((*grid, *(1,) * (3 - len(grid))), (*block, *(1,) * (3 - len(block))))
@@ -385,8 +391,6 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     return run
 
 
-def launch_cuda(
-    name: str, dtype: str, grid: tuple[int, ...], block: tuple[int, ...], *arguments: torch.Tensor | int | None
-) -> None:
+def launch_cuda(name: str, dtype: str, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Argument) -> None:
     """Launch ``cuda/<name>.cu`` for ``dtype`` as :func:`cuda_launcher` does. Raises :class:`BuildError`."""
     cuda_launcher(name, f"{name}<{', '.join(SCALARS[dtype])}>")(grid, block, *arguments)

@@ -17,6 +17,19 @@ __device__ inline unsigned shared_address(const void* pointer) {
     return static_cast<unsigned>(__cvta_generic_to_shared(pointer));
 }
 
+// Two sums rounded to scalar, side by side.
+template <typename scalar> __device__ inline unsigned rounded(float low, float high);
+template <> __device__ inline unsigned rounded<__nv_bfloat16>(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+template <> __device__ inline unsigned rounded<__half>(float low, float high) {
+    unsigned pair;
+    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+    return pair;
+}
+
 // Two sums rounded to scalar, negative ones to 0, side by side; a NaN stays a NaN, as in torch.relu.
 template <typename scalar> __device__ inline unsigned rectified(float low, float high);
 template <> __device__ inline unsigned rectified<__nv_bfloat16>(float low, float high) {
@@ -29,6 +42,54 @@ template <> __device__ inline unsigned rectified<__half>(float low, float high) 
     asm("cvt.rn.relu.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
     return pair;
 }
+
+// The lower (0) or upper (1) number of a pair as float.
+template <typename scalar> __device__ inline float half_of(unsigned pair, int upper);
+template <> __device__ inline float half_of<__nv_bfloat16>(unsigned pair, int upper) {
+    return __uint_as_float(upper ? pair & 0xffff0000 : pair << 16);
+}
+template <> __device__ inline float half_of<__half>(unsigned pair, int upper) {
+    return __half2float(__ushort_as_half(static_cast<unsigned short>(upper ? pair >> 16 : pair)));
+}
+__device__ inline float two_to(float power) {
+    float found;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(found) : "f"(power));
+    return found;
+}
+
+// The kernel after this one on the stream may be started from here on; it waits, as this one does, for the end of the
+// one before it.
+__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
+__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
+
+// Blocks count themselves: what a block wrote before it counts is seen by those that have seen its count.
+__device__ inline unsigned count_in(unsigned* counter) {
+    unsigned before;
+    asm volatile("atom.add.acq_rel.gpu.global.u32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+    return before;
+}
+__device__ inline unsigned counted(const unsigned* counter) {
+    unsigned found;
+    asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(found) : "l"(counter) : "memory");
+    return found;
+}
+// Not through the first-level cache, which does not see what other blocks store.
+__device__ inline float fresh(const float* from) { return __ldcg(from); }
+
+// 16 bytes from device to shared memory, of which those past `valid` (0 or 16) are zero; waited for by groups.
+__device__ inline void copy_async(unsigned to, const void* from, int valid) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
+}
+__device__ inline void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int PENDING> __device__ inline void wait_for_groups() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
+}
+// What this thread has written to shared memory is seen by TMA's copies and by products that are asked
+// for afterwards.
+__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Waits for all 128 threads of warpgroup `group`; barrier 0 is __syncthreads'.
+__device__ inline void synchronize_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
 
 // A barrier's phase ends when `arrivals` threads have arrived and all the bytes expected in it have come.
 __device__ inline void start_barrier(unsigned barrier, unsigned arrivals) {
@@ -92,6 +153,12 @@ template <int N> __device__ inline void settle(float (&sums)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+f"(sums[i])::"memory");
 }
 
+// Neither does a use of other registers.
+template <int N> __device__ inline void settle(unsigned (&pairs)[N]) {
+#pragma unroll
+    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(pairs[i])::"memory");
+}
+
 // 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16) times b (WIDTH x 16) transposed, by a warpgroup.
 template <typename scalar, int WIDTH>
 __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b,
@@ -150,6 +217,11 @@ extern __shared__ __align__(1024) unsigned char dynamic_shared[];
 // eight rows to the next, both in units of 16 bytes, and the kind of swizzle. The field for a step along k is not used.
 __device__ inline unsigned long long operand(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
+}
+
+// The same of 16-number rows of 32 bytes in 32-byte swizzle, which keeps pack p of row r at p ^ (r / 4 % 2).
+__device__ inline unsigned long long short_operand(unsigned address) {
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | 16ull << 32 | 3ull << 62;
 }
 
 __device__ inline void wait(unsigned barrier, unsigned parity) {

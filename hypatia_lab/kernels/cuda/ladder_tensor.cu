@@ -11,15 +11,6 @@
 
 // ---- instructions
 
-// 16 bytes from device to shared memory, of which those past `valid` (0 or 16) are zero; waited for by groups.
-__device__ inline void copy_async(unsigned to, const void* from, int valid) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(valid) : "memory");
-}
-__device__ inline void close_group() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int PENDING> __device__ inline void wait_for_groups() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(PENDING) : "memory");
-}
-
 // Four 8 x 8 matrices of 16-bit numbers; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void load_matrices(unsigned (&to)[4], unsigned address) {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

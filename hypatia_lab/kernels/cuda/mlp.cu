@@ -9,27 +9,6 @@
 
 // ---- instructions
 
-// Two sums rounded to scalar, side by side.
-template <typename scalar> __device__ inline unsigned rounded(float low, float high);
-template <> __device__ inline unsigned rounded<__nv_bfloat16>(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-template <> __device__ inline unsigned rounded<__half>(float low, float high) {
-    unsigned pair;
-    asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-    return pair;
-}
-
-// The kernel after this one on the stream may be started from here on; it waits, as this one does, for the end of the
-// one before it.
-__device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
-__device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
-
-// Waits for all 128 threads of warpgroup `group`; barrier 0 is __syncthreads'.
-__device__ inline void synchronize_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-
 // Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
@@ -37,8 +16,6 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
                  : "memory");
 }
 
-// What this thread has written to shared memory is seen by copies that are asked for afterwards.
-__device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 // The map's box at (row, k) from shared memory, as far as it lies within the matrix; waited for by groups.
 __device__ inline void store_box(const TensorMap& map, int k, int row, unsigned from) {
     asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(k),
@@ -48,12 +25,6 @@ __device__ inline void store_box(const TensorMap& map, int k, int row, unsigned 
 __device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 // Until shared memory has been read by all stores of this thread.
 __device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
-// No use of a left operand in registers moves across this either.
-template <int N> __device__ inline void settle(unsigned (&pairs)[N]) {
-#pragma unroll
-    for (int i = 0; i < N; ++i) asm volatile("" : "+r"(pairs[i])::"memory");
-}
 
 // 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
 // warpgroup.

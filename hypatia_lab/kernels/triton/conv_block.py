@@ -123,8 +123,8 @@ def _normalise(
     ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program.
     """
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < channels
     mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)

@@ -21,8 +21,6 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
 from hypatia_lab.kernels.triton.conv_block import Saved, normal_integral, operands, tanh_sigmoid
-from hypatia_lab.kernels.triton.conv_block_whole import Strip, adjoint
-from hypatia_lab.kernels.triton.conv_block_whole import candidates as strips
 from hypatia_lab.kernels.triton.convolution import (
     Patch,
     convolve,
@@ -36,6 +34,8 @@ from hypatia_lab.kernels.triton.convolution import (
 from hypatia_lab.kernels.triton.linear_relu import hopper
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torch import Tensor
 
 # ---------------------------------------------------------------- kernels
@@ -96,8 +96,8 @@ def _gradient_sums(
 ):
     """A run's share of Σ g and Σ g·x̂ of an image's channels, g the gradient behind GELU, to ``sums``."""
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     run, image = tl.program_id(0), tl.program_id(2)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     mean, scale, factor, shift = _plane(statistics, gamma, beta, image, channel, channels)
@@ -124,7 +124,6 @@ def _convolution_gradient(
     beta,
     sums,
     out,
-    shares,
     area,
     channels,
     times,
@@ -134,10 +133,10 @@ def _convolution_gradient(
     COLUMNS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """The gradient of z, and a run's share of its sum: γ/σ·(g − mean of g − x̂·mean of g·x̂)."""
+    """The gradient of z: γ/σ·(g − mean of g − x̂·mean of g·x̂)."""
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     run, runs, image = tl.program_id(0), tl.num_programs(0), tl.program_id(2)
     channel = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < channels
@@ -147,7 +146,6 @@ def _convolution_gradient(
     written = (other < runs)[:, None] & known[None, :]
     mean_g = tl.sum(tl.load(partial, mask=written, other=0.0), 0) / area
     mean_gx = tl.sum(tl.load(partial + channels, mask=written, other=0.0), 0) / area
-    total = tl.zeros((PIXELS, COLUMNS), tl.float32)
     for time in range(times):
         pixel = (run * times + time) * PIXELS + tl.arange(0, PIXELS)
         inside = (pixel < area)[:, None] & known[None, :]
@@ -155,8 +153,6 @@ def _convolution_gradient(
         g, normal = _behind_gelu(grad, z, at, inside, mean, scale, factor, shift, TANH)
         g = (g - mean_g[None, :] - normal * mean_gx[None, :]) * (factor * scale)[None, :]
         tl.store(out + at, g.to(out.dtype.element_ty), mask=inside)
-        total += tl.where(inside, g, 0.0)
-    tl.store(shares + (image * runs + run) * channels + channel, tl.sum(total, 0), mask=known)
 
 
 @triton.jit
@@ -182,8 +178,8 @@ def _weight_gradient(
     Program: which share, which row of taps, which block of channels.
     """
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     share, down = tl.program_id(0), tl.program_id(1)
     across = tl.cdiv(inner, COLUMNS)
     o, i = tl.program_id(2) // across * ROWS, tl.program_id(2) % across * COLUMNS
@@ -206,6 +202,26 @@ def _weight_gradient(
     tl.store(at, left, mask=inside)
     tl.store(at + inner, middle, mask=inside)
     tl.store(at + 2 * inner, right, mask=inside)
+
+
+@triton.jit
+def _column_sums(
+    source, first, second, rows, columns, split, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr
+):
+    """Sums of float32 columns, the first ``split`` of them to ``first``, the others to ``second``."""
+    if DEPENDENT:
+        gdc_wait()
+        gdc_launch_dependents()
+    column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
+    known = column < columns
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for start in range(0, rows, ROWS):
+        row = start + tl.arange(0, ROWS)
+        at = row.to(tl.int64)[:, None] * columns + column[None, :]
+        total += tl.load(source + at, mask=(row < rows)[:, None] & known[None, :], other=0.0)
+    found = tl.sum(total, 0)
+    tl.store(first + column, found.to(first.dtype.element_ty), mask=column < split)
+    tl.store(second + column - split, found.to(second.dtype.element_ty), mask=known & (column >= split))
 
 
 # ---------------------------------------------------------------- which tiles
@@ -231,8 +247,7 @@ class Slice:
 @dataclass(frozen=True)
 class Plan:
     """How backward is cut up: the sums and the convolution's gradient by ``pixels`` at a time and at least ``runs``
-    programs an image, of ``warps``; the adjoint convolution by ``patch``, or by ``strip`` where one is given; the
-    weight's gradient by ``slice``.
+    programs an image, of ``warps``; the adjoint convolution by ``patch``; the weight's gradient by ``slice``.
     """
 
     patch: Patch
@@ -241,15 +256,13 @@ class Plan:
     runs: int = 52
     warps: int = 4
     dependent: bool = True
-    strip: Strip | None = None
 
 
 _PLANS = [
+    Plan(Patch(1, 128, 64, 64, 4, 3), Slice(1, 128, 64, 64, 44), pixels=128, runs=26, warps=8),
     Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44)),
-    Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 64, 64, 64, 44), strip=Strip(5, 64, 4, dependent=True)),
     Plan(Patch(2, 128, 64, 64, 8, 4), Slice(1, 64, 64, 64, 88)),
     Plan(Patch(2, 64, 64, 64, 4, 4), Slice(1, 128, 64, 64, 44, stages=2)),
-    Plan(Patch(1, 128, 64, 64, 4, 3), Slice(1, 128, 64, 64, 44), pixels=128, runs=26, warps=8),
     Plan(Patch(1, 128, 64, 64, 4, 4), Slice(1, 128, 64, 64, 44, 8, 3), pixels=32, runs=64),
 ]
 
@@ -266,8 +279,6 @@ def candidates(shape: tuple[int, int, int, int, int]) -> list[Plan]:
         columns = max(16, min(cut.columns, triton.next_power_of_2(inner)))
         shares = min(cut.shares, images * triton.cdiv(height, tall) * triton.cdiv(width, wide))
         cut = replace(cut, tall=tall, wide=wide, rows=rows, columns=columns, shares=max(shares, 1))
-        if plan.strip and plan.strip not in strips((images, outer, inner, height, width), torch.bfloat16):
-            continue
         fitted.append(replace(plan, patch=plan.patch.fitted(outer, inner, height, width), slice=cut))
     return list(dict.fromkeys(fitted))
 
@@ -285,11 +296,32 @@ class Gradients(NamedTuple):
     beta: Tensor
 
 
+def column_sums(source: Tensor, first: Tensor, second: Tensor, *, dependent: bool = False) -> None:
+    """Sums of the columns of ``source``, contiguous float32, rows along its first dimension, to ``first``, and those of
+    the columns that it has no room for to ``second``, both contiguous. ``dependent``: programmatic dependent launch.
+    """
+    rows, columns = source.shape[0], source[0].numel() if len(source) else first.numel() + second.numel()
+    block = 32 if columns < 4096 else 128
+    with torch.cuda.device_of(source):
+        _column_sums[(triton.cdiv(columns, block),)](
+            source,
+            first,
+            second,
+            rows,
+            columns,
+            first.numel(),
+            ROWS=32 if columns < 4096 else 16,
+            COLUMNS=block,
+            DEPENDENT=dependent and hopper(source),
+            **launch_options(dependent, source),
+        )
+
+
 def _behind_convolution(
     grad: Tensor, saved: Saved, gamma: Tensor | None, beta: Tensor | None, plan: Plan, tanh: bool
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Of contiguous ``grad`` (N, H, W, C_out): the convolution's gradient, its sums over all pixels (C_out), and the
-    sums of g·x̂ and g over all pixels, those of γ and β, as (2, C_out) with β's first; sums are float32.
+) -> tuple[Tensor, Tensor]:
+    """Of contiguous ``grad`` (N, H, W, C_out): the convolution's gradient, and Σ g and Σ g·x̂ by runs of pixels,
+    (runs, 2, C_out) in float32, whose sums are the gradients of β and γ.
     """
     images, height, width, channels = grad.shape
     area = height * width
@@ -297,20 +329,19 @@ def _behind_convolution(
     runs = triton.cdiv(area, plan.pixels * times)
     columns = min(64, triton.next_power_of_2(channels))
     out = torch.empty_like(grad)
-    sums = torch.empty(images, runs, 2, channels, dtype=torch.float32, device=grad.device)
-    shares = torch.empty(images, runs, channels, dtype=torch.float32, device=grad.device)
+    sums = torch.empty(images * runs, 2, channels, dtype=torch.float32, device=grad.device)
     given = (grad, saved.convolved, saved.statistics, gamma, beta, sums)
     how = {"TANH": tanh, "PIXELS": plan.pixels, "COLUMNS": columns, "num_warps": plan.warps}
     how |= {"DEPENDENT": plan.dependent and hopper(grad), **launch_options(plan.dependent, grad)}
     grid = (runs, triton.cdiv(channels, columns), images)
     _gradient_sums[grid](*given, area, channels, times, **how)
     block = triton.next_power_of_2(runs)
-    _convolution_gradient[grid](*given, out, shares, area, channels, times, RUNS=block, **how)
-    return out, shares.sum((0, 1)), sums.sum((0, 1))
+    _convolution_gradient[grid](*given, out, area, channels, times, RUNS=block, **how)
+    return out, sums
 
 
 def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = False) -> Tensor:
-    """Gradient (C_out, 9, C_in) in float32 of a 3×3 convolution's weight.
+    """Gradient (C_out, 9, C_in) of a 3×3 convolution's weight, of x's dtype; sums are float32.
 
     ``grad`` (N, H, W, C_out) is that of the convolution's output, x (N, H, W, C_in) its input; both contiguous,
     bfloat16 or float16. ``dependent``: programmatic dependent launch.
@@ -341,7 +372,25 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
             num_stages=cut.stages,
             **launch_options(dependent, x),
         )
-    return shares.sum(0)
+    out = torch.empty(outer, 9, inner, dtype=x.dtype, device=x.device)
+    column_sums(shares, out, out[:0], dependent=dependent)
+    return out
+
+
+def checked_gradient(
+    grad: Tensor, x: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None, approximate: str
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
+    """What the gradients are made of, contiguous: ``grad`` (N, H, W, C_out), x (N, H, W, C_in), weight (C_out, 9, C_in),
+    γ and β. Raises ``ValueError`` naming the tensor for shapes, dtypes or devices that do not fit.
+    """
+    pixels, taps, (_, *vectors) = operands(x, weight, None, gamma, beta, approximate)
+    shape = [x.shape[0], weight.shape[0], *x.shape[2:]]
+    if list(grad.shape) != shape or grad.dtype != x.dtype or grad.device != x.device:
+        raise ValueError(
+            f"grad is {grad.dtype} {list(grad.shape)} on {grad.device}; of x {list(x.shape)} and weight "
+            f"{list(weight.shape)} it must be {x.dtype} {shape} on {x.device}"
+        )
+    return pixels_first(grad), pixels, taps, *vectors
 
 
 def conv_block_backward(
@@ -360,34 +409,29 @@ def conv_block_backward(
     x (N, C_in, H, W), weight (C_out, C_in, 3, 3), γ and β (C_out) as the forward pass had them, ``saved`` as it left
     it; gradients of γ and β are also given where those are None. Sums are float32. bfloat16 and float16 run in these
     kernels alone; float32's two convolutions are torch's own, as exact as torch is told to be. ``plan`` replaces the
-    first of :func:`candidates`. The bias's gradient is what rounding leaves: a plane's mean takes it away.
+    first of :func:`candidates`. The bias's gradient is zero: a plane's mean takes the bias away.
 
-    Raises ValueError naming the tensor for shapes, dtypes or devices that do not fit.
+    Raises ``ValueError`` as :func:`checked_gradient` does.
     """
-    pixels, taps, (_, *vectors) = operands(x, weight, None, gamma, beta, approximate)
+    grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
-    if grad.shape != (images, outer, height, width) or grad.dtype != x.dtype or grad.device != x.device:
-        raise ValueError(
-            f"grad is {grad.dtype} {list(grad.shape)} on {grad.device}; of x {list(x.shape)} and weight "
-            f"{list(weight.shape)} it must be {x.dtype} {[images, outer, height, width]} on {x.device}"
-        )
     plan = plan or candidates((images, inner, outer, height, width))[0]
     with torch.cuda.device_of(x):
-        behind, bias, (summed, weighted) = _behind_convolution(
-            pixels_first(grad), saved, *vectors, plan, approximate == "tanh"
-        )
+        behind, sums = _behind_convolution(grad, saved, gamma, beta, plan, approximate == "tanh")
     if x.dtype == torch.float32:
         back, by_weight, _ = torch.ops.aten.convolution_backward(
             behind.permute(0, 3, 1, 2), x, weight, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1, [True, True, False]
         )
     else:
-        if plan.strip is None:
-            back = convolve(behind, taps, None, plan.patch, adjoint=True)
-        else:
-            back = adjoint(behind, taps, plan.strip)
-        back = back.permute(0, 3, 1, 2)
-        by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent).to(x.dtype)
+        back = convolve(behind, taps, None, plan.patch, adjoint=True).permute(0, 3, 1, 2)
+        by_weight = weight_gradient(behind, pixels, plan.slice, dependent=plan.dependent)
         by_weight = by_weight.view(outer, 3, 3, inner).permute(0, 3, 1, 2)
+    return gradients(back, by_weight, sums, dependent=plan.dependent)
+
+
+def gradients(back: Tensor, by_weight: Tensor, sums: Tensor, *, dependent: bool) -> Gradients:
+    """Those of x and weight, with the others from Σ g and Σ g·x̂ by runs of pixels, (runs, 2, C_out) in float32."""
     # Of their own memory, each: a custom operation may not return two views of one tensor.
-    of_gamma, of_beta = (part.to(x.dtype, copy=True) for part in (weighted, summed))
-    return Gradients(back, by_weight, bias.to(x.dtype), of_gamma, of_beta)
+    of_beta, of_gamma = (back.new_empty(sums.shape[2]) for _ in range(2))
+    column_sums(sums, of_beta, of_gamma, dependent=dependent)
+    return Gradients(back, by_weight, torch.zeros_like(of_beta), of_gamma, of_beta)

@@ -40,8 +40,8 @@ def rounded_tf32(values):
 def _terms(source, large, small, count, PRECISION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """float32 as its two largest terms of bfloat16, or rounded to TF32."""
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     values = tl.load(source + at, mask=at < count, other=0.0)
     if PRECISION == "tf32":
@@ -185,9 +185,10 @@ def _convolve(
     Patches of an image next to each other share their edges in the L2 cache; a patch never spans two images.
     """
     if DEPENDENT:
-        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
-        gdc_launch_dependents()
+        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
+        # chain of them comes to sit on the multiprocessors side by side.
         gdc_wait()
+        gdc_launch_dependents()
     number, column = tl.program_id(0), tl.program_id(1) * COLUMNS
     image, row, left = patch_of(number, height, width, TALL, WIDE)
     total = tl.zeros((TALL * WIDE, COLUMNS), tl.float32)

@@ -132,9 +132,10 @@ def _linear_relu(
     DEPENDENT: tl.constexpr,
 ):
     if DEPENDENT:
-        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
-        gdc_launch_dependents()
+        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
+        # chain of them comes to sit on the multiprocessors side by side.
         gdc_wait()
+        gdc_launch_dependents()
     first = tl.program_id(0)
     if PERSISTENT:
         tiles = tl.cdiv(batch, ROWS) * tl.cdiv(outer, COLUMNS)

@@ -111,8 +111,8 @@ def _split_rows(
 ):
     """One row of x or of W a program: exponent of its largest finite magnitude, then its large and small terms."""
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     row = tl.program_id(0)
     large += row.to(tl.int64) * stride
     small += row.to(tl.int64) * stride
@@ -158,8 +158,8 @@ def _linear_relu_split(
     DEPENDENT: tl.constexpr,
 ):
     if DEPENDENT:
-        gdc_launch_dependents()
         gdc_wait()
+        gdc_launch_dependents()
     row, column = corner(tl.program_id(0), batch, outer, ROWS, COLUMNS, GROUP)
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     cross = tl.zeros((ROWS, COLUMNS), tl.float32)

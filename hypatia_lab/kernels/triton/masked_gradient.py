@@ -40,9 +40,10 @@ def _masked_gradient(
     DEPENDENT: tl.constexpr,
 ):
     if DEPENDENT:
-        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
-        gdc_launch_dependents()
+        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
+        # chain of them comes to sit on the multiprocessors side by side.
         gdc_wait()
+        gdc_launch_dependents()
     column = tl.program_id(0) * COLUMNS + tl.arange(0, COLUMNS)
     begin = tl.program_id(1) * times * ROWS
     # Summed element by element first: one reduction a program, and fewer additions in a row.

@@ -144,9 +144,10 @@ def _forward(
     """One program: every ``num_programs``-th tile of ``ROWS`` rows; the other choices are those of :class:`Tile`."""
     NUMBER: tl.constexpr = weight1.dtype.element_ty
     if EARLY:
-        # The next kernel may be set up from here on; this one touches no memory before those before it are done.
-        gdc_launch_dependents()
+        # No memory is touched before the kernels before are done. Only then may the next one be set up: sooner, a long
+        # chain of them comes to sit on the multiprocessors side by side.
         gdc_wait()
+        gdc_launch_dependents()
     start, step = tl.program_id(0), tl.num_programs(0)
     if FETCH == "registers":
         # Asked for before the weights, so that one wait on memory does for both.
