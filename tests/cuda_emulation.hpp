@@ -51,6 +51,10 @@ struct Index {
 struct alignas(8) float2 {
     float x, y;
 };
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+uint2 make_uint2(unsigned x, unsigned y) { return {x, y}; }
 struct alignas(16) uint4 {
     unsigned x, y, z, w;
 };
@@ -245,6 +249,10 @@ template <typename T> T from_lane(T value, int other) {
     return found;
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
+unsigned __reduce_and_sync(unsigned, unsigned mine) {
+    for (int distance = 1; distance < 32; distance *= 2) mine &= from_lane(mine, lane() ^ distance);
+    return mine;
+}
 template <typename T> T __shfl_sync(unsigned, T value, int other) { return from_lane(value, other); }
 
 unsigned shared_address(const void* pointer) {
@@ -330,6 +338,7 @@ unsigned bits_of(float value) {
     std::memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+float about_tanh(float of) { return tanhf(of); }
 float two_to(float power) { return exp2f(power); }
 float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? a : b; }
 
@@ -345,7 +354,7 @@ float fresh(const float* from) { return *from; }
 // ---- Hopper's instructions
 
 unsigned swizzled(unsigned address) { return address ^ (address >> 7 & 7) << 4; }
-unsigned short_swizzled(unsigned address) { return address ^ (address >> 7 & 1) << 4; }
+unsigned short_swizzled(unsigned address) { return address ^ (address >> 7 & 3) << 4; }
 
 void start_barrier(unsigned barrier, unsigned arrivals) {
     const int count = static_cast<int>(arrivals);
@@ -476,11 +485,11 @@ void synchronize_group(int group) {
 void open_products() {}
 template <typename T, int N> void settle(T (&)[N]) {}
 
-// Rows of 128 or 32 bytes in swizzles of as many.
+// Rows of 128 or 64 bytes in swizzles of as many.
 template <typename scalar> float operand_number(unsigned rank, unsigned long long operand, int row, int k) {
     const unsigned start = (operand & 0x3fff) << 4, step = (operand >> 32 & 0x3fff) << 4;
-    const bool brief = operand >> 62 == 3;
-    const unsigned place = start + row / 8 * step + row % 8 * (brief ? 32 : 128) + k * 2;
+    const bool brief = operand >> 62 == 2;
+    const unsigned place = start + row / 8 * step + row % 8 * (brief ? 64 : 128) + k * 2;
     scalar value;
     std::memcpy(&value, at(rank << 24 | (brief ? short_swizzled(place) : swizzled(place))), 2);
     return static_cast<float>(value);
@@ -489,7 +498,7 @@ template <typename scalar> float operand_number(unsigned rank, unsigned long lon
 // One product of the warpgroup, done later; left(row, k) is a number of the left operand then.
 template <typename scalar, int WIDTH, typename Left>
 void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int accumulate) {
-    if (b >> 62 != 1 && b >> 62 != 3) fail("an operand without swizzle");
+    if (b >> 62 != 1 && b >> 62 != 2) fail("an operand without swizzle");
     Warpgroup& group = warpgroup_of();
     group.sums[fiber->number % 128] = sums;
     meet(group.meeting, 128);

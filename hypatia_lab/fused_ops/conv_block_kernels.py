@@ -269,7 +269,7 @@ def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
         if why := missing(form, device):
             return why
         if form == "whole" and not fits(workload.shape, workload.shape[1], getattr(torch, workload.dtype), how):
-            return "needs 64 channels, rows of 8 to 255 pixels, and strips that all run at once"
+            return "needs 64 channels, rows of 8 to 215 pixels, and strips that all run at once"
         return ""
 
     return needs

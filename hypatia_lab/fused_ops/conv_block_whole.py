@@ -44,10 +44,10 @@ SHARE = 672
 def strip_rows(size: torch.Size | tuple[int, ...], processors: int) -> int:
     """Rows of x (N, C, H, W) a block computes on a GPU of so many multiprocessors: the fewest with which all fit; or 0.
 
-    0 also for rows of less than 8 or more than 255 pixels, and for more pixels than registers hold.
+    0 also for rows of less than 8 or more than 215 pixels, and for more pixels than registers hold.
     """
     images, _, height, width = size
-    if not images or not 8 <= width <= 255:
+    if not images or not 8 <= width < SPAN:
         return 0
     most = (GROUPS * SPAN + 1) // (width + 1)
     return next((rows for rows in range(1, most + 1) if images * -(-height // rows) <= processors), 0)
@@ -65,7 +65,7 @@ def fits(
 
 def _shared(width: int) -> int:
     """Bytes of dynamic shared memory: partial sums, alignment, weights, the pixels that the last window may reach."""
-    pixels = GROUPS * SPAN + 2 * (width + 1) + 2
+    pixels = (GROUPS * SPAN + 2 * (width + 1) + 2 + 7) // 8 * 8
     return PARTIAL_BYTES + 1023 + ladder.ROW_BYTES * (9 * CHANNELS + pixels)
 
 

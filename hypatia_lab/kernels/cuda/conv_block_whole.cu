@@ -56,32 +56,25 @@ constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS;
 constexpr unsigned PARTIAL_BYTES = 4096, TAP_BYTES = CHANNELS * ROW_BYTES;
 // 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes, or 8 packs.
 constexpr int PACKS = ROW_BYTES / 16, AT_ONCE = THREADS / PACKS;
-// float32 comes by 16 channels, and of those two terms of bfloat16, in rows of 32 bytes: the next ones while the ones
-// before are multiplied.
-constexpr int SHORT_DEPTH = 16, SHORT_PACKS = 2, SHORT_BYTES = 32, STEPS = CHANNELS / SHORT_DEPTH;
-constexpr unsigned SHORT_TAP_BYTES = CHANNELS * SHORT_BYTES, SHORT_WEIGHT_BYTES = 9 * SHORT_TAP_BYTES;
+// float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
+// 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16.
+constexpr int SHORT_DEPTH = 16, SHORT_PACKS = 4, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH;
+constexpr int SHORT_AT_ONCE = THREADS / SHORT_PACKS;
 
-// Eight numbers as their two largest terms.
-__device__ inline void split(const float* from, bool inside, uint4* large, uint4* small) {
-    const float4 zero = make_float4(0, 0, 0, 0), *fours = reinterpret_cast<const float4*>(from);
-    const float4 a = inside ? __ldg(fours) : zero, b = inside ? __ldg(fours + 1) : zero;
-    const float numbers[8] = {a.x, a.y, a.z, a.w, b.x, b.y, b.z, b.w};
-    unsigned larger[4], smaller[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) {
-        const float low = numbers[2 * i], high = numbers[2 * i + 1];
-        larger[i] = rounded<__nv_bfloat16>(low, high);
-        smaller[i] = rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(larger[i], 0),
-                                              high - half_of<__nv_bfloat16>(larger[i], 1));
-    }
-    *large = make_uint4(larger[0], larger[1], larger[2], larger[3]);
-    *small = make_uint4(smaller[0], smaller[1], smaller[2], smaller[3]);
-}
+template <typename scalar> constexpr bool COARSE = false;
+template <> constexpr bool COARSE<__nv_bfloat16> = true;
 
 // GELU by the error function is max(u, 0) - |u| (1 - erf(|u| / sqrt(2))) / 2, and what is taken away is exp(-u^2 / 2)
-// times a polynomial in |u|, fitted to 4.1e-6; beyond 6 it is below 1e-8.
-template <bool TANH> __device__ inline float gelu(float u) {
-    if constexpr (TANH) {
+// times a polynomial in |u|, fitted to 4.1e-6; beyond 6 it is below 1e-8. For bfloat16, whose own rounding is 2e-3 of a
+// number, it is u (1 + tanh(w)) / 2 in both forms, by the hardware's tanh, which is right to 5e-4; that w for the error
+// function is fitted to 2.5e-5 of GELU.
+template <typename scalar, bool TANH> __device__ inline float gelu(float u) {
+    if constexpr (COARSE<scalar>) {
+        const float square = TANH ? u * u : fminf(u * u, 64.0f), half = 0.5f * u;
+        const float slope = TANH ? fmaf(square, 0.03567741f, 0.7978846f)
+                                 : fmaf(square, fmaf(square, -0.00035170863f, 0.037006827f), 0.7975066f);
+        return fmaf(half, about_tanh(u * slope), half);
+    } else if constexpr (TANH) {
         // u / (1 + exp(-2 sqrt(2 / pi) (u + 0.044715 u^3)))
         return __fdividef(u, 1.0f + two_to(u * fmaf(u * u, -0.10294324f, -2.3022082f)));
     } else {
@@ -136,7 +129,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32 % 4;
     const int pitch = static_cast<int>(width) + 1, wide = static_cast<int>(width);
     const int image = static_cast<int>(blockIdx.x / strips), strip = static_cast<int>(blockIdx.x % strips);
-    const int first = strip * static_cast<int>(rows), strip_pixels = static_cast<int>(rows) * pitch;
+    const int first = strip * static_cast<int>(rows);
     const int here = min(static_cast<int>(rows), static_cast<int>(height) - first);
     const scalar* plane = x + image * height * width * CHANNELS;
     // Pixel of the strip's input and the zeros around it, by a walk that starts at the row above the strip.
@@ -168,21 +161,34 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
                 copy_async(into, weight + (row * 9 + tap) * CHANNELS + pack * 8, 16);
             }
         };
-        // Weights and rows that the upper taps see, then what the others see besides.
+        // In the order in which the three warpgroups need them: a window of SPAN pixels and two more for the upper taps
+        // of one after the other, then the rows below. Products of a group start with the stage that completes a window.
+        const int windows = GROUPS * SPAN + 2;
 #pragma unroll
-        for (int down = 0; down < 3; ++down) {
-            fill_weights(ADJOINT ? 6 - 3 * down : 3 * down, ADJOINT ? 9 - 3 * down : 3 * down + 3);
-            fill_pixels(down ? strip_pixels + (down - 1) * pitch + 1 : 0, strip_pixels + down * pitch + 1);
+        for (int stage = 0; stage < 5; ++stage) {
+            const int down = stage == 0 ? 0 : stage == 2 ? 1 : stage == 3 ? 2 : -1;
+            if (down >= 0) fill_weights(ADJOINT ? 6 - 3 * down : 3 * down, ADJOINT ? 9 - 3 * down : 3 * down + 3);
+            const int from = stage < 3 ? stage * SPAN + 2 * (stage > 0) : windows + (stage - 3) * pitch;
+            const int to = stage < 3 ? (stage + 1) * SPAN + 2 : windows + (stage - 2) * pitch;
+            fill_pixels(from, to);
             close_group();
         }
         const unsigned window = pixels + group * SPAN * ROW_BYTES;
+        int stage = 0;
+        const auto wait_for_stage = [&](int wanted) {
+            for (; stage <= wanted; ++stage) {
+                if (stage == 0) wait_for_groups<4>();
+                if (stage == 1) wait_for_groups<3>();
+                if (stage == 2) wait_for_groups<2>();
+                if (stage == 3) wait_for_groups<1>();
+                if (stage == 4) wait_for_groups<0>();
+                show_to_copies();
+                __syncthreads();
+            }
+        };
 #pragma unroll
         for (int down = 0; down < 3; ++down) {
-            if (down == 0) wait_for_groups<2>();
-            if (down == 1) wait_for_groups<1>();
-            if (down == 2) wait_for_groups<0>();
-            show_to_copies();
-            __syncthreads();
+            wait_for_stage(down == 0 ? group : down + 1 + (group == GROUPS - 1));
             settle(sums);
             open_products();
 #pragma unroll
@@ -201,57 +207,101 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
             }
             close_products();
         }
+        wait_for_stage(4);
     } else {
-        // Of each of two buffers: large terms of all pixels, small ones, large ones of nine taps, small ones.
-        const unsigned pixel_bytes = (GROUPS * SPAN + 2 * pitch + 2) * SHORT_BYTES;
-        const unsigned buffer_bytes = 2 * (pixel_bytes + SHORT_WEIGHT_BYTES);
-        const auto swizzled_pack = [&](unsigned address) { return pack_at(address ^ (address >> 7 & 1) << 4); };
+        // Of each of two buffers: all pixels, then nine taps' weights. Eight rows are one round of the swizzle.
+        const int room = (GROUPS * SPAN + 2 * pitch + 2 + 7) / 8 * 8;
+        const unsigned buffer_bytes = (room + 9 * CHANNELS) * SHORT_BYTES;
+        const int pack = thread % SHORT_PACKS, start = thread / SHORT_PACKS;
+        const auto place = [&](int step, int row, int pack) {
+            return weights + step % 2 * buffer_bytes + row * SHORT_BYTES + (pack ^ row / 2 % 4) * 16;
+        };
         const auto fill = [&](int step) {
-            const unsigned to = weights + step % 2 * buffer_bytes, taps = to + 2 * pixel_bytes;
-            const int pack = thread % SHORT_PACKS, start = thread / SHORT_PACKS;
-            const int channel = step * SHORT_DEPTH + pack * 8;
+            const int channel = step * SHORT_DEPTH + pack * 4;
             Walk at(start, pitch);
-#pragma unroll 2
-            for (int pixel = start; pixel < strip_pixels + 2 * pitch + 1; pixel += THREADS / SHORT_PACKS) {
+            for (int pixel = start; pixel < room; pixel += SHORT_AT_ONCE, at.step(SHORT_AT_ONCE)) {
                 bool inside;
                 const scalar* source = source_of(at, inside) + channel;
-                const unsigned into = to + pixel * SHORT_BYTES + pack * 16;
-                split(source, inside, swizzled_pack(into), swizzled_pack(into + pixel_bytes));
-                at.step(THREADS / SHORT_PACKS);
+                copy_async(place(step, pixel, pack), source, inside ? 16 : 0);
             }
-#pragma unroll
-            for (int row = start; row < 9 * CHANNELS; row += THREADS / SHORT_PACKS) {  // of a tap, of all taps
+            for (int row = start; row < 9 * CHANNELS; row += SHORT_AT_ONCE) {  // of a tap, of all taps
                 const scalar* source = weight + (row % CHANNELS * 9 + row / CHANNELS) * CHANNELS + channel;
-                const unsigned into = taps + row * SHORT_BYTES + pack * 16;
-                split(source, true, swizzled_pack(into), swizzled_pack(into + SHORT_WEIGHT_BYTES));
+                copy_async(place(step, room + row, pack), source, 16);
+            }
+            close_group();
+        };
+        const auto rest = [](unsigned pair, float low, float high) {
+            return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0), high - half_of<__nv_bfloat16>(pair, 1));
+        };
+        // Four threads of a warp have copied a row and split it.
+        const auto split = [&](int step) {
+            wait_for_groups<0>();
+            __syncwarp();
+#pragma unroll 2
+            for (int from = 0; from < room + 9 * CHANNELS; from += SHORT_AT_ONCE) {
+                const int row = from + start;
+                const bool known = row < room + 9 * CHANNELS;
+                float4 whole = make_float4(0, 0, 0, 0);
+                if (known) whole = *reinterpret_cast<const float4*>(pack_at(place(step, row, pack)));
+                __syncwarp();
+                if (!known) continue;
+                const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
+                const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
+                const auto at = [&](int pack_of) { return reinterpret_cast<uint2*>(pack_at(place(step, row, pack_of))); };
+                at(pack / 2)[pack % 2] = make_uint2(low, high);
+                at(2 + pack / 2)[pack % 2] = make_uint2(rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
             }
             show_to_copies();
             __syncthreads();
         };
         fill(0);
+        split(0);
 #pragma unroll 1
         for (int step = 0; step < STEPS; ++step) {
             const unsigned window = weights + step % 2 * buffer_bytes + group * SPAN * SHORT_BYTES;
-            const unsigned taps = weights + step % 2 * buffer_bytes + 2 * pixel_bytes;
+            const unsigned taps = weights + step % 2 * buffer_bytes + room * SHORT_BYTES;
             settle(sums);
             open_products();
 #pragma unroll
             for (int tap = 0; tap < 9; ++tap) {
-                const unsigned from = window + (tap / 3 * pitch + tap % 3) * SHORT_BYTES;
-                const unsigned long long large = short_operand(from), small = short_operand(from + pixel_bytes);
-                const unsigned long long left = short_operand(taps + tap * SHORT_TAP_BYTES);
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, small, step > 0 || tap > 0);
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left + SHORT_WEIGHT_BYTES / 16, large, 1);
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, large, 1);
+                const unsigned long long left = short_operand(taps + tap * CHANNELS * SHORT_BYTES);
+                const unsigned long long right = short_operand(window + (tap / 3 * pitch + tap % 3) * SHORT_BYTES);
+                // The small terms are 32 bytes behind the large ones, 2 in an operand's units.
+                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right + 2, step > 0 || tap > 0);
+                multiply_tiles<__nv_bfloat16, SPAN>(sums, left + 2, right, 1);
+                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right, 1);
             }
             close_products();
             if (step + 1 < STEPS) {
-                // The products before these are done, so their buffer may be filled.
+                // The products before these are done in all warpgroups, so their buffer may be filled.
                 wait_for_products<1>();
                 __syncthreads();
                 fill(step + 1);
+                split(step + 1);
             }
         }
+    }
+
+    // ---- while the last products run: which sums are of pixels, and what comes after
+
+    const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
+    unsigned valid[2] = {0, 0};
+    Walk at(own, pitch);
+#pragma unroll
+    for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
+#pragma unroll
+        for (int n = 0; n < 2; ++n) {
+            Walk one = at;
+            one.go_on(n);
+            valid[n] |= (one.row < here && one.column < wide) << j;
+        }
+    }
+    settle(valid);
+    constexpr int GIVEN = PARTIAL_BYTES / 4 - 2 * CHANNELS;
+    if (y && thread < CHANNELS) {
+        partial[GIVEN + thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
+        partial[GIVEN + CHANNELS + thread] =
+            (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
     }
     wait_for_products<0>();
     settle(sums);
@@ -259,31 +309,33 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
 
     // ---- what goes out
 
-    const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
-    const Size base = (image * height + first) * width * CHANNELS;
+    const int base = (image * static_cast<int>(height) + first) * wide * CHANNELS;  // what runs at once is not much
     float scale[2] = {1, 1}, shift[2] = {0, 0};  // of the normalisation, once its moments are known
     const auto value = [&](float sum, int half, bool last) {
-        return last ? gelu<TANH>(fmaf(sum, scale[half], shift[half])) : sum;
+        return last ? gelu<scalar, TANH>(fmaf(sum, scale[half], shift[half])) : sum;
     };
     // All of a strip, the convolution or what comes last: 32 bits a number fill whole sectors of memory straight from
     // the registers, 16 do not.
     const auto put = [&](scalar* out, bool last) {
         if constexpr (SPLIT) {
-            // Two strips' worth of places would not fit into the registers beside the sums: each goes its own way.
+            // All places at once would not fit into the registers beside the sums: each time they are counted anew.
             unsigned start[1] = {static_cast<unsigned>(own)};
             settle(start);
             Walk at(static_cast<int>(start[0]), pitch);
+            int place = base + (static_cast<int>(start[0]) - at.row) * CHANNELS + channel;
 #pragma unroll
-            for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
-#pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                    Walk one = at;
-                    one.go_on(n);
-                    if (one.row >= here || one.column >= wide) continue;
-                    scalar* to = out + base + (one.row * wide + one.column) * CHANNELS + channel;
-                    to[0] = value(sums[4 * j + n], 0, last);
-                    to[8] = value(sums[4 * j + 2 + n], 1, last);
+            for (int j = 0; j < SPAN / 8; ++j) {
+                const int row = at.row, next = place + (at.column == wide ? 0 : CHANNELS);
+                if (valid[0] >> j & 1) {
+                    out[place] = value(sums[4 * j], 0, last);
+                    out[place + 8] = value(sums[4 * j + 2], 1, last);
                 }
+                if (valid[1] >> j & 1) {
+                    out[next] = value(sums[4 * j + 1], 0, last);
+                    out[next + 8] = value(sums[4 * j + 3], 1, last);
+                }
+                at.go_on(8);
+                place += (8 - (at.row - row)) * CHANNELS;
             }
         } else {
             // By 80 pixels, so that some are on their way while the next ones are computed.
@@ -307,7 +359,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
                 synchronize_group(group);
                 for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
                     if (at.row >= here || at.column >= wide) continue;
-                    scalar* to = out + base + (at.row * wide + at.column) * CHANNELS + pack * 8;
+                    scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
                     *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);
                 }
             }
@@ -320,18 +372,20 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
 
     // ---- moments of the strip: the mean, and squares about it, for squares about zero would cancel
 
-    unsigned valid[2] = {0, 0};
-    Walk at(own, pitch);
+    // In this warp, sums between rows or beyond the image, among those of eight pixels each, which are given one value.
+    const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
+    const auto fill_between = [&](float first, float second) {
 #pragma unroll
-    for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
+        for (int j = 0; j < SPAN / 8; ++j) {
+            if (!(mixed >> j & 1)) continue;
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-            Walk one = at;
-            one.go_on(n);
-            valid[n] |= (one.row < here && one.column < wide) << j;
+            for (int n = 0; n < 2; ++n) {
+                if (valid[n] >> j & 1) continue;
+                sums[4 * j + n] = first;
+                sums[4 * j + 2 + n] = second;
+            }
         }
-    }
-    settle(valid);
+    };
     // Of a channel, all that this thread's fours and then all groups hold of it.
     const auto total = [&](float* groups, float (&part)[2]) {
 #pragma unroll
@@ -348,18 +402,17 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
         }
     };
     float mean[2] = {0, 0}, squares[2] = {0, 0};
+    fill_between(0, 0);
 #pragma unroll
-    for (int i = 0; i < SPAN / 2; ++i) {
-        mean[i / 2 % 2] += valid[i % 2] >> i / 4 & 1 ? sums[i] : 0.0f;
-    }
+    for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];
     total(partial, mean);
-    settle(valid);
     const float count = static_cast<float>(here * wide);
 #pragma unroll
     for (int half = 0; half < 2; ++half) mean[half] /= count;
+    fill_between(mean[0], mean[1]);
 #pragma unroll
     for (int i = 0; i < SPAN / 2; ++i) {
-        const float off = valid[i % 2] >> i / 4 & 1 ? sums[i] - mean[i / 2 % 2] : 0.0f;
+        const float off = sums[i] - mean[i / 2 % 2];
         squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
     }
     total(partial + GROUPS * CHANNELS, squares);
@@ -412,18 +465,14 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
             }
             const float off = sum / all, variance = square / all - off * off, middle = origin + off;
             // Rounding may leave less than nothing of a plane of one value; a NaN stays.
-            float factor = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+            const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
             if (statistics && strip == 0) {
                 statistics[image * 2 * CHANNELS + each] = middle;
-                statistics[(image * 2 + 1) * CHANNELS + each] = factor;
+                statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
             }
-            float summand = bias ? 0.0f * static_cast<float>(bias[each]) : 0.0f;
-            if (gamma) {
-                factor *= static_cast<float>(gamma[each]);
-                summand += static_cast<float>(beta[each]);
-            }
+            const float factor = partial[GIVEN + each] * inverse;
             partial[each] = factor;
-            partial[CHANNELS + each] = summand - middle * factor;
+            partial[CHANNELS + each] = partial[GIVEN + CHANNELS + each] - middle * factor;
         }
         __syncthreads();
     }

@@ -57,6 +57,12 @@ __device__ inline float two_to(float power) {
     return found;
 }
 
+__device__ inline float about_tanh(float of) {
+    float found;
+    asm("tanh.approx.f32 %0, %1;" : "=f"(found) : "f"(of));
+    return found;
+}
+
 // The kernel after this one on the stream may be started from here on; it waits, as this one does, for the end of the
 // one before it.
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
@@ -219,9 +225,9 @@ __device__ inline unsigned long long operand(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | 64ull << 32 | 1ull << 62;
 }
 
-// The same of 16-number rows of 32 bytes in 32-byte swizzle, which keeps pack p of row r at p ^ (r / 4 % 2).
+// The same of rows of 64 bytes in 64-byte swizzle, which keeps pack p of row r at p ^ (r / 2 % 4).
 __device__ inline unsigned long long short_operand(unsigned address) {
-    return (address & 0x3ffff) >> 4 | 1ull << 16 | 16ull << 32 | 3ull << 62;
+    return (address & 0x3ffff) >> 4 | 1ull << 16 | 32ull << 32 | 2ull << 62;
 }
 
 __device__ inline void wait(unsigned barrier, unsigned parity) {
