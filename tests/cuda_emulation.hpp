@@ -96,12 +96,13 @@ struct Block {
     Meeting meeting;
     std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
+    Meeting some[16];
     std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
 };
 struct alignas(128) TensorMap {
     const unsigned char* matrix;
     long width, height, pitch;
-    int rows;
+    int rows, columns, size;  // of a box, and bytes of a number
 };
 struct Box {
     unsigned shared, barrier;
@@ -344,6 +345,7 @@ float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? 
 
 // ---- between blocks
 
+void announce(unsigned* counter) { ++progress, ++*counter; }
 unsigned count_in(unsigned* counter) { return ++progress, (*counter)++; }
 unsigned counted(const unsigned* counter) {
     yield();
@@ -385,8 +387,8 @@ bool has_ended(unsigned barrier, unsigned parity) {
 
 void prefetch(const TensorMap&) {}
 void fetch_box_for(unsigned short mask, unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
-    if (to % 1024) fail("a box that is unaligned");
-    if ((to & 0xffffff) + map.rows * 128 > SHARED_BYTES) fail("a box beyond shared memory");
+    if (to % 128) fail("a box that is unaligned");
+    if ((to & 0xffffff) + map.rows * map.columns * map.size > SHARED_BYTES) fail("a box beyond shared memory");
     known(barrier);
     for (unsigned rank = 0; rank < blocks.size(); ++rank) {
         const unsigned there = rank << 24, low = 0xffffff;
@@ -398,18 +400,20 @@ void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barri
 }
 void deliver(const Box& box) {
     const TensorMap& map = box.map;
+    const unsigned pitch = map.columns * map.size;
     for (int row = 0; row < map.rows; ++row) {
-        for (int k = 0; k < 64; ++k) {
-            unsigned char* to = at(swizzled(box.shared + row * 128 + k * 2));
+        for (int k = 0; k < map.columns; ++k) {
+            const unsigned place = box.shared + row * pitch + k * map.size;
+            unsigned char* to = at(pitch == 64 ? short_swizzled(place) : swizzled(place));
             if (box.row + row < map.height && box.k + k < map.width) {
-                std::memcpy(to, map.matrix + (box.row + row) * map.pitch + (box.k + k) * 2, 2);
+                std::memcpy(to, map.matrix + (box.row + row) * map.pitch + (box.k + k) * map.size, map.size);
             } else {
-                std::memset(to, 0, 2);
+                std::memset(to, 0, map.size);
             }
         }
     }
     Barrier& barrier = barriers.at(box.barrier);
-    barrier.bytes -= map.rows * 128;
+    barrier.bytes -= map.rows * pitch;
     barrier.check();
 }
 
@@ -482,6 +486,7 @@ void synchronize_group(int group) {
     if (group != fiber->number / 128) fail("another warpgroup's barrier");
     meet(warpgroup_of().meeting, 128);
 }
+void synchronize_some(int barrier, int threads) { meet(fiber->block->some[barrier], threads); }
 void open_products() {}
 template <typename T, int N> void settle(T (&)[N]) {}
 
@@ -577,6 +582,7 @@ template <int PENDING> void wait_for_products() {
 
 // ---- what the test calls
 
-extern "C" void fill_map(void* map, const void* matrix, long width, long height, int rows) {
-    *static_cast<TensorMap*>(map) = {static_cast<const unsigned char*>(matrix), width, height, width * 2, rows};
+extern "C" void fill_map(void* map, const void* matrix, long width, long height, int rows, int columns, int size) {
+    *static_cast<TensorMap*>(map) = {
+        static_cast<const unsigned char*>(matrix), width, height, width * size, rows, columns, size};
 }

@@ -51,12 +51,13 @@ def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
 
 def tensor_map(library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
     """The emulator's own stand-in for :func:`loader.tensor_map`."""
-    assert columns * matrix.element_size() == 128
+    assert columns * matrix.element_size() in (64, 128)
     assert rows <= 256
     memory = torch.zeros(128 + 127, dtype=torch.uint8)
     aligned = memory[-memory.data_ptr() % 128 :][:128]
     height, width = map(ctypes.c_int64, matrix.shape)
-    library.fill_map(ctypes.c_void_p(aligned.data_ptr()), ctypes.c_void_p(matrix.data_ptr()), width, height, rows)
+    addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (aligned, matrix))
+    library.fill_map(*addresses, width, height, rows, columns, matrix.element_size())
     return aligned
 
 
@@ -69,7 +70,8 @@ def launch(library: ctypes.CDLL, instance: str, extents: Sequence[int], argument
         numbers[type(a)](a) if type(a) in numbers else ctypes.c_void_p(a.data_ptr() if a is not None else None)
         for a in arguments
     ]
-    assert run(*map(ctypes.c_uint, extents), *values) is None
+    complaint = run(*map(ctypes.c_uint, extents), *values)
+    assert complaint is None, complaint
 
 
 def compiles_without_spills(folder: Path, name: str, instantiations: Sequence[str]) -> None:

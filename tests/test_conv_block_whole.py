@@ -10,7 +10,6 @@ import cuda_sources
 import pytest
 import torch
 from torch.nn import functional
-from torch.nn.grad import conv2d_input
 
 pytest.importorskip("triton")
 from hypatia_lab.fused_ops import conv_block_whole as whole
@@ -24,12 +23,12 @@ on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 ENTRY = """
-extern "C" const char* {symbol}(unsigned grid, unsigned threads, const {scalar}* x, const {scalar}* weight,
+extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* weight,
                                 const {scalar}* bias, const {scalar}* gamma, const {scalar}* beta, {scalar}* z,
                                 {scalar}* y, float* moments, float* statistics, unsigned* counters, long long height,
                                 long long width, long long rows, long long strips, float eps) {{
     return launch(grid, grid, {{threads, 1, 1}}, [=] {{
-        {instance}(x, weight, bias, gamma, beta, z, y, moments, statistics, counters, height, width, rows, strips, eps);
+        {instance}(*x, *weight, bias, gamma, beta, z, y, moments, statistics, counters, height, width, rows, strips, eps);
     }});
 }}
 """
@@ -61,17 +60,23 @@ SOURCES = {
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Launches go to the emulator, of a GPU of six multiprocessors."""
 
-    def launcher(name: str, instance: str, *, shared: int, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
+    def library(name: str) -> Any:
         entry, kinds, instances = SOURCES[name]
         entries = (
             entry.format(symbol=cuda_sources.symbol(instance), scalar=kind[0], instance=instance)
             for kind, instance in zip(kinds, instances, strict=True)
         )
-        library = cuda_sources.emulator(name, tuple(entries))
-        return lambda grid, block, *arguments: cuda_sources.launch(library, instance, (*grid, *block), arguments)
+        return cuda_sources.emulator(name, tuple(entries))
+
+    def launcher(name: str, instance: str, *, shared: int, dependent: bool) -> Any:
+        assert shared <= 227 * 1024
+        return lambda grid, block, *arguments: cuda_sources.launch(library(name), instance, (*grid, *block), arguments)
+
+    def tensor_map(*given: Any) -> torch.Tensor:
+        return cuda_sources.tensor_map(library("conv_block_whole"), *given)
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", tensor_map)
     monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 6)
     whole._launcher.cache_clear()
     yield

@@ -34,11 +34,16 @@ CHANNELS = 64
 SPAN, GROUPS = 216, 3
 """Pixels that a warpgroup's sums are of, and warpgroups a block."""
 
-PARTIAL_BYTES = 4096
-"""Bytes of shared memory for partial sums."""
+TOLD_BYTES = 4096 + 64
+"""Bytes of shared memory for what threads tell each other, and for barriers."""
 
 SHARE = 672
 """Pixels whose gradients a block of the backward pass can hold."""
+
+
+def _pitch(width: int) -> int:
+    """Pixels from row to row of what a block holds: with zeros between them, and an even number."""
+    return (width + 2) // 2 * 2
 
 
 def strip_rows(size: torch.Size | tuple[int, ...], processors: int) -> int:
@@ -49,7 +54,7 @@ def strip_rows(size: torch.Size | tuple[int, ...], processors: int) -> int:
     images, _, height, width = size
     if not images or not 8 <= width < SPAN:
         return 0
-    most = (GROUPS * SPAN + 1) // (width + 1)
+    most = (GROUPS * SPAN - width) // _pitch(width) + 1
     return next((rows for rows in range(1, most + 1) if images * -(-height // rows) <= processors), 0)
 
 
@@ -64,9 +69,11 @@ def fits(
 
 
 def _shared(width: int) -> int:
-    """Bytes of dynamic shared memory: partial sums, alignment, weights, the pixels that the last window may reach."""
-    pixels = (GROUPS * SPAN + 2 * (width + 1) + 2 + 7) // 8 * 8
-    return PARTIAL_BYTES + 1023 + ladder.ROW_BYTES * (9 * CHANNELS + pixels)
+    """Bytes of dynamic shared memory: what threads tell each other, alignment, nine taps' weights and the
+    pixels that the last window may reach, all channels of 16 bits, or twice 16 channels of 32.
+    """
+    pixels = (GROUPS * SPAN + 2 * _pitch(width) + 3 + 7) // 8 * 8
+    return TOLD_BYTES + 1023 + ladder.ROW_BYTES * (9 * CHANNELS + pixels)
 
 
 @cache
@@ -95,7 +102,11 @@ def _launch(
     moments = torch.empty(images, strips, 2, CHANNELS, dtype=torch.float32, device=x.device) if y is not None else None
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
-    tensors = (x, weight, *vectors, z, y, moments, statistics, counters)
+    # Boxes: a row of the image, the rows of a tap.
+    depth = CHANNELS if x.dtype.itemsize == 2 else CHANNELS // 4
+    flat, taps = ladder._packed(x.view(-1, CHANNELS)), ladder._packed(weight.view(CHANNELS, -1))
+    maps = loader.tensor_map(flat, width, depth), loader.tensor_map(taps, CHANNELS, depth)
+    tensors = (*maps, *vectors, z, y, moments, statistics, counters)
     launch = _launcher(x.dtype, tanh, adjoint, width)
     with torch.cuda.device_of(x):
         launch((images * strips,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)

@@ -272,20 +272,23 @@ def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> TensorMap:
     """By what the copy engine (TMA) of sm_90 and newer fetches boxes of ``rows`` × ``columns`` from ``matrix``.
 
     ``matrix`` is 2-D with neighbouring columns next to each other; its address and the bytes from row to row must be
-    multiples of 16, and ``columns`` 128 bytes wide. Numbers beyond the matrix are fetched as zeros; boxes lie in shared
-    memory in 128-byte swizzle. Pass it to a launch where the kernel takes a ``__grid_constant__`` tensor map.
+    multiples of 16, and ``columns`` 64 or 128 bytes wide. Numbers beyond the matrix are fetched as zeros; boxes lie in
+    shared memory in a swizzle of as many bytes. Pass it to a launch where the kernel takes a ``__grid_constant__``
+    tensor map.
     Raises ``RuntimeError`` with the driver's name for what is wrong.
     """
     dtype = str(matrix.dtype).removeprefix("torch.")
     extents = (matrix.shape[1], matrix.shape[0], matrix.stride(0) * matrix.element_size())
-    return _encoded(matrix.data_ptr(), dtype, *extents, columns, rows)
+    return _encoded(matrix.data_ptr(), dtype, *extents, columns, rows, columns * matrix.element_size())
 
 
 @lru_cache(maxsize=256)
-def _encoded(address: int, dtype: str, width: int, height: int, pitch: int, columns: int, rows: int) -> TensorMap:
+def _encoded(
+    address: int, dtype: str, width: int, height: int, pitch: int, columns: int, rows: int, swizzle: int
+) -> TensorMap:
     memory = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 127))()
     found = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % 128)  # aligned, as the driver asks
-    swizzle_128_bytes, promote_to_256_bytes = 3, 3
+    swizzles, promote_to_256_bytes = {64: 2, 128: 3}, 3
     status = _driver().cuTensorMapEncodeTiled(
         ctypes.byref(found),
         ctypes.c_int(TENSOR_MAP_TYPES[dtype]),
@@ -296,7 +299,7 @@ def _encoded(address: int, dtype: str, width: int, height: int, pitch: int, colu
         (ctypes.c_uint32 * 2)(columns, rows),
         (ctypes.c_uint32 * 2)(1, 1),
         ctypes.c_int(0),
-        ctypes.c_int(swizzle_128_bytes),
+        ctypes.c_int(swizzles[swizzle]),
         ctypes.c_int(promote_to_256_bytes),
         ctypes.c_int(0),
     )

@@ -1,7 +1,7 @@
 // Conv2d 3x3 -> InstanceNorm2d -> GELU in one kernel for Hopper: the convolution's sums never leave the registers.
 //
 // A block computes a strip, some whole rows of one image, of 64 channels. Its input lies in shared memory once, pixel
-// after pixel, with one pixel of zeros between rows. So what a tap sees of all the strip is the same memory from another
+// after pixel, with one or two pixels of zeros between rows. So what a tap sees of all the strip is the same memory from another
 // pixel on, and each tap is a product of its weights (64 x 64) and that window, transposed, for wgmma. The sums of the
 // zeros between rows are computed and ignored. The blocks of an image wait for each other's moments before they
 // normalise what they hold, so all must run at once: one a multiprocessor.
@@ -51,15 +51,15 @@ MULTIPLY_TRANSPOSED(__half, "f16")
 
 // ---- kernels
 
-constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS;
-// Shared memory: partial sums in float, then, at a multiple of 1024, what is multiplied.
-constexpr unsigned PARTIAL_BYTES = 4096, TAP_BYTES = CHANNELS * ROW_BYTES;
-// 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes, or 8 packs.
-constexpr int PACKS = ROW_BYTES / 16, AT_ONCE = THREADS / PACKS;
+constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS, WARPS = THREADS / 32;
+// Shared memory: numbers in float that threads tell each other, barriers, then, at a multiple of 1024, what is
+// multiplied. 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes.
 // float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
 // 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16.
-constexpr int SHORT_DEPTH = 16, SHORT_PACKS = 4, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH;
-constexpr int SHORT_AT_ONCE = THREADS / SHORT_PACKS;
+constexpr unsigned TOLD_BYTES = 4096, BARRIER_BYTES = 64;
+// Before a row are two pixels of zeros, or one if its pixels are an odd number: then it starts at a multiple of 128
+// bytes, as TMA asks.
+constexpr int LEFT = 2, PACK = 16, SHORT_DEPTH = 16, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH, STAGES = 5;
 
 template <typename scalar> constexpr bool COARSE = false;
 template <> constexpr bool COARSE<__nv_bfloat16> = true;
@@ -107,95 +107,99 @@ struct Walk {
 };
 
 // y = GELU((x * w - mean) / sqrt(variance + eps) gamma + beta), channels last, `rows` rows of an image a block, `strips`
-// blocks an image, block THREADS; at most 3 SPAN + 1 pixels and zeros a strip. A bias moves a plane and its mean alike:
-// only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
+// blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a strip. Boxes of x are rows of an image, those of
+// the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float. A bias moves a plane and its mean alike: only
+// its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
 // 1 / sqrt(variance + eps) of each plane, (image, 2, channel). moments: two floats a block and channel. counters: two
 // zeros an image, left zeros. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16.
 template <typename scalar, bool TANH, bool ADJOINT>
-__global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, const scalar* weight,
-                                                               const scalar* bias, const scalar* gamma,
-                                                               const scalar* beta, scalar* z, scalar* y, float* moments,
-                                                               float* statistics, unsigned* counters, Size height,
-                                                               Size width, Size rows, Size strips, float eps) {
+__global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const scalar* bias,
+    const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
+    unsigned* counters, Size height, Size width, Size rows, Size strips, float eps) {
     constexpr bool SPLIT = sizeof(scalar) == 4;
-    float* partial = reinterpret_cast<float*>(dynamic_shared);
-    const unsigned shared = shared_address(dynamic_shared);
-    const unsigned weights = (shared + PARTIAL_BYTES + 1023) / 1024 * 1024, pixels = weights + 9 * TAP_BYTES;
+    constexpr int WIDTH = SPLIT ? SHORT_BYTES : ROW_BYTES, TAP_BYTES = CHANNELS * WIDTH, TURN = SPLIT ? 2 : 1;
+    float* told = reinterpret_cast<float*>(dynamic_shared);
+    const unsigned shared = shared_address(dynamic_shared), barriers = shared + TOLD_BYTES;
+    const unsigned weights = (barriers + BARRIER_BYTES + 1023) / 1024 * 1024, pixels = weights + 9 * TAP_BYTES;
     const auto pack_at = [&](unsigned address) { return reinterpret_cast<uint4*>(dynamic_shared + (address - shared)); };
     // The same in all of a warp, which the compiler can't see from the quotient alone.
     const int group = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
     const int thread = threadIdx.x, lane = thread % 32, warp = thread / 32 % 4;
-    const int pitch = static_cast<int>(width) + 1, wide = static_cast<int>(width);
+    const int wide = static_cast<int>(width), pitch = (wide + LEFT) / 2 * 2;
     const int image = static_cast<int>(blockIdx.x / strips), strip = static_cast<int>(blockIdx.x % strips);
     const int first = strip * static_cast<int>(rows);
     const int here = min(static_cast<int>(rows), static_cast<int>(height) - first);
-    const scalar* plane = x + image * height * width * CHANNELS;
-    // Pixel of the strip's input and the zeros around it, by a walk that starts at the row above the strip.
-    const auto source_of = [&](const Walk& at, bool& inside) {
-        const int row = first - 1 + at.row;
-        inside = row >= 0 && row < height && at.column > 0;
-        return plane + (inside ? (row * wide + at.column - 1) * CHANNELS : 0);
-    };
+    // Of a buffer, with room for all that the last window may reach; eight rows are a round of the swizzle.
+    const int room = (GROUPS * SPAN + 2 * pitch + 1 + LEFT + 7) / 8 * 8;
+    const unsigned buffer_bytes = room * WIDTH + 9 * TAP_BYTES;
+    // Rows of the input, the first one above the strip, that are in the image.
+    const int top = first == 0 ? 1 : 0, bottom = min(static_cast<int>(rows) + 2, static_cast<int>(height) - first + 1);
 
+    // ---- zeros around the image, which no copy writes
+
+    for (int i = thread; i < room * (WIDTH / PACK); i += THREADS) {
+        // A pixel after the first zero of the row that it belongs to.
+        const Walk at(i / (WIDTH / PACK) + pitch - (LEFT - 1), pitch);
+        if (at.column > 0 && at.column <= wide && at.row > top && at.row <= bottom) continue;
+#pragma unroll
+        for (int buffer = 0; buffer < TURN; ++buffer) {
+            *pack_at(pixels + buffer * buffer_bytes + i * PACK) = make_uint4(0, 0, 0, 0);
+        }
+    }
+    show_to_copies();
+    if (thread == 0) {
+        prefetch(x_map);
+        prefetch(weight_map);
+        for (int stage = 0; stage < STAGES; ++stage) start_barrier(barriers + 8 * stage, 1);
+        publish_barriers();
+    }
+    __syncthreads();
     wait_for_kernel_before();
     let_next_kernel_start();
+
+    const auto fetch_row = [&](int row, int k, unsigned buffer, unsigned barrier) {
+        const int source = (image * static_cast<int>(height) + first - 1 + row) * wide;
+        fetch_box(pixels + buffer + (row * pitch + LEFT) * WIDTH, x_map, k, source, barrier);
+    };
+    const auto fetch_tap = [&](int tap, int k, unsigned buffer, unsigned barrier) {
+        fetch_box(weights + buffer + tap * TAP_BYTES, weight_map, tap * CHANNELS + k, 0, barrier);
+    };
 
     // sums[4 j + 2 half + n] is channel 16 warp + lane / 4 + 8 half of pixel SPAN group + 8 j + 2 (lane % 4) + n.
     float sums[SPAN / 2];
     if constexpr (!SPLIT) {
-        const auto fill_pixels = [&](int from, int to) {
-            const int pack = thread % PACKS;
-            Walk at(from + thread / PACKS, pitch);
-            for (int pixel = from + thread / PACKS; pixel < to; pixel += AT_ONCE, at.step(AT_ONCE)) {
-                bool inside;
-                const scalar* source = source_of(at, inside) + pack * 8;
-                copy_async(pixels + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16, source, inside ? 16 : 0);
+        // In the order in which the three warpgroups need them: what the upper taps see of one after the other, SPAN
+        // pixels and two more, then the rows below.
+        if (thread == 0) {
+            int row = top;
+            for (int stage = 0; stage < STAGES; ++stage) {
+                const int down = stage == 0 ? 0 : stage == 2 ? 1 : stage == 3 ? 2 : -1;
+                const int end = min(stage + 1, GROUPS) * SPAN + 1 + LEFT + (stage < 3 ? 0 : stage - 2) * pitch;
+                int until = row;
+                while (until < bottom && until * pitch + LEFT < end) ++until;
+                const unsigned barrier = barriers + 8 * stage;
+                arrive_and_expect(barrier, (until - row) * wide * WIDTH + (down < 0 ? 0 : 3 * TAP_BYTES));
+                for (int across = 0; across < 3 && down >= 0; ++across) {
+                    fetch_tap(ADJOINT ? 8 - 3 * down - across : 3 * down + across, 0, 0, barrier);
+                }
+                for (; row < until; ++row) fetch_row(row, 0, 0, barrier);
             }
-        };
-        const auto fill_weights = [&](int from, int to) {
-            for (int i = from * CHANNELS * PACKS + thread; i < to * CHANNELS * PACKS; i += THREADS) {
-                const int tap = i / (CHANNELS * PACKS), row = i / PACKS % CHANNELS, pack = i % PACKS;
-                const unsigned into = weights + tap * TAP_BYTES + row * ROW_BYTES + (pack ^ row % 8) * 16;
-                copy_async(into, weight + (row * 9 + tap) * CHANNELS + pack * 8, 16);
-            }
-        };
-        // In the order in which the three warpgroups need them: a window of SPAN pixels and two more for the upper taps
-        // of one after the other, then the rows below. Products of a group start with the stage that completes a window.
-        const int windows = GROUPS * SPAN + 2;
-#pragma unroll
-        for (int stage = 0; stage < 5; ++stage) {
-            const int down = stage == 0 ? 0 : stage == 2 ? 1 : stage == 3 ? 2 : -1;
-            if (down >= 0) fill_weights(ADJOINT ? 6 - 3 * down : 3 * down, ADJOINT ? 9 - 3 * down : 3 * down + 3);
-            const int from = stage < 3 ? stage * SPAN + 2 * (stage > 0) : windows + (stage - 3) * pitch;
-            const int to = stage < 3 ? (stage + 1) * SPAN + 2 : windows + (stage - 2) * pitch;
-            fill_pixels(from, to);
-            close_group();
         }
-        const unsigned window = pixels + group * SPAN * ROW_BYTES;
-        int stage = 0;
-        const auto wait_for_stage = [&](int wanted) {
-            for (; stage <= wanted; ++stage) {
-                if (stage == 0) wait_for_groups<4>();
-                if (stage == 1) wait_for_groups<3>();
-                if (stage == 2) wait_for_groups<2>();
-                if (stage == 3) wait_for_groups<1>();
-                if (stage == 4) wait_for_groups<0>();
-                show_to_copies();
-                __syncthreads();
-            }
-        };
+        const unsigned window = pixels + (group * SPAN + LEFT - 1) * WIDTH;
 #pragma unroll
         for (int down = 0; down < 3; ++down) {
-            wait_for_stage(down == 0 ? group : down + 1 + (group == GROUPS - 1));
+            const int needed = down == 0 ? group : down + 1 + (group == GROUPS - 1);
+            for (int stage = 0; stage <= needed; ++stage) wait(barriers + 8 * stage, 0);
             settle(sums);
             open_products();
 #pragma unroll
             for (int across = 0; across < 3; ++across) {
                 const int tap = ADJOINT ? 8 - 3 * down - across : 3 * down + across;
                 const unsigned long long left = operand(weights + tap * TAP_BYTES);
-                const unsigned long long right = operand(window + (down * pitch + across) * ROW_BYTES);
+                const unsigned long long right = operand(window + (down * pitch + across) * WIDTH);
 #pragma unroll
                 for (int k = 0; k < 4; ++k) {  // 16 along k are 32 bytes, 2 in an operand's units, or 16 rows, 128
                     const int accumulate = down > 0 || across > 0 || k > 0;
@@ -207,78 +211,67 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
             }
             close_products();
         }
-        wait_for_stage(4);
     } else {
-        // Of each of two buffers: all pixels, then nine taps' weights. Eight rows are one round of the swizzle.
-        const int room = (GROUPS * SPAN + 2 * pitch + 2 + 7) / 8 * 8;
-        const unsigned buffer_bytes = (room + 9 * CHANNELS) * SHORT_BYTES;
-        const int pack = thread % SHORT_PACKS, start = thread / SHORT_PACKS;
-        const auto place = [&](int step, int row, int pack) {
-            return weights + step % 2 * buffer_bytes + row * SHORT_BYTES + (pack ^ row / 2 % 4) * 16;
-        };
-        const auto fill = [&](int step) {
-            const int channel = step * SHORT_DEPTH + pack * 4;
-            Walk at(start, pitch);
-            for (int pixel = start; pixel < room; pixel += SHORT_AT_ONCE, at.step(SHORT_AT_ONCE)) {
-                bool inside;
-                const scalar* source = source_of(at, inside) + channel;
-                copy_async(place(step, pixel, pack), source, inside ? 16 : 0);
-            }
-            for (int row = start; row < 9 * CHANNELS; row += SHORT_AT_ONCE) {  // of a tap, of all taps
-                const scalar* source = weight + (row % CHANNELS * 9 + row / CHANNELS) * CHANNELS + channel;
-                copy_async(place(step, room + row, pack), source, 16);
-            }
-            close_group();
+        const auto fetch = [&](int step) {
+            if (thread > 0) return;
+            const unsigned barrier = barriers + 8 * (step % 2), buffer = step % 2 * buffer_bytes;
+            arrive_and_expect(barrier, (bottom - top) * wide * WIDTH + 9 * TAP_BYTES);
+            for (int row = top; row < bottom; ++row) fetch_row(row, step * SHORT_DEPTH, buffer, barrier);
+            for (int tap = 0; tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
         };
         const auto rest = [](unsigned pair, float low, float high) {
             return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0), high - half_of<__nv_bfloat16>(pair, 1));
         };
-        // Four threads of a warp have copied a row and split it.
+        // Four threads of a warp split a row.
+        constexpr int PACKS = SHORT_BYTES / PACK, AT_ONCE = THREADS / PACKS;
+        const int pack = thread % PACKS, start = thread / PACKS;
         const auto split = [&](int step) {
-            wait_for_groups<0>();
-            __syncwarp();
+            const auto at = [&](int row, int pack) {
+                const unsigned place = weights + step % 2 * buffer_bytes + row * SHORT_BYTES;
+                return pack_at(place + (pack ^ row / 2 % PACKS) * PACK);
+            };
+            wait(barriers + 8 * (step % 2), step / 2 % 2);
 #pragma unroll 2
-            for (int from = 0; from < room + 9 * CHANNELS; from += SHORT_AT_ONCE) {
+            for (int from = 0; from < room + 9 * CHANNELS; from += AT_ONCE) {
                 const int row = from + start;
                 const bool known = row < room + 9 * CHANNELS;
                 float4 whole = make_float4(0, 0, 0, 0);
-                if (known) whole = *reinterpret_cast<const float4*>(pack_at(place(step, row, pack)));
+                if (known) whole = *reinterpret_cast<const float4*>(at(row, pack));
                 __syncwarp();
                 if (!known) continue;
                 const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
                 const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
-                const auto at = [&](int pack_of) { return reinterpret_cast<uint2*>(pack_at(place(step, row, pack_of))); };
-                at(pack / 2)[pack % 2] = make_uint2(low, high);
-                at(2 + pack / 2)[pack % 2] = make_uint2(rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
+                const auto half = [&](int pack_of) { return reinterpret_cast<uint2*>(at(row, pack_of)) + pack % 2; };
+                *half(pack / 2) = make_uint2(low, high);
+                *half(2 + pack / 2) = make_uint2(rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
             }
             show_to_copies();
             __syncthreads();
         };
-        fill(0);
+        fetch(0);
+        fetch(1);
         split(0);
 #pragma unroll 1
         for (int step = 0; step < STEPS; ++step) {
-            const unsigned window = weights + step % 2 * buffer_bytes + group * SPAN * SHORT_BYTES;
-            const unsigned taps = weights + step % 2 * buffer_bytes + room * SHORT_BYTES;
+            const unsigned buffer = step % 2 * buffer_bytes, window = pixels + buffer + (group * SPAN + LEFT - 1) * WIDTH;
             settle(sums);
             open_products();
 #pragma unroll
             for (int tap = 0; tap < 9; ++tap) {
-                const unsigned long long left = short_operand(taps + tap * CHANNELS * SHORT_BYTES);
-                const unsigned long long right = short_operand(window + (tap / 3 * pitch + tap % 3) * SHORT_BYTES);
+                const unsigned long long left = short_operand(weights + buffer + tap * TAP_BYTES);
+                const unsigned long long right = short_operand(window + (tap / 3 * pitch + tap % 3) * WIDTH);
                 // The small terms are 32 bytes behind the large ones, 2 in an operand's units.
                 multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right + 2, step > 0 || tap > 0);
                 multiply_tiles<__nv_bfloat16, SPAN>(sums, left + 2, right, 1);
                 multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right, 1);
             }
             close_products();
-            if (step + 1 < STEPS) {
-                // The products before these are done in all warpgroups, so their buffer may be filled.
-                wait_for_products<1>();
-                __syncthreads();
-                fill(step + 1);
-                split(step + 1);
-            }
+            if (step + 1 == STEPS) break;
+            split(step + 1);
+            // Once these products are done in all warpgroups, their buffer may be filled.
+            wait_for_products<0>();
+            __syncthreads();
+            if (step + 2 < STEPS) fetch(step + 2);
         }
     }
 
@@ -297,10 +290,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
         }
     }
     settle(valid);
-    constexpr int GIVEN = PARTIAL_BYTES / 4 - 2 * CHANNELS;
+    float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
     if (y && thread < CHANNELS) {
-        partial[GIVEN + thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
-        partial[GIVEN + CHANNELS + thread] =
+        given[thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
+        given[CHANNELS + thread] =
             (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
     }
     wait_for_products<0>();
@@ -340,10 +333,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
         } else {
             // By 80 pixels, so that some are on their way while the next ones are computed.
             constexpr int PART = 10;
-            const int within = thread % 128, pack = within % PACKS;
+            const int within = thread % 128, pack = within % (ROW_BYTES / PACK);
             const unsigned window = pixels + group * SPAN * ROW_BYTES;
             const unsigned column = window + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
-            int pixel = within / PACKS;
+            int pixel = within / (ROW_BYTES / PACK);
             Walk at(SPAN * group + pixel, pitch);
 #pragma unroll
             for (int part = 0; part < SPAN / 8; part += PART) {
@@ -357,7 +350,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
                     store_transposed(column + j * 8 * ROW_BYTES, low, high);
                 }
                 synchronize_group(group);
-                for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
+                for (; pixel < 8 * end; pixel += 128 / (ROW_BYTES / PACK), at.step(128 / (ROW_BYTES / PACK))) {
                     if (at.row >= here || at.column >= wide) continue;
                     scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
                     *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);
@@ -386,7 +379,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
             }
         }
     };
-    // Of a channel, all that this thread's fours and then all groups hold of it.
+    // Of a channel, all that this thread's fours and then the three warps hold of it.
     const auto total = [&](float* groups, float (&part)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -394,7 +387,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
             part[half] += __shfl_xor_sync(0xffffffff, part[half], 2);
             if (lane % 4 == 0) groups[CHANNELS * group + channel + 8 * half] = part[half];
         }
-        __syncthreads();
+        synchronize_some(GROUPS + 1 + warp, 32 * GROUPS);
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float* of = groups + channel + 8 * half;
@@ -405,81 +398,71 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(const scalar* x, 
     fill_between(0, 0);
 #pragma unroll
     for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];
-    total(partial, mean);
-    const float count = static_cast<float>(here * wide);
+    total(told, mean);
+    const float share = 1.0f / static_cast<float>(here * wide);
 #pragma unroll
-    for (int half = 0; half < 2; ++half) mean[half] /= count;
+    for (int half = 0; half < 2; ++half) mean[half] *= share;
     fill_between(mean[0], mean[1]);
 #pragma unroll
     for (int i = 0; i < SPAN / 2; ++i) {
         const float off = sums[i] - mean[i / 2 % 2];
         squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
     }
-    total(partial + GROUPS * CHANNELS, squares);
-    if (group == 0 && lane % 4 == 0) {
-        float* to = moments + (image * strips + strip) * 2 * CHANNELS + channel;
+    total(told + GROUPS * CHANNELS, squares);
+    if (group == 0) {
+        if (lane % 4 == 0) {
+            float* to = moments + (image * strips + strip) * 2 * CHANNELS + channel;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            to[8 * half] = mean[half];
-            to[CHANNELS + 8 * half] = squares[half];
+            for (int half = 0; half < 2; ++half) {
+                to[8 * half] = mean[half];
+                to[CHANNELS + 8 * half] = squares[half];
+            }
         }
+        __syncwarp();
+        if (lane == 0) announce(counters + 2 * image);
     }
-    __syncthreads();
-    if (thread == 0) count_in(counters + 2 * image);
     if (z) put(z, false);
 
-    // ---- moments of the plane
+    // ---- moments of the plane: a warp's 16 channels, by two threads each
 
-    if (thread == 0) {
-        while (counted(counters + 2 * image) < strips) {
-        }
-        // The last to have seen all leaves the counters as it found them.
-        if (count_in(counters + 2 * image + 1) == strips - 1) {
-            counters[2 * image] = 0;
-            counters[2 * image + 1] = 0;
+    if (lane == 0) {
+        while (counted(counters + 2 * image) < 4 * strips) {
         }
     }
-    __syncthreads();
+    __syncwarp();
     {
-        constexpr int SHARES = THREADS / CHANNELS;
-        const int share = thread / CHANNELS, each = thread % CHANNELS;
+        const int each = 16 * warp + lane % 16;
         const float* of = moments + image * strips * 2 * CHANNELS + each;
         // Means relative to the first strip's.
-        const float origin = fresh(of), all = static_cast<float>(height * width);
+        const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
         float sum = 0, square = 0;
-#pragma unroll 5
-        for (int other = share; other < strips; other += SHARES) {
+#pragma unroll 7
+        for (int other = lane / 16; other < strips; other += 2) {
             const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
             const float off = fresh(of + other * 2 * CHANNELS) - origin;
             sum = fmaf(static_cast<float>(there), off, sum);
             square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
         }
-        partial[share * CHANNELS + each] = sum;
-        partial[(SHARES + share) * CHANNELS + each] = square;
-        __syncthreads();
-        if (thread < CHANNELS) {
-            sum = square = 0;
-            for (int other = 0; other < SHARES; ++other) {
-                sum += partial[other * CHANNELS + each];
-                square += partial[(SHARES + other) * CHANNELS + each];
-            }
-            const float off = sum / all, variance = square / all - off * off, middle = origin + off;
-            // Rounding may leave less than nothing of a plane of one value; a NaN stays.
-            const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
-            if (statistics && strip == 0) {
-                statistics[image * 2 * CHANNELS + each] = middle;
-                statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
-            }
-            const float factor = partial[GIVEN + each] * inverse;
-            partial[each] = factor;
-            partial[CHANNELS + each] = partial[GIVEN + CHANNELS + each] - middle * factor;
+        sum = (sum + __shfl_xor_sync(0xffffffff, sum, 16)) * all;
+        square = (square + __shfl_xor_sync(0xffffffff, square, 16)) * all;
+        const float variance = square - sum * sum, middle = origin + sum;
+        // Rounding may leave less than nothing of a plane of one value; a NaN stays.
+        const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+        if (statistics && strip == 0 && group == 0 && lane < 16) {
+            statistics[image * 2 * CHANNELS + each] = middle;
+            statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
         }
-        __syncthreads();
-    }
+        const float factor = given[each] * inverse, summand = given[CHANNELS + each] - middle * factor;
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-        scale[half] = partial[channel + 8 * half];
-        shift[half] = partial[CHANNELS + channel + 8 * half];
+        for (int half = 0; half < 2; ++half) {
+            scale[half] = __shfl_sync(0xffffffff, factor, lane / 4 + 8 * half);
+            shift[half] = __shfl_sync(0xffffffff, summand, lane / 4 + 8 * half);
+        }
     }
     put(y, true);
+    // The last warp to have seen all leaves the counters as it found them.
+    if (lane == 0 && count_in(counters + 2 * image + 1) == WARPS * strips - 1) {
+        counters[2 * image] = 0;
+        counters[2 * image + 1] = 0;
+    }
 }

@@ -34,8 +34,6 @@ from hypatia_lab.kernels.triton.convolution import (
 from hypatia_lab.kernels.triton.linear_relu import hopper
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torch import Tensor
 
 # ---------------------------------------------------------------- kernels
