@@ -228,12 +228,14 @@ class Workload:
         Each ``part`` of an answer has a depth of its own; a gradient behind a mask is rounded no more often, as a
         product with 0 or 1 is exact. Raises ``KeyError`` for a part that the answer does not have.
         """
-        if self.spec.peak_error is not None:
-            return self.spec.peak_error(self)
         unit = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
         # Split operands lack the product of their two small terms: twice the digits of one term, less a little.
         operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.math, 0.0)
         accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
         depths = {"y": self.spec.depth(self.shape)} | (self.backward.depth(self.shape) if self.backward else {})
+        if self.spec.peak_error is not None:
+            # A gradient that is a sum over all pixels has the random walk of its accumulation besides.
+            walk = 0.0 if part == "y" else 2.0 * accumulator * math.sqrt(depths[part])
+            return max(self.spec.peak_error(self), walk)
         rounded = math.sqrt(self.spec.roundings(self.shape)) * (operand + unit[self.dtype])
         return 2.0 * (accumulator * math.sqrt(depths[part]) + rounded)

@@ -1,4 +1,4 @@
-"""Triton's Conv2d → InstanceNorm2d → GELU: the kernels in the interpreter, their machine code, strips on a GPU."""
+"""Triton's Conv2d → InstanceNorm2d → GELU: the kernels in the interpreter, and their machine code."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ import json
 from collections.abc import Callable
 
 import pytest
-import torch
-from torch.nn.grad import conv2d_input
 
 from hypatia_lab.machine import choose_device
 
@@ -100,9 +98,10 @@ for shape, approximations in (((1, 3, 16, 9, 13), both), ((3, 16, 20, 9, 13), er
         tolerance = {torch.float32: 2e-6, torch.float16: 5e-3, torch.bfloat16: 4e-2}[dtype]
         for name, out, leaf in zip(back.Gradients._fields, got, leaves):
             assert out.shape == leaf.shape and out.dtype == dtype, name
-            # The bias's gradient is zero but for rounding.
-            size = leaves[4].grad.norm() if name == "bias" else leaf.grad.norm()
-            assert float((out.double() - leaf.grad).norm()) <= tolerance * float(size), (name, shape, dtype)
+            if name == "bias":
+                assert not out.any()
+                continue
+            assert float((out.double() - leaf.grad).norm()) <= tolerance * float(leaf.grad.norm()), (name, shape, dtype)
 # However it is cut.
 given = drawn(2, 16, 32, 9, 13, torch.float16)
 y, saved = conv_block_forward(*given)
@@ -252,10 +251,7 @@ def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
 # ---------------------------------------------------------------- machine code
 
 MACHINE_CODE = """
-from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back, conv_block_whole as whole
-
-whole._processors = lambda tensor: 132
-whole.hopper = lambda tensor: True
+from hypatia_lab.kernels.triton import conv_block as block, conv_block_backward as back
 
 def drawn(dtype, *shape):
     n, inner, outer, height, width = shape or (5, 64, 64, 128, 128)
@@ -265,12 +261,11 @@ def drawn(dtype, *shape):
 
 for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
     given = drawn(dtype)
-    y, _ = block.conv_block_forward(*given, precision=precision)
-    _, saved = whole.conv_block_whole(*given, precision=precision, keep=True)
+    y, saved = block.conv_block_forward(*given, precision=precision)
     if dtype == torch.bfloat16:
         for plan in back.candidates((5, 64, 64, 128, 128))[:2]:
             back.conv_block_backward(y, *given[:2], *given[3:], saved, plan=plan)
-products = [code for code in made if code.metadata.name in ("_convolve", "_whole", "_weight_gradient")]
+products = [code for code in made if code.metadata.name in ("_convolve", "_weight_gradient")]
 assert len(products) == 10, [code.metadata.name for code in made]
 for code in products:
     text = code.asm["ptx"]
@@ -280,89 +275,9 @@ for code in products:
 given = drawn(torch.float16, 1, 3, 20, 9, 13)
 y, saved = block.conv_block_forward(*given)
 back.conv_block_backward(y, *given[:2], *given[3:], saved)
-whole.conv_block_whole(*drawn(torch.float16, 2, 32, 64, 40, 50), approximate="tanh")
 """
 
 
 @pytest.mark.slow
 def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper: Callable[[str], None]) -> None:
     compiled_for_hopper(MACHINE_CODE)
-
-
-# ---------------------------------------------------------------- strips
-
-
-def test_strips_fit_an_h200_and_say_where_they_do_not() -> None:
-    pytest.importorskip("triton")
-    from hypatia_lab.kernels.triton import conv_block_whole as whole
-
-    goal = (5, 64, 64, 128, 128)
-    for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
-        strips = whole.candidates(goal, dtype, precision)
-        assert strips
-        assert all(5 * -(-128 // strip.rows) <= 132 for strip in strips)
-    assert not whole.candidates(goal, torch.float32, "ieee")
-    for shape in ((5, 3, 64, 128, 128), (5, 64, 64, 128, 129), (50, 64, 64, 128, 128), (140, 16, 16, 8, 8)):
-        assert not whole.candidates(shape, torch.bfloat16)
-    x, weight = torch.zeros(1, 16, 8, 8), torch.zeros(16, 16, 3, 3)
-    with pytest.raises(ValueError, match="x .* do not fit one kernel"):
-        whole.conv_block_whole(x, weight, precision="tf32") if DEVICE == "cpu" else whole.conv_block_whole(
-            x.cuda(), weight.cuda()
-        )
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
-@pytest.mark.parametrize(
-    "shape", [(5, 64, 64, 128, 128), (1, 32, 16, 9, 13), (3, 64, 64, 65, 100), (2, 16, 128, 30, 64)]
-)
-@pytest.mark.parametrize(
-    ("dtype", "precision", "tolerance"),
-    [
-        (torch.bfloat16, "ieee", 6e-2),
-        (torch.float16, "ieee", 6e-3),
-        (torch.float32, "tf32", 2.5e-3),
-        (torch.float32, "bf16x3", 1e-4),
-    ],
-)
-def test_one_kernel_agrees_with_float64(
-    shape: tuple[int, int, int, int, int], dtype: torch.dtype, precision: str, tolerance: float
-) -> None:
-    from hypatia_lab.kernels.triton import conv_block_whole as whole
-    from hypatia_lab.kernels.triton.convolution import pixels_first
-
-    if torch.cuda.get_device_capability() < (9, 0):
-        pytest.skip("the kernel is Hopper's")
-    images, inner, outer, height, width = shape
-    processors = torch.cuda.get_device_properties(0).multi_processor_count
-    generator = torch.Generator(DEVICE).manual_seed(0)
-
-    def normal(*sizes: int) -> torch.Tensor:
-        return torch.randn(*sizes, device=DEVICE, generator=generator)
-
-    x, weight = normal(images, inner, height, width), normal(outer, inner, 3, 3) * (9 * inner) ** -0.5
-    given = [x, weight, normal(outer) + 3, 1 + normal(outer) / 10, normal(outer) / 10]
-    x, weight, bias, gamma, beta = (tensor.to(dtype) for tensor in given)
-    convolved = torch.nn.functional.conv2d(x.double(), weight.double(), bias.double(), padding=1)
-    expected = torch.nn.functional.gelu(
-        torch.nn.functional.instance_norm(convolved, weight=gamma.double(), bias=beta.double(), eps=1e-5)
-    )
-    counters = torch.zeros(images, 2, dtype=torch.int32, device=DEVICE)
-    for strip in whole.candidates(shape, dtype, precision, processors):
-        how = {"precision": precision, "strip": strip, "counters": counters}
-        for keep in (False, True):
-            out, saved = whole.conv_block_whole(x, weight, bias, gamma, beta, keep=keep, **how)
-            assert float((out.double() - expected).abs().max()) < tolerance
-        assert saved is not None
-        torch.testing.assert_close(
-            saved.convolved.permute(0, 3, 1, 2).double(), convolved, rtol=tolerance, atol=5 * tolerance
-        )
-        assert not counters.any()
-    if dtype.itemsize == 2:
-        grad, taps = pixels_first(normal(*convolved.shape).to(dtype)), pixels_first(weight).view(outer, 9, inner)
-        back = conv2d_input(list(x.shape), weight.double(), grad.permute(0, 3, 1, 2).double(), padding=1).permute(
-            0, 2, 3, 1
-        )
-        for strip in whole.candidates((images, outer, inner, height, width), dtype, precision, processors):
-            out = whole.adjoint(grad, taps, strip)
-            assert float((out.double() - back).abs().max()) < tolerance * float(back.abs().max())

@@ -127,8 +127,9 @@ def conv_block_whole(
 ) -> tuple[Tensor, Saved | None]:
     """What the Triton kernels' ``conv_block`` computes, in one kernel, on a GPU of Hopper's kind; the same arguments.
 
-    float32 is multiplied by three products of two bfloat16 terms each, and only where "tf32" or "bf16x3" allows it. The convolution is normalised as it was summed, in float32; a bias, which the
-    mean takes away, is not added. ``keep``: also return what backward needs, the convolution without bias, of x's
+    float32 is multiplied by three products of two bfloat16 terms each, and only where "tf32" or "bf16x3" allows it.
+    The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
+    ``keep``: also return what backward needs, the convolution without bias, of x's
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
     clearing new ones; two launches at a time must not share them.
 

@@ -365,8 +365,8 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     dynamic shared memory, bytes a block; so many neighbouring blocks are a ``cluster``, unless the kernel itself says
     so. ``dependent``: blocks may start before the kernel ahead of them on the stream has ended (programmatic dependent
     launch); the kernel must wait for that end (griddepcontrol.wait) before it touches memory. Tensors are passed as
-    pointers, None as a null pointer, whole numbers as 64-bit integers, others as floats, tensor maps as they are. Compiled at most once
-    on a machine.
+    pointers, None as a null pointer, whole numbers as 64-bit integers, others as floats, tensor maps as they are.
+    Compiled at most once on a machine.
     Raises :class:`BuildError` when the source does not compile; ``RuntimeError`` when the driver refuses a launch.
     """
     import torch

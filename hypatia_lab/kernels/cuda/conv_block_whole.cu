@@ -58,7 +58,7 @@ constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS, WAR
 // 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16.
 constexpr unsigned TOLD_BYTES = 4096, BARRIER_BYTES = 64;
 // Before a row are two pixels of zeros, or one if its pixels are an odd number: then it starts at a multiple of 128
-// bytes, as TMA asks.
+// bytes, as TMA asks, and a thread's two neighbouring pixels are of one row.
 constexpr int LEFT = 2, PACK = 16, SHORT_DEPTH = 16, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH, STAGES = 5;
 
 template <typename scalar> constexpr bool COARSE = false;
@@ -140,14 +140,21 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
     // ---- zeros around the image, which no copy writes
 
-    for (int i = thread; i < room * (WIDTH / PACK); i += THREADS) {
-        // A pixel after the first zero of the row that it belongs to.
-        const Walk at(i / (WIDTH / PACK) + pitch - (LEFT - 1), pitch);
-        if (at.column > 0 && at.column <= wide && at.row > top && at.row <= bottom) continue;
+    constexpr int PACKS = WIDTH / PACK;
+    const auto clear = [&](int i) {
 #pragma unroll
         for (int buffer = 0; buffer < TURN; ++buffer) {
             *pack_at(pixels + buffer * buffer_bytes + i * PACK) = make_uint4(0, 0, 0, 0);
         }
+    };
+    const int gap = pitch - wide, gap_packs = gap * PACKS;
+    for (int i = thread; i < (static_cast<int>(rows) + 3) * gap_packs; i += THREADS) {
+        clear((i / gap_packs * pitch + LEFT - gap) * PACKS + i % gap_packs);
+    }
+    for (int i = thread; top > 0 && i < wide * PACKS; i += THREADS) clear(LEFT * PACKS + i);
+    for (int i = (bottom * pitch + LEFT) * PACKS + thread; i < ((static_cast<int>(rows) + 2) * pitch + LEFT) * PACKS;
+         i += THREADS) {
+        clear(i);
     }
     show_to_copies();
     if (thread == 0) {
@@ -223,7 +230,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0), high - half_of<__nv_bfloat16>(pair, 1));
         };
         // Four threads of a warp split a row.
-        constexpr int PACKS = SHORT_BYTES / PACK, AT_ONCE = THREADS / PACKS;
+        constexpr int AT_ONCE = THREADS / PACKS;
         const int pack = thread % PACKS, start = thread / PACKS;
         const auto split = [&](int step) {
             const auto at = [&](int row, int pack) {
@@ -283,11 +290,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 #pragma unroll
     for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
 #pragma unroll
-        for (int n = 0; n < 2; ++n) {
-            Walk one = at;
-            one.go_on(n);
-            valid[n] |= (one.row < here && one.column < wide) << j;
-        }
+        for (int n = 0; n < 2; ++n) valid[n] |= (at.row < here && at.column + n < wide) << j;
     }
     settle(valid);
     float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
@@ -315,28 +318,26 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             unsigned start[1] = {static_cast<unsigned>(own)};
             settle(start);
             Walk at(static_cast<int>(start[0]), pitch);
-            int place = base + (static_cast<int>(start[0]) - at.row) * CHANNELS + channel;
+            int place = base + (at.row * wide + at.column) * CHANNELS + channel;
 #pragma unroll
             for (int j = 0; j < SPAN / 8; ++j) {
-                const int row = at.row, next = place + (at.column == wide ? 0 : CHANNELS);
-                if (valid[0] >> j & 1) {
-                    out[place] = value(sums[4 * j], 0, last);
-                    out[place + 8] = value(sums[4 * j + 2], 1, last);
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    if (!(valid[n] >> j & 1)) continue;
+                    out[place + n * CHANNELS] = value(sums[4 * j + n], 0, last);
+                    out[place + n * CHANNELS + 8] = value(sums[4 * j + 2 + n], 1, last);
                 }
-                if (valid[1] >> j & 1) {
-                    out[next] = value(sums[4 * j + 1], 0, last);
-                    out[next + 8] = value(sums[4 * j + 3], 1, last);
-                }
+                const int row = at.row;
                 at.go_on(8);
-                place += (8 - (at.row - row)) * CHANNELS;
+                place += (8 - (at.row - row) * gap) * CHANNELS;
             }
         } else {
             // By 80 pixels, so that some are on their way while the next ones are computed.
             constexpr int PART = 10;
-            const int within = thread % 128, pack = within % (ROW_BYTES / PACK);
+            const int within = thread % 128, pack = within % PACKS;
             const unsigned window = pixels + group * SPAN * ROW_BYTES;
             const unsigned column = window + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
-            int pixel = within / (ROW_BYTES / PACK);
+            int pixel = within / PACKS;
             Walk at(SPAN * group + pixel, pitch);
 #pragma unroll
             for (int part = 0; part < SPAN / 8; part += PART) {
@@ -350,7 +351,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     store_transposed(column + j * 8 * ROW_BYTES, low, high);
                 }
                 synchronize_group(group);
-                for (; pixel < 8 * end; pixel += 128 / (ROW_BYTES / PACK), at.step(128 / (ROW_BYTES / PACK))) {
+                for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
                     if (at.row >= here || at.column >= wide) continue;
                     scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
                     *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);

@@ -378,8 +378,8 @@ def weight_gradient(grad: Tensor, x: Tensor, cut: Slice, *, dependent: bool = Fa
 def checked_gradient(
     grad: Tensor, x: Tensor, weight: Tensor, gamma: Tensor | None, beta: Tensor | None, approximate: str
 ) -> tuple[Tensor, Tensor, Tensor, Tensor | None, Tensor | None]:
-    """What the gradients are made of, contiguous: ``grad`` (N, H, W, C_out), x (N, H, W, C_in), weight (C_out, 9, C_in),
-    γ and β. Raises ``ValueError`` naming the tensor for shapes, dtypes or devices that do not fit.
+    """What the gradients are made of, contiguous: ``grad`` (N, H, W, C_out), x (N, H, W, C_in), weight (C_out, 9,
+    C_in), γ and β. Raises ``ValueError`` naming the tensor for shapes, dtypes or devices that do not fit.
     """
     pixels, taps, (_, *vectors) = operands(x, weight, None, gamma, beta, approximate)
     shape = [x.shape[0], weight.shape[0], *x.shape[2:]]
