@@ -307,14 +307,23 @@ def _encoded(
     return found
 
 
+_allowed: dict[int, int] = {}
+"""Kernel → the most bytes of dynamic shared memory that it was let have; one kernel may have several launchers."""
+
+
 def _allow_shared(kernel: int, shared: int, what: str) -> None:
-    """Let ``kernel`` have ``shared`` bytes of dynamic shared memory a block on the current device."""
+    """Let ``kernel`` have ``shared`` bytes of dynamic shared memory a block on the current device, and no less than
+    it was let have before.
+    """
+    if shared <= _allowed.get(kernel, 48 * 1024):
+        return
     device, most_dynamic_shared_bytes = ctypes.c_int(), 8
     _succeeded(_driver().cuCtxGetDevice(ctypes.byref(device)), what)
     status = _driver().cuKernelSetAttribute(
         ctypes.c_int(most_dynamic_shared_bytes), ctypes.c_int(shared), ctypes.c_void_p(kernel), device
     )
     _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
+    _allowed[kernel] = shared
 
 
 class _Attribute(ctypes.Structure):
@@ -373,8 +382,7 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
 
     kernel = _cuda_kernel(name, instance)
     handle = ctypes.c_void_p(int(kernel.handle))
-    if shared > 48 * 1024:
-        _allow_shared(int(kernel.handle), shared, instance)
+    _allow_shared(int(kernel.handle), shared, instance)
     asked: list[tuple[int, tuple[int, ...]]] = []
     if cluster > 1:
         asked.append((CLUSTER_DIMENSION, (cluster, 1, 1)))

@@ -381,14 +381,14 @@ def checked_gradient(
     """What the gradients are made of, contiguous: ``grad`` (N, H, W, C_out), x (N, H, W, C_in), weight (C_out, 9,
     C_in), γ and β. Raises ``ValueError`` naming the tensor for shapes, dtypes or devices that do not fit.
     """
-    pixels, taps, (_, *vectors) = operands(x, weight, None, gamma, beta, approximate)
+    pixels, taps, (_, gamma, beta) = operands(x, weight, None, gamma, beta, approximate)
     shape = [x.shape[0], weight.shape[0], *x.shape[2:]]
     if list(grad.shape) != shape or grad.dtype != x.dtype or grad.device != x.device:
         raise ValueError(
             f"grad is {grad.dtype} {list(grad.shape)} on {grad.device}; of x {list(x.shape)} and weight "
             f"{list(weight.shape)} it must be {x.dtype} {shape} on {x.device}"
         )
-    return pixels_first(grad), pixels, taps, *vectors
+    return pixels_first(grad), pixels, taps, gamma, beta
 
 
 def conv_block_backward(
