@@ -275,7 +275,7 @@ def sentences(found: Sequence[Finding]) -> str:
         out.append(
             f'<li><a href="{_address(finding)}">{title}</a>: <strong>{figure}</strong>. {text}'.rstrip() + "</li>"
         )
-    return '<ol class="lab-list">\n' + "\n".join(out) + "\n</ol>"
+    return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
 
 
 def show(found: Sequence[Finding], form: Callable[[Sequence[Finding]], str] = cards) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import figures, formats, intervals, results, tables
@@ -138,7 +139,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     text += "away and no line of the kernel."
     return Finding(
         f"{len(mostly)} of {len(points)}",
-        "Launching is most of a short call" if mostly else "Launching is no call's largest part",
+        "Launching often takes longer than the kernels" if mostly else "Launching is no call's largest part",
         text,
         "conditional" if mostly else "refuted",
         "08_profile",
@@ -262,8 +263,12 @@ QUESTIONS: tuple[tuple[str, Callable[[Evidence, str], Finding | None]], ...] = (
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
-    """The answers that the records of ``machine`` give, in the order of :data:`QUESTIONS`."""
-    return [found for _, answer in QUESTIONS if (found := answer(lab, machine)) is not None]
+    """The answers that the records of ``machine`` give, each behind its question, in the order of :data:`QUESTIONS`."""
+    return [
+        replace(found, title=f"{question} {found.title}")
+        for question, answer in QUESTIONS
+        if (found := answer(lab, machine)) is not None
+    ]
 
 
 def _why(lab: Evidence, machine: str, question: str) -> str:
@@ -284,8 +289,9 @@ def overview(lab: Evidence) -> list[dict[str, str]]:
 
 
 def opponents(rows: Sequence[Row]) -> Any:
-    """:func:`contests` as a figure and its table: speed against the best peer, which the table names."""
-    answer = f"Own kernels are ahead of their best peer in {sum(_ahead(row) for row in rows)} of {len(rows)} workloads"
+    """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
+    works = "training steps" if rows[0]["direction"] == "forward_backward" else "forward passes"
+    answer = f"Own kernels are ahead of their best peer in {sum(_ahead(row) for row in rows)} of {len(rows)} {works}"
     figure, table = figures.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
     table.insert(4, "best peer", [row["baseline"] for row in ordered(rows)])
     return figure, table

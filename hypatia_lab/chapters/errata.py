@@ -15,16 +15,18 @@ from hypatia_lab.tables import quantity_text
 PAGE = "19_errata"
 
 
+def _holds(claim: Claim) -> bool:
+    return claim.band[0] <= claims.arithmetic(claim.expression) <= claim.band[1]
+
+
 def wrong(ledger: Sequence[Claim] | None = None) -> list[Claim]:
     """The claims whose own figures give something outside the band, in the order of the ledger."""
-    found = claims.ledger() if ledger is None else ledger
-    return [c for c in found if c.expression and not c.band[0] <= claims.arithmetic(c.expression) <= c.band[1]]
+    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and not _holds(c)]
 
 
 def sound(ledger: Sequence[Claim] | None = None) -> list[Claim]:
-    """The claims whose arithmetic holds."""
-    found = claims.ledger() if ledger is None else ledger
-    return [c for c in found if c.expression and c not in wrong(found)]
+    """The claims whose arithmetic holds, in the order of the ledger."""
+    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and _holds(c)]
 
 
 def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
@@ -49,15 +51,15 @@ def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
     return lines
 
 
-def corrections(seed: str, ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
-    """What ``seed`` says and what its own figures give, the farthest off first: a line a claim that fails."""
-    found = [claim for claim in wrong(ledger) if claim.seed == seed]
+def corrections(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
+    """What a document says and what its own figures give: a line a claim that fails, in each the farthest off first."""
     lines = []
-    for claim in sorted(found, key=lambda claim: -_distance(claim)):
+    for claim in sorted(wrong(ledger), key=lambda claim: (claim.seed, -_distance(claim))):
         value = claims.arithmetic(claim.expression)
         lines.append(
             {
                 "id": claim.id,
+                "document": claim.seed,
                 "it says": claim.claim,
                 "claimed": quantity_text(list(dict.fromkeys(claim.claimed)), claim.unit),
                 "its own figures give": quantity_text(value, claim.unit),

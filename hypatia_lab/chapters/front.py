@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -53,10 +54,14 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 
 def headlines(lab: Evidence, machine: str) -> list[Finding]:
-    """A handful of findings without their sentences: each headline with its figure, linked to where that is drawn."""
+    """A handful of findings with their first sentence each, linked to where the figure is drawn."""
     found = findings(lab, machine)
     first = {page: next((one for one in found if one.page == page), None) for page, _ in HEADLINES}
-    return [replace(one, page=f"{page}#{place}", text="") for page, place in HEADLINES if (one := first[page])]
+    return [
+        replace(one, page=f"{page}#{place}", text=re.split(r"(?<=\.) ", one.text)[0])
+        for page, place in HEADLINES
+        if (one := first[page])
+    ]
 
 
 def ledger(judged: Sequence[dict[str, Any]], machine: str) -> Finding:

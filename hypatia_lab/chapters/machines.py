@@ -49,7 +49,7 @@ def turning(lab: Evidence) -> str:
     """The message of the figure of balances: where float32 turns from memory to arithmetic on each machine."""
     found = {name: decisions.balance(lab, name).get("float32/ieee") for name in lab.machines}
     said = [f"{formats.number(value)} on {name}" for name, value in found.items() if value]
-    return f"float32 is bound by arithmetic from {listing(said)} FLOP per byte" if said else "What binds where"
+    return f"Arithmetic binds float32 from so many FLOP per byte: {listing(said)}" if said else "What binds where"
 
 
 # ---------------------------------------------------------------- verdicts
@@ -77,6 +77,13 @@ def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
             | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows, known.get(rows[0]['id']))}".strip()}
         )
     return lines
+
+
+def summary(lines: Sequence[dict[str, str]]) -> str:
+    """How many of the lines of :func:`reasons` differ for which reason."""
+    kinds = [line["the difference is"] for line in lines]
+    said = [f"{kinds.count(kind)} of {kind}" for kind in ("hardware", "certainty", "workloads") if kind in kinds]
+    return f"Verdicts that differ: {listing(said)}" if said else "No verdict differs"
 
 
 def _cause(rows: Sequence[Row]) -> tuple[str, str]:
