@@ -137,6 +137,12 @@ def test_what_was_not_measured_is_said(lab: Evidence) -> None:
     ]
 
 
+def test_experiments_without_a_record_are_named(lab: Evidence) -> None:
+    wanted = ("tensor_cores", "conv_block", "diffraction")
+    assert decisions.lacking(lab, "gpu", wanted).endswith("not in the figure: conv_block and diffraction.")
+    assert decisions.lacking(lab, "gpu", wanted[:1]) == ""
+
+
 def test_crossovers_are_drawn(lab: Evidence) -> None:
     points = decisions.fused(lab, "gpu")
     figure, table = ceiling_figures.crossover(points, "t", ["gpu"], along="FLOP/B", across="speed, ×", at=1.0)
@@ -342,3 +348,11 @@ def test_the_pages_take_whatever_records_there_are(
     assert "gpu/tensor_cores" in text
     if name == "18_decisions":
         assert "On `cpu` there is nothing to show" in text
+
+
+@pytest.mark.parametrize("name", ["18_decisions", "13_machines"])
+def test_the_pages_do_without_ceilings(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(tmp_path, "gpu", "cuda", {"tensor_cores": TENSOR})
+    text = played(name, tmp_path, monkeypatch)
+    assert "gpu/tensor_cores" in text
+    assert "FLOP/B" not in text

@@ -7,7 +7,7 @@ finding, and the page says so.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -93,6 +93,13 @@ def fused(lab: Evidence, machine: str) -> list[Point]:
             kind = row["operation"] + ("" if row["direction"] == "forward" else ", step")
             found.append(Point(kind, row["origin"], f"{_name(row)}, {row['variant']}", relative, tables.ratio_of(row)))
     return found
+
+
+def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
+    """A sentence on the ``experiments`` that have no record of ``machine``; empty where all have."""
+    there = {record.experiment for record in lab.of(machine)}
+    missing = [name for name in experiments if name not in there]
+    return f"Without a record on `{machine}`, and so not in the figure: {listing(missing)}." if missing else ""
 
 
 def contests(lab: Evidence, machine: str) -> list[Row]:
@@ -182,8 +189,8 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
         return None
     sides = {
         "where memory binds": [p.across for p in points if p.along < 1],
-        "where arithmetic does, by less than ten times": [p.across for p in points if 1 <= p.along < 10],
-        "beyond that": [p.across for p in points if p.along >= 10],
+        "where arithmetic binds by less than ten times": [p.across for p in points if 1 <= p.along < 10],
+        "where it binds by more": [p.across for p in points if p.along >= 10],
     }
     sides = {side: own for side, own in sides.items() if own}
     middle = {side: statistics.median(value for value, _, _ in own) for side, own in sides.items()}
