@@ -13,7 +13,7 @@ from typing import Any
 
 from hypatia_lab import figures, formats, intervals, results, tables
 from hypatia_lab.ceiling_figures import Point
-from hypatia_lab.chapters import fused_mlp, tensor_cores, torch_compile
+from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
 from hypatia_lab.chapters.reading import at, fastest, over, times
 from hypatia_lab.drawing import listing, ordered, spanning
 from hypatia_lab.findings import Finding
@@ -31,7 +31,7 @@ FUSED = {
     "backward": ("epilogue", "fused_backward"),
     "fused_mlp": fused_mlp.ONE_KERNEL,
     "mlp_models": ("epilogue",),
-    "conv_block": ("whole", "whole_bf16x3"),
+    "conv_block": tuple(name for name in conv_block.OWN if name not in conv_block.SPLIT),
 }
 """Experiment → the forms in fewer kernels that its eager form is held against."""
 CONTESTS = ("tensor_cores", "backward", "fused_mlp", "conv_block", "diffraction", "gemm_ladder")
