@@ -278,6 +278,10 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     ]
 
 
+def _short(found: Finding) -> str:
+    return found.title if found.figure in found.title else f"{found.title} ({found.figure})"
+
+
 def _why(lab: Evidence, machine: str, question: str) -> str:
     launching = question == QUESTIONS[0][0] and lab.primary(machine) != "graph"
     return "does not arise: a CPU launches no kernels" if launching else "not measured"
@@ -288,9 +292,7 @@ def overview(lab: Evidence) -> list[dict[str, str]]:
     lines = []
     for number, (question, answer) in enumerate(QUESTIONS, 1):
         found = {name: answer(lab, name) for name in lab.machines}
-        said = {
-            name: f"{one.title} ({one.figure})" if one else _why(lab, name, question) for name, one in found.items()
-        }
+        said = {name: _short(one) if one else _why(lab, name, question) for name, one in found.items()}
         lines.append({"": str(number), "question": question} | said)
     return lines
 
