@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,10 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the lab found: a figure, a headline, a sentence or two, a verdict word and the page behind it."""
+    """One thing the lab found: a figure, a headline, a sentence or two, a verdict word and the page behind it.
+
+    ``page`` may name a place in the page: ``16_fused_mlp#where-it-stops``.
+    """
 
     figure: str
     title: str
@@ -254,14 +257,30 @@ def cards(found: Sequence[Finding]) -> str:
     out = []
     for finding in found:
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
-        head = f'<span class="lab-number">{figure}</span><h3><a href="{finding.page}.html">{title}</a></h3>'
+        head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
         out.append(f'<div class="lab-card {html.escape(finding.verdict)}">{head}<p>{text}</p></div>')
     return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
 
 
-def show(found: Sequence[Finding]) -> None:
-    """Display the cards in a notebook, with the sentences as plain text beside them."""
+def _address(finding: Finding) -> str:
+    page, mark, place = finding.page.partition("#")
+    return html.escape(f"{page}.html{mark}{place}", quote=True)
+
+
+def sentences(found: Sequence[Finding]) -> str:
+    """The findings as an HTML list: a linked headline with its figure, and the sentences where there are any."""
+    out = []
+    for finding in found:
+        figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
+        out.append(
+            f'<li><a href="{_address(finding)}">{title}</a>: <strong>{figure}</strong>. {text}'.rstrip() + "</li>"
+        )
+    return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
+
+
+def show(found: Sequence[Finding], form: Callable[[Sequence[Finding]], str] = cards) -> None:
+    """Display the findings in a notebook as :func:`cards` or :func:`sentences`, with plain text beside them."""
     from IPython.display import display
 
-    text = "\n".join(f"{finding.figure}: {finding.title}. {finding.text}" for finding in found)
-    display({"text/html": cards(found), "text/plain": text}, raw=True)
+    text = "\n".join(f"{finding.figure}: {finding.title}. {finding.text}".rstrip() for finding in found)
+    display({"text/html": form(found), "text/plain": text}, raw=True)

@@ -126,7 +126,8 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
     return _frame(out)
 
 
-def _quantity(value: Any, unit: str) -> str:
+def quantity_text(value: Any, unit: str) -> str:
+    """A figure of a claim, or the ends of a range, as written there, with its unit; ``–`` where there is none."""
     if isinstance(value, str):
         return value or MISSING
     if absent(value):
@@ -157,9 +158,9 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
                 "verdict": verdict_text(row["verdict"]),
                 "machine": _machine(row["machine"]),
                 "claim": row["claim"],
-                "claimed": _quantity(row["claimed"], row["unit"]),
+                "claimed": quantity_text(row["claimed"], row["unit"]),
                 "measured": judged(row),
-                "bound": _quantity(row["bound"], row["unit"]),
+                "bound": quantity_text(row["bound"], row["unit"]),
                 "section": row["section"],
                 "reason": row["reason"] or MISSING,
             }
@@ -171,9 +172,9 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
 def judged(row: dict[str, Any]) -> str:
     """What was measured for a claim: with its interval, as a span of several, or ``–``."""
     if absent(row["measured"]):
-        return MISSING if absent(row["low"]) else _quantity([row["low"], row["high"]], row["unit"])
+        return MISSING if absent(row["low"]) else quantity_text([row["low"], row["high"]], row["unit"])
     if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
-        return _quantity(row["measured"], row["unit"])
+        return quantity_text(row["measured"], row["unit"])
     return interval(row["measured"], row["low"], row["high"], row["unit"])
 
 
@@ -357,8 +358,35 @@ def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
     )
 
 
+def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
+    """How many claims of each document have each verdict on ``machine``: a line a document, a column a verdict.
+
+    Claims that no machine decides count with every machine, so that a line adds up to the document's claims. Raises
+    :class:`TableError` when there is no claim.
+    """
+    rows = [row for row in claim_rows if row["machine"] in (machine, ANY)]
+    if not rows:
+        raise TableError(f"verdicts_by_seed: no claims judged on {machine!r}")
+    counts = Counter((row["seed"], row["verdict"]) for row in rows)
+    present = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    lines = []
+    for seed in [*dict.fromkeys(row["seed"] for row in rows), "all"]:
+        own = {
+            verdict: sum(n for (one, v), n in counts.items() if v == verdict and seed in (one, "all"))
+            for verdict in present
+        }
+        line = {"document": seed} | {verdict_text(verdict): n for verdict, n in own.items()}
+        lines.append(line | {"all": sum(own.values())})
+    return _frame(lines)
+
+
 def show_claims(claim_rows: Sequence[dict[str, Any]], *, filterable: bool = False) -> None:
-    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim."""
+    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim.
+
+    ``filterable`` adds the document to choose by.
+    """
     table = claims_table(claim_rows)
+    if filterable:
+        table.insert(1, "document", [row["seed"] for row in claim_rows])
     table["why"] = table["reason"] + " Section of the document: " + table["section"] + "."
     show(table.drop(columns=["section", "reason"]), filterable=filterable, folded={"why": "claim"})

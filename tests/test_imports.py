@@ -44,7 +44,9 @@ ALLOWED: dict[str, set[str]] = {
     "graph_figure": {"drawing"},
     "scatter_figures": {"drawing", "formats", "intervals", "tables", "ways"},
     "detail_figures": {"drawing", "formats", "tables", "ways"},
+    "ceiling_figures": {"drawing", "formats", "tables", "ways"},
     "break_even_figure": {"drawing", "formats", "intervals", "ways"},
+    "verdict_figure": {"drawing", "tables", "ways"},
     "traffic_figures": {"detail_figures", "drawing", "formats", "ways"},
     # The composer of measurements.
     "bench": {
@@ -66,11 +68,13 @@ ALLOWED: dict[str, set[str]] = {
     "findings": {"formats", "intervals", "notebook", "results", "tables"},
     "chapters": {
         "break_even_figure",
+        "ceiling_figures",
         "check",
         "claims",
         "detail_figures",
         "drawing",
         "egraph",
+        "figures",
         "findings",
         "formats",
         "fused_ops",

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
 from hypatia_lab import findings as house
+from hypatia_lab import tables
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -17,6 +24,16 @@ from hypatia_lab.chapters import (
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 
+HEADLINES = (
+    ("02_naive_vs_cublas", "how-much-slower"),
+    ("03_aten_fusion", "is-the-relu-free"),
+    ("14_tensor_cores", "time-and-error"),
+    ("16_fused_mlp", "against-eager"),
+    ("15_backward", "a-whole-step-against-eager"),
+    ("07_diffraction", "what-a-caller-waits-for"),
+    ("06_torch_compile", "gain-against-eager-in-float32"),
+)
+"""Chapters whose weightiest finding opens the book, and the place of the figure behind it."""
 LEADING = (
     (gemm_ladder, 1),
     (conv_block, 2),
@@ -34,3 +51,29 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say: the house's findings, the product's chapters', the simulator's."""
     product = [found for chapter, most in LEADING for found in chapter.findings(lab, machine)[:most]]
     return [*house.findings(lab, machine), *product, *diffraction_findings.findings(lab, machine)]
+
+
+def headlines(lab: Evidence, machine: str) -> list[Finding]:
+    """A handful of findings with their first sentence each, linked to where the figure is drawn."""
+    found = findings(lab, machine)
+    first = {page: next((one for one in found if one.page == page), None) for page, _ in HEADLINES}
+    return [
+        replace(one, page=f"{page}#{place}", text=re.split(r"(?<=\.) ", one.text)[0])
+        for page, place in HEADLINES
+        if (one := first[page])
+    ]
+
+
+def ledger(judged: Sequence[dict[str, Any]], machine: str) -> Finding:
+    """What became of all claims on ``machine``, in one figure and a sentence."""
+    rows = [row for row in judged if row["machine"] in (machine, tables.ANY)]
+    count = Counter(row["verdict"] for row in rows)
+    fallen, open_ = count["refuted"] + count["inconsistent"], count["not_testable"] + count["invalid"]
+    return Finding(
+        f"{fallen} of {len(rows)}",
+        "Claims that were refuted, or fail their own arithmetic",
+        f"{count['confirmed']} are confirmed, {count['conditional']} hold under some conditions, {count['undecided']} "
+        f"are undecided, and {open_} could not be judged by what was measured on {machine}.",
+        "refuted",
+        "12_claims",
+    )

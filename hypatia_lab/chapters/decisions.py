@@ -1,0 +1,310 @@
+"""What to do with a kernel of one's own: the questions in order, answered by the crossovers that were measured.
+
+Every figure is taken from the records when the page is made. A question that a machine's records do not answer has no
+finding, and the page says so.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypatia_lab import figures, formats, intervals, results, tables
+from hypatia_lab.ceiling_figures import Point
+from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
+from hypatia_lab.chapters.reading import at, fastest, over, times
+from hypatia_lab.drawing import listing, ordered, spanning
+from hypatia_lab.findings import Finding
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+PAGE = "18_decisions"
+EAGER = ("aten_fusion", "mlp_models", "diffraction", "conv_block")
+"""Experiments whose eager calls are timed with and without their launches."""
+FUSED = {
+    "tensor_cores": ("epilogue", "triton"),
+    "backward": ("epilogue", "fused_backward"),
+    "fused_mlp": fused_mlp.ONE_KERNEL,
+    "mlp_models": ("epilogue",),
+    "conv_block": tuple(name for name in conv_block.OWN if name not in conv_block.SPLIT),
+}
+"""Experiment → the forms in fewer kernels that its eager form is held against."""
+CONTESTS = ("tensor_cores", "backward", "fused_mlp", "conv_block", "diffraction", "gemm_ladder")
+"""Experiments in which kernels of our own meet the library and the compiler; of one workload the first counts."""
+OPERATIONS = ("linear_relu", "mlp2", "mlp3", "conv_block", "diffraction")
+PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee")
+
+
+# ---------------------------------------------------------------- reading
+
+
+def _timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
+    rows = lab.select(machine=machine, experiment=experiment, status="ok", **wanted)
+    return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: (row["flops"], row["shape"]))
+
+
+def _name(row: Row) -> str:
+    text = f"{at(row)} {row['dtype']}" + ("" if row["math"] == "ieee" else f"/{row['math']}")
+    return text if row["direction"] == "forward" else f"{text} {tables.direction_text(row['direction'])}"
+
+
+def launched(lab: Evidence, machine: str) -> list[Point]:
+    """Eager calls by the wall clock over the same calls replayed as a graph, over the µs of the latter; GPU only."""
+    found = []
+    for experiment in EAGER if lab.primary(machine) == "graph" else ():
+        walls = {row["workload"]: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
+        for row in _timed(lab, machine, experiment, variant="eager", clock="graph"):
+            if row["workload"] in walls:
+                factor = over(walls[row["workload"]], row)
+                triple = factor.value, factor.low, factor.high
+                found.append(Point(row["operation"], row["origin"], _name(row), row["median_us"], triple))
+    return found
+
+
+def balance(lab: Evidence, machine: str) -> dict[str, float]:
+    """dtype/math → FLOP per byte at which the best measured rates of both take equally long, warm."""
+    best, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    bandwidth = best.get(("copy", "", clock))
+    rates = {precision: best.get(("matmul", precision, clock)) for precision in PRECISIONS}
+    return {precision: rate / bandwidth for precision, rate in rates.items() if rate and bandwidth}
+
+
+def balances(lab: Evidence) -> list[tuple[str, str, float]]:
+    """Machine, dtype/math and balance (FLOP/B) of all machines that have both ceilings."""
+    return [(name, *found) for name in lab.machines for found in balance(lab, name).items()]
+
+
+def fused(lab: Evidence, machine: str) -> list[Point]:
+    """Gain over eager of the quickest form in fewer kernels, over FLOP per byte in units of the machine's balance."""
+    found, turn = [], balance(lab, machine)
+    for experiment, forms in FUSED.items():
+        rows = _timed(lab, machine, experiment, clock=lab.primary(machine))
+        for workload in dict.fromkeys(row["workload"] for row in rows):
+            row = fastest([row for row in rows if row["workload"] == workload], forms)
+            precision = f"{row['dtype']}/{row['math']}" if row else ""
+            if row is None or absent(row["ratio_low"]) or precision not in turn or not row["flops"]:
+                continue
+            relative = row["flops"] / row["traffic"] / turn[precision]
+            kind = row["operation"] + ("" if row["direction"] == "forward" else ", step")
+            found.append(Point(kind, row["origin"], f"{_name(row)}, {row['variant']}", relative, tables.ratio_of(row)))
+    return found
+
+
+def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
+    """A sentence on the ``experiments`` that have no record of ``machine``; empty where all have."""
+    there = {record.experiment for record in lab.of(machine)}
+    missing = [name for name in experiments if name not in there]
+    return f"Without a record on `{machine}`, and so not in the figure: {listing(missing)}." if missing else ""
+
+
+def contests(lab: Evidence, machine: str) -> list[Row]:
+    """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
+
+    Its ratio is the time of its best peer over its own, its ``baseline`` that peer.
+    """
+    found: dict[str, Row] = {}
+    for experiment in CONTESTS:
+        rows = _timed(lab, machine, experiment, clock=lab.primary(machine), operation=OPERATIONS)
+        rows = [row for row in rows if "@" not in row["variant"] and not row["variant"].endswith("_graph")]
+        if experiment == fused_mlp.FUSED:
+            rows = [row for row in rows if row["shape"] in fused_mlp.GOAL_SHAPES]
+        for workload in dict.fromkeys(row["workload"] for row in rows):
+            own, peer = (_quickest(rows, workload, origin) for origin in ("own", "peer"))
+            if workload not in found and own is not None and peer is not None:
+                factor = over(peer, own)
+                ratio = {"ratio": factor.value, "ratio_low": factor.low, "ratio_high": factor.high}
+                found[workload] = own | ratio | {"baseline": peer["variant"]}
+    return list(found.values())
+
+
+def _quickest(rows: Sequence[Row], workload: str, origin: str) -> Row | None:
+    """The quickest of ``rows`` at ``workload``; what the compiler makes of our own formulae is no kernel of our own."""
+    names = {row["variant"] for row in rows if row["origin"] == origin}
+    kernels = [name for name in names if origin != "own" or not name.startswith("compile")]
+    return fastest([row for row in rows if row["workload"] == workload], kernels)
+
+
+# ---------------------------------------------------------------- the questions
+
+
+def launches(lab: Evidence, machine: str) -> Finding | None:
+    """Up to which kernel time a call is mostly launching."""
+    points = launched(lab, machine)
+    if not points:
+        return None
+    mostly = [point for point in points if point.across[1] > 2]
+    hidden = [point for point in points if point.across[2] < 1.1]
+    text = f"In {len(mostly)} of {len(points)} eager calls more than half of what a caller waits is launching: "
+    text += f"{_spans(mostly)}. " if mostly else "none. "
+    text += f"In {len(hidden)} it is surely less than a tenth: {_spans(hidden)}. " if hidden else ""
+    text += "What a call launches counts more than what it computes. Replaying it as a CUDA graph takes the launches "
+    text += "away and no line of the kernel."
+    return Finding(
+        f"{len(mostly)} of {len(points)}",
+        "Launching often takes longer than the kernels" if mostly else "Launching is no call's largest part",
+        text,
+        "conditional" if mostly else "refuted",
+        "08_profile",
+    )
+
+
+def _spans(points: Sequence[Point]) -> str:
+    kinds = list(dict.fromkeys(point.kind for point in points))
+    said = []
+    for kind in kinds:
+        own = [point.along for point in points if point.kind == kind]
+        said.append(f"{kind} of {spanning(own, formats.duration)}")
+    return listing(said)
+
+
+def ceiling(lab: Evidence, machine: str) -> Finding | None:
+    """How many operations a byte must bring before arithmetic is what takes the time."""
+    found = balance(lab, machine)
+    if not found:
+        return None
+    said = [f"{formats.number(value)} in {precision}" for precision, value in found.items()]
+    low, high = min(found.values()), max(found.values())
+    return Finding(
+        f"{formats.number(low)} to {formats.number(high)} FLOP/B"
+        if len(found) > 1
+        else f"{formats.number(low)} FLOP/B",
+        "Divide operations by bytes: the quotient says what binds",
+        f"Below so many FLOP per byte memory binds, above arithmetic does: {listing(said)}. Both rates are the best "
+        "that was measured here. Count each byte once, as if nothing were read twice. Where memory binds, move fewer "
+        "bytes; where arithmetic does, change the precision.",
+        "conditional",
+        "13_machines",
+    )
+
+
+def fusing(lab: Evidence, machine: str) -> Finding | None:
+    """What fusing gained on either side of the machine's balance."""
+    points = fused(lab, machine)
+    if not points:
+        return None
+    sides = {
+        "where memory binds": [p.across for p in points if p.along < 1],
+        "where arithmetic binds by less than ten times": [p.across for p in points if 1 <= p.along < 10],
+        "where it binds by more": [p.across for p in points if p.along >= 10],
+    }
+    sides = {side: own for side, own in sides.items() if own}
+    middle = {side: statistics.median(value for value, _, _ in own) for side, own in sides.items()}
+    said = []
+    for side, own in sides.items():
+        surely = sum(low > 1 + intervals.EQUIVALENCE for _, low, _ in own)
+        said.append(
+            f"{side} {formats.number(middle[side])}× in the middle, more than 2% in {surely} of {len(own)} cases"
+        )
+    falls = len(middle) > 1 and list(middle.values()) == sorted(middle.values(), reverse=True)
+    gains = sum(p.across[1] > 1 + intervals.EQUIVALENCE for p in points)
+    return Finding(
+        " → ".join(f"{formats.number(value)}×" for value in middle.values()),
+        "Fusing pays less the more arithmetic binds"
+        if falls
+        else "Fusing pays in some cases"
+        if gains
+        else "Fusing pays nowhere here",
+        f"Against eager the quickest form in fewer kernels has {listing(said)}. Fusing saves bytes and launches, and "
+        "no operation.",
+        "conditional" if gains else "refuted",
+        "16_fused_mlp",
+    )
+
+
+def library(lab: Evidence, machine: str) -> Finding | None:
+    """Where the library or the compiler is ahead of every kernel of our own, and where one of them is."""
+    rows = contests(lab, machine)
+    if not rows:
+        return None
+    ahead = [row for row in rows if _ahead(row)]
+    behind = [row for row in rows if row["ratio_high"] < 1]
+    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
+    text = f"A kernel of our own is surely more than 2% ahead of its best peer in {len(ahead)} of {len(rows)} "
+    text += f"workloads and surely behind in {len(behind)}. It is most ahead in {best['operation']} at {_name(best)}: "
+    text += f"{best['variant']} has {_factor(best)} the speed of {best['baseline']}. "
+    if worst is not best:
+        text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst['operation']} at "
+        text += f"{_name(worst)}: {worst['variant']} has {_factor(worst)} the speed of {worst['baseline']}. "
+    plain = [row for row in behind if row["baseline"] in ("eager", "epilogue")]
+    if plain:
+        places = [f"{row['operation']} at {_name(row)}" for row in plain]
+        text += f"One library call is unbeaten in {listing(places)}."
+    return Finding(
+        f"{len(ahead)} of {len(rows)}",
+        "Nothing here beats the library"
+        if not ahead
+        else "The library is unbeatable only in some cases"
+        if behind
+        else "Own kernels are nowhere surely behind the library",
+        text.strip(),
+        "conditional" if ahead else "refuted",
+        "14_tensor_cores",
+    )
+
+
+def _factor(row: Row) -> str:
+    return times(Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"]))
+
+
+def digits(lab: Evidence, machine: str) -> Finding | None:
+    """The chapter on tensor cores on float32's digits, at the largest size that answers."""
+    found = [tensor_cores.digits(lab, machine, shape) for shape in tensor_cores.GOALS]
+    return next((one for one in reversed(found) if one is not None), None)
+
+
+QUESTIONS: tuple[tuple[str, Callable[[Evidence, str], Finding | None]], ...] = (
+    ("Does the device wait for the host?", launches),
+    ("What binds the call: bytes or operations?", ceiling),
+    ("Does fusing pay?", fusing),
+    ("How much fits into one kernel?", fused_mlp.crossover),
+    ("Is there a library call that is as fast?", library),
+    ("How many digits are needed?", digits),
+    ("Does the compiler's time come back?", torch_compile.pays),
+)
+"""What to ask of a kernel, in this order, and who answers."""
+
+
+def findings(lab: Evidence, machine: str) -> list[Finding]:
+    """The answers that the records of ``machine`` give, each behind its question, in the order of :data:`QUESTIONS`."""
+    return [
+        replace(found, title=f"{question} {found.title}")
+        for question, answer in QUESTIONS
+        if (found := answer(lab, machine)) is not None
+    ]
+
+
+def _short(found: Finding) -> str:
+    return found.title if found.figure in found.title else f"{found.title} ({found.figure})"
+
+
+def _why(lab: Evidence, machine: str, question: str) -> str:
+    launching = question == QUESTIONS[0][0] and lab.primary(machine) != "graph"
+    return "does not arise: a CPU launches no kernels" if launching else "not measured"
+
+
+def overview(lab: Evidence) -> list[dict[str, str]]:
+    """Every question with its answer on each machine: a line a question, in the order to ask."""
+    lines = []
+    for number, (question, answer) in enumerate(QUESTIONS, 1):
+        found = {name: answer(lab, name) for name in lab.machines}
+        said = {name: _short(one) if one else _why(lab, name, question) for name, one in found.items()}
+        lines.append({"": str(number), "question": question} | said)
+    return lines
+
+
+def opponents(rows: Sequence[Row]) -> Any:
+    """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
+    works = "training steps" if rows[0]["direction"] == "forward_backward" else "forward passes"
+    answer = f"Own kernels are ahead of their best peer in {sum(_ahead(row) for row in rows)} of {len(rows)} {works}"
+    figure, table = figures.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
+    table.insert(4, "best peer", [row["baseline"] for row in ordered(rows)])
+    return figure, table
+
+
+def _ahead(row: Row) -> bool:
+    return row["ratio_low"] > 1 + intervals.EQUIVALENCE

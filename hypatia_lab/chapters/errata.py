@@ -1,0 +1,129 @@
+"""Errata of the seeds: figures that do not follow from the document's own, and claims that exclude each other.
+
+No record is needed: the ledger's expressions are worked out when the page is made.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from hypatia_lab import claims, formats
+from hypatia_lab.claims import Claim
+from hypatia_lab.tables import quantity_text
+
+PAGE = "19_errata"
+
+
+def _holds(claim: Claim) -> bool:
+    return claim.band[0] <= claims.arithmetic(claim.expression) <= claim.band[1]
+
+
+def wrong(ledger: Sequence[Claim] | None = None) -> list[Claim]:
+    """The claims whose own figures give something outside the band, in the order of the ledger."""
+    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and not _holds(c)]
+
+
+def sound(ledger: Sequence[Claim] | None = None) -> list[Claim]:
+    """The claims whose arithmetic holds, in the order of the ledger."""
+    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and _holds(c)]
+
+
+def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
+    """A line a document: claims, those that arithmetic can decide, those that fail it, contradictions within it."""
+    found = list(claims.ledger() if ledger is None else ledger)
+    bad, both = wrong(found), pairs(found)
+    seeds = list(dict.fromkeys(claim.seed for claim in found))
+    lines = []
+    for seed in seeds:
+        apart = [pair for pair in both if seed in (pair[0].seed, pair[1].seed)]
+        within = [pair for pair in apart if pair[0].seed == pair[1].seed]
+        lines.append(
+            {
+                "document": seed,
+                "claims": str(sum(claim.seed == seed for claim in found)),
+                "with arithmetic": str(sum(claim.seed == seed and bool(claim.expression) for claim in found)),
+                "that fails": str(sum(claim.seed == seed for claim in bad)),
+                "contradictions within": str(len(within)),
+                "with another document": str(len(apart) - len(within)),
+            }
+        )
+    return lines
+
+
+def corrections(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
+    """What a document says and what its own figures give: a line a claim that fails, in each the farthest off first."""
+    lines = []
+    for claim in sorted(wrong(ledger), key=lambda claim: (claim.seed, -_distance(claim))):
+        value = claims.arithmetic(claim.expression)
+        lines.append(
+            {
+                "id": claim.id,
+                "document": claim.seed,
+                "it says": claim.claim,
+                "claimed": quantity_text(list(dict.fromkeys(claim.claimed)), claim.unit),
+                "its own figures give": quantity_text(value, claim.unit),
+                "off by": _off(claim),
+                "why": f"{claim.expression}. {claim.why} Section of the document: {claim.section}.",
+            }
+        )
+    return lines
+
+
+def _nearest(claim: Claim) -> float:
+    """The end of the claimed range that lies nearer to what the figures give."""
+    value = claims.arithmetic(claim.expression)
+    return min(claim.claimed, key=lambda end: abs(end - value))
+
+
+def _distance(claim: Claim) -> float:
+    """Decades between claimed and worked out; infinite where one of them is 0 or their signs differ."""
+    value, end = claims.arithmetic(claim.expression), _nearest(claim)
+    return abs(math.log10(value / end)) if value * end > 0 else math.inf
+
+
+def _off(claim: Claim) -> str:
+    distance = _distance(claim)
+    if math.isinf(distance):
+        return formats.MISSING
+    factor = 10**distance
+    return f"{formats.number(100 * (factor - 1))}%" if factor < 1.1 else f"{formats.number(factor)}×"
+
+
+def pairs(ledger: Sequence[Claim] | None = None) -> list[tuple[Claim, Claim]]:
+    """The pairs of claims that cannot both hold, each once, in the order of the ledger."""
+    found = list(claims.ledger() if ledger is None else ledger)
+    known = {claim.id: claim for claim in found}
+    order = list(known)
+    both = {
+        tuple(sorted((claim.id, other), key=order.index))
+        for claim in found
+        for other in claim.conflicts
+        if other in known
+    }
+    return [
+        (known[a], known[b]) for a, b in sorted(both, key=lambda pair: (order.index(pair[0]), order.index(pair[1])))
+    ]
+
+
+def contradictions(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
+    """A line a pair of :func:`pairs`: what either says, and the figure that it gives."""
+    return [
+        {
+            "id": a.id,
+            "one says": f"{a.claim} ({_figure(a)})",
+            "against": b.id,
+            "the other says": f"{b.claim} ({_figure(b)})",
+        }
+        for a, b in pairs(ledger)
+    ]
+
+
+def _figure(claim: Claim) -> str:
+    """What is claimed; a range up to a million says "at least", one from a millionth "at most"."""
+    low, high = claim.claimed
+    if high >= 1e6 > low:
+        return f"{quantity_text(low, claim.unit)} or more"
+    if low <= 1e-6 < high and high <= 1 and claim.unit == "×":
+        return f"{quantity_text(high, claim.unit)} or less"
+    return quantity_text(list(dict.fromkeys(claim.claimed)), claim.unit)

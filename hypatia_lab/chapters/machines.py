@@ -1,0 +1,192 @@
+"""The machines side by side: their ceilings, and the claims whose verdicts depend on them, with the reason.
+
+A verdict may differ because the hardware does, or because one machine's interval is too wide. The first is held
+against the ceilings: what binds a workload on either machine, and how near its baseline comes to the limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import claims, formats, results, tables
+from hypatia_lab.chapters import decisions
+from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import listing, spanning
+from hypatia_lab.formats import absent
+from hypatia_lab.notebook import Evidence
+
+Row = dict[str, Any]
+
+UNJUDGED = ("not_testable", "invalid")
+BASELINES = ("eager", "row_major")
+IDLE = 0.1
+"""Below this share of the limit no ceiling is what takes the time: launches, waiting and idle multiprocessors are."""
+
+
+def rates(lab: Evidence) -> list[dict[str, str]]:
+    """The ceilings of all machines, warm: a line a quantity, and the first machine's rate over the last one's."""
+    best = {name: results.ceilings(lab.of(name)) for name in lab.machines}
+    kinds = [("copy", ""), *(("matmul", precision) for precision in decisions.PRECISIONS)]
+    lines = []
+    for quantity, precision in kinds:
+        own = {name: best[name].get((quantity, precision, lab.primary(name))) for name in lab.machines}
+        if not any(own.values()):
+            continue
+        unit = "B/s" if quantity == "copy" else "FLOP/s"
+        line = {"ceiling": f"product, {precision}" if precision else "copy"}
+        line |= {name: formats.scaled(rate, unit) if rate else "not measured" for name, rate in own.items()}
+        first, last = own[lab.machines[0]], own[lab.machines[-1]]
+        if len(lab.machines) > 1:
+            both = f"{formats.number(first / last)}×" if first and last else formats.MISSING
+            line[f"{lab.machines[0]} / {lab.machines[-1]}"] = both
+        lines.append(line)
+    return lines
+
+
+def turning(lab: Evidence) -> str:
+    """The message of the figure of balances: where float32 turns from memory to arithmetic on each machine."""
+    found = {name: decisions.balance(lab, name).get("float32/ieee") for name in lab.machines}
+    said = [f"{formats.number(value)} on {name}" for name, value in found.items() if value]
+    return f"Arithmetic binds float32 from so many FLOP per byte: {listing(said)}" if said else "What binds where"
+
+
+# ---------------------------------------------------------------- verdicts
+
+
+def differing(lab: Evidence, judged: Sequence[Row]) -> list[list[Row]]:
+    """The judgements of each claim that at least two machines could test with different verdicts."""
+    found: dict[str, list[Row]] = {}
+    for row in judged:
+        if row["machine"] in lab.machines and row["verdict"] not in UNJUDGED:
+            found.setdefault(row["id"], []).append(row)
+    return [rows for rows in found.values() if len({row["verdict"] for row in rows}) > 1]
+
+
+def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
+    """A line a claim of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
+    known = {claim.id: claim for claim in claims.ledger()}
+    lines = []
+    for rows in differing(lab, judged):
+        here = {row["machine"]: f"{tables.verdict_text(row['verdict'])}, {tables.judged(row)}" for row in rows}
+        kind, why = _cause(rows)
+        lines.append(
+            {"id": rows[0]["id"], "claim": rows[0]["claim"]}
+            | {name: here.get(name, formats.MISSING) for name in lab.machines}
+            | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows, known.get(rows[0]['id']))}".strip()}
+        )
+    return lines
+
+
+def summary(lines: Sequence[dict[str, str]]) -> str:
+    """How many of the lines of :func:`reasons` differ for which reason."""
+    kinds = [line["the difference is"] for line in lines]
+    said = [f"{kinds.count(kind)} of {kind}" for kind in ("hardware", "certainty", "workloads") if kind in kinds]
+    return f"Verdicts that differ: {listing(said)}" if said else "No verdict differs"
+
+
+def _cause(rows: Sequence[Row]) -> tuple[str, str]:
+    """Whether the machines differ, or only what was measured on them or is known of them."""
+    first, *others = rows
+    apart, open_, shared = [], [], False
+    for other in others:
+        cases = {case["workload"]: case for case in first["cases"]}
+        for case in other["cases"]:
+            twin = cases.get(case["workload"])
+            if twin is None:
+                continue
+            shared = True
+            if twin["verdict"] == case["verdict"]:
+                continue
+            ends = [
+                f"{_between(one, first['unit'])} on {row['machine']}" for one, row in ((twin, first), (case, other))
+            ]
+            if not _overlap(twin, case):
+                apart.append(f"{_place(case['workload'])}: {' and '.join(ends)}")
+            else:
+                open_.append(_place(case["workload"]))
+    if not shared:
+        return "workloads", "No workload was measured on both."
+    if apart:
+        return "hardware", f"The intervals lie apart at {'; '.join(apart)}."
+    if open_:
+        return "certainty", f"The intervals overlap at {listing(open_)}: nothing says that the machines differ there."
+    return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
+
+
+def _place(workload: str) -> str:
+    operation, shape, dtype, mode, direction = workload.split("/")
+    row = {"operation": operation, "shape": shape, "dtype": dtype, "math": mode, "direction": direction}
+    return tables.workload_text(row)
+
+
+def _between(case: Row, unit: str) -> str:
+    return formats.interval(case["measured"], case["low"], case["high"], unit)
+
+
+def _overlap(one: Row, other: Row) -> bool:
+    ends = [one["low"], one["high"], other["low"], other["high"]]
+    return any(map(absent, ends)) or (one["low"] <= other["high"] and other["low"] <= one["high"])
+
+
+def _ceilings(lab: Evidence, rows: Sequence[Row], claim: Claim | None) -> str:
+    """What the ceilings say of a claim's workloads on each machine; empty where they say nothing."""
+    workloads = list(dict.fromkeys(name for row in rows for name in row["workload"].split(", ") if name))
+    said = []
+    for name in (row["machine"] for row in rows):
+        found = [bound for workload in workloads if (bound := binding(lab, name, workload)) is not None]
+        if found:
+            times = _span([relative for _, relative, _ in found])
+            shares = [100 * share for _, _, share in found if not absent(share)]
+            near = f"; the baseline reaches {_span(shares)}% of its limit" if shares else ""
+            what = " or ".join(dict.fromkeys(binds for binds, _, _ in found))
+            said.append(f"on {name} {what} binds ({times} times the balance{near})")
+    text = f"By the ceilings {'; '.join(said)}." if said else ""
+    if claim is not None and claim.part == "relu":
+        least = {row["machine"]: [relu_share(lab, row["machine"], one) for one in workloads] for row in rows}
+        parts = [
+            f"{_span([100 * share for share in own if not absent(share)])}% on {name}"
+            for name, own in least.items()
+            if any(not absent(share) for share in own)
+        ]
+        text += f" Were both as fast as the ceilings allow, the ReLU would have {listing(parts)}." if parts else ""
+    return text
+
+
+def _span(values: Sequence[float]) -> str:
+    return spanning(values, formats.number)
+
+
+def binding(lab: Evidence, machine: str, workload: str) -> tuple[str, float, float] | None:
+    """What binds ``workload``, its operations per byte over the machine's balance, its baseline's share of the limit.
+
+    The share is NaN where no baseline was timed; None where a ceiling is lacking or nothing ran the workload.
+    """
+    rows = lab.leading(machine, workload=workload)
+    rows = [row for row in rows if row["flops"] and row["traffic"]]
+    if not rows:
+        return None
+    turn = decisions.balance(lab, machine).get(f"{rows[0]['dtype']}/{rows[0]['math']}")
+    if turn is None:
+        return None
+    relative = rows[0]["flops"] / rows[0]["traffic"] / turn
+    timed = [row for row in rows if row["variant"] in BASELINES and not absent(row["median_us"])]
+    share = timed[0]["limit_us"] / timed[0]["median_us"] if timed else math.nan
+    if share < IDLE:
+        return "neither ceiling", relative, share
+    return ("arithmetic" if relative >= 1 else "memory"), relative, share
+
+
+def relu_share(lab: Evidence, machine: str, workload: str) -> float:
+    """Share of the ReLU in Linear and ReLU if both took their least time, warm; NaN where a ceiling is lacking."""
+    parts = workload.split("/")
+    batch, inner, outer = map(int, parts[1].split("x"))
+    rows = lab.leading(machine, workload=workload)
+    turn = decisions.balance(lab, machine).get("/".join(parts[2:4]))
+    if not rows or turn is None:
+        return math.nan
+    size = rows[0]["traffic"] / (batch * inner + outer * inner + outer + batch * outer)
+    product = 2 * batch * inner * outer / turn  # in bytes that could be moved meanwhile
+    mask = 2 * batch * outer * size
+    return mask / (mask + max(product, rows[0]["traffic"]))

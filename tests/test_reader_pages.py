@@ -1,0 +1,72 @@
+"""The pages of prose that stand beside the notebooks: each figure, term and source in them is held to something."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glob("*.ipynb"))]
+NUMBER = re.compile(r"(?<![\w.])[−-]?\d+(?:,\d{3})*(?:\.\d+)?")
+
+
+def entries() -> dict[str, str]:
+    """Title → text of each entry of the log."""
+    parts = re.split(r"(?m)^## \d{4}-\d{2}-\d{2} · ", (ROOT / "LOG.md").read_text(encoding="utf-8"))[1:]
+    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+
+
+def told(text: str) -> list[tuple[str, str]]:
+    """Story and title of the entry that it names, of a page of stories."""
+    return [
+        (story, title)
+        for part in re.split(r"(?m)^### ", text)[1:]
+        for story, title in [re.fullmatch(r"(?s)(.*)\*Log entry: (.*?)\.\*\n.*", part).groups()]  # pyright: ignore
+    ]
+
+
+def invented(story: str, entry: str) -> list[str]:
+    """The numbers of ``story`` that ``entry`` does not have."""
+    return [number for number in NUMBER.findall(story) if number not in NUMBER.findall(entry)]
+
+
+STORIES = told((ROOT / "book" / "what_did_not_work.md").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(("story", "title"), STORIES, ids=[title for _, title in STORIES])
+def test_a_story_tells_what_the_log_says(story: str, title: str) -> None:
+    assert title in entries(), "the log has no such entry"
+    assert invented(story, entries()[title]) == []
+
+
+def test_an_invented_figure_is_seen() -> None:
+    assert len(STORIES) >= 10
+    assert invented("It took 5.25 µs, not 5.3 [5.24, 6].", "5.25 µs [5.24, 5.27]; 53 and 16") == ["5.3", "6"]
+
+
+def test_every_source_is_cited_and_every_citation_has_a_source() -> None:
+    known = re.findall(r"(?m)^@\w+\{(\w+),", (ROOT / "book/static/references.bib").read_text(encoding="utf-8"))
+    cited = {
+        key
+        for page in PAGES
+        for keys in re.findall(r"\{cite:[pt]\}`([^`]+)`", page.read_text(encoding="utf-8"))
+        for key in keys.split(",")
+    }
+    assert len(known) == len(set(known))
+    assert set(known) == cited
+
+
+def test_the_glossary_says_every_term_once_and_has_all_verdicts() -> None:
+    from hypatia_lab.tables import VERDICTS
+
+    text = (ROOT / "book/glossary.md").read_text(encoding="utf-8")
+    terms = [
+        term
+        for block in re.findall(r"(?s)```\{glossary\}\n(.*?)```", text)
+        for line in re.findall(r"(?m)^(?! )(\S.*)$", block)
+        for term in line.split(", ")
+    ]
+    assert len(terms) == len(set(terms)) > 60
+    assert {verdict.replace("_", " ") for verdict in VERDICTS} <= set(terms)
