@@ -17,9 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic import cell_line, run_line
 
 from hypatia_lab import claims, cli, records
+from hypatia_lab.notebook import ParameterError, Parameters
 
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book")
 
@@ -348,6 +351,31 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
 )
 def test_bad_input_gets_one_clear_line_and_nothing_is_written(refused, arguments, told):
     assert told in refused(*arguments).err[0]
+
+
+WORDS = (
+    st.text(max_size=20) | st.text("x0123456789,.- /~\\\n", max_size=20) | st.none() | st.integers() | st.just("../x")
+)
+GIVEN = {"mode": ("recorded", "measure"), "preset": ("quick", "seed"), "device": ("auto", "cpu", "cuda")}
+
+
+@settings(max_examples=350, deadline=None)
+@given(
+    st.fixed_dictionaries(
+        {name: st.sampled_from(known) | WORDS for name, known in GIVEN.items()}
+        | {"machine": WORDS, "shapes": WORDS, "records": st.text(max_size=20)}
+    )
+)
+def test_any_parameters_of_a_notebook_make_sense_or_are_refused_by_name(asked):
+    try:
+        found = Parameters(**asked)
+    except ParameterError as cause:
+        assert re.match(r"(mode|preset|device|machine|shape)", str(cause)), cause
+        assert "\n" not in str(cause)
+    else:
+        assert all(asked[name] in ("full", *known) for name, known in GIVEN.items())
+        assert all(re.fullmatch("[a-z0-9_-]{1,64}", name) for name in found.machines)
+        assert all(2 <= len(shape) <= 5 and min(shape) > 0 for shape in found.parsed_shapes())
 
 
 def test_cuda_without_a_gpu_says_what_to_do_instead(refused, monkeypatch):

@@ -207,3 +207,13 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_importing_the_lab_takes_less_than_a_twentieth_of_a_second():
+    """It imports no torch, as the test above holds, so this is all that it adds to torch's own time."""
+    program = "import time; start = time.perf_counter(); import hypatia_lab; print(time.perf_counter() - start)"
+    seconds = [
+        float(subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout)
+        for _ in range(5)
+    ]
+    assert min(seconds) < 0.05, seconds
