@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,13 +17,15 @@ BOUND = 0.05
 def control(found: dict[str, Any]) -> str:
     """A machine's A/A control, of :func:`hypatia_lab.results.agreement`, in a line of Markdown."""
     low, high = (formats.number(100 * found[key]) for key in ("rate_low", "rate_high"))
-    return (
+    text = (
         f"- `{found['machine']}`: {found['differences']} false differences in {found['pairs']} pairs "
-        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {found['p']:.2f}; smallest "
+        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {formats.number(found['p'])}; smallest "
         f"detectable difference: {100 * found['detectable']:.2g}% in half of all comparisons, "
-        f"{100 * found['detectable_90']:.2g}% in nine of ten; mean correlation of two pairs of the same processes: "
-        f"{found['together']:.3f}."
+        f"{100 * found['detectable_90']:.2g}% in nine of ten"
     )
+    if math.isnan(found["together"]):
+        return f"{text}."
+    return f"{text}; mean correlation of two pairs of the same processes: {found['together']:.3f}."
 
 
 def caught(rows: Sequence[dict[str, str]]) -> str:
