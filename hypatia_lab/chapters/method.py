@@ -19,8 +19,8 @@ def control(found: dict[str, Any]) -> str:
     low, high = (formats.number(100 * found[key]) for key in ("rate_low", "rate_high"))
     text = (
         f"- `{found['machine']}`: {found['differences']} false differences in {found['pairs']} pairs "
-        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {formats.number(found['p'])}; smallest "
-        f"detectable difference: {100 * found['detectable']:.2g}% in half of all comparisons, "
+        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {formats.number(found['p'])}; "
+        f"smallest detectable difference: {100 * found['detectable']:.2g}% in half of all comparisons, "
         f"{100 * found['detectable_90']:.2g}% in nine of ten"
     )
     if math.isnan(found["together"]):
