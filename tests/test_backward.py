@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 import torch
+from synthetic import ceilings, run_line
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypatia_lab import bench, drawing, results, tables
+from hypatia_lab import bench, drawing, records, results, tables
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
 from hypatia_lab.fused_ops import linear_relu, linear_relu_backward
@@ -520,16 +521,8 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
     names = ("eager", "epilogue", "compile_max_autotune")
     groups = [Group(Workload("linear_relu", (8, 8, 8), direction=d), names, ("hot",), 0.0) for d in ("forward", BOTH)]
     groups[0] = Group(groups[0].workload, names[:2], ("hot",), 0.0)
-    measured = {
-        "tiny": Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups),
-        "ceilings": Experiment(
-            "ceilings",
-            "none",
-            "a test",
-            "copy",
-            lambda *asked: [Group(Workload("copy", (64,)), ("eager",), ("hot",), 0.0)],
-        ),
-    }
+    measured = {"tiny": Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups)}
+    records.write(tmp_path, run_line(experiment="ceilings"), ceilings({"ieee": 1e3}, "hot"))
     monkeypatch.setattr(bench, "EXPERIMENTS", measured)
     monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
     monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
