@@ -384,7 +384,8 @@ for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
         (100, 70, Tile(16, 32, 4, times=2)), (130, 200, None), (130, 200, Tile(64, 128, 8)),
     ):
         agrees(torch.randn(rows, columns).to(dtype), torch.randn(rows, columns).to(dtype).relu(), tile)
-    agrees(torch.randn(8200, 3).to(dtype), torch.randn(8200, 3).to(dtype).relu())  # long columns in several parts
+    if dtype in (torch.float64, torch.bfloat16):  # long columns in several parts, added up in either type of sum
+        agrees(torch.randn(8200, 3).to(dtype), torch.randn(8200, 3).to(dtype).relu())
     y = torch.randn(7, 20).to(dtype).relu()
     wide = torch.randn(20, 40).to(dtype)
     for grad in (wide[:7, :20], wide[:7, ::2], wide[:1, :1].expand(7, 20), wide[:, :7].t()):
