@@ -69,8 +69,9 @@ def oracle(lab: Evidence, machine: str) -> Any:
             row[line["name"]] = f"{formats.number(intervals.mean(seen).value)} µs"
         found = quotient(own["values"], other["values"])
         assert found is not None
-        agrees = found.within(1 - BOUND, 1 + BOUND)
-        row |= {"ratio": times(found), f"within ±{BOUND:.0%}": "yes" if agrees else "no", "status": "ok"}
+        band = 1 - BOUND, 1 + BOUND
+        agrees = "yes" if found.within(*band) else "no" if found.outside(*band) else "undecided"
+        row |= {"ratio": times(found), f"within ±{BOUND:.0%}": agrees, "status": "ok"}
         out.append(row)
     return pandas.DataFrame(out).fillna("") if out else None
 

@@ -40,7 +40,7 @@ def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
     A workload has one pair. Its tensors, its moment and its place in memory are its own, so that pairs of one process
     are as good as independent; :func:`hypatia_lab.results.agreement` says how far that is true.
     """
-    step, last = (32, 640) if device == "cuda" else (16, 320)
+    step, last = (32, 576) if device == "cuda" else (16, 320)
     batches = range(step, last + 1, step if preset != "quick" else 3 * step)
     sizes = shapes or [
         (batch, inner, outer) for batch in batches for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
@@ -58,15 +58,11 @@ def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 
 def _oracle(preset: str, device: str, shapes: Shapes) -> list[Probe]:
-    sizes = shapes or ([SMALL, MEDIUM] if device == "cuda" or preset != "quick" else [SMALL])
-    dtypes = [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee")]
-    names = ("eager", "epilogue") if preset != "quick" else ("eager",)
-    return [
-        Probe("oracle", Workload("linear_relu", shape, *kind), name, "", PROCESSES[preset])
-        for shape in sizes
-        for kind in dtypes
-        for name in names
-    ]
+    """The shortest call of the documents' sizes, and a longer one. Half of the processes that an interval has."""
+    kinds = ("bfloat16", "float32") if device == "cuda" else ("float32", "float32")
+    works = [Workload("linear_relu", shape, dtype) for shape, dtype in zip((SMALL, MEDIUM), kinds, strict=True)]
+    works = [Workload("linear_relu", shape) for shape in shapes] or (works[:1] if preset == "quick" else works)
+    return [Probe("oracle", work, "eager", "", max(2, PROCESSES[preset] // 2)) for work in works]
 
 
 EXPERIMENTS = (
