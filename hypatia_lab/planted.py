@@ -51,7 +51,10 @@ def _planted(fault: str) -> Callable[[Factory], Factory]:
     """Plant a factory of Linear+ReLU; its name says the mistake."""
 
     def add(factory: Factory) -> Factory:
-        KERNELS.append(Kernel(LINEAR_RELU, factory.__name__.replace("_", " "), fault, factory))
+        mistake = factory.__name__.replace("_", " ")
+        for word in ("ReLU", "NaN", "TF32"):
+            mistake = mistake.replace(word.lower(), word)
+        KERNELS.append(Kernel(LINEAR_RELU, mistake, fault, factory))
         return factory
 
     return add

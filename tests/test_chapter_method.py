@@ -72,7 +72,11 @@ def test_what_was_not_rejected_is_said_first():
     )
     told[0]["named"] = ""
     assert method.caught(told).startswith("**1 of 3 were not rejected as what they are:** layer 2 skipped (mlp).")
-    assert method.by_operation(told)["the check says"][0] == "nothing: not rejected"
+    assert method.by_operation(told).values.tolist() == [
+        ["mlp", 1, "layer 2 skipped (NOT REJECTED)"],
+        ["mlp, both passes", 1, "grad_x: masks missing"],
+        ["rule of the optimizer", 1, "ReLU dropped (counterexample)"],
+    ]
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
@@ -117,4 +121,5 @@ def test_the_page(tmp_path, monkeypatch):
     assert "- `box`: 0 false differences in 1 pairs" in text
     assert "- `box`: 1 of 1 times agree with the other timer within ±5%." in text
     assert f"**All {len(planted.KERNELS) + len(planted.RULES)} were rejected, each with its fault named:**" in text
-    assert re.search(r"conv_block\s+kernel flipped\s+kernel flipped", text)
+    assert re.search(r"conv_block +17 .*; kernel flipped;.*; no padding \(wrong shape\)", text)
+    assert "rows in reverse (wrong values)" in text

@@ -42,11 +42,19 @@ def caught(rows: Sequence[dict[str, str]]) -> str:
 
 
 def by_operation(rows: Iterable[dict[str, str]]) -> Any:
-    """The same as a table (pandas): operation, what was planted, and what the check calls it."""
+    """The same as a table (pandas), a row an operation: what was planted (what the check says of it).
+
+    Where the check says what was planted, it is said once.
+    """
     import pandas
 
-    frame = pandas.DataFrame(list(rows))
-    return frame.rename(columns={"named": "the check says"}).replace({"the check says": {"": "nothing: not rejected"}})
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        said = row["named"] or "NOT REJECTED"
+        same = said.removesuffix(":").endswith(row["planted"])
+        found.setdefault(row["operation"], []).append(said if same else f"{row['planted']} ({said})")
+    columns = ["operation", "number", "planted (what the check says, where in other words)"]
+    return pandas.DataFrame([(name, len(told), "; ".join(told)) for name, told in found.items()], columns=columns)
 
 
 def oracle(lab: Evidence, machine: str) -> Any:
