@@ -48,12 +48,13 @@ for _ in range(kills):
         write_for_ever(number, tell)
     os.close(tell)
     with os.fdopen(hear, "rb") as stream:
-        said = [stream.readline()]
-        time.sleep(chance.uniform(0, 0.02))
+        # At a random moment of one of the next writes, however busy the machine is.
+        said = [stream.readline() for _ in range(chance.randint(1, 4))]
+        time.sleep(chance.uniform(0, 0.006))
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
-        said += stream.read().split(b"\\n")
-    number = max([number, *(int(word) + 1 for word in said[1:] if word)])
+        said += stream.read().splitlines()
+    number = max([number, *(int(word) + 1 for word in said[1:])])
     if number:  # the last one may have been replaced before the news of it was out
         (latest,) = records.load(root, experiments=["latest"])
         assert latest.cells[0]["seed"] in (number - 1, number), (latest.cells[0]["seed"], number)
@@ -70,7 +71,7 @@ def test_a_hundred_kills_of_the_writer_lose_no_record_and_leave_none_in_parts(tm
         [sys.executable, "-c", WRITER, str(store), "100", lines, str(SEED)], capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
-    assert int(done.stdout) > 20, "too few records were finished for the kills to mean anything"
+    assert int(done.stdout) >= 100, "too few records were finished for the kills to mean anything"
     assert len(list(store.rglob("*.tmp"))) > 5, "no kill came in mid-write"
     records.write(store, run_line(experiment="latest"), [cell_line()], overwrite=True)
     assert {len(record.cells) for record in records.load(store, experiments=["latest"])} == {1}
@@ -217,7 +218,7 @@ def test_a_run_killed_five_times_loses_nothing_and_a_last_one_completes(tmp_path
         with subprocess.Popen(
             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=environment
         ) as running:
-            time.sleep(chance.uniform(2, 15))
+            time.sleep(chance.uniform(3, 10))
             assert running.poll() is None, "it was over before it was killed"
             helpers = below(running.pid)
             for pid in [running.pid, *(helpers if number % 2 else ())]:
