@@ -52,6 +52,7 @@ unit: .venv/installed ## unit tests
 
 sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try in part
 	@$(BIN)/pytest -q tests -m "sweep or slow"
+	@HYPATIA_EXAMPLES=1000 $(BIN)/pytest -q tests/test_own_book.py -k "template_is or says_is or whatever or any_argument or damaged"
 
 pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records
 	@$(BIN)/pytest -q tests/test_book.py

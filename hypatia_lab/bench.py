@@ -99,10 +99,7 @@ class _Session:
             seconds = clock.once_s(run, self.device)
         except Exception as cause:
             traceback.print_exc()
-            if self.device == "cuda":
-                import torch
-
-                torch.cuda.synchronize()  # a device left in error ends this process here, with this variant named
+            clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
             return "crashed", _first_line(cause)
         if seconds > 1e-3:  # a shorter call is mostly overhead, and says nothing of a large one
             self.rates[pace] = amount / seconds
@@ -135,7 +132,14 @@ class _Session:
                 timings.update({(name, word): timing for name, timing in measured.items()})
         for name, run in ready.items():
             self.emit("begin", what=[index, name])
-            again = check.judge(run(), problem, place="cpu" if name in host else "")
+            try:
+                again = check.judge(run(), problem, place="cpu" if name in host else "")
+            except Exception as cause:  # no memory any more, say, although it was checked
+                traceback.print_exc()
+                clock.synchronize(self.device)  # as above
+                for word in group.clocks or ("none",):
+                    self._row(index, name, word, "crashed", f"after timing: {_first_line(cause)}", found[name])
+                continue
             if not again.ok:
                 for word in group.clocks or ("none",):
                     self._row(index, name, word, "wrong", f"after timing: {again.reason}", again)

@@ -465,7 +465,7 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     head = heading(title or claim, [machine, f"{clock} clock", *widths, "bars: 95% intervals", "grey: ±2%"])
     head["margin"] |= {"l": 24}
     layout = head | {
-        "height": max(200, 8 * len(pairs)),
+        "height": min(max(200, 8 * len(pairs)), 1000),  # hundreds of points make a curve
         "xaxis": ratio_axis(pairs, "time / time of the same code again, ×"),
         "yaxis": {"range": [-1, len(pairs)], "showticklabels": False, "showgrid": False},
         "shapes": [equivalence_band()],

@@ -79,6 +79,30 @@ def false_rate_p(differences: int, pairs: int, rate: float = 1 - CONFIDENCE) -> 
     return float(binomtest(differences, pairs, rate).pvalue)
 
 
+def share(count: int, total: int) -> Interval:
+    """``count`` of ``total`` as a share, with its exact 95% interval (Clopper and Pearson). Raises ``ValueError``."""
+    from scipy.stats import binomtest
+
+    found = binomtest(count, total).proportion_ci(CONFIDENCE)
+    return Interval(count / total, float(found.low), float(found.high), total)
+
+
+def together(series: Sequence[Sequence[float]]) -> float:
+    """Mean correlation of two of ``series``, over all pairs of them; 0 is expected where they are independent.
+
+    Each has one value for each of the same processes; one that never changes says nothing and is left out. NaN for
+    fewer than two series. Source: the variance of a sum of standardised series is n + n·(n − 1)·mean correlation.
+    """
+    import numpy
+
+    values = numpy.asarray([one for one in series if len(set(one)) > 1], dtype=float)
+    if len(values) < 2:
+        return math.nan
+    n, processes = values.shape
+    standard = (values - values.mean(1, keepdims=True)) / values.std(1, ddof=1, keepdims=True)
+    return float((standard.sum(0) ** 2).sum() / (processes - 1) - n) / (n * (n - 1))
+
+
 def outliers(samples: Sequence[float]) -> dict[str, int]:
     """How many samples lie beyond Tukey's fences: mild (1.5 IQR) and severe (3 IQR). None is removed."""
     import numpy

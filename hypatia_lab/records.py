@@ -357,14 +357,16 @@ def write(
     :class:`RecordError` when a line is malformed, when the record exists and ``overwrite`` is false, or when the
     folder cannot be written; nothing is left half-written.
     """
-    path = root / machine_name(run.get("machine", "")) / f"{run.get('experiment')}.jsonl"
-    if path.exists() and not overwrite:
-        raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
+    folder = root / machine_name(run.get("machine", ""))
     cells, details = list(cells), list(details)
     counts = {"cells": len(cells)} | ({"details": len(details)} if details else {})
     rows = (run | counts, *cells, *details)
     lines = [json.dumps(row, sort_keys=True) for row in rows]  # a NaN is refused by parse, with its line
-    for number, line in enumerate(lines, 1):
+    parse(lines[0], f"{folder}: the run line")  # its experiment is to name the file
+    path = folder / f"{run['experiment']}.jsonl"
+    if path.exists() and not overwrite:
+        raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
+    for number, line in enumerate(lines[1:], 2):
         parse(line, f"{path}:{number}")
     write_text(path, "\n".join(lines) + "\n")
     return path

@@ -170,10 +170,12 @@ def table(records: Sequence[Record]) -> Any:
 def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
     """The A/A control, one row a machine.
 
-    One pair a workload, at the primary clock: more clocks of one pair would not be independent pairs.
-    Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate, p
-    (binomial test of that rate against 5%), detectable (median half-width of the ratio's interval: the
-    smallest difference that half of all such comparisons would detect), detectable_90 (its 90th percentile).
+    One pair a workload and experiment, at the primary clock: more clocks of one pair would not be independent pairs.
+    Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate with its exact
+    95% interval rate_low and rate_high, p (binomial test of that rate against 5%), together (mean correlation of two
+    pairs' log ratios over the processes that they share: 0 if they are independent, as the test takes them to be),
+    detectable (median half-width of the ratio's interval: the smallest difference that half of all such comparisons
+    would detect), detectable_90 (its 90th percentile).
     """
     import numpy
 
@@ -181,27 +183,38 @@ def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
     everything = rows(records)
     primary = {record.machine: primary_clock(record.run["device"]) for record in records}
     for machine in dict.fromkeys(row["machine"] for row in everything):
-        pairs = [
-            row
-            for row in everything
-            if row["machine"] == machine
-            and row["variant"].endswith("@again")
-            and row["clock"] == primary[machine]
-            and not math.isnan(row["ratio_low"])
-        ]
+        own = [row for row in everything if row["machine"] == machine and row["clock"] == primary[machine]]
+        pairs = [row for row in own if row["variant"].endswith("@again") and not math.isnan(row["ratio_low"])]
         if not pairs:
             continue
         differences = sum(not row["ratio_low"] <= 1 <= row["ratio_high"] for row in pairs)
         halves = [math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1 for row in pairs]
+        rate = intervals.share(differences, len(pairs))
         out.append(
             {
                 "machine": machine,
                 "pairs": len(pairs),
                 "differences": differences,
-                "rate": differences / len(pairs),
+                "rate": rate.value,
+                "rate_low": rate.low,
+                "rate_high": rate.high,
                 "p": intervals.false_rate_p(differences, len(pairs)),
+                "together": _together(pairs, own),
                 "detectable": float(numpy.quantile(halves, 0.5)),
                 "detectable_90": float(numpy.quantile(halves, 0.9)),
             }
         )
     return out
+
+
+def _together(pairs: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]]) -> float:
+    """Mean correlation of two A/A ``pairs`` of one experiment, over its processes; NaN where no two share all."""
+    medians = {(row["experiment"], row["workload"], row["variant"]): row["medians_us"] for row in own}
+    series: dict[tuple[str, int], list[list[float]]] = {}
+    for row in pairs:
+        base = medians[row["experiment"], row["workload"], row["baseline"]]
+        logs = [math.log(a / b) for a, b in zip(row["medians_us"], base, strict=True) if a and b]
+        series.setdefault((row["experiment"], len(logs)), []).append(logs)
+    found = [(intervals.together(logs), len(logs) * (len(logs) - 1)) for logs in series.values()]
+    known = [(value, weight) for value, weight in found if not math.isnan(value)]
+    return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else math.nan

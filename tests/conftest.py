@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy
@@ -21,8 +22,33 @@ def committed_book() -> Path:
     return book.build(output=book.REPOSITORY / "_build" / "committed" / "html", say=print).parent
 
 
+INTERPRETER = """
+import json, os, sys, traceback
+import torch, triton, triton.language
+
+for line in sys.stdin:
+    source, *files = json.loads(line)
+    child = os.fork()
+    if child == 0:
+        for number, name in enumerate(files):
+            os.dup2(os.open(name, os.O_RDWR), number)
+        sys.stdin = open(0)
+        status = 0
+        try:
+            exec(compile(source, "interpreted", "exec"), {"__name__": "__main__"})
+        except BaseException:
+            status = 1
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    print(os.waitpid(child, 0)[1], flush=True)
+"""
+"""Forks a process for every source it is given: importing torch and Triton takes seconds, which is then done once."""
+
+
 @pytest.fixture(scope="session")
-def interpreted() -> Callable[..., str]:
+def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., str]]:
     """Runs Python source in a process of its own whose Triton kernels are interpreted; returns what it printed.
 
     ``given`` is its standard input. The test fails with the process's complaint, and is skipped where Triton cannot
@@ -32,16 +58,30 @@ def interpreted() -> Callable[..., str]:
     newest = tuple(map(int, numpy.__version__.split(".")[:2]))
     if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
         pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
+    folder, command = tmp_path_factory.mktemp("interpreted"), [sys.executable, "-W", "ignore", "-c", INTERPRETER]
+    streams = [folder / name for name in ("given", "printed", "complaint")]
 
-    def run(source: str, given: str = "") -> str:
-        environment = os.environ | {"TRITON_INTERPRET": "1"}
-        done = subprocess.run(
-            [sys.executable, "-c", source], input=given, capture_output=True, text=True, env=environment
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"TRITON_INTERPRET": "1"},
+    ) as server:
+        assert server.stdin is not None
+        assert server.stdout is not None
+        ask, answer = server.stdin, server.stdout
 
-    return run
+        def run(source: str, given: str = "") -> str:
+            for path, text in zip(streams, (given, "", ""), strict=True):
+                path.write_text(text, encoding="utf-8")
+            print(json.dumps([source, *map(str, streams)]), file=ask, flush=True)
+            status, complaint = answer.readline().strip(), streams[2].read_text(encoding="utf-8")
+            assert status == "0", complaint
+            return streams[1].read_text(encoding="utf-8")
+
+        yield run
+        ask.close()
 
 
 FOR_HOPPER = """

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from hypatia_lab import bench, clock, records, results, variants
 from hypatia_lab.experiments import Experiment, Group
@@ -347,6 +348,23 @@ def raises(workload, inputs):
     raise RuntimeError("no such tile\\nand a long story")
 
 
+@variant("linear_relu", "too_large", origin="own")
+def too_large(workload, inputs):
+    """Asks for more than there is: 4 EiB on a CPU, 1 PiB on a GPU."""
+    x = inputs["x"]
+    return lambda: torch.empty(2**60 if x.device.type == "cpu" else 2**48, device=x.device)
+
+
+def no_room(right):
+    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.\\nSee the documentation")
+
+
+@variant("linear_relu", "too_large_late", origin="own")
+def too_large_late(workload, inputs):
+    """Right when checked; finds no memory when timed."""
+    return Late(inputs, no_room)
+
+
 @variant("linear_relu", "elsewhere", origin="own", needs=lambda workload, device: f"not on a {device}")
 def elsewhere(workload, inputs):
     """Runs on no machine."""
@@ -397,16 +415,16 @@ def test_a_variant_that_kills_its_process_is_named_and_the_rest_is_measured(tmp_
 # ---------------------------------------------------------------- one process, seen from inside
 
 
-def session_here(excluded: Any = None) -> tuple[bench._Session, list[dict[str, Any]]]:
+def session_here(excluded: Any = None, device: str = "cpu") -> tuple[bench._Session, list[dict[str, Any]]]:
     """A measuring process's work without the process, and the events it will have emitted."""
     events: list[dict[str, Any]] = []
-    plan = {"device": "cpu", "number": 0, "excluded": excluded or {}}
+    plan = {"device": device, "number": 0, "excluded": excluded or {}}
     return bench._Session(plan, lambda event, **fields: events.append({"event": event} | fields)), events
 
 
-def run_here(*names: str, excluded: Any = None) -> list[dict[str, Any]]:
+def run_here(*names: str, excluded: Any = None, device: str = "cpu") -> list[dict[str, Any]]:
     """Every event that a measuring process emits over ``names`` on SMALL."""
-    session, events = session_here(excluded)
+    session, events = session_here(excluded, device)
     session.run(0, group(SMALL, names))
     return events
 
@@ -450,6 +468,29 @@ def test_a_variant_that_raises_is_crashed_with_the_first_line_of_its_reason(dead
     assert (rows["raises"]["status"], rows["raises"]["reason"]) == ("crashed", "RuntimeError: no such tile")
     assert rows["eager"]["status"] == "ok"
     assert "and a long story" in capfd.readouterr().err  # the whole of it goes to the log
+
+
+def test_who_finds_no_memory_is_crashed_with_the_allocators_words_and_the_others_are_measured(deadly):
+    rows = rows_by_name(run_here("too_large", "too_large_late", "eager", "epilogue"))
+    assert {name: row["status"] for name, row in rows.items()} == {
+        "too_large": "crashed",
+        "too_large_late": "crashed",
+        "eager": "ok",
+        "epilogue": "ok",
+    }
+    assert "DefaultCPUAllocator: can't allocate memory" in rows["too_large"]["reason"]
+    late = rows["too_large_late"]["reason"]
+    assert late == "after timing: OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
+    assert rows["too_large_late"]["median_us"] is None
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_a_gpu_without_memory_for_one_variant_still_measures_the_others(deadly):
+    rows = rows_by_name(run_here("too_large", "eager", device="cuda"))
+    assert rows["too_large"]["status"] == "crashed"
+    assert rows["too_large"]["reason"].startswith("OutOfMemoryError: CUDA out of memory")
+    assert rows["eager"]["status"] == "ok"
 
 
 def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch, capfd):

@@ -271,49 +271,63 @@ def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) ->
     assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("broken", "said"),
-    [
-        (None, "was not executed"),
-        ("{", "cannot be read"),
-        (CRASHED, "stopped at ZeroDivisionError: by 0"),
-        (shown(count=None), "was interrupted"),
-    ],
-)
-def test_a_failed_notebook_falls_back_to_the_committed_one(broken: Any, said: str, toy: Path, tmp_path: Path) -> None:
+def add_chapters(toy: Path, chapters: dict[str, Any]) -> None:
+    """Chapters of one cell each, in ``toy``'s table of contents too."""
+    lines = [f"- file: notebooks/{name}" for name in chapters]
+    (toy / "_toc.yml").write_text("\n".join(["format: jb-book", "root: notebooks/00_toy", "chapters:", *lines, ""]))
+    for name, cell in chapters.items():
+        write_notebook(toy / "notebooks" / f"{name}.ipynb", new_markdown_cell(f"# Page {name}"), cell)
+
+
+BROKEN: dict[str, tuple[Any, str]] = {
+    "01_missing": (None, "was not executed"),
+    "02_torn": ("{", "cannot be read"),
+    "03_failed": (CRASHED, "stopped at ZeroDivisionError: by 0"),
+    "04_interrupted": (shown(count=None), "was interrupted"),
+}
+"""Chapter → what was left of its execution, and what is said of it."""
+
+
+def test_each_failed_notebook_falls_back_to_the_committed_one(toy: Path, tmp_path: Path) -> None:
+    add_chapters(toy, {name: new_markdown_cell("As committed.") for name in BROKEN})
     executed = tmp_path / "executed"
-    executed.mkdir()
-    if isinstance(broken, str):
-        (executed / "00_toy.ipynb").write_text(broken)
-    elif broken is not None:
-        write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Wrong"), broken)
+    write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Measured here"))
+    for name, (broken, _) in BROKEN.items():
+        if isinstance(broken, str):
+            (executed / f"{name}.ipynb").write_text(broken)
+        elif broken is not None:
+            write_notebook(executed / f"{name}.ipynb", new_markdown_cell("# Wrong"), broken)
     heard: list[str] = []
     index = book.build(executed, None, tmp_path / "out" / "html", repository=toy, say=heard.append)
-    assert len(heard) == 1
-    assert "00_toy.ipynb" in heard[0]
-    assert said in heard[0]
-    page = (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
-    assert "Toy" in page
-    assert "Wrong" not in page
+    assert len(heard) == len(BROKEN)
+    for line, (name, (_, said)) in zip(sorted(heard), BROKEN.items(), strict=True):
+        assert f"{name}.ipynb" in line
+        assert said in line
+        page = (index.parent / "notebooks" / f"{name}.html").read_text(encoding="utf-8")
+        assert "As committed." in page
+        assert "Wrong" not in page
+    assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize(
-    ("cell", "reason"),
-    [
-        (new_markdown_cell("[gone](nowhere.md)"), "nowhere.md"),
-        (shown({book.PLOTLY_MIME: {"data": [], "layout": {}}}), "alt text"),
-        (new_markdown_cell("```{nosuchdirective}\n```"), "nosuchdirective"),
-    ],
-)
-def test_a_warning_fails_the_build_and_leaves_the_last_book(cell: Any, reason: str, toy: Path, tmp_path: Path) -> None:
+BAD: dict[str, tuple[Any, str]] = {
+    "01_link": (new_markdown_cell("[gone](nowhere.md)"), "nowhere.md"),
+    "02_figure": (shown({book.PLOTLY_MIME: {"data": [], "layout": {}}}), "alt text"),
+    "03_directive": (new_markdown_cell("```{nosuchdirective}\n```"), "nosuchdirective"),
+}
+"""Chapter → what is wrong with it, and the word of the warning that says so."""
+
+
+def test_warnings_fail_the_build_each_is_told_and_the_last_book_stays(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "html"
     book.build(output=output, repository=toy, say=lambda line: None)
-    write_notebook(toy / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Broken"), cell)
+    add_chapters(toy, {name: cell for name, (cell, _) in BAD.items()})
     heard: list[str] = []
     with pytest.raises(book.BookError, match=r"jupyter-book failed(.|\n)*book\.log"):
         book.build(output=output, repository=toy, say=heard.append)
-    assert any(reason in line for line in heard)
+    for name, (_, reason) in BAD.items():
+        assert any(reason in line and name in line for line in heard), (name, heard)
     assert "Toy" in (output / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
+    assert not (output / "notebooks" / "01_link.html").exists()
 
 
 def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:

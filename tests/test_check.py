@@ -2,212 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
-import hypatia_lab.fused_ops  # noqa: F401  (registers the operations)
+import hypatia_lab.experiments  # noqa: F401  (registers the operations)
+from hypatia_lab import planted
 from hypatia_lab.check import Problem, check, judge
-from hypatia_lab.workloads import Workload
+from hypatia_lab.workloads import Workload, operations
 
-Inputs = dict[str, torch.Tensor]
-Wrong = Callable[[Inputs], Callable[[], object]]
-WRONG: dict[str, tuple[str, Wrong]] = {}
-SQUARE = Workload("linear_relu", (96, 128, 128))
-"""Square weight, so that a transposed one fits."""
+SQUARE = planted.LINEAR_RELU
 
 
-def planted(reason: str) -> Callable[[Wrong], Wrong]:
-    def add(factory: Wrong) -> Wrong:
-        WRONG[factory.__name__] = (reason, factory)
-        return factory
-
-    return add
+def name_of(kernel: planted.Kernel) -> str:
+    return "-".join((kernel.workload.operation, kernel.workload.direction, kernel.mistake))
 
 
-def right(i: Inputs) -> torch.Tensor:
-    return torch.relu(torch.nn.functional.linear(i["x"], i["weight"], i["bias"]))
-
-
-@planted("ReLU missing")
-def relu_missing(i: Inputs):
-    return lambda: torch.nn.functional.linear(i["x"], i["weight"], i["bias"])
-
-
-@planted("bias missing")
-def bias_missing(i: Inputs):
-    return lambda: torch.relu(i["x"] @ i["weight"].T)
-
-
-@planted("bias added after the ReLU")
-def bias_after_relu(i: Inputs):
-    return lambda: torch.relu(i["x"] @ i["weight"].T) + i["bias"]
-
-
-@planted("weight transposed")
-def weight_transposed(i: Inputs):
-    return lambda: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"]))
-
-
-@planted("unwritten")
-def last_tile_unwritten(i: Inputs):
-    def run() -> torch.Tensor:
-        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
-        out[:80] = right(i)[:80]
-        return out
-
-    return run
-
-
-@planted("unwritten")
-def last_column_unwritten(i: Inputs):
-    def run() -> torch.Tensor:
-        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
-        out[:, :-1] = right(i)[:, :-1]
-        return out
-
-    return run
-
-
-@planted("zero")
-def last_tile_zeroed(i: Inputs):
-    def run() -> torch.Tensor:
-        out = right(i)
-        out[80:] = 0
-        return out
-
-    return run
-
-
-@planted("stale")
-def output_of_the_call_before(i: Inputs):
-    kept: list[torch.Tensor] = []
-
-    def run() -> torch.Tensor:
-        if not kept:
-            kept.append(right(i))
-        return kept[0]
-
-    return run
-
-
-@planted("low precision")
-def bfloat16_passed_off_as_float32(i: Inputs):
-    return lambda: torch.relu(
-        torch.nn.functional.linear(i["x"].bfloat16(), i["weight"].bfloat16(), i["bias"].bfloat16())
-    ).float()
-
-
-@planted("low precision")
-def tf32_passed_off_as_float32(i: Inputs):
-    def tf32(t: torch.Tensor) -> torch.Tensor:
-        # TF32 keeps 10 mantissa bits: round to nearest, then clear the other 13.
-        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
-
-    return lambda: torch.relu(torch.nn.functional.linear(tf32(i["x"]), tf32(i["weight"]), i["bias"]))
-
-
-@planted("NaN")
-def one_nan(i: Inputs):
-    def run() -> torch.Tensor:
-        out = right(i)
-        out[3, 5] = float("nan")
-        return out
-
-    return run
-
-
-@planted("NaN: all")
-def nan_everywhere(i: Inputs):
-    return lambda: right(i) * float("nan")
-
-
-@planted("wrong dtype: float64")
-def wrong_dtype(i: Inputs):
-    return lambda: right(i).double()
-
-
-@planted("wrong shape: [128, 96]")
-def wrong_shape(i: Inputs):
-    return lambda: right(i).T
-
-
-@planted("wrong shape")
-def one_row_short(i: Inputs):
-    return lambda: right(i)[:-1]
-
-
-@planted("wrong type: tuple")
-def wrong_type(i: Inputs):
-    return lambda: (right(i),)
-
-
-@planted("writes past a row")
-def writes_past_a_row(i: Inputs):
-    """One column too many a row: each row's overrun lands on the first element of the next."""
-
-    def run() -> torch.Tensor:
-        answer = right(i)
-        rows, columns = answer.shape
-        flat = torch.empty(rows * columns + 1)
-        for row in range(rows):
-            flat[row * columns : (row + 1) * columns] = answer[row]
-        for row in range(rows):
-            flat[(row + 1) * columns] = 1e3  # what a column of weights past the last one would give
-        return flat[:-1].view(rows, columns)
-
-    return run
-
-
-@planted("input changed: the call wrote into 'x'")
-def writes_into_its_input(i: Inputs):
-    def run() -> torch.Tensor:
-        out = right(i)
-        i["x"].relu_()
-        return out
-
-    return run
-
-
-@planted("wrong values")
-def one_element_off(i: Inputs):
-    def run() -> torch.Tensor:
-        out = right(i)
-        out[7, 9] += 0.5
-        return out
-
-    return run
-
-
-@planted("wrong values")
-def drops_the_last_term(i: Inputs):
-    return lambda: torch.relu(torch.nn.functional.linear(i["x"][:, :-1], i["weight"][:, :-1], i["bias"]))
-
-
-@planted("wrong values")
-def rows_swapped(i: Inputs):
-    return lambda: right(i).flip(0)
-
-
-@pytest.mark.parametrize("name", WRONG)
-def test_a_planted_fault_is_rejected_by_its_name(name: str) -> None:
-    expected, factory = WRONG[name]
-    problem = Problem(SQUARE, "cpu")
-    found = check(factory(problem.inputs), problem)  # type: ignore[arg-type]
+@pytest.mark.parametrize("kernel", planted.KERNELS, ids=name_of)
+def test_a_planted_fault_is_rejected_by_its_name(kernel: planted.Kernel) -> None:
+    problem = Problem(kernel.workload, "cpu")
+    found = check(kernel.build(problem.inputs), problem)
     assert not found.ok
-    assert expected in found.reason
+    assert found.reason.startswith(kernel.fault)
 
 
-def test_there_are_at_least_ten_planted_faults() -> None:
-    assert len(WRONG) >= 10
+def test_wrong_kernels_of_every_operation_are_planted_and_all_are_told() -> None:
+    known = {kernel.workload.operation for kernel in planted.KERNELS}
+    # One operation of several forms, or part of another, is planted once.
+    same = {"linear", "relu", "mlp2", "mlp3", "unet_group", "unet_autocast", "diffraction_triclinic"}
+    assert {name for name in operations() if not name.startswith("conv_block_")} - same == known - same
+    names = [name_of(kernel) for kernel in planted.KERNELS]
+    assert len(set(names)) == len(names) >= 30
+    rows = list(planted.tried())
+    assert len(rows) == len(names) + len(planted.RULES)
+    assert all(row["planted"] and row["named"] for row in rows)
+
+
+def test_a_right_kernel_in_place_of_a_wrong_one_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = planted.Kernel(SQUARE, "none", "ReLU missing", lambda i: lambda: planted.linear_relu(i))
+    monkeypatch.setattr(planted, "KERNELS", [kernel])
+    monkeypatch.setattr(planted, "RULES", {"none": ("(Relu (Relu x))", "(Relu x)")})
+    assert [row["named"] for row in planted.tried()] == ["", ""]
+
+
+@pytest.mark.parametrize(
+    ("workload", "right"),
+    [
+        (Workload("linear_relu", SQUARE.shape, direction=planted.BOTH), planted.both_passes),
+        (planted.BLOCK, planted.block("none")),
+        (Workload("mlp", (24, 40, 32, 2, 20)), planted.layers),
+    ],
+)
+def test_what_the_mistakes_were_made_in_is_right(workload: Workload, right: planted.Call) -> None:
+    problem = Problem(workload, "cpu")
+    found = check(lambda: right(problem.inputs), problem)
+    assert found.ok, found.reason
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16", "float64"])
 @pytest.mark.parametrize("shape", [(1, 1, 1), (1, 7, 127), (129, 1000, 77), (64, 64, 64)])
 def test_the_right_answer_passes(dtype: str, shape: tuple[int, ...]) -> None:
     problem = Problem(Workload("linear_relu", shape, dtype), "cpu")
-    found = check(lambda: right(problem.inputs), problem)
+    found = check(lambda: planted.linear_relu(problem.inputs), problem)
     assert found.ok, found.reason
     assert found.error is not None
     assert found.error <= problem.workload.tolerance()
@@ -215,9 +70,9 @@ def test_the_right_answer_passes(dtype: str, shape: tuple[int, ...]) -> None:
 
 def test_a_fault_that_shows_only_after_timing_is_caught() -> None:
     problem = Problem(SQUARE, "cpu")
-    assert check(lambda: right(problem.inputs), problem).ok
+    assert check(lambda: planted.linear_relu(problem.inputs), problem).ok
     problem.draw(0)
-    out = right(problem.inputs)
+    out = planted.linear_relu(problem.inputs)
     problem.draw(1)
     assert "stale" in judge(out, problem).reason
 
@@ -244,8 +99,8 @@ def test_an_exception_of_the_variant_passes_through() -> None:
 
 def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:
     problem = Problem(SQUARE, "cpu")
-    noise = torch.randn(96, 128, generator=torch.Generator().manual_seed(5))
     reference = problem.reference()
+    noise = torch.randn(*reference.shape, generator=torch.Generator().manual_seed(5))
     out = reference + noise.double().clamp(-1, 1) * 2 * SQUARE.tolerance() * reference.norm() / reference.numel() ** 0.5
     found = judge(out.float(), problem)
-    assert found.reason.endswith("0 of 12288 elements alone are off"), found.reason
+    assert found.reason.endswith("0 of 3072 elements alone are off"), found.reason

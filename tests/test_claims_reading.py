@@ -194,7 +194,7 @@ def complaint(read: Callable[[Any], Any], given: Any, expected: type[ValueError]
     return ""
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.one_of(st.text(), st.lists(st.one_of(PIECES, st.text(max_size=5)), max_size=15).map("\n".join)))
 @example("- &a [*a]\n")
 @example("!!python/object/apply:os.mkdir [made]\n")
@@ -210,7 +210,7 @@ def test_any_text_gives_a_ledger_or_one_clear_error(tmp_path, monkeypatch, text)
     assert [found.name for found in tmp_path.iterdir()] == ["s001.yaml"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=350, deadline=None)
 @given(st.one_of(st.text(), st.text(alphabet="0123456789+-*/(). eagikfmlot'[]_,=<", max_size=30)))
 def test_any_expression_gives_a_number_or_one_clear_error(expression):
     assert re.fullmatch(r"expression .+ cannot be worked out .+|", complaint(arithmetic, expression, ValueError))

@@ -23,6 +23,7 @@ from hypatia_lab.fused_ops.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.fused_ops.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
+from hypatia_lab.planted import BLOCK_FAULTS, block
 from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
@@ -283,48 +284,11 @@ def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.Monkey
 SQUARE = (3, 6, 33, 24)
 
 
-def planted(approximate: str, **changed: Any) -> Callable[[Inputs], torch.Tensor]:
-    """A float32 block with something else in place of a step."""
-
-    def run(i: Inputs) -> torch.Tensor:
-        pad, kernel = changed.get("pad", lambda x: functional.pad(x, (1, 1, 1, 1))), i["weight"]
-        z = functional.conv2d(pad(i["x"]), changed.get("kernel", lambda w: w)(kernel), i["bias"])
-        n = changed.get("normal", lambda z: conv_block.normalised(z)[0])(z)
-        u = changed.get("affine", lambda n, g, b, bias: n * g + b)(
-            n, *(i[name].view(1, -1, 1, 1) for name in ("gamma", "beta", "bias"))
-        )
-        return changed.get("gelu", lambda u: functional.gelu(u, approximate=approximate))(u)
-
-    return run
-
-
-FAULTS: dict[str, dict[str, Any]] = {
-    "statistics per tile instead of per plane": {"normal": conv_block.normalised_by_tile},
-    "statistics over the batch (batch normalisation)": {
-        "normal": lambda z: functional.batch_norm(z, None, None, training=True)
-    },
-    "statistics over all channels (layer normalisation)": {"normal": lambda z: functional.group_norm(z, 1)},
-    "variance unbiased (n − 1)": {"normal": lambda z: conv_block.normalised(z, correction=1)[0]},
-    "eps missing": {"normal": lambda z: conv_block.normalised(z, eps=0.0)[0]},
-    "bias added after the normalisation": {"affine": lambda n, g, b, bias: n * g + b + bias},
-    "gamma and beta ignored": {"affine": lambda n, g, b, bias: n},
-    "gamma ignored": {"affine": lambda n, g, b, bias: n + b},
-    "beta ignored": {"affine": lambda n, g, b, bias: n * g},
-    "borders replicated instead of zero": {"pad": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate")},
-    "kernel flipped": {"kernel": lambda w: w.flip(2, 3)},
-    "GELU missing": {"gelu": lambda u: u},
-    "ReLU instead of GELU": {"gelu": torch.relu},
-    "wrong shape": {"pad": lambda x: x},
-    "low precision": {"kernel": lambda w: w.bfloat16().float()},
-    "wrong values: off by ": {"kernel": lambda w: w.half().float()},  # as many digits as TF32 keeps
-}
-
-
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("reason", FAULTS)
+@pytest.mark.parametrize("reason", BLOCK_FAULTS)
 def test_a_planted_fault_is_named(reason: str, operation: str) -> None:
     problem = Problem(Workload(operation, SQUARE), "cpu")
-    run = planted(OPERATIONS[operation], **FAULTS[reason])
+    run = block(OPERATIONS[operation], **BLOCK_FAULTS[reason])
     found = check(lambda: run(problem.inputs), problem)
     assert not found.ok
     assert found.reason.startswith(reason)
@@ -336,7 +300,7 @@ def test_the_two_gelus_are_told_apart_in_float32_and_not_in_tf32() -> None:
         ("conv_block_tanh", "none", "GELU by erf instead of tanh"),
     ):
         problem = Problem(Workload(operation, SQUARE), "cpu")
-        run = planted(approximate)
+        run = block(approximate)
         found = check(lambda run=run, problem=problem: run(problem.inputs), problem)
         assert found.reason.startswith(reason)
         assert 1e-4 < (found.max_error or 0) < 1e-3

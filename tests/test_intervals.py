@@ -144,6 +144,30 @@ def test_the_binomial_test_rejects_only_what_five_per_cent_cannot_explain():
     assert intervals.false_rate_p(0, 40) > 0.05
 
 
+def test_a_share_has_the_exact_interval():
+    found = intervals.share(0, 40)
+    assert (found.value, found.low, found.n) == (0.0, 0.0, 40)
+    assert found.high == pytest.approx(1 - 0.025 ** (1 / 40))  # none of 40 is seen once in 40 times
+    low, high = intervals.share(5, 100).low, intervals.share(5, 100).high
+    tail = sum(math.comb(100, k) * low**k * (1 - low) ** (100 - k) for k in range(5, 101))
+    assert tail == pytest.approx(0.025)
+    assert low < 0.05 < high
+    with pytest.raises(ValueError, match="k"):
+        intervals.share(3, 2)
+
+
+def test_independent_series_have_no_correlation_and_shared_ones_have_theirs():
+    draw = random.Random(4)
+    alone = [[draw.gauss(0, 1) for _ in range(8)] for _ in range(200)]
+    assert abs(intervals.together(alone)) < 0.02
+    shared = [draw.gauss(0, 1) for _ in range(8)]
+    half = [[a + b for a, b in zip(one, shared, strict=True)] for one in alone]
+    assert 0.3 < intervals.together(half) < 0.7
+    assert intervals.together([shared, [2 * x + 5 for x in shared]]) == pytest.approx(1)
+    assert intervals.together([shared, [-x for x in shared], [1.0] * 8]) == pytest.approx(-1)
+    assert math.isnan(intervals.together([shared, [1.0] * 8]))
+
+
 # ---------------------------------------------------------------- results
 
 
@@ -384,3 +408,26 @@ def test_agreement_keeps_machines_apart():
     two = record(*pair((2, 3, 4), OFF, "hot"), machine="cpu", device="cpu")
     found = {row["machine"]: row["differences"] for row in results.agreement([one, two])}
     assert found == {"gpu": 0, "cpu": 1}
+
+
+def test_agreement_says_how_far_pairs_of_the_same_processes_go_together():
+    draw = random.Random(2)
+    shift = [1 + draw.gauss(0, 0.01) for _ in range(8)]
+
+    def again(own: float, common: float) -> list[float]:
+        return [10 * (1 + draw.gauss(0, own)) * s**common for s in shift]
+
+    def found(common: float, *, experiments: tuple[str, ...] = ("agreement",)) -> float:
+        of = [
+            record(*(c for n in range(1, 41) for c in pair((2, 3, n), again(0.01, common), "hot")), experiment=name)
+            for name in experiments
+        ]
+        (row,) = results.agreement(of)
+        return row["together"]
+
+    assert abs(found(0.0)) < 0.06
+    assert found(1.0) > 0.3
+    assert found(1.0, experiments=("agreement", "method")) > 0.3
+    (lone,) = results.agreement([record(*pair((2, 3, 4), SAME, "hot"))])
+    assert math.isnan(lone["together"])
+    assert lone["rate_low"] == 0 < lone["rate_high"] <= 1

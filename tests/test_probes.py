@@ -7,6 +7,7 @@ import gzip
 import json
 import math
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -21,7 +22,7 @@ import hypatia_lab.fused_ops  # noqa: F401  (registers)
 from hypatia_lab import check, clock, variants
 from hypatia_lab.diffraction.operations import layout_of
 from hypatia_lab.kernels import loader
-from hypatia_lab.profiler import accuracy, process, sessions, subject, trace
+from hypatia_lab.profiler import accuracy, oracle, process, sessions, subject, trace
 from hypatia_lab.profiler.subject import Ended, Subject
 from hypatia_lab.workloads import Workload
 
@@ -355,6 +356,74 @@ def test_an_output_that_cannot_be_compared_is_wrong(output: torch.Tensor, reason
     with pytest.raises(Ended, match=reason) as end:
         accuracy.look(spoilt(found(LINEAR, "eager", tmp_path), output), pytest.fail)
     assert end.value.status == "wrong"
+
+
+# ---------------------------------------------------------------- oracle
+
+
+def looked(whole: Subject) -> dict[str, float]:
+    """Name → µs that the oracle probe emits of ``whole``."""
+    seen: dict[str, float] = {}
+
+    def emit(event: str, *, name: str, value: float, **_: Any) -> None:
+        seen[name] = value
+
+    oracle.look(whole, emit)
+    return seen
+
+
+def test_both_timers_time_the_same_call_turn_about(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    order: list[str] = []
+
+    def lab(runs: Any, word: str, *_: Any, **__: Any) -> dict[str, clock.Timing]:
+        order.append(word)
+        return {"it": clock.Timing(1, [float(len(order))])}
+
+    def other(run: Any) -> float:
+        order.append("other")
+        return float(len(order))
+
+    monkeypatch.setattr(oracle.clock, "measure", lab)
+    monkeypatch.setitem(oracle.ORACLES, "cpu", ("hot", "the other", other))
+    whole = found(LINEAR, "eager", tmp_path)
+    assert looked(whole) == {"hot clock": 2.5, "the other": 2.5}
+    assert looked(replace(whole, number=1)) == {"hot clock": 6.5, "the other": 6.5}
+    assert order == ["hot", "other", "other", "hot", "other", "hot", "hot", "other"]
+
+
+def test_torchs_timer_agrees_that_a_call_takes_what_it_sleeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(oracle, "BUDGET_S", 0.03)
+    whole = found(LINEAR, "eager", tmp_path)
+    factory = whole.variant.factory
+
+    def slow(workload: Workload, inputs: Any) -> Any:
+        run = factory(workload, inputs)
+        return lambda: (time.sleep(5e-3), run())[1]
+
+    seen = looked(replace(whole, variant=replace(whole.variant, factory=slow)))
+    assert list(seen) == ["hot clock", "torch.utils.benchmark"]
+    assert all(5e3 < us < 5e4 for us in seen.values()), seen
+
+
+def test_a_wrong_variant_is_given_to_no_timer(tmp_path: Path):
+    with pytest.raises(Ended) as end:
+        looked(spoilt(found(LINEAR, "eager", tmp_path), torch.zeros(16, 24)))
+    assert end.value.status == "wrong"
+
+
+def test_a_call_that_the_lab_cannot_time_ends_the_probe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for error, status in ((clock.RunError("no memory"), "crashed"), (clock.ClockError("no graph"), "skipped")):
+        monkeypatch.setattr(oracle.clock, "measure", lambda *_, error=error, **__: {"it": error})
+        with pytest.raises(Ended) as end:
+            looked(found(LINEAR, "eager", tmp_path))
+        assert end.value.status == status
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA GPU")
+def test_tritons_timer_gives_microseconds():
+    x = torch.randn(4096, 4096, device="cuda")
+    assert 10 < oracle.tritons(lambda: x + 1) < 1000
 
 
 # ---------------------------------------------------------------- how probes end

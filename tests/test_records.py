@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -176,7 +178,7 @@ def test_an_empty_file_and_a_missing_file_are_named(tmp_path):
         records.load_file(path)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=350, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_any_damage_gives_a_record_or_one_clear_error(tmp_path, data):
     path = records.write(tmp_path, run_line(), [cell_line(), cell_line(variant="naive")], overwrite=True)
@@ -206,6 +208,28 @@ def test_a_machine_name_cannot_lead_out_of_its_folder(tmp_path, name):
         records.write(tmp_path / "records", run_line(machine=name), [cell_line()])
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []
+
+
+NAMES = st.text("abc/.~\\\0\n- ", max_size=12) | st.text(max_size=70) | st.just("..") | st.just("/tmp/x")
+
+
+@settings(max_examples=350, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(NAMES, NAMES)
+def test_whatever_a_record_calls_itself_it_is_written_below_its_folder_or_refused(tmp_path, machine, experiment):
+    root, complaint = Path(tempfile.mkdtemp(dir=tmp_path)), ""
+    before = set(tmp_path.rglob("*"))
+    try:
+        path = records.write(root, run_line(machine=machine, experiment=experiment), [cell_line()])
+    except RecordError as cause:
+        complaint = str(cause)
+    made = set(tmp_path.rglob("*")) - before
+    if complaint:
+        assert "\n" not in complaint
+        assert not made
+    else:
+        assert made == {path, path.parent}
+        assert path.parent.parent == root
+    shutil.rmtree(root)
 
 
 @pytest.mark.parametrize("name", ["h200", "my-laptop", "epyc_2c", "0"])

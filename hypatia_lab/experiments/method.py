@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
-from hypatia_lab.experiments.plan import Experiment, Group, Shapes, dtypes
+from hypatia_lab.experiments.plan import PROCESSES, Experiment, Group, Probe, Shapes, dtypes
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
@@ -35,20 +35,34 @@ def _method(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 
 def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    sides = (64, 128, 192, 256, 384, 512) if device == "cuda" else (64, 96, 128, 160, 192, 256)
+    """Pairs of identical code: few samples each, for a rate is known by the number of pairs.
+
+    A workload has one pair. Its tensors, its moment and its place in memory are its own, so that pairs of one process
+    are as good as independent; :func:`hypatia_lab.results.agreement` says how far that is true.
+    """
+    step, last = (32, 576) if device == "cuda" else (16, 320)
+    batches = range(step, last + 1, step if preset != "quick" else 3 * step)
     sizes = shapes or [
-        (batch, inner, outer) for batch in sides for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
+        (batch, inner, outer) for batch in batches for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
     ]
     dtypes = (
         [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee"), ("float64", "ieee")]
     )
     dtypes = dtypes[:1] if preset == "quick" else dtypes
-    clock = "graph" if device == "cuda" else "hot"
+    clock, budget_s = ("graph", 0.02) if device == "cuda" else ("hot", 0.04)
     return [
-        Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), 0.15)
+        Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), budget_s)
         for shape in sizes
         for dtype, math in dtypes
     ]
+
+
+def _oracle(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    """The shortest call of the documents' sizes, and a longer one. Half of the processes that an interval has."""
+    kinds = ("bfloat16", "float32") if device == "cuda" else ("float32", "float32")
+    works = [Workload("linear_relu", shape, dtype) for shape, dtype in zip((SMALL, MEDIUM), kinds, strict=True)]
+    works = [Workload("linear_relu", shape) for shape in shapes] or (works[:1] if preset == "quick" else works)
+    return [Probe("oracle", work, "eager", "", max(2, PROCESSES[preset] // 2)) for work in works]
 
 
 EXPERIMENTS = (
@@ -61,4 +75,5 @@ EXPERIMENTS = (
         "linear_relu",
         _agreement,
     ),
+    Experiment("oracle", "01_method", "the lab's clock beside another timer", "linear_relu", probes=_oracle),
 )

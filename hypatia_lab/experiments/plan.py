@@ -33,8 +33,8 @@ class Probe:
     """A look at one variant that no clock gives: ``processes`` fresh processes of ``profiler.<topic>``.
 
     ``topic``: start (every stage and call of a fresh process), trace (kernels), accuracy (error measures), process
-    (a whole program), counters (bytes that a call moves) or graph (optimizing a model's graph). ``case`` says which of
-    several ways, such as which caches are warm.
+    (a whole program), counters (bytes that a call moves), graph (optimizing a model's graph) or oracle (the lab's clock
+    beside another timer). ``case`` says which of several ways, such as which caches are warm.
     """
 
     topic: str

@@ -1,0 +1,94 @@
+"""How the lab measures: the A/A control in words, the wrong kernels it was given, and a timer that is not its own."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from hypatia_lab import formats, intervals, tables
+from hypatia_lab.chapters.reading import quotient, times
+from hypatia_lab.notebook import Evidence
+
+BOUND = 0.05
+"""The lab's clock and an independent timer are held to differ by less than this share."""
+
+
+def control(found: dict[str, Any]) -> str:
+    """A machine's A/A control, of :func:`hypatia_lab.results.agreement`, in a line of Markdown."""
+    low, high = (formats.number(100 * found[key]) for key in ("rate_low", "rate_high"))
+    text = (
+        f"- `{found['machine']}`: {found['differences']} false differences in {found['pairs']} pairs "
+        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {formats.number(found['p'])}; "
+        f"smallest detectable difference: {100 * found['detectable']:.2g}% in half of all comparisons, "
+        f"{100 * found['detectable_90']:.2g}% in nine of ten"
+    )
+    if math.isnan(found["together"]):
+        return f"{text}."
+    return f"{text}; mean correlation of two pairs of the same processes: {found['together']:.3f}."
+
+
+def caught(rows: Sequence[dict[str, str]]) -> str:
+    """How many wrong kernels :func:`hypatia_lab.planted.tried` put before the check, and whether all were told."""
+    missed = [f"{row['planted']} ({row['operation']})" for row in rows if not row["named"]]
+    if missed:
+        return f"**{len(missed)} of {len(rows)} were not rejected as what they are:** {'; '.join(missed)}."
+    rules = sum(row["operation"].startswith("rule") for row in rows)
+    kinds = len({row["operation"].partition(",")[0] for row in rows if not row["operation"].startswith("rule")})
+    return (
+        f"**All {len(rows)} were rejected, each with its fault named:** {len(rows) - rules} wrong kernels of {kinds} "
+        f"operations, and {rules} rules of the optimizer that change the result."
+    )
+
+
+def by_operation(rows: Iterable[dict[str, str]]) -> Any:
+    """The same as a table (pandas), a row an operation: what was planted (what the check says of it).
+
+    Where the check says what was planted, it is said once.
+    """
+    import pandas
+
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        said = row["named"] or "NOT REJECTED"
+        same = said.removesuffix(":").endswith(row["planted"])
+        found.setdefault(row["operation"], []).append(said if same else f"{row['planted']} ({said})")
+    columns = ["operation", "number", "planted (what the check says, where in other words)"]
+    return pandas.DataFrame([(name, len(told), "; ".join(told)) for name, told in found.items()], columns=columns)
+
+
+def oracle(lab: Evidence, machine: str) -> Any:
+    """Both timers side by side (pandas), a row a workload and variant; None where ``machine`` has no such record."""
+    import pandas
+
+    pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for line in lab.details(machine=machine, topic="oracle"):
+        work = {"direction": "forward", **line, "shape": "x".join(map(str, line["shape"]))}
+        pairs.setdefault((tables.workload_text(work), line["variant"]), []).append(line)
+    out = []
+    for (work, variant), lines in pairs.items():
+        row: dict[str, Any] = {"workload": work, "variant": variant}
+        if len(lines) != 2 or any(line["status"] != "ok" for line in lines):
+            out.append(row | {"status": f"{lines[0]['status']}: {lines[0]['reason']}"})
+            continue
+        own, other = lines
+        for line in lines:
+            seen = [value for value in line["values"] if value is not None]
+            row[line["name"]] = f"{formats.number(intervals.mean(seen).value)} µs"
+        found = quotient(own["values"], other["values"])
+        assert found is not None
+        band = 1 - BOUND, 1 + BOUND
+        agrees = "yes" if found.within(*band) else "no" if found.outside(*band) else "undecided"
+        row |= {"ratio": times(found), f"within ±{BOUND:.0%}": agrees, "status": "ok"}
+        out.append(row)
+    return pandas.DataFrame(out).fillna("") if out else None
+
+
+def beside(lab: Evidence, machine: str) -> str:
+    """In a sentence, how many of the pairs of :func:`oracle` agree within :data:`BOUND`, in a line of Markdown."""
+    frame = oracle(lab, machine)
+    if frame is None:
+        return f"- `{machine}`: not measured there."
+    column = f"within ±{BOUND:.0%}"
+    agree = int((frame[column] == "yes").sum()) if column in frame else 0
+    return f"- `{machine}`: {agree} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}."

@@ -1,0 +1,513 @@
+"""Wrong kernels, planted on purpose: each is put before the check, which must reject it and name its fault.
+
+They are written as kernels are, in torch and in the row's own dtype, not taken from the float64 mistakes that the check
+compares with. Rules of the e-graph that change the result stand before its gate in the same way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab import check
+from hypatia_lab.diffraction.operations import BATCH
+from hypatia_lab.egraph import Grade, Rule, examine
+from hypatia_lab.fused_ops import conv_block, norm_chain, unet
+from hypatia_lab.variants import find
+from hypatia_lab.workloads import Workload
+
+Inputs = dict[str, torch.Tensor]
+Call = Callable[[Inputs], object]
+Factory = Callable[[Inputs], Callable[[], object]]
+
+BOTH = "forward_backward"
+LINEAR_RELU = Workload("linear_relu", (48, 64, 64))
+"""Square weight, so that a transposed one fits."""
+BLOCK = Workload("conv_block", (3, 6, 33, 24))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A wrong kernel of ``workload``: its ``mistake`` in words, and how the check must name it (``fault``).
+
+    ``build(inputs)`` gives the callable, as a variant's factory does.
+    """
+
+    workload: Workload
+    mistake: str
+    fault: str
+    build: Factory
+
+
+KERNELS: list[Kernel] = []
+"""Every planted kernel, by operation."""
+
+
+def _planted(fault: str) -> Callable[[Factory], Factory]:
+    """Plant a factory of Linear+ReLU; its name says the mistake."""
+
+    def add(factory: Factory) -> Factory:
+        mistake = factory.__name__.replace("_", " ")
+        for word in ("ReLU", "NaN", "TF32"):
+            mistake = mistake.replace(word.lower(), word)
+        KERNELS.append(Kernel(LINEAR_RELU, mistake, fault, factory))
+        return factory
+
+    return add
+
+
+def _plant(workload: Workload, calls: Mapping[str, Call], **mistakes: str) -> None:
+    """Plant ``calls`` of ``workload`` by the fault that each must be given; ``mistakes``: what stands behind others."""
+    for fault, call in calls.items():
+        KERNELS.append(Kernel(workload, mistakes.get(fault, fault), fault, lambda i, call=call: lambda: call(i)))
+
+
+# ---------------------------------------------------------------- Linear+ReLU
+
+
+def linear_relu(i: Inputs) -> torch.Tensor:
+    """Linear and ReLU, right: (batch, out) of x (batch, in), weight (out, in) and bias (out)."""
+    return torch.relu(functional.linear(i["x"], i["weight"], i["bias"]))
+
+
+@_planted("ReLU missing")
+def relu_missing(i: Inputs):
+    return lambda: functional.linear(i["x"], i["weight"], i["bias"])
+
+
+@_planted("bias missing")
+def bias_missing(i: Inputs):
+    return lambda: torch.relu(i["x"] @ i["weight"].T)
+
+
+@_planted("bias added after the ReLU")
+def bias_after_relu(i: Inputs):
+    return lambda: torch.relu(i["x"] @ i["weight"].T) + i["bias"]
+
+
+@_planted("weight transposed")
+def weight_transposed(i: Inputs):
+    return lambda: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"]))
+
+
+@_planted("unwritten")
+def last_tile_unwritten(i: Inputs):
+    def run() -> torch.Tensor:
+        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
+        out[:40] = linear_relu(i)[:40]
+        return out
+
+    return run
+
+
+@_planted("unwritten")
+def last_column_unwritten(i: Inputs):
+    def run() -> torch.Tensor:
+        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
+        out[:, :-1] = linear_relu(i)[:, :-1]
+        return out
+
+    return run
+
+
+@_planted("unwritten")
+def last_tile_zeroed(i: Inputs):
+    def run() -> torch.Tensor:
+        out = linear_relu(i)
+        out[40:] = 0
+        return out
+
+    return run
+
+
+@_planted("stale output")
+def output_of_the_call_before(i: Inputs):
+    kept: list[torch.Tensor] = []
+
+    def run() -> torch.Tensor:
+        if not kept:
+            kept.append(linear_relu(i))
+        return kept[0]
+
+    return run
+
+
+@_planted("low precision")
+def bfloat16_passed_off_as_float32(i: Inputs):
+    return lambda: linear_relu({name: tensor.bfloat16() for name, tensor in i.items()}).float()
+
+
+@_planted("low precision")
+def tf32_passed_off_as_float32(i: Inputs):
+    def tf32(t: torch.Tensor) -> torch.Tensor:
+        # TF32 keeps 10 mantissa bits: round to nearest, then clear the other 13.
+        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+    return lambda: torch.relu(functional.linear(tf32(i["x"]), tf32(i["weight"]), i["bias"]))
+
+
+@_planted("NaN: 1 of")
+def one_nan(i: Inputs):
+    def run() -> torch.Tensor:
+        out = linear_relu(i)
+        out[3, 5] = float("nan")
+        return out
+
+    return run
+
+
+@_planted("NaN: all")
+def nan_everywhere(i: Inputs):
+    return lambda: linear_relu(i) * float("nan")
+
+
+@_planted("wrong dtype: float64")
+def wrong_dtype(i: Inputs):
+    return lambda: linear_relu(i).double()
+
+
+@_planted("wrong shape: [64, 48]")
+def output_transposed(i: Inputs):
+    return lambda: linear_relu(i).T
+
+
+@_planted("wrong shape: [47, 64]")
+def one_row_short(i: Inputs):
+    return lambda: linear_relu(i)[:-1]
+
+
+@_planted("wrong type: tuple")
+def a_tuple_for_a_tensor(i: Inputs):
+    return lambda: (linear_relu(i),)
+
+
+@_planted("writes past a row")
+def one_column_too_many_a_row(i: Inputs):
+    """Each row's overrun lands on the first element of the next."""
+
+    def run() -> torch.Tensor:
+        answer = linear_relu(i)
+        rows, columns = answer.shape
+        flat = torch.empty(rows * columns + 1)
+        for row in range(rows):
+            flat[row * columns : (row + 1) * columns] = answer[row]
+        for row in range(rows):
+            flat[(row + 1) * columns] = 1e3  # what a column of weights past the last one would give
+        return flat[:-1].view(rows, columns)
+
+    return run
+
+
+@_planted("input changed: the call wrote into 'x'")
+def writes_into_its_input(i: Inputs):
+    def run() -> torch.Tensor:
+        out = linear_relu(i)
+        i["x"].relu_()
+        return out
+
+    return run
+
+
+@_planted("wrong values")
+def one_element_off(i: Inputs):
+    def run() -> torch.Tensor:
+        out = linear_relu(i)
+        out[7, 9] += 0.5
+        return out
+
+    return run
+
+
+@_planted("wrong values")
+def last_term_of_each_sum_dropped(i: Inputs):
+    return lambda: torch.relu(functional.linear(i["x"][:, :-1], i["weight"][:, :-1], i["bias"]))
+
+
+@_planted("wrong values")
+def rows_in_reverse(i: Inputs):
+    return lambda: linear_relu(i).flip(0)
+
+
+# ---------------------------------------------------------------- Linear+ReLU, forward and backward
+
+
+def gradients(i: Inputs, z: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x, weight and bias from the masked upstream gradient ``z`` (batch, out)."""
+    return z @ i["weight"], z.T @ i["x"], z.sum(0)
+
+
+def both_passes(i: Inputs) -> tuple[torch.Tensor, ...]:
+    """y and the gradients of x, weight and bias, right."""
+    y = linear_relu(i)
+    return y, *gradients(i, torch.where(y > 0, i["grad"], 0))
+
+
+def _with_part(number: int, change: Callable[[torch.Tensor, Inputs], object]) -> Call:
+    def run(i: Inputs) -> object:
+        answer: list[Any] = list(both_passes(i))
+        answer[number] = change(answer[number], i)
+        return tuple(answer)
+
+    return run
+
+
+def _with_mask(mask: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Call:
+    """Both passes with another masked gradient."""
+    return lambda i: (linear_relu(i), *gradients(i, mask(i, linear_relu(i))))
+
+
+def _poked(value: float) -> Callable[[torch.Tensor, Inputs], torch.Tensor]:
+    def change(part: torch.Tensor, i: Inputs) -> torch.Tensor:
+        part.view(-1)[3] = value
+        return part
+
+    return change
+
+
+_plant(
+    Workload("linear_relu", LINEAR_RELU.shape, direction=BOTH),
+    {
+        "grad_x: mask missing": _with_mask(lambda i, y: i["grad"]),
+        "grad_x: mask of the wrong operand": _with_mask(lambda i, y: i["grad"].relu()),
+        "grad_x: mask inverted": _with_mask(lambda i, y: torch.where(y > 0, 0, i["grad"])),
+        "grad_x: upstream gradient taken as ones": _with_mask(lambda i, y: (y > 0).float()),
+        "grad_bias: mask missing": _with_part(3, lambda part, i: i["grad"].sum(0)),
+        "grad_bias: gradient missing": _with_part(3, lambda part, i: torch.zeros_like(part)),
+        "grad_bias: wrong type: NoneType": _with_part(3, lambda part, i: None),
+        "grad_bias: mean over the batch": _with_part(3, lambda part, i: part / len(i["x"])),
+        "grad_bias: unwritten": _with_part(3, lambda part, i: torch.empty_like(part)),
+        "grad_weight: transposed": _with_part(2, lambda part, i: part.T),
+        "grad_weight: NaN: 1 of": _with_part(2, _poked(float("nan"))),
+        "grad_weight: wrong values": _with_part(2, _poked(1e3)),
+        "grad_weight: wrong shape": _with_part(2, lambda part, i: part[:-1]),
+        "grad_x: weight transposed": _with_part(
+            1, lambda part, i: torch.where(linear_relu(i) > 0, i["grad"], 0) @ i["weight"].T
+        ),
+        "grad_x: low precision": _with_part(1, lambda part, i: part.bfloat16().float()),
+        "grad_x: wrong dtype: float64": _with_part(1, lambda part, i: part.double()),
+        "grad_x: wrong values": _with_part(1, lambda part, i: part.roll(1, 0)),
+        "y: ReLU missing": _with_part(0, lambda part, i: functional.linear(i["x"], i["weight"], i["bias"])),
+        "y: bias missing": _with_part(0, lambda part, i: torch.relu(i["x"] @ i["weight"].T)),
+        "wrong type: Tensor instead of the tuple (y, grad_x": linear_relu,
+        "wrong type: tuple of 3 instead": lambda i: both_passes(i)[:3],
+        "input changed: the call wrote into 'grad'": lambda i: (both_passes(i), i["grad"].neg_())[0],
+    },
+    **{
+        "grad_x: wrong values": "grad_x: rows shifted by one",
+        "grad_weight: wrong values": "grad_weight: one element off",
+        "grad_x: low precision": "grad_x rounded to bfloat16",
+        "wrong type: Tensor instead of the tuple (y, grad_x": "gradients not returned",
+        "wrong type: tuple of 3 instead": "grad_bias not returned",
+    },
+)
+
+# ---------------------------------------------------------------- layouts, products, copies
+
+_plant(
+    Workload("linear_relu_layout", (48, 40, 56)),
+    {"wrong values": lambda i: linear_relu(i | {"x": i["x_column_major"].T.reshape(i["x"].shape)})},
+    **{"wrong values": "columns of x read as rows"},
+)
+_plant(
+    Workload("linear_relu_layout", (48, 40, 64)),
+    {"wrong values": lambda i: linear_relu(i | {"x": i["x_strided_batch"].transpose(0, 1).reshape(i["x"].shape)})},
+    **{"wrong values": "strides of a batch ignored"},
+)
+_plant(
+    Workload("matmul", (48, 64, 40)),
+    {"wrong values": lambda i: i["a"][:, :-8] @ i["b"][:-8], "low precision": lambda i: _rounded(i["a"]) @ i["b"]},
+    **{"wrong values": "last step of products left out", "low precision": "one operand rounded to bfloat16"},
+)
+_plant(
+    Workload("copy", (1000,)),
+    {"unwritten": lambda i: torch.empty_like(i["source"]).index_copy_(0, torch.arange(999), i["source"][:999])},
+    **{"unwritten": "last element not copied"},
+)
+
+
+def _rounded(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.bfloat16().float()
+
+
+# ---------------------------------------------------------------- several layers
+
+
+def layers(i: Inputs, *, linear: int = 0, skipped: int = 0, unbiased: int = 0, last: bool = False) -> torch.Tensor:
+    """The MLP by torch's own operations; the number of a layer says where a step is left out, ``last`` adds a ReLU."""
+    h, depth = i["x"], sum(name.startswith("weight") for name in i)
+    for number in range(1, depth + 1):
+        if number != skipped:
+            h = functional.linear(h, i[f"weight{number}"], None if number == unbiased else i[f"bias{number}"])
+            h = h if number in (linear, depth) else h.relu()
+    return h.relu() if last else h
+
+
+_plant(
+    Workload("mlp", (24, 40, 32, 2, 20)),
+    {
+        "ReLU missing after layer 1": lambda i: layers(i, linear=1),
+        "layer 2 skipped": lambda i: layers(i, skipped=2),
+        "bias missing in layer 2": lambda i: layers(i, unbiased=2),
+        "ReLU after the last layer": lambda i: layers(i, last=True),
+    },
+)
+
+# ---------------------------------------------------------------- the convolution block
+
+
+def block(approximate: str, **changed: Any) -> Callable[[Inputs], torch.Tensor]:
+    """A block with GELU by ``approximate`` (none or tanh), and with something else in place of the steps ``changed``.
+
+    Steps: ``pad``, ``kernel``, ``normal``, ``affine`` and ``gelu``, each a function of what it gets.
+    """
+
+    def run(i: Inputs) -> torch.Tensor:
+        pad, kernel = changed.get("pad", lambda x: functional.pad(x, (1, 1, 1, 1))), i["weight"]
+        z = functional.conv2d(pad(i["x"]), changed.get("kernel", lambda w: w)(kernel), i["bias"])
+        n = changed.get("normal", lambda z: conv_block.normalised(z)[0])(z)
+        u = changed.get("affine", lambda n, g, b, bias: n * g + b)(
+            n, *(i[name].view(1, -1, 1, 1) for name in ("gamma", "beta", "bias"))
+        )
+        return changed.get("gelu", lambda u: functional.gelu(u, approximate=approximate))(u)
+
+    return run
+
+
+BLOCK_FAULTS: dict[str, dict[str, Any]] = {
+    "statistics per tile instead of per plane": {"normal": conv_block.normalised_by_tile},
+    "statistics over the batch (batch normalisation)": {
+        "normal": lambda z: functional.batch_norm(z, None, None, training=True)
+    },
+    "statistics over all channels (layer normalisation)": {"normal": lambda z: functional.group_norm(z, 1)},
+    "variance unbiased (n − 1)": {"normal": lambda z: conv_block.normalised(z, correction=1)[0]},
+    "eps missing": {"normal": lambda z: conv_block.normalised(z, eps=0.0)[0]},
+    "bias added after the normalisation": {"affine": lambda n, g, b, bias: n * g + b + bias},
+    "gamma and beta ignored": {"affine": lambda n, g, b, bias: n},
+    "gamma ignored": {"affine": lambda n, g, b, bias: n + b},
+    "beta ignored": {"affine": lambda n, g, b, bias: n * g},
+    "borders replicated instead of zero": {"pad": lambda x: functional.pad(x, (1, 1, 1, 1), mode="replicate")},
+    "kernel flipped": {"kernel": lambda w: w.flip(2, 3)},
+    "GELU missing": {"gelu": lambda u: u},
+    "ReLU instead of GELU": {"gelu": torch.relu},
+    "wrong shape": {"pad": lambda x: x},
+    "low precision": {"kernel": _rounded},
+    "wrong values: off by ": {"kernel": lambda w: w.half().float()},  # as many digits as TF32 keeps
+}
+"""Fault → the steps of :func:`block` that are changed."""
+
+_plant(
+    BLOCK,
+    {fault: block("none", **changed) for fault, changed in BLOCK_FAULTS.items()}
+    | {"GELU by tanh instead of erf": block("tanh")},
+    **{
+        "wrong shape": "no padding",
+        "low precision": "kernel rounded to bfloat16",
+        "wrong values: off by ": "kernel rounded to float16",
+    },
+)
+
+# ---------------------------------------------------------------- a U-Net, a chain of normalisations
+
+
+def _parameters(i: Inputs) -> list[torch.Tensor]:
+    return [i[name] for name in unet.PARAMETERS]
+
+
+_plant(
+    Workload("unet", (2, 16, 16, 12)),
+    {
+        "group instead of instance normalisation": lambda i: unet.unet(i["x"], _parameters(i), unet.GROUPS),
+        "skip connections missing": lambda i: unet.exact(i, unet.Form(skips=False))[0],
+        "enlarged smoothly": lambda i: unet.exact(i, unet.Form(smooth=True))[0],
+    },
+)
+_plant(
+    Workload("norm_chain", (2, 3, 9, 7)),
+    {
+        "last normalisation missing": lambda i: norm_chain.exact(i["x"], i["gamma"], i["beta"], length=2),
+        "gamma and beta ignored": lambda i: norm_chain.chain(i["x"], i["gamma"] * 0 + 1, i["beta"] * 0),
+    },
+)
+
+# ---------------------------------------------------------------- diffraction
+
+
+def _image(workload: Workload, change: Callable[[Inputs], Inputs]) -> Call:
+    """The eager form on changed inputs."""
+    return lambda i: find(workload.operation, "eager").factory(workload, i | change(i))()
+
+
+def _corners(i: Inputs) -> Inputs:
+    detector = i["detector"].clone()
+    detector[:3] -= 0.5 * (detector[3:6] + detector[6:9])
+    return {"detector": detector}
+
+
+for _workload, _mistakes in (
+    (
+        Workload("diffraction", (24, 30), "float64"),
+        {
+            "pixel corners taken for centres": _corners,
+            "crystal vectors transposed": lambda i: {"crystals": i["crystals"].mT.contiguous()},
+        },
+    ),
+    (
+        Workload("diffraction_table", (24, 30), "float64"),
+        {"polarization factor ignored": lambda i: {"polarization": torch.zeros_like(i["polarization"])}},
+    ),
+    (
+        Workload("diffraction_sources", (24, 30), "float64"),
+        {"wrong values: off by ": lambda i: {"sources": i["sources"][:-1].contiguous()}},
+    ),
+    (
+        Workload(BATCH, (2, 24, 30), "float64"),
+        {"wrong values: off by ": lambda i: {"crystals": i["crystals"].flip(0)}},
+    ),
+):
+    _said = {"diffraction_sources": "last wavelength left out", BATCH: "images of a batch swapped"}
+    _plant(
+        _workload,
+        {fault: _image(_workload, change) for fault, change in _mistakes.items()},
+        **{"wrong values: off by ": _said.get(_workload.operation, "")},
+    )
+
+# ---------------------------------------------------------------- rules of the e-graph
+
+RULES = {
+    "ReLU dropped": ("(Relu (Linear x w b))", "(Linear x w b)"),
+    "ReLU taken for GELU": ("(Relu x)", "(Gelu x none)"),
+    "product with the weight untransposed": ("(Mm x w)", "(Linear x w (Absent))"),
+    "ReLU of a sum split": ("(Relu (Add x y))", "(Add (Relu x) (Relu y))"),
+    "dropout removed in training": ("(Dropout x p training)", "x"),
+    "any two transpositions cancelled": ("(Transpose (Transpose x i j) k l)", "x"),
+    "layers of any width fused": ("(Linear (LinearRelu x w0 b0) w1 b1)", "(Mlp2 x w0 b0 w1 b1)"),
+}
+"""Mistake → left and right side of a rule that changes the result."""
+
+
+# ---------------------------------------------------------------- put before the check
+
+
+def tried() -> Iterator[dict[str, str]]:
+    """What becomes of each: operation, what was planted, and the fault that it was given ("" where none was).
+
+    On the CPU, for the check is the same everywhere. A rule's fault is a counterexample; only that one was found is
+    told.
+    """
+    for kernel in KERNELS:
+        problem = check.Problem(kernel.workload, "cpu")
+        with kernel.workload.precision():
+            found = check.check(kernel.build(problem.inputs), problem)
+        direction = ", both passes" if kernel.workload.backward else ""
+        yield {
+            "operation": kernel.workload.operation + direction,
+            "planted": kernel.mistake,
+            "named": kernel.fault.strip() if kernel.fault in found.reason else "",
+        }
+    for mistake, sides in RULES.items():
+        refused = examine(Rule("planted", *sides, Grade.FINITE)).grade is None
+        yield {"operation": "rule of the optimizer", "planted": mistake, "named": "counterexample" if refused else ""}

@@ -1,0 +1,125 @@
+"""Page 01: the A/A control in words, the planted kernels, and the timers side by side."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+
+from hypatia_lab import experiments, planted
+from hypatia_lab.chapters import method
+
+WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
+
+
+def timers(lab: list[float], other: list[float], **changes: Any) -> list[dict[str, Any]]:
+    """The detail lines of both timers of one variant."""
+    said = zip(("hot clock", "torch.utils.benchmark"), (lab, other), strict=True)
+    return [detail_line(**WORK | {"name": name, "values": values} | changes) for name, values in said]
+
+
+def shown(root: Path, *lines: dict[str, Any]) -> Any:
+    write_records(root, "box", "cpu", {"oracle": lines})
+    return evidence_of(root)
+
+
+def test_two_timers_that_agree_and_two_that_do_not(tmp_path):
+    lab = shown(
+        tmp_path,
+        *timers([100.0, 102.0], [100.1, 102.0]),
+        *timers([100.0, 102.0], [80.0, 81.0], variant="epilogue"),
+        *timers([100.0, 102.0], [99.0, 151.0], variant="aten"),
+    )
+    rows = method.oracle(lab, "box").to_dict("records")
+    assert [(row["variant"], row["within ±5%"]) for row in rows] == [
+        ("eager", "yes"),
+        ("epilogue", "no"),
+        ("aten", "undecided"),
+    ]
+    assert rows[0]["hot clock"] == "101 µs"
+    assert rows[0]["workload"].startswith("linear_relu 256×256×512")
+    assert rows[1]["ratio"].startswith("1.25×")
+    assert method.beside(lab, "box") == "- `box`: 1 of 3 times agree with the other timer within ±5%."
+
+
+def test_what_could_not_be_timed_says_why_and_counts_as_no_agreement(tmp_path):
+    skipped = detail_line(**WORK | {"name": "oracle", "values": [], "status": "skipped", "reason": "no triton"})
+    lab = shown(tmp_path, skipped)
+    (row,) = method.oracle(lab, "box").to_dict("records")
+    assert row["status"] == "skipped: no triton"
+    assert method.beside(lab, "box").startswith("- `box`: 0 of 1 times")
+
+
+def test_a_machine_without_that_record_says_so(tmp_path):
+    write_records(tmp_path, "box", "cpu", {"ceilings": ceilings({"ieee": 1.0}, "hot")})
+    lab = evidence_of(tmp_path)
+    assert method.oracle(lab, "box") is None
+    assert method.beside(lab, "box") == "- `box`: not measured there."
+
+
+def test_what_was_not_rejected_is_said_first():
+    told = [
+        {"operation": "mlp", "planted": "layer 2 skipped", "named": "layer 2 skipped"},
+        {"operation": "mlp, both passes", "planted": "masks missing", "named": "grad_x: masks missing"},
+        {"operation": "rule of the optimizer", "planted": "ReLU dropped", "named": "counterexample"},
+    ]
+    assert method.caught(told) == (
+        "**All 3 were rejected, each with its fault named:** 2 wrong kernels of 1 operations, and 1 rules of the "
+        "optimizer that change the result."
+    )
+    told[0]["named"] = ""
+    assert method.caught(told).startswith("**1 of 3 were not rejected as what they are:** layer 2 skipped (mlp).")
+    assert method.by_operation(told).values.tolist() == [
+        ["mlp", 1, "layer 2 skipped (NOT REJECTED)"],
+        ["mlp, both passes", 1, "grad_x: masks missing"],
+        ["rule of the optimizer", 1, "ReLU dropped (counterexample)"],
+    ]
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_two_hundred_pairs_are_asked_for_on_each_machine(device):
+    """With those of the other pages, whose plans are made the same way."""
+    clock = "graph" if device == "cuda" else "hot"
+    plans = {name: one.plan("seed", device, ()) for name, one in experiments.EXPERIMENTS.items()}
+    pairs = [
+        (name, group.workload, variant)
+        for name, groups in plans.items()
+        for group in groups
+        for variant in group.variants
+        if variant.endswith("@again") and clock in group.clocks
+    ]
+    assert len(set(pairs)) == len(pairs) >= 200
+    assert sum(name == "agreement" for name, *_ in pairs) > 140
+
+
+@pytest.mark.parametrize(("preset", "processes"), [("quick", 2), ("seed", 4), ("full", 6)])
+def test_the_other_timer_is_asked_in_several_processes(preset, processes):
+    for device in ("cpu", "cuda"):
+        probes = experiments.EXPERIMENTS["oracle"].probes(preset, device, ())
+        assert [probe.processes for probe in probes] == [processes] * (1 if preset == "quick" else 2)
+    (probe,) = experiments.EXPERIMENTS["oracle"].probes(preset, "cpu", ((8, 8, 8),))
+    assert probe.workload.shape == (8, 8, 8)
+
+
+def test_the_page(tmp_path, monkeypatch):
+    one = {"shape": [256, 256, 512], "flops": 2 * 256 * 256 * 512, "traffic": 10**6, "samples_us": []}
+    cells = [
+        cell_line(**one | {"clock": word, "variant": name, "medians_us": [us, 800 - us]})
+        for word in ("hot", "wall")
+        for name, us in (("eager", 400.0), ("eager@again", 401.0), ("cublas_relu", 500.0), ("epilogue", 350.0))
+    ]
+    parts = {
+        "ceilings": ceilings({"ieee": 1.0}, "hot"),
+        "method": cells,
+        "oracle": timers([400.0, 401.0], [400.0, 402.0]),
+    }
+    write_records(tmp_path, "box", "cpu", parts)
+    text = played("01_method", tmp_path, monkeypatch)
+    assert "- `box`: 0 false differences in 1 pairs" in text
+    assert "- `box`: 1 of 1 times agree with the other timer within ±5%." in text
+    assert f"**All {len(planted.KERNELS) + len(planted.RULES)} were rejected, each with its fault named:**" in text
+    assert re.search(r"conv_block +17 .*; kernel flipped;.*; no padding \(wrong shape\)", text)
+    assert "rows in reverse (wrong values)" in text
