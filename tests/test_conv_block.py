@@ -222,6 +222,7 @@ def h200(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the variants ask of a GPU is answered as an H200 would."""
     pytest.importorskip("triton")
     properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
