@@ -96,7 +96,6 @@ struct Block {
     Meeting meeting;
     std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
-    Meeting some[16];
     std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
 };
 struct alignas(128) TensorMap {
@@ -486,7 +485,6 @@ void synchronize_group(int group) {
     if (group != fiber->number / 128) fail("another warpgroup's barrier");
     meet(warpgroup_of().meeting, 128);
 }
-void synchronize_some(int barrier, int threads) { meet(fiber->block->some[barrier], threads); }
 void open_products() {}
 template <typename T, int N> void settle(T (&)[N]) {}
 

@@ -112,7 +112,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
     }
     __syncthreads();
     if (thread == 0) {
-        count_in(counters + 2 * image);
+        announce(counters + 2 * image);
         while (counted(counters + 2 * image) < blocks) {
         }
         // The last to have seen all leaves the counters as it found them.

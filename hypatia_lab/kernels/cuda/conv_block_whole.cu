@@ -51,7 +51,7 @@ MULTIPLY_TRANSPOSED(__half, "f16")
 
 // ---- kernels
 
-constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS, WARPS = THREADS / 32;
+constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS;
 // Shared memory: numbers in float that threads tell each other, barriers, then, at a multiple of 1024, what is
 // multiplied. 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes.
 // float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
@@ -380,7 +380,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             }
         }
     };
-    // Of a channel, all that this thread's fours and then the three warps hold of it.
+    // Of a channel, all that this thread's fours and then all groups hold of it.
     const auto total = [&](float* groups, float (&part)[2]) {
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
@@ -388,7 +388,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             part[half] += __shfl_xor_sync(0xffffffff, part[half], 2);
             if (lane % 4 == 0) groups[CHANNELS * group + channel + 8 * half] = part[half];
         }
-        synchronize_some(GROUPS + 1 + warp, 32 * GROUPS);
+        __syncthreads();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
             const float* of = groups + channel + 8 * half;
@@ -410,59 +410,73 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
     }
     total(told + GROUPS * CHANNELS, squares);
-    if (group == 0) {
-        if (lane % 4 == 0) {
-            float* to = moments + (image * strips + strip) * 2 * CHANNELS + channel;
+    if (group == 0 && lane % 4 == 0) {
+        float* to = moments + (image * strips + strip) * 2 * CHANNELS + channel;
 #pragma unroll
-            for (int half = 0; half < 2; ++half) {
-                to[8 * half] = mean[half];
-                to[CHANNELS + 8 * half] = squares[half];
-            }
+        for (int half = 0; half < 2; ++half) {
+            to[8 * half] = mean[half];
+            to[CHANNELS + 8 * half] = squares[half];
         }
-        __syncwarp();
-        if (lane == 0) announce(counters + 2 * image);
     }
+    __syncthreads();
+    if (thread == 0) announce(counters + 2 * image);
     if (z) put(z, false);
 
-    // ---- moments of the plane: a warp's 16 channels, by two threads each
+    // ---- moments of the plane
 
-    if (lane == 0) {
-        while (counted(counters + 2 * image) < 4 * strips) {
+    // One thread a block asks: where every warp does, they crowd out those that count.
+    if (thread == 0) {
+        while (counted(counters + 2 * image) < strips) {
         }
     }
-    __syncwarp();
+    __syncthreads();
     {
-        const int each = 16 * warp + lane % 16;
+        constexpr int SHARES = THREADS / CHANNELS;
+        const int part = thread / CHANNELS, each = thread % CHANNELS;
         const float* of = moments + image * strips * 2 * CHANNELS + each;
         // Means relative to the first strip's.
         const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
         float sum = 0, square = 0;
-#pragma unroll 7
-        for (int other = lane / 16; other < strips; other += 2) {
+#pragma unroll 5
+        for (int other = part; other < strips; other += SHARES) {
             const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
             const float off = fresh(of + other * 2 * CHANNELS) - origin;
             sum = fmaf(static_cast<float>(there), off, sum);
             square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
         }
-        sum = (sum + __shfl_xor_sync(0xffffffff, sum, 16)) * all;
-        square = (square + __shfl_xor_sync(0xffffffff, square, 16)) * all;
-        const float variance = square - sum * sum, middle = origin + sum;
-        // Rounding may leave less than nothing of a plane of one value; a NaN stays.
-        const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
-        if (statistics && strip == 0 && group == 0 && lane < 16) {
-            statistics[image * 2 * CHANNELS + each] = middle;
-            statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
+        float* shares = given + 2 * CHANNELS;
+        shares[thread] = sum;
+        told[thread] = square;
+        __syncthreads();
+        if (thread < CHANNELS) {
+            sum = square = 0;
+#pragma unroll
+            for (int other = 0; other < SHARES; ++other) {
+                sum += shares[other * CHANNELS + each];
+                square += told[other * CHANNELS + each];
+            }
+            sum *= all;
+            const float variance = square * all - sum * sum, middle = origin + sum;
+            // Rounding may leave less than nothing of a plane of one value; a NaN stays.
+            const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
+            if (statistics && strip == 0) {
+                statistics[image * 2 * CHANNELS + each] = middle;
+                statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
+            }
+            const float factor = given[each] * inverse;
+            given[CHANNELS + each] -= middle * factor;
+            given[each] = factor;
         }
-        const float factor = given[each] * inverse, summand = given[CHANNELS + each] - middle * factor;
+        __syncthreads();
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
-            scale[half] = __shfl_sync(0xffffffff, factor, lane / 4 + 8 * half);
-            shift[half] = __shfl_sync(0xffffffff, summand, lane / 4 + 8 * half);
+            scale[half] = given[channel + 8 * half];
+            shift[half] = given[CHANNELS + channel + 8 * half];
         }
     }
     put(y, true);
-    // The last warp to have seen all leaves the counters as it found them.
-    if (lane == 0 && count_in(counters + 2 * image + 1) == WARPS * strips - 1) {
+    // The last block to have seen all leaves the counters as it found them.
+    if (thread == 0 && count_in(counters + 2 * image + 1) == strips - 1) {
         counters[2 * image] = 0;
         counters[2 * image + 1] = 0;
     }

@@ -68,8 +68,7 @@ __device__ inline float about_tanh(float of) {
 __device__ inline void let_next_kernel_start() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }
 __device__ inline void wait_for_kernel_before() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
-// Warps of several blocks count themselves: what a warp wrote before one of its threads counts is seen by those that
-// have seen the count.
+// Blocks count themselves: what a block wrote before it counts is seen by those that have seen the count.
 __device__ inline void announce(unsigned* counter) {
     asm volatile("red.release.gpu.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }
@@ -100,11 +99,6 @@ __device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared
 
 // Waits for all 128 threads of warpgroup `group`; barrier 0 is __syncthreads'.
 __device__ inline void synchronize_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
-
-// Waits for `threads` threads, whole warps, that meet at this one of 16 barriers.
-__device__ inline void synchronize_some(int barrier, int threads) {
-    asm volatile("bar.sync %0, %1;" ::"r"(barrier), "r"(threads) : "memory");
-}
 
 // A barrier's phase ends when `arrivals` threads have arrived and all the bytes expected in it have come.
 __device__ inline void start_barrier(unsigned barrier, unsigned arrivals) {
