@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import random
 import sys
 from dataclasses import replace
@@ -13,7 +14,7 @@ import torch.nn.functional as functional
 from torch import nn
 
 from hypatia_lab import check
-from hypatia_lab.egraph import Costs, Optimized, optimize, variants
+from hypatia_lab.egraph import Costs, Optimized, calls, optimize, variants
 from hypatia_lab.egraph.terms import OPERATORS
 from hypatia_lab.experiments.graph_optimizer import depth
 from hypatia_lab.fused_ops.mlp import CLEAR
@@ -154,6 +155,22 @@ def test_a_convolution_block_waits_for_its_kernel(monkeypatch):
     monkeypatch.setitem(OPERATORS, "ConvBlock", replace(OPERATORS["ConvBlock"], missing=lambda *types: ""))
     result = optimize(module, (images(),), **asked)
     assert [step.into for step in result.report.rewrites] == ["ConvBlock"]
+
+
+def test_a_fused_block_says_where_it_is_missing():
+    ones, shape = (1,) * 7, (64, 64, 3, 3)
+    assert not importlib.util.find_spec("triton") or not calls.block_missing(
+        "cuda", "bfloat16", shape, True, ones, 1e-5
+    )
+    for device, dtype in (("cpu", "bfloat16"), ("cuda", "float32")):
+        assert "16-bit numbers on a GPU" in calls.block_missing(device, dtype, shape, True, ones, 1e-5)
+    for odd in (
+        ((64, 64, 1, 1), True, ones, 1e-5),
+        (shape, False, ones, 1e-5),
+        (shape, True, (2, 2, 1, 1, 1, 1, 1), 1e-5),
+        (shape, True, ones, 1e-3),
+    ):
+        assert "3×3 convolution" in calls.block_missing("cuda", "float16", *odd)
 
 
 # ---------------------------------------------------------------- variants and probe

@@ -7,6 +7,7 @@ takes a GPU. Each returns a new tensor and can be differentiated, if need be by 
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -92,6 +93,18 @@ def folded_bias(
     return shift if beta is None else shift + beta
 
 
+def block_missing(device: str, dtype: str, weight: Sequence[int], given: bool, dims: Sequence[int], eps: float) -> str:
+    """Why no fused kernel computes :func:`conv_block` there, of a weight of this shape; empty when one does.
+
+    ``given``: γ and β are. float32 has one, but not by IEEE products of its own numbers.
+    """
+    if device != "cuda" or dtype not in ("bfloat16", "float16"):
+        return "the fused block is for 16-bit numbers on a GPU"
+    if tuple(weight[2:]) != (3, 3) or tuple(dims) != (1,) * 7 or eps != 1e-5 or not given:
+        return "the fused block is a 3×3 convolution, padded by one, with γ, β and ε = 1e-5"
+    return "" if importlib.util.find_spec("triton") else "triton is not installed"
+
+
 def conv_block(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -102,7 +115,16 @@ def conv_block(
     eps: float,
     approximate: str,
 ) -> torch.Tensor:
-    """GELU(instance norm(convolution)), one after the other; ``dims``: stride, padding, dilation (two each), groups."""
+    """GELU(instance norm(convolution)), one after the other, or fused where :func:`block_missing` says nothing;
+    ``dims``: stride, padding, dilation (two each), groups.
+    """
+    given = gamma is not None and beta is not None
+    if not block_missing(x.device.type, str(x.dtype).removeprefix("torch."), weight.shape, given, dims, eps):
+        from hypatia_lab.fused_ops.conv_block_kernels import fused_conv_block
+
+        assert gamma is not None
+        assert beta is not None
+        return fused_conv_block(x, weight, bias, gamma, beta, approximate=approximate)
     z = torch.conv2d(x, weight, bias, list(dims[:2]), list(dims[2:4]), list(dims[4:6]), dims[6])
     return functional.gelu(functional.instance_norm(z, weight=gamma, bias=beta, eps=eps), approximate=approximate)
 

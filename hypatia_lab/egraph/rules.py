@@ -147,7 +147,7 @@ GOALS: dict[str, tuple[Rule, ...]] = {
 DEFAULT = ("linear_relu", "mlp", "relu", "transpose", "dropout", "addmm", "view", "batch_norm")
 """The goals pursued unless asked otherwise. Not ``matmul`` (another order of products can lose more accuracy than a
 fusion does), not ``split`` (products of split operands round otherwise than IEEE float32: an option of its own) and not
-``conv_block`` (no fused kernel computes it yet)."""
+``conv_block`` (its kernels have not been timed in a model yet)."""
 
 
 def rules_of(goals: tuple[str, ...]) -> tuple[Rule, ...]:

@@ -368,7 +368,9 @@ OPERATORS: dict[str, Operator] = {
             calls.conv_block,
             lambda x, w, b, g, c, dims, eps, kind: (x, w, b, g, c, dims, float(eps), kind),
             flops=lambda out, x, w, *rest: 2 * out.numel * math.prod(w.shape[1:]),
-            missing=lambda device, *types: "no fused kernel is registered yet",
+            missing=lambda device, x, w, b, g, c, dims, eps, kind: calls.block_missing(
+                device, x.dtype, w.shape, g is not None and c is not None, dims, float(eps)
+            ),
         ),
         Operator(
             "FoldedWeight",

@@ -10,8 +10,7 @@
 
 constexpr int CHANNELS = 64, THREADS = 384, WARPS = THREADS / 32, PACKS = 8, AT_ONCE = THREADS / PACKS, TIMES = 14;
 
-// Derivative of GELU. By the error function: the normal integral, which beyond zero is exp(-u^2 / 2) times a polynomial
-// in |u| (conv_block_whole.cu has the same), and u times the normal density.
+// Derivative of GELU. By the error function: the normal integral, and u times the normal density.
 template <bool TANH> __device__ inline float slope(float u) {
     if constexpr (TANH) {
         // s = 1 / (1 + exp(-2 sqrt(2 / pi) (u + 0.044715 u^3)))
@@ -19,13 +18,7 @@ template <bool TANH> __device__ inline float slope(float u) {
         return fmaf(u * s * (1.0f - s), 1.5957691f * fmaf(square, 0.134145f, 1.0f), s);
     } else {
         const float v = fminf(fabsf(u), 6.0f), density = two_to(v * v * -0.72134752f);
-        float sum = fmaf(v, -0.00011161887f, 0.001714044f);
-        sum = fmaf(v, sum, -0.011442426f);
-        sum = fmaf(v, sum, 0.044972066f);
-        sum = fmaf(v, sum, -0.12078666f);
-        sum = fmaf(v, sum, 0.24556245f);
-        sum = fmaf(v, sum, -0.39832327f);
-        sum = fmaf(v, sum, 0.5f) * density;
+        const float sum = normal_tail(v, density);
         return fmaf(0.39894228f * density, u, u > 0.0f ? 1.0f - sum : sum);
     }
 }
