@@ -8,7 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PYTHONDONTWRITEBYTECODE := 1
+# Bytecode lies in one place, made when a module is first imported, and not beside the sources.
+export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
 .PHONY: help book test lint style types unit sweep pages nbval committed notebooks clean
 
@@ -19,7 +20,7 @@ help: ## list what can be made
 	@echo "installing into .venv (a minute or two) ..."
 	@$(PYTHON) -c 'import sys; ok = (3, 11) <= sys.version_info < (3, 14); sys.exit(not ok and f"Python 3.11 to 3.13 is needed, this is {sys.version.split()[0]}: make PYTHON=python3.12 ...")'
 	@$(PYTHON) -m venv .venv
-	@$(BIN)/python -m pip install -q -c constraints.txt -e '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install -q --no-compile -c constraints.txt -e '.[$(EXTRAS)]'
 	@touch $@
 
 .venv: .venv/installed ## install everything that is needed into .venv
