@@ -37,7 +37,7 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 test unit sweep pages nbval: export OMP_WAIT_POLICY := passive
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
-	@$(MAKE) -j2 --output-sync=line unit pages types
+	@$(MAKE) -j3 --output-sync=line unit pages nbval types
 
 lint: style types ## style and types
 
@@ -55,9 +55,8 @@ sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try
 	@$(BIN)/pytest -q tests -m "sweep or slow"
 	@HYPATIA_EXAMPLES=1000 $(BIN)/pytest -q tests/test_own_book.py -k "template_is or says_is or whatever or any_argument or damaged"
 
-pages: .venv/installed ## the committed book in a browser, then every committed notebook against its records
+pages: .venv/installed ## the committed book in a browser
 	@$(BIN)/pytest -q tests/test_book.py
-	@$(MAKE) nbval
 
 nbval: .venv/installed ## every committed notebook against its records
 	@$(BIN)/pytest -q --nbval notebooks
