@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Bytecode lies in one place, made when a module is first imported, and not beside the sources.
 export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
 
-.PHONY: help book test lint style types unit sweep pages nbval committed notebooks clean
+.PHONY: help book test lint style types unit unit-early unit-late sweep pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -34,10 +34,10 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 	exit $$status
 
 # Tests share the cores: threads that wait for work sleep instead of keeping a core busy.
-test unit sweep pages nbval: export OMP_WAIT_POLICY := passive
+test unit unit-early unit-late sweep pages nbval: export OMP_WAIT_POLICY := passive
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
-	@$(MAKE) -j3 --output-sync=line unit pages nbval types
+	@$(MAKE) -j3 --output-sync=line unit-early unit-late pages nbval types
 
 lint: style types ## style and types
 
@@ -48,8 +48,16 @@ style: .venv/installed
 types: .venv/installed
 	@$(BIN)/pyright
 
-unit: .venv/installed ## unit tests
-	@$(BIN)/pytest -q tests --ignore tests/test_book.py -m "not sweep and not slow"
+UNITS := $(filter-out tests/test_book.py,$(wildcard tests/test_*.py))
+EARLY := $(filter tests/test_a% tests/test_b% tests/test_c% tests/test_d%,$(UNITS))
+
+unit: unit-early unit-late ## unit tests
+
+unit-early: .venv/installed
+	@$(BIN)/pytest -q $(EARLY) -m "not sweep and not slow"
+
+unit-late: .venv/installed
+	@$(BIN)/pytest -q $(filter-out $(EARLY),$(UNITS)) -m "not sweep and not slow"
 
 sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try in part
 	@$(BIN)/pytest -q tests -m "sweep or slow"
