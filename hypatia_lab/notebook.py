@@ -175,38 +175,40 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
     return Evidence(found, results.rows(found), here)
 
 
-def verify(
-    operation: str,
-    device: str = "auto",
-    *,
-    direction: str = "forward",
-    without: Sequence[str] = (),
-    compiled: bool = True,
-) -> str:
-    """Check every variant of ``operation`` that this machine can run in ``direction``, in all its dtypes.
+def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ()) -> str:
+    """Check every variant of ``operation`` that this machine can run, in all its dtypes and directions.
 
-    Two small shapes, an odd and an even one; compiled variants at the odd one, or not at all (``compiled`` False:
-    where compiling takes minutes, and a measurement checks them anyway). ``without`` names variants that are known to
-    be wrong and are left out. Returns one constant line; raises ``AssertionError`` naming each variant that
-    is wrong and how.
+    Two small shapes, an odd and an even one. What torch.compile makes is left out: compiling takes from seconds to
+    minutes, and a measurement checks it before it times it. ``without`` names variants that are known to be wrong and
+    are left out. Returns a constant line a direction; raises ``AssertionError`` naming each variant that is wrong and
+    how.
     """
     import logging
     import warnings
 
+    import hypatia_lab.experiments  # noqa: F401  (registers the variants)
+    from hypatia_lab.variants import variants
+    from hypatia_lab.workloads import DIRECTIONS
+
     # torch's advice differs from machine to machine; a notebook's output must not.
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
+    left_out = f" (left out: {', '.join(without)}, known to be wrong)" if without else ""
+    lines = []
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            wrong = _wrong_variants(operation, device, direction, without, compiled)
+            for direction in DIRECTIONS:
+                if not any(direction in variant.directions for variant in variants(operation).values()):
+                    continue
+                wrong = _wrong_variants(operation, device, direction, without)
+                assert not wrong, "\n".join(wrong)
+                work = operation if direction == "forward" else f"{operation}, {direction.replace('_', ' and ')}"
+                says = "every variant this machine can run, torch.compile's aside, agrees with float64"
+                lines.append(f"{work}: {says}{left_out}")
     finally:
         logging.disable(before)
-    assert not wrong, "\n".join(wrong)
-    left_out = f" (left out: {', '.join(without)}, known to be wrong)" if without else ""
-    work = operation if direction == "forward" else f"{operation}, {direction.replace('_', ' and ')}"
-    which = "every variant" if compiled else "every variant but torch.compile's"
-    return f"{work}: {which} this machine can run agrees with float64{left_out}"
+    return "\n".join(lines)
 
 
 def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
@@ -218,8 +220,7 @@ def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
     return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
 
 
-def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str], compiled: bool) -> list[str]:
-    import hypatia_lab.experiments  # noqa: F401  (registers the variants)
+def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
     from hypatia_lab.workloads import MATH, SPLIT, Workload, operations
@@ -237,10 +238,7 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
             with workload.precision():
                 problem = check.Problem(workload, place)
                 for name, variant in variants(operation).items():
-                    # Tuning a kernel takes long and computes what plain compiling computes, and compiling takes
-                    # seconds a shape: the odd one has to do.
-                    later = name.startswith("compile") and (not compiled or shape != shapes[0])
-                    if later or name in ("compile_max_autotune", *without) or variant.needs(workload, place):
+                    if "compile" in name or name in without or variant.needs(workload, place):
                         continue
                     run = variant.factory(workload, problem.inputs)
                     found = check.check(run, problem, place="cpu" if variant.host else "")

@@ -357,6 +357,9 @@ def no_formula(x: torch.Tensor) -> torch.Tensor:
 
 UNDIFFERENTIABLE = torch.ops.hypatia_tests.no_formula
 
+FULL = [False, pytest.param(True, marks=pytest.mark.sweep)]
+"""Whether a source goes through all its sizes and dtypes, or some."""
+
 TRITON = """
 import torch
 from hypatia_lab.kernels.triton.masked_gradient import Tile, candidates, column_tile, share_tile
@@ -378,7 +381,7 @@ def agrees(grad, y, tile=None):
         torch.testing.assert_close(share.double(), part.sum(0), rtol=1e-5, atol=1e-5)
     again = masked_gradient_shares(grad, y, tile=tile)
     assert torch.equal(again[0], z) and torch.equal(again[1], shares)
-for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16):
+for dtype in (torch.float64, torch.float32, torch.bfloat16, torch.float16) if FULL else (torch.bfloat16,):
     for rows, columns, tile in (
         (1, 1, None), (7, 127, Tile(16, 32, 4)), (129, 3, Tile(32, 16, 4)), (0, 5, None), (5, 0, None),
         (100, 70, Tile(16, 32, 4, times=2)), (130, 200, None), (130, 200, Tile(64, 128, 8)),
@@ -410,8 +413,9 @@ for grad, y, name in ((y[:-1], y, "grad"), (y.double(), y, "grad"), (y[0], y[0],
 """
 
 
-def test_the_triton_kernel_agrees_with_torch_in_the_interpreter(interpreted: Callable[..., str]) -> None:
-    interpreted(TRITON)
+@pytest.mark.parametrize("full", FULL)
+def test_the_triton_kernel_agrees_with_torch_in_the_interpreter(interpreted: Callable[..., str], full: bool) -> None:
+    interpreted(f"FULL = {full}\n{TRITON}")
 
 
 PRODUCTS = """
@@ -436,7 +440,7 @@ plans = [
     Plan(Config(64, 32, 32, group=2), Config(32, 64, 16, load=False), ahead=2),
     Plan(Config(64, 64, 32), Config(64, 64, 32), ahead=999),
 ]
-for shape in ((1, 1, 1), (7, 129, 127), (65, 127, 130), (96, 80, 104), (104, 80, 72)):
+for shape in ((7, 129, 127), (1, 1, 1), (65, 127, 130), (96, 80, 104), (104, 80, 72))[:None if FULL else 1]:
     given = drawn(*shape)
     for plan in plans:
         agrees(*given, gradient_products(*given, plan=plan))
@@ -511,8 +515,9 @@ torch.testing.assert_close(linear_relu_backward.linear_relu_fused(x, weight, Non
 """
 
 
-def test_both_products_of_one_kernel_agree_with_float64_in_the_interpreter(interpreted: Callable[..., str]) -> None:
-    interpreted(PRODUCTS)
+@pytest.mark.parametrize("full", FULL)
+def test_both_products_of_one_kernel_agree_in_the_interpreter(interpreted: Callable[..., str], full: bool) -> None:
+    interpreted(f"FULL = {full}\n{PRODUCTS}")
 
 
 # ---------------------------------------------------------------- records and pages

@@ -253,6 +253,7 @@ def test_the_run_says_what_was_measured_where_and_with_what(fresh):
 # ---------------------------------------------------------------- real processes, cut short
 
 
+@pytest.mark.slow
 def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab):
     lab(group(SMALL), group(LARGE))
     give_ceilings(tmp_path)

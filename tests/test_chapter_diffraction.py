@@ -443,7 +443,7 @@ def test_rates_are_against_float32() -> None:
 def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def wrong(operation: str, device: str, direction: str, without: Sequence[str], compiled: bool) -> list[str]:
+    def wrong(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
         asked.append(without)
         return []
 
@@ -452,8 +452,7 @@ def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None
     assert notebook.verify("diffraction", "cpu", without=["eager_direct"]).endswith(
         "(left out: eager_direct, known to be wrong)"
     )
-    assert "every variant but torch.compile's" in notebook.verify("diffraction", "cpu", compiled=False)
-    assert asked == [(), ["eager_direct"], ()]
+    assert asked == [(), ["eager_direct"]]
 
 
 def source(page: str) -> str:

@@ -108,6 +108,7 @@ def files_below(folder: Path) -> list[str]:
 # ---------------------------------------------------------------- quick
 
 
+@pytest.mark.slow  # a time, which wants a quiet machine; what it imports is held by the test below
 def test_help_answers_in_under_three_tenths_of_a_second():
     seconds = []
     for _ in range(5):

@@ -214,6 +214,7 @@ def test_nothing_heavy_is_imported_before_it_is_needed():
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.slow  # a time, which wants a quiet machine; what is imported is held by the test above
 def test_importing_the_lab_takes_less_than_a_twentieth_of_a_second():
     """It imports no torch, as the test above holds, so this is all that it adds to torch's own time."""
     program = "import time; start = time.perf_counter(); import hypatia_lab; print(time.perf_counter() - start)"

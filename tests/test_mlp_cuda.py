@@ -99,7 +99,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @needs_compiler
-@pytest.mark.parametrize("rows", [1, 63, 64, 65, 129, 1000])
+@pytest.mark.parametrize("rows", [1, 65, *(pytest.param(n, marks=pytest.mark.sweep) for n in (63, 64, 129, 1000))])
 @pytest.mark.parametrize(("width", "layers", "plan"), EMULATED)
 def test_the_emulated_kernel_agrees_with_float64(
     width: int, layers: int, plan: Plan, rows: int, emulation: None

@@ -515,6 +515,7 @@ def test_whatever_a_variant_does_the_others_are_measured(kernel, call, tmp_path,
     assert files_below(kernel.parent) == ["tiny.py"]
 
 
+@pytest.mark.slow
 def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypatch):
     monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
     output = tmp_path / "mine"

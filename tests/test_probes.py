@@ -335,6 +335,7 @@ def test_measures_that_do_not_exist_are_left_out():
     assert "correlation" not in accuracy.measures(torch.ones(2, 2), torch.eye(2, dtype=torch.float64))
 
 
+@pytest.mark.slow
 def test_the_accuracy_of_a_variant(tmp_path: Path):
     measured = details(probe("accuracy", LINEAR, "eager", tmp_path, case="scaled"), "accuracy")
     assert list(measured) == [
@@ -468,6 +469,7 @@ def test_the_vectors_file_holds_sizes_and_arrays(tmp_path: Path):
     assert arrays[13:23].tolist() == inputs["detector"].tolist()
 
 
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("variant", ["c_openmp", "eager"])
 def test_a_whole_program_takes_longer_than_its_parts(variant: str, tmp_path: Path):

@@ -146,6 +146,7 @@ print(before, peak())
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="/proc is Linux's")
 def test_memory_stays_at_a_strips_size_however_large_the_image() -> None:
     """A quarter of the promised 4096² within 3 GB: the image takes 16 MiB, a whole field of it all at once 0.5 GB."""

@@ -55,6 +55,7 @@ class Heard:
             self.status, self.reason = event["status"], event["reason"]
 
 
+@pytest.mark.slow
 def test_an_eager_start_stage_by_stage(tmp_path: Path):
     heard = Heard(plan_of(tmp_path, "eager"), tmp_path / "log")
     assert (heard.status, heard.reason) == ("ok", "")
@@ -66,6 +67,7 @@ def test_an_eager_start_stage_by_stage(tmp_path: Path):
     assert heard.values["first image"] == pytest.approx(parts)
 
 
+@pytest.mark.slow
 def test_a_wrong_first_image_is_called_wrong(tmp_path: Path):
     workload = Workload("diffraction", (512, 512))
     heard = Heard(plan_of(tmp_path, "eager_direct", workload=workload), tmp_path / "log")

@@ -278,6 +278,7 @@ for code in products:
 """
 
 
+@pytest.mark.slow
 def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper: Callable[[str], None]) -> None:
     compiled_for_hopper(MACHINE_CODE)
 

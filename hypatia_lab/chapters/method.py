@@ -10,6 +10,15 @@ from hypatia_lab import formats, intervals, tables
 from hypatia_lab.chapters.reading import quotient, times
 from hypatia_lab.notebook import Evidence
 
+CHECKED = (
+    *("linear_relu", "linear_relu_layout", "matmul", "mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh"),
+    *("conv_block_autocast", "norm_chain", "unet", "unet_group", "unet_autocast", "diffraction"),
+)
+"""Operations whose variants the page of checks tries; those left out differ from these in sizes or tables only."""
+
+WRONG = {"diffraction": ("eager_direct",)}
+"""Variants known to be wrong, by operation: a document's own, kept as it was."""
+
 BOUND = 0.05
 """The lab's clock and an independent timer are held to differ by less than this share."""
 
@@ -55,6 +64,35 @@ def by_operation(rows: Iterable[dict[str, str]]) -> Any:
         found.setdefault(row["operation"], []).append(said if same else f"{row['planted']} ({said})")
     columns = ["operation", "number", "planted (what the check says, where in other words)"]
     return pandas.DataFrame([(name, len(told), "; ".join(told)) for name, told in found.items()], columns=columns)
+
+
+def errors(lab: Evidence, machine: str) -> Any:
+    """Largest error of what was timed on ``machine`` (pandas), a row an operation, dtype and way to multiply."""
+    import pandas
+
+    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    for row in lab.select(machine=machine):
+        kind = row["dtype"] if row["math"] == "ieee" else f"{row['dtype']} ({row['math']})"
+        work = row["operation"] if row["direction"] == "forward" else f"{row['operation']}, forward and backward"
+        found.setdefault((work, kind), []).append(row)
+    out = []
+    for (work, kind), rows in sorted(found.items()):
+        right = [row for row in rows if row["status"] == "ok" and not math.isnan(row["error"])]
+        wrong = sorted({row["variant"] for row in rows if row["status"] == "wrong"})
+        if not right and not wrong:
+            continue
+        worst = max(right, key=lambda row: row["error"], default=None)
+        out.append(
+            {
+                "operation": work,
+                "dtype": kind,
+                "variants right": len({row["variant"] for row in right}),
+                "largest error": formats.number(worst["error"]) if worst else "",
+                "of": worst["variant"] if worst else "",
+                "wrong, and so not timed": ", ".join(wrong),
+            }
+        )
+    return pandas.DataFrame(out)
 
 
 def oracle(lab: Evidence, machine: str) -> Any:
