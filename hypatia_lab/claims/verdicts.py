@@ -253,30 +253,18 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
 def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
     """What would decide an undecided claim: the sentence behind :func:`_compare`'s.
 
-    An interval narrows with the root of the number of processes, so the number at which it would clear the edge of the
-    band follows from how far the figure lies from that edge.
+    An interval narrows with the number of processes, so the number at which it would clear the edge of the band follows
+    from how far the figure lies from that edge.
     """
     open_ = [case.found for case in judged if case.verdict == "undecided"]
     if any(found.n < 2 for found in open_):
         return "A second fresh process would begin to decide it."
     if not open_:  # a figure said to be the same everywhere, seen at one size
         return "Another size would decide it."
-    needed = max(_processes(found, claim.band) for found in open_)
+    edges = [(found, edge) for found in open_ for edge in claim.band if found.low <= edge <= found.high]
+    needed = max(intervals.processes_to_clear(found, edge, MANY) for found, edge in edges)
     some = f"over {MANY} fresh processes" if needed > MANY else f"about {needed} fresh processes"
     return f"It would take {some} in place of {open_[0].n} to decide it, if they scatter as these did."
-
-
-def _processes(found: Interval, band: tuple[float, float]) -> int:
-    """Processes at which an interval as this one would clear the edges of the band that it crosses; at most one more
-    than :data:`MANY`.
-    """
-    needed = 0.0
-    for edge in band:
-        if found.low <= edge <= found.high:
-            reach = found.high - found.value if edge > found.value else found.value - found.low
-            distance = abs(edge - found.value)
-            needed = max(needed, found.n * (reach / distance) ** 2 if distance else math.inf)
-    return math.ceil(min(needed, MANY + 1))
 
 
 def _show(case: _Case, claim: Claim, many: bool) -> str:
