@@ -272,7 +272,7 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     leads = {claim.id: claim.lead for claim in ledger}
     stated = len({leads[row["id"]] for row in found})
     click.echo(
-        f"\nverdicts that differ ({stated} claims, {len(found)} parts):" if found else "\nverdicts that differ: none"
+        f"\nverdicts that differ (claims: {stated}, parts: {len(found)}):" if found else "\nverdicts that differ: none"
     )
     for row in found:
         click.echo(f"  {row['id']}  {row['claim']}")

@@ -214,7 +214,7 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
-    title, one, two = found.out.split("verdicts that differ (1 claims, 1 parts):\n")[1].splitlines()
+    title, one, two = found.out.split("verdicts that differ (claims: 1, parts: 1):\n")[1].splitlines()
     assert title == "  S009-01  naive is 8× slower"
     assert re.match(r"    one: ✓.confirmed, 8.00×\. On one, the time of naive relative to eager", one)
     assert re.match(r"    two: ✗.refuted, 20.0× \[17.6, 22.6\]\. On two, .* It lies outside the band 7.5 to 8.5", two)
