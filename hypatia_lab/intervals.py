@@ -72,6 +72,24 @@ def equal(interval: Interval) -> bool:
     return interval.within(1 - EQUIVALENCE, 1 + EQUIVALENCE)
 
 
+def processes_to_clear(found: Interval, edge: float, most: int) -> int:
+    """How many processes it takes until an interval like ``found``, which holds ``edge``, ends before it.
+
+    The estimate and its scatter are taken to stay what they are, on a logarithmic scale where all is positive; the
+    interval then narrows as t/√n does. At most ``most`` + 1, which says that ``most`` would not do.
+    """
+    import numpy
+    from scipy.special import stdtrit
+
+    ends = [found.low, found.value, found.high, edge]
+    low, value, high, at = numpy.log(ends) if min(ends) > 0 else ends
+    reach, distance = (high - value if at > value else value - low), abs(at - value)
+    counts = numpy.arange(2, max(most, found.n) + 1)
+    widths = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) / numpy.sqrt(counts)
+    enough = counts[(counts > found.n) & (counts <= most) & (widths * reach < widths[found.n - 2] * distance)]
+    return int(enough[0]) if len(enough) else most + 1
+
+
 def false_rate_p(differences: int, pairs: int, rate: float = 1 - CONFIDENCE) -> float:
     """Two-sided binomial p-value that ``differences`` among ``pairs`` A/A pairs come from ``rate``."""
     from scipy.stats import binomtest

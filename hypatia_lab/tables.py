@@ -31,6 +31,10 @@ class TableError(ValueError):
     """A table that cannot be made: the message names what is missing."""
 
 
+class _Html(str):
+    """Text that is HTML already."""
+
+
 def shape_text(shape: str) -> str:
     """``1024x784x2048`` as a reader sees it: ``1024×784×2048``."""
     return shape.replace("x", "×")
@@ -179,11 +183,11 @@ def judged(row: dict[str, Any]) -> str:
 
 
 def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """How many judgements of each verdict: one line a verdict, one column a machine.
+    """How many claims of each verdict: one line a verdict, one column a machine.
 
-    Only verdicts that occur have a line, in the order of :data:`VERDICTS`; machines stand in the order of the rows.
-    A claim judged on two machines counts once on each; claims that no machine decides are counted under
-    ``any machine``. Raises :class:`TableError` when there is no claim.
+    Rows of :func:`hypatia_lab.claims.statements`. Only verdicts that occur have a line, in the order of
+    :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two machines counts once on each;
+    claims that no machine decides are counted under ``any machine``. Raises :class:`TableError` when there is no claim.
     """
     if not claim_rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
@@ -338,7 +342,8 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
         values = [line[column] for column in columns]
         cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
         for column, under in folded.items():
-            fold = f"<details><summary>{escape(column)}</summary>{escape(str(line[column]))}</details>"
+            inside = line[column] if isinstance(line[column], _Html) else escape(str(line[column]))
+            fold = f"<details><summary>{escape(column)}</summary>{inside}</details>"
             cells[columns.index(under)] += fold
         first = f'<th scope="row"{right[0]}>{cells[0]}</th>'
         rest = "".join(f"<td{s}>{c}</td>" for c, s in zip(cells[1:], right[1:], strict=True))
@@ -361,8 +366,8 @@ def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
 def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
     """How many claims of each document have each verdict on ``machine``: a line a document, a column a verdict.
 
-    Claims that no machine decides count with every machine, so that a line adds up to the document's claims. Raises
-    :class:`TableError` when there is no claim.
+    Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine, so that a
+    line adds up to the document's claims. Raises :class:`TableError` when there is no claim.
     """
     rows = [row for row in claim_rows if row["machine"] in (machine, ANY)]
     if not rows:
@@ -380,13 +385,77 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
     return _frame(lines)
 
 
-def show_claims(claim_rows: Sequence[dict[str, Any]], *, filterable: bool = False) -> None:
-    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim.
-
-    ``filterable`` adds the document to choose by.
-    """
+def show_claims(claim_rows: Sequence[dict[str, Any]]) -> None:
+    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim."""
     table = claims_table(claim_rows)
-    if filterable:
-        table.insert(1, "document", [row["seed"] for row in claim_rows])
     table["why"] = table["reason"] + " Section of the document: " + table["section"] + "."
-    show(table.drop(columns=["section", "reason"]), filterable=filterable, folded={"why": "claim"})
+    show(table.drop(columns=["section", "reason"]), folded={"why": "claim"})
+
+
+def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
+    """``144 claims in 355 parts``, of the rows of :func:`hypatia_lab.claims.statements`."""
+    parts = {part["id"] for row in claim_rows for part in row["parts"]}
+    return f"{len({row['id'] for row in claim_rows})} claims in {len(parts)} parts"
+
+
+def statements_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
+    """The ledger as a DataFrame of text, a line a claim: id, claim, its verdict on each machine, document.
+
+    Rows of :func:`hypatia_lab.claims.statements`. A claim that no machine decides has its verdict under every machine.
+    Raises :class:`TableError` when there is no claim.
+    """
+    if not claim_rows:
+        raise TableError("statements_table: no claims; the ledger is empty, or the filter let nothing through")
+    machines = [name for name in dict.fromkeys(row["machine"] for row in claim_rows) if name != ANY] or [ANY]
+    lines: dict[str, dict[str, str]] = {}
+    for row in claim_rows:
+        line = {"id": row["id"], "claim": row["claim"], **dict.fromkeys(map(_machine, machines), MISSING)}
+        line = lines.setdefault(row["id"], line | {"document": row["seed"]})
+        own = machines if row["machine"] == ANY else [row["machine"]]
+        line.update({_machine(name): verdict_text(row["verdict"]) for name in own})
+    return _frame(list(lines.values()))
+
+
+def show_statements(claim_rows: Sequence[dict[str, Any]]) -> None:
+    """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim."""
+    from IPython.display import display
+
+    table = statements_table(claim_rows)
+    text = table.to_string(index=False)
+    stated: dict[str, list[dict[str, Any]]] = {}
+    for row in claim_rows:
+        stated.setdefault(row["id"], []).append(row)
+    table["parts"] = [_Html(_parts(stated[name])) for name in table["id"]]
+    display({"text/html": html(table, filterable=True, folded={"parts": "claim"}), "text/plain": text}, raw=True)
+
+
+def _parts(rows: Sequence[dict[str, Any]]) -> str:
+    """The parts of one claim as HTML: a body of lines a part, of each machine its figures and, beneath, the reason.
+
+    ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first.
+    """
+    parts: dict[str, dict[str, dict[str, Any]]] = {}
+    for part in (part for row in rows for part in row["parts"]):
+        parts.setdefault(part["id"], {})[part["machine"]] = part
+    titles, escape, bodies = ("machine", "claimed", "measured", "bound", "verdict"), markup.escape, []
+    wide = f' colspan="{len(titles)}"'
+    for name, own in parts.items():
+        first = next(iter(own.values()))
+        heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first["claim"])}</th></tr>'
+        lines = [heading] if len(parts) > 1 else []
+        claimed = escape(quantity_text(first["claimed"], first["unit"]))
+        for part in own.values():
+            # What the claim itself explains stands once, beneath its machines.
+            reason = escape(" ".join(part["reason"].replace(part["why"], " ").split()))
+            figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
+            seen = figures != [MISSING, MISSING]
+            shown = "".join(f"<td>{text}</td>" for text in figures) if seen else f'<td colspan="2">{reason}</td>'
+            verdict = escape(verdict_text(part["verdict"]))
+            machine = escape(_machine(part["machine"]))
+            lines.append(f'<tr><th scope="row">{machine}</th><td>{claimed}</td>{shown}<td>{verdict}</td></tr>')
+            lines.append(f"<tr><td{wide}>{reason}</td></tr>" if seen and reason else "")
+        why = escape(f"{first['why']} Section of the document: {first['section']}.")
+        bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")
+    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
+    said = [f"<p>{escape(_machine(row['machine']))}: {escape(row['reason'])}</p>" for row in rows if len(parts) > 1]
+    return f'{"".join(said)}<table class="lab-parts"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'

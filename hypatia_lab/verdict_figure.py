@@ -25,7 +25,7 @@ LOOKS = {
 def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, Any]:
     """Claims of each document by verdict on ``machine``, in %: a lane a document; the table has the counts.
 
-    Rows of :func:`hypatia_lab.claims.judge`. Claims that no machine decides count with every machine. Raises
+    Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine. Raises
     :class:`FigureError` when there is no claim.
     """
     rows = [row for row in claim_rows if row["machine"] in (machine, tables.ANY)]

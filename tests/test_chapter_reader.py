@@ -194,7 +194,8 @@ def verdict(
     ]
     low, high = min(low for low, _, _ in cases.values()), max(high for _, high, _ in cases.values())
     row = {"id": name, "seed": name[:4], "claim": "c", "unit": "×", "machine": machine, "verdict": word, "cases": shown}
-    return row | {"workload": ", ".join(cases), "measured": (low + high) / 2, "low": low, "high": high}
+    row |= {"workload": ", ".join(cases), "measured": (low + high) / 2, "low": low, "high": high}
+    return row | {"quantity": "ratio", "parts": [row | {"quantity": "ratio"}]}
 
 
 ONE, TWO = "linear_relu/256x256x512/float32/ieee/forward", "linear_relu/8192x4096x4096/float32/ieee/forward"
@@ -219,7 +220,7 @@ def test_why_verdicts_differ(lab: Evidence, gpu: Any, cpu: Any, kind: str) -> No
     (line,) = machines.reasons(lab, rows)
     assert line["the difference is"] == kind
     assert ("lie apart" in line["why"]) == (kind == "hardware")
-    assert machines.summary([line]) == f"Verdicts that differ: 1 of {kind}"
+    assert machines.summary([line]) == f"Parts of claims whose verdicts differ: 1 of {kind}"
 
 
 def test_a_verdict_that_is_the_same_everywhere_is_not_listed(lab: Evidence) -> None:
@@ -271,12 +272,14 @@ def test_arithmetic_is_worked_out_and_sorted_by_how_far_off_it_is() -> None:
     assert [line["id"] for line in lines] == ["S001-04", "S001-03", "S001-02"]
     assert [line["off by"] for line in lines] == ["–", "10.0×", "1.25×"]
     assert [line["its own figures give"] for line in lines] == ["2×", "4×", "4×"]
-    assert errata.counts(LEDGER) == [
+    parts = [replace(one, part_of="S001-02") if one.id == "S001-03" else one for one in LEDGER]
+    assert errata.counts(parts) == [
         {
             "document": "S001",
-            "claims": "5",
-            "with arithmetic": "4",
-            "that fails": "3",
+            "claims": "4",
+            "parts": "5",
+            "with arithmetic": "3",
+            "that fails": "2",
             "contradictions within": "2",
             "with another document": "0",
         }
@@ -319,6 +322,12 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
     found = front.ledger(rows, "gpu")
     assert found.figure == "2 of 3"
     assert "1 are confirmed" in found.text
+    assert "figures agree" not in found.text
+    sums = {"verdict": "confirmed", "quantity": "arithmetic"}
+    divided = rows[1] | {"verdict": "conditional", "parts": [*rows[1]["parts"], sums]}
+    assert "1 hold in part or under some conditions (1 of them only in" in front.ledger([divided], "gpu").text
+    sometimes = divided | {"parts": [sums, divided["parts"][0] | {"verdict": "conditional"}]}
+    assert "(" not in front.ledger([sometimes], "gpu").text
     with pytest.raises(FigureError, match="no claims judged on 'gpu'"):
         verdict_figure.verdicts(rows[3:], "gpu")
     with pytest.raises(tables.TableError, match="no claims judged on 'gpu'"):

@@ -64,8 +64,8 @@ def cell(workload: str, variant: str, us: float | Sequence[float | None], clock:
     )
 
 
-@pytest.fixture
-def measured(tmp_path):
+@pytest.fixture(name="measured")
+def written(tmp_path):
     """Writes cells and details as a record and reads all records written so far."""
 
     def write(*cells: dict, details: Sequence[dict] = (), **run: str) -> list[records.Record]:

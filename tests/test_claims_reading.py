@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypatia_lab.claims import ClaimError, arithmetic, ledger, load_file
+from hypatia_lab.claims import ClaimError, arithmetic, ledger, load, load_file
 from hypatia_lab.claims.ledger import Figure
 
 # Arithmetic
@@ -171,6 +171,54 @@ def test_faults_of_a_whole_ledger(tmp_path):
     assert [claim.id for claim in ledger(tmp_path, ["S004"])] == ["S004-01"]
     with pytest.raises(ClaimError, match="no claims of seed 'S003'; known: S001, S004"):
         ledger(tmp_path, ["S003"])
+
+
+def part(number: int, seed: str = "S001", **more: str) -> str:
+    """The good entry under another number, with more keys."""
+    return GOOD.replace("S001-01", f"{seed}-{number:02d}") + "".join(f"  {key}: {text}\n" for key, text in more.items())
+
+
+def test_parts_name_the_entry_that_leads(tmp_path):
+    whole = part(1, statement="All of it.") + part(2) + part(3, part_of="S001-01")
+    write(tmp_path, whole)
+    found = ledger(tmp_path)
+    assert [(claim.id, claim.lead, claim.statement) for claim in found] == [
+        ("S001-01", "S001-01", "All of it."),
+        ("S001-02", "S001-02", ""),
+        ("S001-03", "S001-01", ""),
+    ]
+    assert load(tmp_path / "s001.yaml") == found
+
+
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ([part(1), part(2, part_of="S001-09")], "s001.yaml:11: S001-02 is part of S001-09, which is no entry"),
+        ([part(1, part_of="S001-01")], "s001.yaml:1: S001-01 is part of S001-01, which is itself a part"),
+        (
+            [part(1), part(2, part_of="S001-01"), part(3, part_of="S001-02")],
+            "s001.yaml:22: S001-03 is part of S001-02, which is itself a part; name the entry that leads",
+        ),
+        ([part(1, statement="All.")], "s001.yaml:1: S001-01 has a statement, and no entry is part of it"),
+        (
+            [part(1), part(2, part_of="S001-01", statement="All.")],
+            "s001.yaml:11: S001-02 has a statement, and no entry is part of it",
+        ),
+        ([part(1, part_of="1")], "s001.yaml:11: part_of '1' is not of the form S001-01|part_of must be text"),
+    ],
+)
+def test_a_part_without_a_lead_is_named_with_its_line(tmp_path, entries, message):
+    write(tmp_path, "".join(entries))
+    for read in (lambda: ledger(tmp_path), lambda: load(tmp_path / "s001.yaml")):
+        with pytest.raises(ClaimError, match=message):
+            read()
+
+
+def test_a_part_belongs_to_its_own_document(tmp_path):
+    write(tmp_path, part(1))
+    write(tmp_path, part(1, seed="S002", part_of="S001-01"), "s002.yaml")
+    with pytest.raises(ClaimError, match=r"s002.yaml:1: S002-01 is part of S001-01, a claim of another document"):
+        ledger(tmp_path)
 
 
 def test_an_expression_is_checked_when_read(tmp_path):

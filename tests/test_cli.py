@@ -172,15 +172,23 @@ def test_claims_as_json_has_the_columns_of_the_contract(folder, call):
     rows = json.loads(found.out, parse_constant=pytest.fail)  # NaN is no JSON
     columns = "id seed section claim claimed unit workload machine measured low high bound verdict reason"
     assert rows
-    assert all(" ".join(row) == columns for row in rows)
+    assert all(" ".join(row) == f"{columns} parts" for row in rows)
+    assert all(" ".join(part) == columns for row in rows for part in row["parts"])
     assert {row["machine"] for row in rows} == {"one", "any"}
+    parts = json.loads(call("claims", "--json", "--parts", "--machine", "one").out, parse_constant=pytest.fail)
+    assert all(" ".join(part) == columns for part in parts)
+    assert {part["id"] for part in parts} == {part["id"] for row in rows for part in row["parts"]}
+    assert len(parts) > len(rows) == len({row["id"] for row in rows})
 
 
 def test_claims_print_each_claim_with_its_verdict(folder, call):
-    found = call("claims")
-    assert (found.code, found.err) == (0, [])
-    assert "verdict" in found.out.splitlines()[0]
-    assert len(found.out.splitlines()) > 30
+    whole, parts = call("claims"), call("claims", "--parts")
+    for found in (whole, parts):
+        assert (found.code, found.err) == (0, [])
+        assert "verdict" in found.out.splitlines()[0]
+    assert 30 < len(whole.out.splitlines()) < len(parts.out.splitlines())
+    assert "S001-41" in parts.out
+    assert not any(line.split()[:1] == ["S001-41"] for line in whole.out.splitlines())
 
 
 def test_compare_sets_one_machine_beside_another(folder, call):
@@ -189,7 +197,7 @@ def test_compare_sets_one_machine_beside_another(folder, call):
     (line,) = [line for line in found.out.splitlines() if "naive" in line and "1024×784×2048" in line]
     assert "0.125×" in line
     assert "0.0500×" in line
-    assert "verdicts that differ:" in found.out
+    assert found.out.endswith("verdicts that differ: none\n")
 
 
 @pytest.fixture
@@ -207,7 +215,7 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
-    title, one, two = found.out.split("verdicts that differ:\n")[1].splitlines()
+    title, one, two = found.out.split("verdicts that differ (claims: 1, parts: 1):\n")[1].splitlines()
     assert title == "  S009-01  naive is 8× slower"
     assert re.match(r"    one: ✓.confirmed, 8.00×\. On one, the time of naive relative to eager", one)
     assert re.match(r"    two: ✗.refuted, 20.0× \[17.6, 22.6\]\. On two, .* It lies outside the band 7.5 to 8.5", two)

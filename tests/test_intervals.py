@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import stdtrit
 from synthetic import cell_line
 
 from hypatia_lab import intervals, records, results
@@ -133,6 +134,24 @@ def test_outliers_are_counted_by_tukeys_fences():
     samples = [1.0, 2, 2, 2, 3, 3, 3, 4, 4, 8, 10.5]
     assert intervals.outliers(samples) == {"mild": 1, "severe": 1, "of": 11}
     assert intervals.outliers([1.0, 1.0, 100.0]) == {"mild": 0, "severe": 0, "of": 3}
+
+
+def test_so_many_processes_clear_an_edge():
+    def like(n: int) -> Interval:
+        """The textbook's interval of n values about 10 that scatter by 2."""
+        half = float(stdtrit(n - 1, 0.975)) * 2 / math.sqrt(n)
+        return Interval(-10, -10 - half, -10 + half, n)
+
+    for n in (2, 4, 8):
+        edge = -10 + 0.4 * (like(n).high + 10)
+        needed = intervals.processes_to_clear(like(n), edge, 1000)
+        assert needed > n
+        assert like(needed).high < edge <= like(needed - 1).high
+    assert intervals.processes_to_clear(like(8), -10 - 1e-9, 1000) == 1001
+    assert intervals.processes_to_clear(like(8), -10, 1000) == 1001
+    positive = intervals.geometric([9.0, 10.0, 12.0])
+    turned = Interval(1 / positive.value, 1 / positive.high, 1 / positive.low, 3)
+    assert intervals.processes_to_clear(positive, 9.5, 99) == intervals.processes_to_clear(turned, 1 / 9.5, 99) < 100
 
 
 def test_the_binomial_test_rejects_only_what_five_per_cent_cannot_explain():

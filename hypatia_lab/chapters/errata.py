@@ -30,20 +30,24 @@ def sound(ledger: Sequence[Claim] | None = None) -> list[Claim]:
 
 
 def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
-    """A line a document: claims, those that arithmetic can decide, those that fail it, contradictions within it."""
+    """A line a document: claims and their parts, claims that arithmetic can decide, those of which a part fails it, and
+    pairs of parts that contradict each other.
+    """
     found = list(claims.ledger() if ledger is None else ledger)
     bad, both = wrong(found), pairs(found)
     seeds = list(dict.fromkeys(claim.seed for claim in found))
     lines = []
     for seed in seeds:
+        own = [claim for claim in found if claim.seed == seed]
         apart = [pair for pair in both if seed in (pair[0].seed, pair[1].seed)]
         within = [pair for pair in apart if pair[0].seed == pair[1].seed]
         lines.append(
             {
                 "document": seed,
-                "claims": str(sum(claim.seed == seed for claim in found)),
-                "with arithmetic": str(sum(claim.seed == seed and bool(claim.expression) for claim in found)),
-                "that fails": str(sum(claim.seed == seed for claim in bad)),
+                "claims": str(len({claim.lead for claim in own})),
+                "parts": str(len(own)),
+                "with arithmetic": str(len({claim.lead for claim in own if claim.expression})),
+                "that fails": str(len({claim.lead for claim in bad if claim.seed == seed})),
                 "contradictions within": str(len(within)),
                 "with another document": str(len(apart) - len(within)),
             }
@@ -52,7 +56,7 @@ def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
 
 
 def corrections(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
-    """What a document says and what its own figures give: a line a claim that fails, in each the farthest off first."""
+    """What a document says and what its own figures give: a line a part that fails, in each the farthest off first."""
     lines = []
     for claim in sorted(wrong(ledger), key=lambda claim: (claim.seed, -_distance(claim))):
         value = claims.arithmetic(claim.expression)

@@ -56,7 +56,7 @@ def turning(lab: Evidence) -> str:
 
 
 def differing(lab: Evidence, judged: Sequence[Row]) -> list[list[Row]]:
-    """The judgements of each claim that at least two machines could test with different verdicts."""
+    """The judgements of each part of a claim that at least two machines could test with different verdicts."""
     found: dict[str, list[Row]] = {}
     for row in judged:
         if row["machine"] in lab.machines and row["verdict"] not in UNJUDGED:
@@ -65,7 +65,7 @@ def differing(lab: Evidence, judged: Sequence[Row]) -> list[list[Row]]:
 
 
 def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
-    """A line a claim of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
+    """A line a part of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
     known = {claim.id: claim for claim in claims.ledger()}
     lines = []
     for rows in differing(lab, judged):
@@ -83,7 +83,7 @@ def summary(lines: Sequence[dict[str, str]]) -> str:
     """How many of the lines of :func:`reasons` differ for which reason."""
     kinds = [line["the difference is"] for line in lines]
     said = [f"{kinds.count(kind)} of {kind}" for kind in ("hardware", "certainty", "workloads") if kind in kinds]
-    return f"Verdicts that differ: {listing(said)}" if said else "No verdict differs"
+    return f"Parts of claims whose verdicts differ: {listing(said)}" if said else "No verdict differs"
 
 
 def _cause(rows: Sequence[Row]) -> tuple[str, str]:

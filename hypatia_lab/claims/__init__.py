@@ -1,10 +1,10 @@
-"""The claims ledger: what the seeds claim, in YAML, and what the records say about it."""
+"""The claims ledger: what the seeds claim, in YAML, and what the records say about it, part by part and as a whole."""
 
 from __future__ import annotations
 
 from hypatia_lab.claims.differences import differences
 from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load, load_file
-from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge
+from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge, sound_only, statements, together
 
 __all__ = [
     "COLUMNS",
@@ -17,4 +17,7 @@ __all__ = [
     "ledger",
     "load",
     "load_file",
+    "sound_only",
+    "statements",
+    "together",
 ]

@@ -1,4 +1,7 @@
-"""Reading the ledger: one YAML file a seed, one entry a claim. Data in, checked :class:`Claim` objects out.
+"""Reading the ledger: one YAML file a seed, one entry a part of a claim. Data in, checked :class:`Claim` objects out.
+
+What a document says once is one statement, however many ways there are to test it: an entry that is a part of another
+entry's statement names it in ``part_of``.
 
 Only text and numbers are ever built from the YAML, so a ledger file can name nothing that runs; every fault is
 one :class:`ClaimError` that names the file and the line.
@@ -56,7 +59,9 @@ class Claim:
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
     open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
     ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
-    one that measures what decides; a verdict takes its figures wherever they are.
+    one that measures what decides; a verdict takes its figures wherever they are. ``part_of`` is the id of the entry
+    that leads the statement, ``""`` for a lead; ``statement`` is the lead's wording of the whole, ``""`` where its own
+    claim says it.
     """
 
     id: str
@@ -81,16 +86,29 @@ class Claim:
     expression: str = ""
     untestable: str = ""
     conflicts: tuple[str, ...] = ()
+    part_of: str = ""
+    statement: str = ""
 
     @property
     def seed(self) -> str:
         """The document that makes the claim, such as ``S001``."""
         return self.id.partition("-")[0]
 
+    @property
+    def lead(self) -> str:
+        """The id of the entry that leads the statement: another's or its own."""
+        return self.part_of or self.id
+
+    @property
+    def testable(self) -> bool:
+        """Whether a measurement can decide it; arithmetic, and what no lab can test, is the same on any machine."""
+        return self.quantity != "arithmetic" and not self.untestable
+
 
 _COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")
+_ANY = ("conflicts", "part_of", "statement")
 _MEASURED = ("workloads", "band")
-_NAMED = ("device", "experiment", "untestable", "conflicts")
+_NAMED = ("device", "experiment", "untestable")
 _MAY = (*_NAMED, "clock")
 
 QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -106,10 +124,10 @@ QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "max_error": ((*_MEASURED, "variant"), _MAY),
     "figure": ((*_MEASURED, "of"), _NAMED),
     "quotient": ((*_MEASURED, "over", "under"), _NAMED),
-    "arithmetic": (("expression", "band"), ("conflicts",)),
-    "none": (("untestable",), ("conflicts",)),
+    "arithmetic": (("expression", "band"), ()),
+    "none": (("untestable",), ()),
 }
-"""Quantity → (keys its entries must have, keys they may have), besides those that every entry has."""
+"""Quantity → (keys its entries must have, keys they may have), besides those that every entry must or may have."""
 
 _CHOICES = {
     "quantity": tuple(QUANTITIES),
@@ -134,7 +152,7 @@ _PATTERNS = {
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
     "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
-    "conflicts": (_ID, "S001-01 or MINE-1"),
+    **dict.fromkeys(("conflicts", "part_of"), (_ID, "S001-01 or MINE-1")),
 }
 
 
@@ -262,6 +280,7 @@ def _all_named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[Figu
 _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
     **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
+    **dict.fromkeys(("part_of", "statement"), _text),
     **dict.fromkeys(("workloads", "conflicts"), _texts),
     **dict.fromkeys(("of", "over", "under"), _all_named),
     "claimed": _figure,
@@ -289,7 +308,7 @@ def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> Claim:
         if name not in fields:
             raise _Fault(node, f"key {name!r} is missing (quantity {fields['quantity']})")
     for name, (key, _) in nodes.items():
-        if name not in (*_COMMON, *must, *may):
+        if name not in (*_COMMON, *_ANY, *must, *may):
             raise _Fault(key, f"key {name!r} does not go with quantity {fields['quantity']}")
     claim = Claim(**fields)
     _check(claim, {name: value for name, (_, value) in nodes.items()})
@@ -364,20 +383,35 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         raise ClaimError(f"{path}:{line}: not YAML ({' '.join(str(cause).split())})") from None
 
 
-def _ensure_conflicts(claims: Sequence[Claim], places: dict[str, str]) -> None:
+def _ensure_linked(claims: Sequence[Claim], places: dict[str, str]) -> None:
+    """Refuse ids that lead nowhere, and statements that are not one lead with its parts."""
+    leads = {claim.id: claim for claim in claims if not claim.part_of}
+    wanted = {claim.part_of for claim in claims}
     for claim in claims:
         for other in claim.conflicts:
             if other not in places or other == claim.id:
                 raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other entry")
+        fault = ""
+        if claim.part_of and claim.part_of not in places:
+            fault = f"is part of {claim.part_of}, which is no entry"
+        elif claim.part_of and claim.part_of not in leads:
+            fault = f"is part of {claim.part_of}, which is itself a part; name the entry that leads the statement"
+        elif claim.part_of and leads[claim.part_of].seed != claim.seed:
+            fault = f"is part of {claim.part_of}, a claim of another document"
+        elif claim.statement and claim.id not in wanted:
+            fault = "has a statement, and no entry is part of it; its claim says the whole"
+        if fault:
+            raise ClaimError(f"{places[claim.id]}: {claim.id} {fault}")
 
 
 def load(path: Path) -> list[Claim]:
     """The claims of one file, a reader's own, in order of line.
 
-    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), or a ``conflicts`` id that no entry has.
+    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), a ``conflicts`` id that no entry has, or a
+    ``part_of`` that names no lead of the same document.
     """
     found = load_file(path)
-    _ensure_conflicts([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
+    _ensure_linked([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
     return [claim for _, claim in found]
 
 
@@ -385,7 +419,8 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     """All claims of the ledger files in ``folder``, in order of file and line; ``seeds`` restricts them.
 
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no entry
-    has, for a folder without ledger files and for a seed that has none.
+    has, for a ``part_of`` that names no lead of the same document, for a folder without ledger files and for a seed
+    that has none.
     """
     claims: list[Claim] = []
     places: dict[str, str] = {}
@@ -395,7 +430,7 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
             claims.append(claim)
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    _ensure_conflicts(claims, places)
+    _ensure_linked(claims, places)
     known = {claim.seed for claim in claims}
     for seed in seeds:
         if seed not in known:

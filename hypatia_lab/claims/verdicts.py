@@ -1,13 +1,13 @@
 """Judging the ledger: each claim against the records of each machine, by interval, in plain words.
 
 A verdict sees results rows and the details of records only. Its reason is put together from those and the claim, so
-no measured figure is ever typed.
+no measured figure is ever typed. The verdict on a statement follows from those on its parts alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,13 @@ COLUMNS = (
 VERDICTS = ("confirmed", "refuted", "conditional", "undecided", "not_testable", "inconsistent", "invalid")
 ANY = "any"
 """Machine of a row that holds on every machine: arithmetic, and claims that no lab can test."""
+HOLD = frozenset({"confirmed", "conditional"})
+FAIL = frozenset({"refuted", "inconsistent", "conditional"})
+"""Verdicts that say of a part that it holds, and that it does not; a conditional one says both."""
 DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate casts doubt on a machine's verdicts."""
+MANY = 1000
+"""Beyond so many fresh processes a reason does not say how many would decide a claim."""
 
 Key = tuple[str, str, str]
 """(workload, variant, clock) of a row."""
@@ -245,6 +250,23 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
     return f"These records cannot tell whether it lies inside {band}."
 
 
+def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
+    """What would decide an undecided claim: the sentence behind :func:`_compare`'s.
+
+    An interval narrows with the number of processes, so the number at which it would clear the edge of the band follows
+    from how far the figure lies from that edge.
+    """
+    open_ = [case.found for case in judged if case.verdict == "undecided"]
+    if any(found.n < 2 for found in open_):
+        return "A second fresh process would begin to decide it."
+    if not open_:  # a figure said to be the same everywhere, seen at one size
+        return "Another size would decide it."
+    edges = [(found, edge) for found in open_ for edge in claim.band if found.low <= edge <= found.high]
+    needed = max(intervals.processes_to_clear(found, edge, MANY) for found, edge in edges)
+    some = f"over {MANY} fresh processes" if needed > MANY else f"about {needed} fresh processes"
+    return f"It would take {some} in place of {open_[0].n} to decide it, if they scatter as these did."
+
+
 def _show(case: _Case, claim: Claim, many: bool) -> str:
     found, unit = case.found, claim.unit
     text = f"{number(found.value)}{_unit(unit)}"
@@ -257,7 +279,7 @@ def _show(case: _Case, claim: Claim, many: bool) -> str:
 
 def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figures: Any) -> dict[str, Any]:
     own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan}
-    own |= {"bound": math.nan, "cases": [], **figures}
+    own |= {"bound": math.nan, "cases": [], "settles": "", **figures}
     low, high = claim.claimed
     parts = [part for part in reason if part]
     if claim.conflicts:
@@ -274,6 +296,7 @@ def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figu
         "reason": " ".join(parts),
         "quantity": claim.quantity,
         "band": claim.band,
+        "why": claim.why,
         **own,
     }
 
@@ -323,12 +346,14 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     many = len(judged) > 1
     shown = "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)
     reason = [f"On {machine.name}, {_subject(claim, clock)} is {shown}."]
+    settles = ""
     if claim.untestable:
         verdict = "not_testable"
         reason.insert(0, claim.untestable)
     else:
         verdict = _combine(claim, judged)
-        reason.append(_compare(claim, verdict, judged))
+        settles = _settles(claim, judged) if verdict == "undecided" else ""
+        reason += [_compare(claim, verdict, judged), settles]
     if missing:
         reason.append(f"Left out of the verdict: {'; '.join(m.rstrip('.') for m in missing)}.")
     bounds = [case.bound for case in judged if not math.isnan(case.bound)]
@@ -350,6 +375,7 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
         low=min(case.found.low for case in judged),
         high=max(case.found.high for case in judged),
         bound=bound,
+        settles=settles,
         cases=[
             {
                 "workload": case.workload,
@@ -396,8 +422,9 @@ def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> l
 
     ``claimed`` is a number, or [low, high] where the claim gives a range.
     Claims that arithmetic decides, and those nothing measured here can, have a single row whose machine is
-    :data:`ANY`. Keys: :data:`COLUMNS`, and quantity, band (low, high) and cases (one dict a judged workload:
-    workload, measured, low, high, bound, verdict). ``measured`` is NaN where several workloads were judged;
+    :data:`ANY`. Keys: :data:`COLUMNS`, and quantity, band (low, high), why (that of the claim, which the reason
+    holds as well), settles (what would decide an undecided one) and cases (one dict a judged workload: workload,
+    measured, low, high, bound, verdict). ``measured`` is NaN where several workloads were judged;
     ``low`` and ``high`` then span them all. ``bound`` is the largest figure (time: the smallest) that the
     machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist are NaN.
 
@@ -414,3 +441,103 @@ def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> l
         else:
             rows += [_measured(claim, machine) for machine in machines]
     return rows
+
+
+# ---------------------------------------------------------------- statements
+
+
+def together(verdicts: Iterable[str]) -> str:
+    """The verdict on a statement from ``verdicts``, those on its parts.
+
+    Parts that hold and parts that fail make it conditional, whatever is left open. Else what is left open could change
+    it: invalid if a part's measurement failed a check, or undecided. Else the parts that could be tested agree, and it
+    is confirmed, or refuted (inconsistent if each of them fails its own arithmetic). Parts that cannot be tested do not
+    count, unless there is no other.
+    """
+    seen = set(verdicts) - {"not_testable"}
+    if seen & HOLD and seen & FAIL:
+        return "conditional"
+    for verdict in ("invalid", "undecided", "confirmed", "refuted", "inconsistent"):
+        if verdict in seen:
+            return verdict
+    return "not_testable"
+
+
+def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> list[Row]:
+    """The verdict on every statement: one row a statement and machine, in order of its lead in the ledger.
+
+    ``rows`` are those of :func:`judge`, ``claims`` the whole ledger or file that they were judged by; it defaults to
+    :func:`ledger`. Keys: :data:`COLUMNS`, where the figures are the lead's, and ``parts``: the rows of the parts, the
+    lead's first. Parts that arithmetic decides count on every machine where another part could be tested. A statement
+    that no machine can decide has a single row, whose machine is :data:`ANY`; its parts may have a row a machine.
+    """
+    found = ledger() if claims is None else claims
+    parts: dict[str, list[Claim]] = {claim.id: [claim] for claim in found if not claim.part_of}
+    for claim in found:
+        if claim.part_of:
+            parts[claim.part_of].append(claim)
+    own: dict[str, list[Row]] = {}
+    for row in rows:
+        own.setdefault(row["id"], []).append(row)
+    machines = list(dict.fromkeys(row["machine"] for row in rows if row["machine"] != ANY))
+    out = []
+    for members in parts.values():
+        shown = [row for claim in members for row in own.get(claim.id, [])]
+        if not any(claim.testable for claim in members):
+            out += [_stated(members, shown, ANY)] if shown else []
+            continue
+        for machine in machines:
+            out.append(_stated(members, [row for row in shown if row["machine"] in (machine, ANY)], machine))
+    return out
+
+
+def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str) -> Row:
+    """The row of the statement of ``members``, the lead first, from those of its parts that concern ``machine``."""
+    lead = members[0]
+    tested = machine == ANY or any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
+    verdict = together(row["verdict"] for row in rows) if tested else "not_testable"
+    figures = [row for row in rows if row["id"] == lead.id]
+    # Of a lead that no machine decides, each machine has its own figures.
+    row = figures[0] if len(figures) == 1 else _row(lead, machine, verdict, [lead.untestable, lead.why])
+    row = row | {"claim": lead.statement or lead.claim, "machine": machine, "verdict": verdict}
+    if len(members) > 1:
+        row["reason"] = _sum_up(rows, machine, tested)
+    return {key: row[key] for key in COLUMNS} | {"parts": list(rows)}
+
+
+def sound_only(row: Row) -> bool:
+    """Whether a conditional statement holds by arithmetic alone: its figures agree, and not with a measurement."""
+    held, failed = ([part for part in row["parts"] if part["verdict"] in some] for some in (HOLD, FAIL))
+    measured = [part for part in failed if part["quantity"] != "arithmetic"]
+    return row["verdict"] == "conditional" and bool(measured) and all(p["quantity"] == "arithmetic" for p in held)
+
+
+_SOUND = "sound"
+_SAYINGS = {
+    "confirmed": ("holds", "hold"),
+    _SOUND: ("adds up", "add up"),
+    "conditional": ("holds in part", "hold in part"),
+    "refuted": ("is refuted", "are refuted"),
+    "inconsistent": ("fails its own arithmetic", "fail their own arithmetic"),
+    "undecided": ("is undecided", "are undecided"),
+    "invalid": ("was not measured rightly", "were not measured rightly"),
+    "not_testable": ("cannot be tested", "cannot be tested"),
+}
+
+
+def _sum_up(rows: Sequence[Row], machine: str, tested: bool) -> str:
+    """The reason of a statement: what became of which part, and what would decide those that are open."""
+    groups: dict[str, list[str]] = {}
+    for row in rows:
+        sound = row["quantity"] == "arithmetic" and row["verdict"] == "confirmed"
+        names = groups.setdefault(_SOUND if sound else row["verdict"], [])
+        if row["id"] not in names:
+            names.append(row["id"])
+    count = len({row["id"] for row in rows})
+    if not tested:
+        groups.pop("not_testable", None)
+    said = [f"{', '.join(names)} {_SAYINGS[key][len(names) > 1]}" for key in _SAYINGS if (names := groups.get(key))]
+    text = f"Of {count} parts {'; '.join(said)}." if tested else f"No part of it could be measured on {machine}."
+    if said and not tested:
+        text += f" By arithmetic alone {'; '.join(said)}."
+    return " ".join([text, *(f"{row['id']}: {row['settles']}" for row in rows if row["settles"])])
