@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import claims, tables
 from hypatia_lab import findings as house
+from hypatia_lab import tables
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -68,13 +68,11 @@ def ledger(judged: Sequence[dict[str, Any]], machine: str) -> Finding:
     """What became of all claims on ``machine``, in one figure and a sentence; ``judged`` are statements."""
     rows = [row for row in judged if row["machine"] in (machine, tables.ANY)]
     count = Counter(row["verdict"] for row in rows)
-    sound = sum(map(claims.sound_only, rows))
-    but = f" ({sound} of them only in that their own figures agree with each other)" if sound else ""
     fallen, open_ = count["refuted"] + count["inconsistent"], count["not_testable"] + count["invalid"]
     return Finding(
         f"{fallen} of {len(rows)}",
         "Claims that were refuted, or fail their own arithmetic",
-        f"{count['confirmed']} are confirmed, {count['conditional']} hold in part or under some conditions{but}, "
+        f"{count['confirmed']} are confirmed, {count['conditional']} hold in part or under some conditions, "
         f"{count['undecided']} are undecided, and {open_} could not be judged by what was measured on {machine}.",
         "refuted",
         "12_claims",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypatia_lab.claims.differences import differences
 from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load, load_file
-from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge, sound_only, statements, together
+from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge, statements, together
 
 __all__ = [
     "COLUMNS",
@@ -17,7 +17,6 @@ __all__ = [
     "ledger",
     "load",
     "load_file",
-    "sound_only",
     "statements",
     "together",
 ]

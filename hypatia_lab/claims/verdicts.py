@@ -468,7 +468,8 @@ def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> li
 
     ``rows`` are those of :func:`judge`, ``claims`` the whole ledger or file that they were judged by; it defaults to
     :func:`ledger`. Keys: :data:`COLUMNS`, where the figures are the lead's, and ``parts``: the rows of the parts, the
-    lead's first. Parts that arithmetic decides count on every machine where another part could be tested. A statement
+    lead's first. Of the parts that arithmetic decides, those that fail count on every machine where another part could
+    be tested; those that add up do not, for a document that divides rightly has measured nothing. A statement
     that no machine can decide has a single row, whose machine is :data:`ANY`; its parts may have a row a machine.
     """
     found = ledger() if claims is None else claims
@@ -494,8 +495,10 @@ def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> li
 def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str) -> Row:
     """The row of the statement of ``members``, the lead first, from those of its parts that concern ``machine``."""
     lead = members[0]
-    tested = machine == ANY or any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
-    verdict = together(row["verdict"] for row in rows) if tested else "not_testable"
+    measured = any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
+    tested = measured or machine == ANY
+    counted = [row["verdict"] for row in rows if not (measured and _adds_up(row))]
+    verdict = together(counted) if tested else "not_testable"
     figures = [row for row in rows if row["id"] == lead.id]
     # Of a lead that no machine decides, each machine has its own figures.
     row = figures[0] if len(figures) == 1 else _row(lead, machine, verdict, [lead.untestable, lead.why])
@@ -505,11 +508,9 @@ def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str) -> Row:
     return {key: row[key] for key in COLUMNS} | {"parts": list(rows)}
 
 
-def sound_only(row: Row) -> bool:
-    """Whether a conditional statement holds by arithmetic alone: its figures agree, and not with a measurement."""
-    held, failed = ([part for part in row["parts"] if part["verdict"] in some] for some in (HOLD, FAIL))
-    measured = [part for part in failed if part["quantity"] != "arithmetic"]
-    return row["verdict"] == "conditional" and bool(measured) and all(p["quantity"] == "arithmetic" for p in held)
+def _adds_up(row: Row) -> bool:
+    """Whether this is a part that arithmetic decides, and its figures follow from each other."""
+    return row["quantity"] == "arithmetic" and row["verdict"] == "confirmed"
 
 
 _SOUND = "sound"
@@ -529,8 +530,7 @@ def _sum_up(rows: Sequence[Row], machine: str, tested: bool) -> str:
     """The reason of a statement: what became of which part, and what would decide those that are open."""
     groups: dict[str, list[str]] = {}
     for row in rows:
-        sound = row["quantity"] == "arithmetic" and row["verdict"] == "confirmed"
-        names = groups.setdefault(_SOUND if sound else row["verdict"], [])
+        names = groups.setdefault(_SOUND if _adds_up(row) else row["verdict"], [])
         if row["id"] not in names:
             names.append(row["id"])
     count = len({row["id"] for row in rows})
