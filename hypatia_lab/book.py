@@ -80,9 +80,10 @@ def _load_plotly(app: Any, pagename: str, templatename: str, context: dict[str, 
 
 
 def _copy_records(app: Any, failure: Exception | None) -> None:
-    found = Path(app.srcdir) / "book" / "records"
-    if failure is None and app.builder.format == "html" and found.is_dir():
-        shutil.copytree(found, Path(app.outdir) / "records", dirs_exist_ok=True, ignore=_unfinished)
+    for name in ("records", "visits"):
+        found = Path(app.srcdir) / "book" / name
+        if failure is None and app.builder.format == "html" and found.is_dir():
+            shutil.copytree(found, Path(app.outdir) / name, dirs_exist_ok=True, ignore=_unfinished)
 
 
 def _unfinished(folder: str, names: list[str]) -> set[str]:

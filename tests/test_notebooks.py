@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 from hypatia_lab import records
+from hypatia_lab.chapters import stability
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-RECORDS = sorted(records.COMMITTED.glob("*/*.jsonl"))
+RECORDS = sorted([*records.COMMITTED.glob("*/*.jsonl"), *stability.folder().glob("*/*/*.jsonl")])
 
 
 def code_cells(path: Path) -> list[dict]:

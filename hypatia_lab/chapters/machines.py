@@ -70,7 +70,7 @@ def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
     lines = []
     for rows in differing(lab, judged):
         here = {row["machine"]: f"{tables.verdict_text(row['verdict'])}, {tables.judged(row)}" for row in rows}
-        kind, why = _cause(rows)
+        kind, why = cause(rows)
         lines.append(
             {"id": rows[0]["id"], "claim": rows[0]["claim"]}
             | {name: here.get(name, formats.MISSING) for name in lab.machines}
@@ -86,7 +86,7 @@ def summary(lines: Sequence[dict[str, str]]) -> str:
     return f"Parts of claims whose verdicts differ: {listing(said)}" if said else "No verdict differs"
 
 
-def _cause(rows: Sequence[Row]) -> tuple[str, str]:
+def cause(rows: Sequence[Row]) -> tuple[str, str]:
     """Whether the machines differ, or only what was measured on them or is known of them."""
     first, *others = rows
     apart, open_, shared = [], [], False
@@ -111,7 +111,7 @@ def _cause(rows: Sequence[Row]) -> tuple[str, str]:
     if apart:
         return "hardware", f"The intervals lie apart at {'; '.join(apart)}."
     if open_:
-        return "certainty", f"The intervals overlap at {listing(open_)}: nothing says that the machines differ there."
+        return "certainty", f"The intervals overlap at {listing(open_)}: nothing says that they differ there."
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
 
 
