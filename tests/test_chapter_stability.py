@@ -48,7 +48,7 @@ def test_only_experiments_of_both_visits_are_compared(tmp_path: Path, monkeypatc
     assert stability.equal(stability.verdicts(visit)).startswith("**1 of 1 verdicts are equal** (100%). None turned")
     assert stability.changed(visit, stability.verdicts(visit)) == []
     (line,) = stability.moved(visit)
-    assert (line["ratios"], line["intervals apart"], line["median change"]) == (1, 0, "0%")
+    assert (line["ratios"], line["apart"], line["median change"]) == (1, 0, "0%")
 
 
 def test_without_another_visit_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -68,8 +68,8 @@ def test_a_verdict_that_turned_is_named_with_both_figures(tmp_path: Path, monkey
     assert line["why"].startswith("The intervals lie apart at linear_relu 8×8×8")
     assert "on the first visit and" in line["why"]
     (line,) = stability.moved(visit)
-    assert line["intervals apart"] == 1
-    assert line["largest change"].startswith("100% (naive at linear_relu 8×8×8")
+    assert line["apart"] == 1
+    assert line["largest change"].startswith("100%: naive at linear_relu 8×8×8")
 
 
 def test_what_one_visit_could_not_judge_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -116,9 +116,9 @@ def moved(visit: Visit) -> list[Row]:
             apart = sum(a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"] for a, b in both.values())
             most = max(changes, key=lambda name: abs(changes[name]))
             line |= {
-                "intervals apart": apart,
+                "apart": apart,
                 "median change": _percent(statistics.median(map(abs, changes.values()))),
-                "largest change": f"{_percent(abs(changes[most]))} ({most})",
+                "largest change": f"{_percent(abs(changes[most]))}: {most}",
             }
         lines.append(line)
     return lines
@@ -144,4 +144,4 @@ def _percent(change: float) -> str:
 
 
 def _when(record: Record) -> str:
-    return f"{record.run['started'][:16].replace('T', ' ')}, code {record.run['commit'][:7]}"
+    return f"{record.run['started'][:10]}, code {record.run['commit'][:7]}"
