@@ -72,7 +72,8 @@ template <typename T> T __ldg(const T* from) { return *from; }
 constexpr unsigned SHARED_BYTES = 240 * 1024, FIRST_SHARED = 1040;  // not aligned beyond what is promised
 
 struct Meeting {
-    int arrived = 0, turn = 0;
+    int arrived = 0;
+    long turn = 0;
 };
 struct Copy {
     void* to;
@@ -116,6 +117,9 @@ struct Fiber {
     Index thread;
     int number;
     bool done = false;
+    const long* watched = nullptr;  // until this number is another one it need not be asked
+    long seen = 0;
+    bool waits() const { return watched && *watched == seen; }
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> closed;
     std::vector<Box> open_stores, closed_stores;
@@ -148,6 +152,11 @@ std::function<void()> body;
 
 const char* error;  // of the launch that runs; the first one counts
 void yield() { swapcontext(&fiber->context, &scheduler); }
+void yield_until_changed(const long& watched) {
+    fiber->watched = &watched, fiber->seen = watched;
+    yield();
+    fiber->watched = nullptr;
+}
 // For a thread of the kernel: it gets no further.
 [[noreturn]] inline void fail(const char* why) {
     if (!error) error = why;
@@ -155,11 +164,10 @@ void yield() { swapcontext(&fiber->context, &scheduler); }
 }
 std::mt19937 chance(1);
 void meet(Meeting& meeting, int size) {
-    const int turn = meeting.turn;
-    if (++meeting.arrived == size) {
+    if (++meeting.arrived == size)
         meeting.arrived = 0, ++meeting.turn, ++progress;
-    }
-    while (meeting.turn == turn) yield();
+    else
+        yield_until_changed(meeting.turn);
 }
 void start() {
     body();
@@ -212,6 +220,7 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
         for (auto& each : fibers) {
             if (each->done) continue;
             ++left;
+            if (each->waits()) continue;
             fiber = each.get();
             swapcontext(&scheduler, &fiber->context);
         }
@@ -379,8 +388,9 @@ void arrive_and_expect(unsigned barrier, unsigned bytes) {
     arrive(barrier);
 }
 bool has_ended(unsigned barrier, unsigned parity) {
-    if (known(barrier).phase % 2 != static_cast<long>(parity)) return true;
-    yield();
+    const Barrier& found = known(barrier);
+    if (found.phase % 2 != static_cast<long>(parity)) return true;
+    yield_until_changed(found.phase);
     return false;
 }
 
@@ -509,19 +519,22 @@ void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int acc
         const std::vector<float*> to(group.sums, group.sums + 128);
         const unsigned rank = fiber->block->rank;
         group.open.push_back([=] {
-            static float rows[64][16], columns[WIDTH][16];
+            static float rows[64][16], columns[16][WIDTH];
             for (int k = 0; k < 16; ++k) {
                 for (int row = 0; row < 64; ++row) rows[row][k] = left(row, k);
-                for (int row = 0; row < WIDTH; ++row) columns[row][k] = operand_number<scalar>(rank, b, row, k);
+                for (int row = 0; row < WIDTH; ++row) columns[k][row] = operand_number<scalar>(rank, b, row, k);
             }
             for (int row = 0; row < 64; ++row) {
-                for (int column = 0; column < WIDTH; ++column) {
+                const auto sum = [&](int column) -> float& {
                     const int owner = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-                    float& sum = to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
-                    float total = accumulate ? sum : 0;
-                    for (int k = 0; k < 16; ++k) total += rows[row][k] * columns[column][k];
-                    sum = total;
+                    return to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
+                };
+                float totals[WIDTH];
+                for (int column = 0; column < WIDTH; ++column) totals[column] = accumulate ? sum(column) : 0;
+                for (int k = 0; k < 16; ++k) {
+                    for (int column = 0; column < WIDTH; ++column) totals[column] += rows[row][k] * columns[k][column];
                 }
+                for (int column = 0; column < WIDTH; ++column) sum(column) = totals[column];
             }
         });
     }
