@@ -95,6 +95,7 @@ struct Block {
     Index index;
     unsigned rank;
     Meeting meeting;
+    bool refused = false;
     std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
     std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
@@ -243,6 +244,16 @@ template <typename Function> const char* launch(unsigned grid, unsigned cluster,
 
 void __syncwarp() { meet(fiber->block->warps[fiber->number / 32].meeting, 32); }
 void __syncthreads() { meet(fiber->block->meeting, static_cast<int>(block_size.x * block_size.y)); }
+int __syncthreads_and(int agreed) {
+    bool& refused = fiber->block->refused;
+    if (!agreed) refused = true;
+    __syncthreads();
+    const int all = !refused;
+    __syncthreads();
+    if (fiber->number == 0) refused = false;
+    __syncthreads();
+    return all;
+}
 
 // ---- a warp's instructions
 
