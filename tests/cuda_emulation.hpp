@@ -1,8 +1,8 @@
 // Runs a CUDA kernel's source on a CPU, thread by thread, as far as the ladder's kernels need it: every thread is a
 // fiber, a barrier or a collective instruction hands over to the next one. Asynchronous work is done as late as the
 // rules allow, or early, by chance (copies when they are waited for, products then or at once, TMA's boxes some rounds
-// later and in any order), so that a missing wait or a stage given back too early shows in the result. What cannot be,
-// a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
+// later and in any order), and now and then a warp stands still for some rounds, so that a missing wait or a stage given
+// back too early shows in the result. What cannot be, a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
 // down here a second time, from the PTX ISA.
 
 #include <math.h>
@@ -82,6 +82,7 @@ struct Copy {
 };
 struct Warp {
     Meeting meeting;
+    unsigned still = 0;  // rounds that it is held back
     alignas(16) unsigned char slots[32][32];
 };
 struct Warpgroup {
@@ -118,6 +119,7 @@ struct Fiber {
     Index thread;
     int number;
     bool done = false;
+    unsigned heard = 0;  // of a count
     const long* watched = nullptr;  // until this number is another one it need not be asked
     long seen = 0;
     bool waits() const { return watched && *watched == seen; }
@@ -217,18 +219,26 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
     }
     for (int idle = 0, left = 1; left && !error;) {
         const long before = progress;
+        for (auto& block : blocks) {
+            for (Warp& warp : block->warps) {
+                if (warp.still)
+                    --warp.still;
+                else if (chance() % 64 == 0)
+                    warp.still = patience();
+            }
+        }
         left = 0;
         for (auto& each : fibers) {
             if (each->done) continue;
             ++left;
-            if (each->waits()) continue;
+            if (each->waits() || each->block->warps[each->number / 32].still) continue;
             fiber = each.get();
             swapcontext(&scheduler, &fiber->context);
         }
         do_some(boxes, deliver);
         for (auto& each : fibers) do_some(each->closed_stores, store);
         idle = progress == before && boxes.empty() ? idle + 1 : 0;
-        if (idle > 100 && !error) error = "deadlock";
+        if (idle > 1000 && !error) error = "deadlock";
     }
     if (!boxes.empty() && !error) error = "a block left before its copies arrived";
 }
@@ -366,8 +376,12 @@ float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? 
 
 void announce(unsigned* counter) { ++progress, ++*counter; }
 unsigned count_in(unsigned* counter) { return ++progress, (*counter)++; }
+// Some threads hear of a count long after others.
 unsigned counted(const unsigned* counter) {
     yield();
+    if (std::exchange(fiber->heard, *counter) != *counter) {
+        for (int rounds = chance() % 2 ? 5000 : 0; rounds > 0; --rounds) ++progress, yield();
+    }
     return *counter;
 }
 float fresh(const float* from) { return *from; }
