@@ -6,6 +6,7 @@
 // down here a second time, from the PTX ISA.
 
 #include <math.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdint>
@@ -113,7 +114,9 @@ struct Box {
     unsigned rounds;  // that it takes, about
 };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it starts
+    jmp_buf state;       // where it goes on
+    bool started = false;
     std::unique_ptr<char[]> stack{new char[96 * 1024]};
     Block* block;
     Index thread;
@@ -142,7 +145,7 @@ std::map<unsigned, Barrier> barriers;
 std::vector<Box> boxes;
 Meeting cluster_meeting;
 Fiber* fiber;
-ucontext_t scheduler;
+jmp_buf scheduler;
 long progress;
 Index block_size, grid_size;
 std::function<void()> body;
@@ -154,7 +157,16 @@ std::function<void()> body;
 #define dynamic_shared (fiber->block->memory.get() + FIRST_SHARED)
 
 const char* error;  // of the launch that runs; the first one counts
-void yield() { swapcontext(&fiber->context, &scheduler); }
+// By jumps, for swapcontext asks the system for the mask of signals each time.
+void yield() {
+    if (!_setjmp(fiber->state)) _longjmp(scheduler, 1);
+}
+[[gnu::noinline]] void go_on(Fiber* with) {
+    fiber = with;
+    if (_setjmp(scheduler)) return;
+    if (std::exchange(with->started, true)) _longjmp(with->state, 1);
+    setcontext(&with->context);
+}
 void yield_until_changed(const long& watched) {
     fiber->watched = &watched, fiber->seen = watched;
     yield();
@@ -211,7 +223,7 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
             made->thread = {number % block_size.x, number / block_size.x % block_size.y, 0};
             getcontext(&made->context);
             made->context.uc_stack.ss_sp = made->stack.get(), made->context.uc_stack.ss_size = 96 * 1024;
-            made->context.uc_link = &scheduler;
+            made->context.uc_link = nullptr;  // it never returns
             makecontext(&made->context, start, 0);
             fibers.push_back(std::move(made));
         }
@@ -232,8 +244,7 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
             if (each->done) continue;
             ++left;
             if (each->waits() || each->block->warps[each->number / 32].still) continue;
-            fiber = each.get();
-            swapcontext(&scheduler, &fiber->context);
+            go_on(each.get());
         }
         do_some(boxes, deliver);
         for (auto& each : fibers) do_some(each->closed_stores, store);
