@@ -132,7 +132,10 @@ def conv_block_whole(
 ) -> tuple[Tensor, Saved | None]:
     """What the Triton kernels' ``conv_block`` computes, in one kernel, on a GPU of Hopper's kind; the same arguments.
 
-    float32 is multiplied by three products of two bfloat16 terms each, and only where "tf32" or "bf16x3" allows it.
+    float32 is multiplied only where "bf16x3" or "tf32" allows it: by three products of two bfloat16 terms each, or, for
+    TF32's accuracy, a quarter of the channels so and the others by one product of numbers rounded to float16, as fine
+    as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to TF32's error,
+    NaN and infinities included, is computed again by the three products, in the same kernel.
     The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
     ``keep``: also return what backward needs, the convolution without bias, of x's
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save

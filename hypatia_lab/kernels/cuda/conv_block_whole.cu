@@ -68,13 +68,13 @@ constexpr int LEFT = 2, PACK = 16, SHORT_DEPTH = 16, SHORT_BYTES = 64, STEPS = C
 // that is within FINE of what the plane is divided by: an eighth of the 2e-3 that TF32's answer is held to, were all these
 // errors of one sign. That divisor is of sums of what was rounded, which is more than the plane's own by at most their
 // errors: where it passes, these are within FINE of the plane's own or of TF32's errors.
-// TF32 itself, the largest error of five million, is off by 1.6e-3 to 2.2e-3 of a normal distribution's numbers. So the
-// first channels, FINE_STEPS of STEPS, are multiplied by three products of bfloat16 even then: the rest is off by
-// sqrt(1 - FINE_STEPS / STEPS) of that.
-constexpr int FINE_STEPS = 1;
+// TF32 itself, the largest error of five million, is off by 1.6e-3 to 2.2e-3 of a normal distribution's numbers. So one
+// step in four is of three products of bfloat16 even then, which leaves sqrt(3 / 4) of that. It is the second, for the
+// numbers of the third come while it lasts.
+constexpr int FINE_STEP = 1;
 constexpr float PIXEL_SCALE = 16, WEIGHT_SCALE = 256, FLOAT16_END = 65504, FINE = 1.0f / (1 << 12);
 constexpr float UNSCALED = 1 / (PIXEL_SCALE * WEIGHT_SCALE);
-constexpr float OFF = 2 * 9 * (STEPS - FINE_STEPS) * SHORT_DEPTH * UNSCALED / (1 << 25);
+constexpr float OFF = 2 * 9 * (CHANNELS - SHORT_DEPTH) * UNSCALED / (1 << 25);
 
 template <typename scalar> constexpr bool COARSE = false;
 template <> constexpr bool COARSE<__nv_bfloat16> = true;
@@ -262,30 +262,36 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                         if (row < count) wholes[i] = *reinterpret_cast<const float4*>(at(row, pack));
                     }
                     __syncwarp();
-#pragma unroll
-                    for (int i = 0; i < BATCH; ++i) {
+                    const auto keep = [&](int i, int pack_of, unsigned low, unsigned high) {
                         const int row = first + i * AT_ONCE;
-                        const auto keep = [&](int pack_of, unsigned low, unsigned high) {
-                            if (row < count) reinterpret_cast<uint2*>(at(row, pack_of))[pack % 2] = make_uint2(low, high);
-                        };
+                        if (row < count) reinterpret_cast<uint2*>(at(row, pack_of))[pack % 2] = make_uint2(low, high);
+                    };
+#pragma unroll
+                    for (int i = 0; TRY_HALF && i < BATCH; ++i) {
                         float4& whole = wholes[i];
-                        if constexpr (TRY_HALF) {
-                            whole = make_float4(scale * whole.x, scale * whole.y, scale * whole.z, scale * whole.w);
-                            largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.x), fabsf(whole.y)));
-                            largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.z), fabsf(whole.w)));
+                        whole = make_float4(scale * whole.x, scale * whole.y, scale * whole.z, scale * whole.w);
+                        largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.x), fabsf(whole.y)));
+                        largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.z), fabsf(whole.w)));
+                    }
+                    if (halves) {
+#pragma unroll
+                        for (int i = 0; i < BATCH; ++i) {
+                            const float4& whole = wholes[i];
+                            keep(i, pack / 2, rounded<__half>(whole.x, whole.y), rounded<__half>(whole.z, whole.w));
                         }
-                        if (halves) {
-                            keep(pack / 2, rounded<__half>(whole.x, whole.y), rounded<__half>(whole.z, whole.w));
-                        } else {
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < BATCH; ++i) {
+                            const float4& whole = wholes[i];
                             const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
                             const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
-                            keep(pack / 2, low, high);
-                            keep(2 + pack / 2, rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
+                            keep(i, pack / 2, low, high);
+                            keep(i, 2 + pack / 2, rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
                         }
                     }
                 }
             };
-            const auto in_halves = [&](int step) { return TRY_HALF && as_half && step >= FINE_STEPS; };
+            const auto in_halves = [&](int step) { return TRY_HALF && as_half && step != FINE_STEP; };
             const auto split = [&](int step) {
                 const unsigned buffer = step % 2 * buffer_bytes;
                 wait(barriers + 8 * (step % 2), step / 2 % 2);
