@@ -15,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -177,7 +176,11 @@ void yield_until_changed(const long& watched) {
     if (!error) error = why;
     for (;;) yield();
 }
-std::mt19937 chance(1);
+unsigned chance() {  // Marsaglia's xorshift
+    static unsigned state = 1;
+    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    return state;
+}
 void meet(Meeting& meeting, int size) {
     if (++meeting.arrived == size)
         meeting.arrived = 0, ++meeting.turn, ++progress;

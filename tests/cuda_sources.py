@@ -44,7 +44,7 @@ def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
         source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
         source.write_text("\n".join(unit))
         # Fibers jump from stack to stack, which a fortified library takes for a mistake.
-        flags = ["-std=c++20", "-O1", "-ftree-vectorize", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]
+        flags = ["-std=c++17", "-O1", "-ftree-vectorize", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]
         command = [loader.compiler(), *flags, str(source), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
