@@ -1,11 +1,12 @@
 // Runs a CUDA kernel's source on a CPU, thread by thread, as far as the ladder's kernels need it: every thread is a
 // fiber, a barrier or a collective instruction hands over to the next one. Asynchronous work is done as late as the
 // rules allow, or early, by chance (copies when they are waited for, products then or at once, TMA's boxes some rounds
-// later and in any order), so that a missing wait or a stage given back too early shows in the result. What cannot be,
-// a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
+// later and in any order), and now and then a warp stands still for some rounds, so that a missing wait or a stage given
+// back too early shows in the result. What cannot be, a deadlock for one, ends the launch with a message. The layouts of fragments, descriptors and swizzles are written
 // down here a second time, from the PTX ISA.
 
 #include <math.h>
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <cstdint>
@@ -14,7 +15,6 @@
 #include <functional>
 #include <map>
 #include <memory>
-#include <random>
 #include <utility>
 #include <vector>
 
@@ -72,7 +72,8 @@ template <typename T> T __ldg(const T* from) { return *from; }
 constexpr unsigned SHARED_BYTES = 240 * 1024, FIRST_SHARED = 1040;  // not aligned beyond what is promised
 
 struct Meeting {
-    int arrived = 0, turn = 0;
+    int arrived = 0;
+    long turn = 0;
 };
 struct Copy {
     void* to;
@@ -81,6 +82,7 @@ struct Copy {
 };
 struct Warp {
     Meeting meeting;
+    unsigned still = 0;  // rounds that it is held back
     alignas(16) unsigned char slots[32][32];
 };
 struct Warpgroup {
@@ -94,6 +96,7 @@ struct Block {
     Index index;
     unsigned rank;
     Meeting meeting;
+    bool refused = false;
     std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
     std::unique_ptr<unsigned char[]> memory{new unsigned char[SHARED_BYTES]};
@@ -110,12 +113,18 @@ struct Box {
     unsigned rounds;  // that it takes, about
 };
 struct Fiber {
-    ucontext_t context;
+    ucontext_t context;  // where it starts
+    jmp_buf state;       // where it goes on
+    bool started = false;
     std::unique_ptr<char[]> stack{new char[96 * 1024]};
     Block* block;
     Index thread;
     int number;
     bool done = false;
+    unsigned heard = 0;  // of a count
+    const long* watched = nullptr;  // until this number is another one it need not be asked
+    long seen = 0;
+    bool waits() const { return watched && *watched == seen; }
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> closed;
     std::vector<Box> open_stores, closed_stores;
@@ -135,7 +144,7 @@ std::map<unsigned, Barrier> barriers;
 std::vector<Box> boxes;
 Meeting cluster_meeting;
 Fiber* fiber;
-ucontext_t scheduler;
+jmp_buf scheduler;
 long progress;
 Index block_size, grid_size;
 std::function<void()> body;
@@ -147,19 +156,37 @@ std::function<void()> body;
 #define dynamic_shared (fiber->block->memory.get() + FIRST_SHARED)
 
 const char* error;  // of the launch that runs; the first one counts
-void yield() { swapcontext(&fiber->context, &scheduler); }
+unsigned launches;
+// By jumps, for swapcontext asks the system for the mask of signals each time.
+void yield() {
+    if (!_setjmp(fiber->state)) _longjmp(scheduler, 1);
+}
+[[gnu::noinline]] void go_on(Fiber* with) {
+    fiber = with;
+    if (_setjmp(scheduler)) return;
+    if (std::exchange(with->started, true)) _longjmp(with->state, 1);
+    setcontext(&with->context);
+}
+void yield_until_changed(const long& watched) {
+    fiber->watched = &watched, fiber->seen = watched;
+    yield();
+    fiber->watched = nullptr;
+}
 // For a thread of the kernel: it gets no further.
 [[noreturn]] inline void fail(const char* why) {
     if (!error) error = why;
     for (;;) yield();
 }
-std::mt19937 chance(1);
+unsigned chance() {  // Marsaglia's xorshift
+    static unsigned state = 1;
+    state ^= state << 13, state ^= state >> 17, state ^= state << 5;
+    return state;
+}
 void meet(Meeting& meeting, int size) {
-    const int turn = meeting.turn;
-    if (++meeting.arrived == size) {
+    if (++meeting.arrived == size)
         meeting.arrived = 0, ++meeting.turn, ++progress;
-    }
-    while (meeting.turn == turn) yield();
+    else
+        yield_until_changed(meeting.turn);
 }
 void start() {
     body();
@@ -200,7 +227,7 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
             made->thread = {number % block_size.x, number / block_size.x % block_size.y, 0};
             getcontext(&made->context);
             made->context.uc_stack.ss_sp = made->stack.get(), made->context.uc_stack.ss_size = 96 * 1024;
-            made->context.uc_link = &scheduler;
+            made->context.uc_link = nullptr;  // it never returns
             makecontext(&made->context, start, 0);
             fibers.push_back(std::move(made));
         }
@@ -208,24 +235,32 @@ void run_cluster(unsigned first, unsigned cluster, int threads) {
     }
     for (int idle = 0, left = 1; left && !error;) {
         const long before = progress;
+        for (auto& block : blocks) {
+            for (Warp& warp : block->warps) {
+                if (warp.still)
+                    --warp.still;
+                else if (chance() % 64 == 0)
+                    warp.still = patience();
+            }
+        }
         left = 0;
         for (auto& each : fibers) {
             if (each->done) continue;
             ++left;
-            fiber = each.get();
-            swapcontext(&scheduler, &fiber->context);
+            if (each->waits() || each->block->warps[each->number / 32].still) continue;
+            go_on(each.get());
         }
         do_some(boxes, deliver);
         for (auto& each : fibers) do_some(each->closed_stores, store);
         idle = progress == before && boxes.empty() ? idle + 1 : 0;
-        if (idle > 100 && !error) error = "deadlock";
+        if (idle > 1000 && !error) error = "deadlock";
     }
     if (!boxes.empty() && !error) error = "a block left before its copies arrived";
 }
 
 // What went wrong, or null.
 template <typename Function> const char* launch(unsigned grid, unsigned cluster, Index block, Function kernel) {
-    block_size = block, grid_size = {grid, 1, 1}, body = kernel, error = nullptr;
+    block_size = block, grid_size = {grid, 1, 1}, body = kernel, error = nullptr, ++launches;
     for (unsigned first = 0; first < grid && !error; first += cluster) {
         run_cluster(first, cluster, static_cast<int>(block.x * block.y));
     }
@@ -234,6 +269,16 @@ template <typename Function> const char* launch(unsigned grid, unsigned cluster,
 
 void __syncwarp() { meet(fiber->block->warps[fiber->number / 32].meeting, 32); }
 void __syncthreads() { meet(fiber->block->meeting, static_cast<int>(block_size.x * block_size.y)); }
+int __syncthreads_and(int agreed) {
+    bool& refused = fiber->block->refused;
+    if (!agreed) refused = true;
+    __syncthreads();
+    const int all = !refused;
+    __syncthreads();
+    if (fiber->number == 0) refused = false;
+    __syncthreads();
+    return all;
+}
 
 // ---- a warp's instructions
 
@@ -346,8 +391,12 @@ float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? 
 
 void announce(unsigned* counter) { ++progress, ++*counter; }
 unsigned count_in(unsigned* counter) { return ++progress, (*counter)++; }
+// Every other block hears of a count long after its neighbours; the others do in the next launch.
 unsigned counted(const unsigned* counter) {
     yield();
+    if (std::exchange(fiber->heard, *counter) != *counter) {
+        for (int rounds = (fiber->block->rank + launches) % 2 ? 5000 : 0; rounds > 0; --rounds) ++progress, yield();
+    }
     return *counter;
 }
 float fresh(const float* from) { return *from; }
@@ -379,8 +428,9 @@ void arrive_and_expect(unsigned barrier, unsigned bytes) {
     arrive(barrier);
 }
 bool has_ended(unsigned barrier, unsigned parity) {
-    if (known(barrier).phase % 2 != static_cast<long>(parity)) return true;
-    yield();
+    const Barrier& found = known(barrier);
+    if (found.phase % 2 != static_cast<long>(parity)) return true;
+    yield_until_changed(found.phase);
     return false;
 }
 
@@ -509,19 +559,22 @@ void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int acc
         const std::vector<float*> to(group.sums, group.sums + 128);
         const unsigned rank = fiber->block->rank;
         group.open.push_back([=] {
-            static float rows[64][16], columns[WIDTH][16];
+            static float rows[64][16], columns[16][WIDTH];
             for (int k = 0; k < 16; ++k) {
                 for (int row = 0; row < 64; ++row) rows[row][k] = left(row, k);
-                for (int row = 0; row < WIDTH; ++row) columns[row][k] = operand_number<scalar>(rank, b, row, k);
+                for (int row = 0; row < WIDTH; ++row) columns[k][row] = operand_number<scalar>(rank, b, row, k);
             }
             for (int row = 0; row < 64; ++row) {
-                for (int column = 0; column < WIDTH; ++column) {
+                const auto sum = [&](int column) -> float& {
                     const int owner = row / 16 * 32 + row % 8 * 4 + column % 8 / 2;
-                    float& sum = to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
-                    float total = accumulate ? sum : 0;
-                    for (int k = 0; k < 16; ++k) total += rows[row][k] * columns[column][k];
-                    sum = total;
+                    return to[owner][column / 8 * 4 + row % 16 / 8 * 2 + column % 2];
+                };
+                float totals[WIDTH];
+                for (int column = 0; column < WIDTH; ++column) totals[column] = accumulate ? sum(column) : 0;
+                for (int k = 0; k < 16; ++k) {
+                    for (int column = 0; column < WIDTH; ++column) totals[column] += rows[row][k] * columns[k][column];
                 }
+                for (int column = 0; column < WIDTH; ++column) sum(column) = totals[column];
             }
         });
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +34,11 @@ extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap
 }}
 """
 KINDS = [
-    ("__nv_bfloat16", "false", "false"),
-    ("__half", "true", "false"),
-    ("__half", "false", "true"),
-    ("float", "false", "false"),
+    ("__nv_bfloat16", "false", "false", "false"),
+    ("__half", "true", "false", "false"),
+    ("__half", "false", "true", "false"),
+    ("float", "false", "false", "false"),
+    ("float", "false", "false", "true"),
 ]
 INSTANCES = [f"conv_block_whole<{', '.join(kind)}>" for kind in KINDS]
 GRADIENT_ENTRY = """
@@ -49,7 +50,7 @@ extern "C" const char* {symbol}(unsigned grid, unsigned threads, const {scalar}*
     }});
 }}
 """
-GRADIENT_KINDS = [("__nv_bfloat16", "false"), ("__half", "true")]
+GRADIENT_KINDS = [("__half", "true")]
 GRADIENT_INSTANCES = [f"conv_block_gradient<{', '.join(kind)}>" for kind in GRADIENT_KINDS]
 SOURCES = {
     "conv_block_whole": (ENTRY, KINDS, INSTANCES),
@@ -59,7 +60,7 @@ SOURCES = {
 
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator, of a GPU of six multiprocessors."""
+    """Launches go to the emulator, of a GPU of four multiprocessors."""
 
     def library(name: str) -> Any:
         entry, kinds, instances = SOURCES[name]
@@ -78,7 +79,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 6)
+    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 4)
     whole._launcher.cache_clear()
     yield
     whole._launcher.cache_clear()
@@ -126,14 +127,17 @@ WAYS = [
     (torch.bfloat16, "ieee", "none", 5e-2),
     (torch.float16, "ieee", "tanh", 6e-3),
     (torch.float32, "bf16x3", "none", 5e-5),
+    (torch.float32, "tf32", "none", 2e-3),
 ]
 
 
-# Odd rows of two images, and even ones of one in several strips; all pairs run by `make sweep`.
+# Odd rows of two images, and even ones of one that fill all a block's sums; all pairs run by `make sweep`.
+ODD, EVEN = (2, 7, 13), (1, 21, 96)
+QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32")}
 EMULATED = [
-    pytest.param(shape, *way, marks=() if (shape[0] == 2) == (way[0] != torch.float16) else pytest.mark.sweep)
+    pytest.param(shape, *way, marks=() if {(shape, way[1]), (shape, str(way[0])[6:])} & QUICK else pytest.mark.sweep)
     for way in WAYS
-    for shape in ((2, 7, 13), (1, 13, 96))
+    for shape in (ODD, EVEN)
 ]
 
 
@@ -163,6 +167,97 @@ def test_nan_stays_in_its_image_in_the_emulated_kernel(emulation: None) -> None:
     assert out[0].isnan().flatten(1).all(1).nonzero().flatten().tolist() == [5]
 
 
+def _scaled(*which: tuple[int, int | slice, int | slice, float]) -> Callable[[list[torch.Tensor]], None]:
+    """Multiplies x (0) or the weight (1), of such images or channels out and channels in, by such a number."""
+
+    def change(given: list[torch.Tensor]) -> None:
+        for tensor, outer, inner, factor in which:
+            given[tensor][outer, inner] *= factor
+
+    return change
+
+
+def _one_pixel(value: float, weights: float = 1) -> Callable[[list[torch.Tensor]], None]:
+    """In the last strip of the second image only, in a channel of such weights."""
+
+    def change(given: list[torch.Tensor]) -> None:
+        given[0][1, 35, 6, 2] = value
+        given[1][:, 35] *= weights
+
+    return change
+
+
+ALL = slice(None)
+BEYOND_FLOAT16 = {
+    "as drawn": (_scaled(), 1e-5, ()),
+    "pixels beyond its largest": (_scaled((0, 1, ALL, 1e5)), 1e-5, (1,)),
+    "one pixel beyond its largest": (_one_pixel(1e5), 1e-5, (1,)),
+    "one pixel that it holds": (_one_pixel(3000, 1e-3), 1e-5, (1,)),
+    "pixels below its smallest": (_scaled((0, 1, ALL, 1e-7)), 1e-20, (1,)),
+    "pixels that are small beside eps": (_scaled((0, 1, ALL, 1e-7)), 1e-5, ()),
+    "weights beyond its largest": (_scaled((1, ALL, ALL, 1e4)), 1e-5, (0, 1)),
+    "weights below its smallest": (_scaled((1, ALL, ALL, 1e-6)), 1e-20, (0, 1)),
+    "one channel out of small weights": (_scaled((1, 7, ALL, 1e-6)), 1e-20, (0, 1)),
+    "channels of unlike size that it holds": (
+        _scaled((0, 1, 40, 1000), (0, 1, 41, 1e-3), (1, ALL, 40, 1e-3), (1, ALL, 41, 1000)),
+        1e-5,
+        (1,),
+    ),
+    "channels of unlike size": (
+        _scaled((0, 1, 40, 1e4), (0, 1, 41, 1e-6), (1, ALL, 40, 1e-4), (1, ALL, 41, 1e6)),
+        1e-5,
+        (0, 1),
+    ),
+    "infinity": (_one_pixel(float("inf")), 1e-5, (1,)),
+    "only channels that are always multiplied thrice": (
+        _scaled((0, ALL, slice(0, 16), 0), (0, ALL, slice(32, 64), 0)),
+        1e-5,
+        (0, 1),
+    ),
+    "NaN": (_one_pixel(float("nan")), 1e-5, (1,)),
+}
+"""Of two images: how x and the weight are changed, eps, and the images that are then as exact as by three products."""
+
+
+QUICK_CASES = ("one pixel that it holds", "only channels that are always multiplied thrice", "NaN")
+
+
+def one_product_or_three(case: str) -> None:
+    """Those images, and only those, are as exact as by three products of bfloat16; the others have TF32's accuracy."""
+    change, eps, exact = BEYOND_FLOAT16[case]
+    given = drawn(*ODD, torch.float32)
+    change(given)
+    counters = torch.zeros(2, 2, dtype=torch.int32, device=DEVICE)
+    y, saved = whole.conv_block_whole(*given, eps=eps, precision="tf32", keep=True, counters=counters)
+    assert not counters.any()
+    assert saved is not None
+    x, weight, _, gamma, beta = (tensor.double() for tensor in given)
+    z = functional.conv2d(x, weight, padding=1)
+    expected = functional.gelu(functional.instance_norm(z, weight=gamma, bias=beta, eps=eps))
+    for image in range(2):
+        if not x[image].isfinite().all():
+            assert y[image].isnan().all()
+            continue
+        off = (saved.convolved[image].permute(2, 0, 1).double() - z[image]).abs().amax((1, 2)) / z[image].std((1, 2))
+        away = float((y[image].double() - expected[image]).abs().max())
+        if image in exact:
+            assert float(off.max()) < 1e-4
+            assert away < 1e-4
+        else:
+            assert float(off.max()) > 5e-4
+            assert away < 2e-3
+
+
+@needs_compiler
+@pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=() if case in QUICK_CASES else pytest.mark.sweep) for case in BEYOND_FLOAT16],
+)
+def test_what_float16_does_not_hold_is_multiplied_again_in_the_emulated_kernel(case: str, emulation: None) -> None:
+    one_product_or_three(case)
+
+
 def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, tolerance: float) -> None:
     """What is passed back behind the convolution and to x agrees with float64's."""
     given = drawn(*shape, dtype)
@@ -188,7 +283,7 @@ def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate
 
 @needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
-@pytest.mark.parametrize("shape", [pytest.param((2, 7, 13), marks=pytest.mark.sweep), (1, 13, 97)])
+@pytest.mark.parametrize("shape", [pytest.param(ODD, marks=pytest.mark.sweep), (1, 13, 17)])
 @pytest.mark.parametrize(("dtype", "approximate"), [(torch.float16, "tanh")])
 def test_the_emulated_gradients_agree_with_float64(
     shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, emulation: None
@@ -218,11 +313,18 @@ def test_what_fits_an_h200_and_what_does_not() -> None:
     assert not whole.backward_fits((5, 64, 138, 128), 64, torch.bfloat16)
 
 
-def test_machine_code_keeps_its_sums_in_registers(tmp_path: Path) -> None:
-    for name, instances in (("conv_block_whole", INSTANCES), ("conv_block_gradient", GRADIENT_INSTANCES)):
-        taken = [f"const void* taken{i} = (const void*){instance};" for i, instance in enumerate(instances)]
-        (tmp_path / name).mkdir()
-        cuda_sources.compiles_without_spills(tmp_path / name, name, taken)
+# One of each source, the one of most registers; all by `make sweep`.
+COMPILED = [("conv_block_whole", instance) for instance in reversed(INSTANCES)]
+COMPILED += [("conv_block_gradient", f"conv_block_gradient<{of}>") for of in ("__half, true", "__nv_bfloat16, false")]
+QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[0])
+
+
+@pytest.mark.parametrize(
+    ("name", "instance"),
+    [pytest.param(*one, marks=() if one[1] in QUICKLY_COMPILED else pytest.mark.sweep) for one in COMPILED],
+)
+def test_machine_code_keeps_its_sums_in_registers(name: str, instance: str, tmp_path: Path) -> None:
+    cuda_sources.compiles_without_spills(tmp_path, name, [f"const void* taken = (const void*){instance};"])
 
 
 SHAPES = [(5, 128, 128), (1, 9, 13), (3, 65, 100), (1, 97, 131), (2, 30, 64), (1, 40, 215), (132, 5, 8)]
@@ -246,6 +348,13 @@ def test_one_kernel_agrees_with_float64(
     for _ in range(3):
         agrees(drawn(*shape, dtype), precision, approximate, tolerance, counters)
         assert not counters.any()
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize("case", BEYOND_FLOAT16)
+def test_what_float16_does_not_hold_is_multiplied_again(case: str) -> None:
+    one_product_or_three(case)
 
 
 @pytest.mark.cuda

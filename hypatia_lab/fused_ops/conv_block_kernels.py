@@ -3,9 +3,9 @@
 x is ``(N, C_in, H, W)``, W ``(C_out, C_in, 3, 3)``, b (or None), γ and β ``(C_out)``, y ``(N, C_out, H, W)``; all of
 one floating dtype on one GPU, best channels last in memory, as y is: what lies otherwise is copied first.
 float32 is multiplied as it is ("ieee"), as TF32 ("tf32"), or as three products of two bfloat16 terms each ("bf16x3"),
-which holds float32's answer to about 3e-5 and is judged as float32's own. The one kernel multiplies so where TF32 is
-allowed, too: it has no TF32 of its own. The kernels: ``kernels/triton/conv_block*``,
-``kernels/cuda/conv_block_whole.cu`` and ``conv_block_gradient.cu``.
+which holds float32's answer to about 3e-5 and is judged as float32's own. The one kernel has no TF32: where that is
+allowed it multiplies most numbers in float16, which is as fine, and all as in bf16x3 where float16 cannot hold them.
+The kernels: ``kernels/triton/conv_block*``, ``kernels/cuda/conv_block_whole.cu`` and ``conv_block_gradient.cu``.
 
 A captured form (``triton_graph`` and so on) is its variant recorded as a CUDA graph once; a call replays it.
 """

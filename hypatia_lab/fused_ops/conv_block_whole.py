@@ -34,7 +34,7 @@ CHANNELS = 64
 SPAN, GROUPS = 216, 3
 """Pixels that a warpgroup's sums are of, and warpgroups a block."""
 
-TOLD_BYTES = 4096 + 64
+TOLD_BYTES = 5120 + 64
 """Bytes of shared memory for what threads tell each other, and for barriers."""
 
 SHARE = 672
@@ -77,9 +77,9 @@ def _shared(width: int) -> int:
 
 
 @cache
-def _launcher(dtype: torch.dtype, tanh: bool, adjoint: bool, width: int) -> Callable[..., None]:
+def _launcher(dtype: torch.dtype, tanh: bool, adjoint: bool, try_half: bool, width: int) -> Callable[..., None]:
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    instance = f"conv_block_whole<{scalar}, {str(tanh).lower()}, {str(adjoint).lower()}>"
+    instance = f"conv_block_whole<{', '.join([scalar, *(str(flag).lower() for flag in (tanh, adjoint, try_half))])}>"
     return loader.cuda_launcher("conv_block_whole", instance, shared=_shared(width), dependent=True)
 
 
@@ -94,12 +94,17 @@ def _launch(
     *,
     tanh: bool = False,
     adjoint: bool = False,
+    try_half: bool = False,
     eps: float = 0.0,
 ) -> None:
     images, height, width, _ = x.shape
     rows = strip_rows((images, CHANNELS, height, width), ladder._multiprocessors(x.device.index))
     strips = -(-height // rows)
-    moments = torch.empty(images, strips, 2, CHANNELS, dtype=torch.float32, device=x.device) if y is not None else None
+    blocks, moments = images * strips, None
+    if y is not None:
+        # The first and the second time's, and each block's largest number.
+        many = blocks * (2 * 2 * CHANNELS + 1) if try_half else blocks * 2 * CHANNELS
+        moments = torch.empty(many, dtype=torch.float32, device=x.device)
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
     # Boxes: a row of the image, the rows of a tap.
@@ -107,9 +112,9 @@ def _launch(
     flat, taps = ladder._packed(x.view(-1, CHANNELS)), ladder._packed(weight.view(CHANNELS, -1))
     maps = loader.tensor_map(flat, width, depth), loader.tensor_map(taps, CHANNELS, depth)
     tensors = (*maps, *vectors, z, y, moments, statistics, counters)
-    launch = _launcher(x.dtype, tanh, adjoint, width)
+    launch = _launcher(x.dtype, tanh, adjoint, try_half, width)
     with torch.cuda.device_of(x):
-        launch((images * strips,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)
+        launch((blocks,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)
 
 
 def conv_block_whole(
@@ -127,7 +132,10 @@ def conv_block_whole(
 ) -> tuple[Tensor, Saved | None]:
     """What the Triton kernels' ``conv_block`` computes, in one kernel, on a GPU of Hopper's kind; the same arguments.
 
-    float32 is multiplied by three products of two bfloat16 terms each, and only where "tf32" or "bf16x3" allows it.
+    float32 is multiplied only where "bf16x3" or "tf32" allows it: by three products of two bfloat16 terms each, or, for
+    TF32's accuracy, a quarter of the channels so and the others by one product of numbers rounded to float16, as fine
+    as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to TF32's error,
+    NaN and infinities included, is computed again by the three products, in the same kernel.
     The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
     ``keep``: also return what backward needs, the convolution without bias, of x's
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
@@ -144,7 +152,8 @@ def conv_block_whole(
         statistics = torch.empty(x.shape[0], 2, CHANNELS, dtype=torch.float32, device=x.device)
         saved = Saved(torch.empty_like(y), statistics)
     z, statistics = (saved.convolved, saved.statistics) if saved else (None, None)
-    _launch(pixels, taps, vectors, z, y, statistics, counters, tanh=approximate == "tanh", eps=eps)
+    half, tanh = x.dtype == torch.float32 and precision == "tf32", approximate == "tanh"
+    _launch(pixels, taps, vectors, z, y, statistics, counters, tanh=tanh, try_half=half, eps=eps)
     return y.permute(0, 3, 1, 2), saved
 
 

@@ -55,11 +55,26 @@ constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS;
 // Shared memory: numbers in float that threads tell each other, barriers, then, at a multiple of 1024, what is
 // multiplied. 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes.
 // float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
-// 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16.
-constexpr unsigned TOLD_BYTES = 4096, BARRIER_BYTES = 64;
+// 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16, or of 16 numbers of float16.
+constexpr unsigned TOLD_BYTES = 5120, BARRIER_BYTES = 64;
 // Before a row are two pixels of zeros, or one if its pixels are an odd number: then it starts at a multiple of 128
 // bytes, as TMA asks, and a thread's two neighbouring pixels are of one row.
 constexpr int LEFT = 2, PACK = 16, SHORT_DEPTH = 16, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH, STAGES = 5;
+
+// float16 keeps as many digits as TF32, but not of all that float32 holds. So pixels and weights are multiplied by these
+// powers of two and rounded to nearest: below FLOAT16_END to 2^-11 of themselves, as TF32 rounds, if they are 2^-14 or
+// more, and to 2^-25 if less. The latter is what a product may be off by more than TF32's own, times both its factors;
+// so a sum of so many, its scale taken away, is by OFF times the largest of all factors at most. Float16 will do where
+// that is within FINE of what the plane is divided by: an eighth of the 2e-3 that TF32's answer is held to, were all these
+// errors of one sign. That divisor is of sums of what was rounded, which is more than the plane's own by at most their
+// errors: where it passes, these are within FINE of the plane's own or of TF32's errors.
+// TF32 itself, the largest error of five million, is off by 1.6e-3 to 2.2e-3 of a normal distribution's numbers. So one
+// step in four is of three products of bfloat16 even then, which leaves sqrt(3 / 4) of that. It is the second, for the
+// numbers of the third come while it lasts.
+constexpr int FINE_STEP = 1;
+constexpr float PIXEL_SCALE = 16, WEIGHT_SCALE = 256, FLOAT16_END = 65504, FINE = 1.0f / (1 << 12);
+constexpr float UNSCALED = 1 / (PIXEL_SCALE * WEIGHT_SCALE);
+constexpr float OFF = 2 * 9 * (CHANNELS - SHORT_DEPTH) * UNSCALED / (1 << 25);
 
 template <typename scalar> constexpr bool COARSE = false;
 template <> constexpr bool COARSE<__nv_bfloat16> = true;
@@ -99,14 +114,15 @@ struct Walk {
 };
 
 // y = GELU((x * w - mean) / sqrt(variance + eps) gamma + beta), channels last, `rows` rows of an image a block, `strips`
-// blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a strip. Boxes of x are rows of an image, those of
-// the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float. A bias moves a plane and its mean alike: only
-// its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
+// blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a strip. Boxes of x are rows of an image,
+// those of the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float. A bias moves a plane and its mean
+// alike: only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
 // 1 / sqrt(variance + eps) of each plane, (image, 2, channel). moments: two floats a block and channel. counters: two
 // zeros an image, left zeros. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
-// of its two largest terms of bfloat16.
-template <typename scalar, bool TANH, bool ADJOINT>
+// of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
+// three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
+template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
@@ -148,6 +164,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
          i += THREADS) {
         clear(i);
     }
+    if (SPLIT && thread < LEFT * PACKS) clear(thread);  // all that is split is known
     show_to_copies();
     if (thread == 0) {
         prefetch(x_map);
@@ -169,304 +186,387 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
     // sums[4 j + 2 half + n] is channel 16 warp + lane / 4 + 8 half of pixel SPAN group + 8 j + 2 (lane % 4) + n.
     float sums[SPAN / 2];
-    if constexpr (!SPLIT) {
-        // In the order in which the three warpgroups need them: what the upper taps see of one after the other, SPAN
-        // pixels and two more, then the rows below.
-        if (thread == 0) {
-            int row = top;
-            for (int stage = 0; stage < STAGES; ++stage) {
-                const int down = stage == 0 ? 0 : stage == 2 ? 1 : stage == 3 ? 2 : -1;
-                const int end = min(stage + 1, GROUPS) * SPAN + 1 + LEFT + (stage < 3 ? 0 : stage - 2) * pitch;
-                int until = row;
-                while (until < bottom && until * pitch + LEFT < end) ++until;
-                const unsigned barrier = barriers + 8 * stage;
-                arrive_and_expect(barrier, (until - row) * wide * WIDTH + (down < 0 ? 0 : 3 * TAP_BYTES));
-                for (int across = 0; across < 3 && down >= 0; ++across) {
-                    fetch_tap(ADJOINT ? 8 - 3 * down - across : 3 * down + across, 0, 0, barrier);
-                }
-                for (; row < until; ++row) fetch_row(row, 0, 0, barrier);
-            }
-        }
-        const unsigned window = pixels + (group * SPAN + LEFT - 1) * WIDTH;
-#pragma unroll
-        for (int down = 0; down < 3; ++down) {
-            const int needed = down == 0 ? group : down + 1 + (group == GROUPS - 1);
-            for (int stage = 0; stage <= needed; ++stage) wait(barriers + 8 * stage, 0);
-            settle(sums);
-            open_products();
-#pragma unroll
-            for (int across = 0; across < 3; ++across) {
-                const int tap = ADJOINT ? 8 - 3 * down - across : 3 * down + across;
-                const unsigned long long left = operand(weights + tap * TAP_BYTES);
-                const unsigned long long right = operand(window + (down * pitch + across) * WIDTH);
-#pragma unroll
-                for (int k = 0; k < 4; ++k) {  // 16 along k are 32 bytes, 2 in an operand's units, or 16 rows, 128
-                    const int accumulate = down > 0 || across > 0 || k > 0;
-                    if constexpr (ADJOINT)
-                        multiply_transposed<scalar>(sums, left + 128 * k, right + 2 * k, accumulate);
-                    else
-                        multiply_tiles<scalar, SPAN>(sums, left + 2 * k, right + 2 * k, accumulate);
+    float largest = 0;  // scaled number that this thread has split, or NaN
+    // The second time if the first is not enough.
+    for (bool as_half = TRY_HALF;; as_half = false) {
+        const float unit = TRY_HALF && as_half ? UNSCALED : 1.0f;  // of a sum of scaled numbers
+        if constexpr (!SPLIT) {
+            // In the order in which the three warpgroups need them: what the upper taps see of one after the other, SPAN
+            // pixels and two more, then the rows below.
+            if (thread == 0) {
+                int row = top;
+                for (int stage = 0; stage < STAGES; ++stage) {
+                    const int down = stage == 0 ? 0 : stage == 2 ? 1 : stage == 3 ? 2 : -1;
+                    const int end = min(stage + 1, GROUPS) * SPAN + 1 + LEFT + (stage < 3 ? 0 : stage - 2) * pitch;
+                    int until = row;
+                    while (until < bottom && until * pitch + LEFT < end) ++until;
+                    const unsigned barrier = barriers + 8 * stage;
+                    arrive_and_expect(barrier, (until - row) * wide * WIDTH + (down < 0 ? 0 : 3 * TAP_BYTES));
+                    for (int across = 0; across < 3 && down >= 0; ++across) {
+                        fetch_tap(ADJOINT ? 8 - 3 * down - across : 3 * down + across, 0, 0, barrier);
+                    }
+                    for (; row < until; ++row) fetch_row(row, 0, 0, barrier);
                 }
             }
-            close_products();
-        }
-    } else {
-        const auto fetch = [&](int step) {
-            if (thread > 0) return;
-            const unsigned barrier = barriers + 8 * (step % 2), buffer = step % 2 * buffer_bytes;
-            arrive_and_expect(barrier, (bottom - top) * wide * WIDTH + 9 * TAP_BYTES);
-            for (int row = top; row < bottom; ++row) fetch_row(row, step * SHORT_DEPTH, buffer, barrier);
-            for (int tap = 0; tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
-        };
-        const auto rest = [](unsigned pair, float low, float high) {
-            return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0), high - half_of<__nv_bfloat16>(pair, 1));
-        };
-        // Four threads of a warp split a row.
-        constexpr int AT_ONCE = THREADS / PACKS;
-        const int pack = thread % PACKS, start = thread / PACKS;
-        const auto split = [&](int step) {
-            const auto at = [&](int row, int pack) {
-                const unsigned place = weights + step % 2 * buffer_bytes + row * SHORT_BYTES;
-                return pack_at(place + (pack ^ row / 2 % PACKS) * PACK);
-            };
-            wait(barriers + 8 * (step % 2), step / 2 % 2);
-#pragma unroll 2
-            for (int from = 0; from < room + 9 * CHANNELS; from += AT_ONCE) {
-                const int row = from + start;
-                const bool known = row < room + 9 * CHANNELS;
-                float4 whole = make_float4(0, 0, 0, 0);
-                if (known) whole = *reinterpret_cast<const float4*>(at(row, pack));
-                __syncwarp();
-                if (!known) continue;
-                const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
-                const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
-                const auto half = [&](int pack_of) { return reinterpret_cast<uint2*>(at(row, pack_of)) + pack % 2; };
-                *half(pack / 2) = make_uint2(low, high);
-                *half(2 + pack / 2) = make_uint2(rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
-            }
-            show_to_copies();
-            __syncthreads();
-        };
-        fetch(0);
-        fetch(1);
-        split(0);
-#pragma unroll 1
-        for (int step = 0; step < STEPS; ++step) {
-            const unsigned buffer = step % 2 * buffer_bytes, window = pixels + buffer + (group * SPAN + LEFT - 1) * WIDTH;
-            settle(sums);
-            open_products();
+            const unsigned window = pixels + (group * SPAN + LEFT - 1) * WIDTH;
 #pragma unroll
-            for (int tap = 0; tap < 9; ++tap) {
-                const unsigned long long left = short_operand(weights + buffer + tap * TAP_BYTES);
-                const unsigned long long right = short_operand(window + (tap / 3 * pitch + tap % 3) * WIDTH);
-                // The small terms are 32 bytes behind the large ones, 2 in an operand's units.
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right + 2, step > 0 || tap > 0);
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left + 2, right, 1);
-                multiply_tiles<__nv_bfloat16, SPAN>(sums, left, right, 1);
-            }
-            close_products();
-            if (step + 1 == STEPS) break;
-            split(step + 1);
-            // Once these products are done in all warpgroups, their buffer may be filled.
-            wait_for_products<0>();
-            __syncthreads();
-            if (step + 2 < STEPS) fetch(step + 2);
-        }
-    }
-
-    // ---- while the last products run: which sums are of pixels, and what comes after
-
-    const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
-    unsigned valid[2] = {0, 0};
-    Walk at(own, pitch);
+            for (int down = 0; down < 3; ++down) {
+                const int needed = down == 0 ? group : down + 1 + (group == GROUPS - 1);
+                for (int stage = 0; stage <= needed; ++stage) wait(barriers + 8 * stage, 0);
+                settle(sums);
+                open_products();
 #pragma unroll
-    for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
+                for (int across = 0; across < 3; ++across) {
+                    const int tap = ADJOINT ? 8 - 3 * down - across : 3 * down + across;
+                    const unsigned long long left = operand(weights + tap * TAP_BYTES);
+                    const unsigned long long right = operand(window + (down * pitch + across) * WIDTH);
 #pragma unroll
-        for (int n = 0; n < 2; ++n) valid[n] |= (at.row < here && at.column + n < wide) << j;
-    }
-    settle(valid);
-    float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
-    if (y && thread < CHANNELS) {
-        given[thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
-        given[CHANNELS + thread] =
-            (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
-    }
-    wait_for_products<0>();
-    settle(sums);
-    __syncthreads();
-
-    // ---- what goes out
-
-    const int base = (image * static_cast<int>(height) + first) * wide * CHANNELS;  // what runs at once is not much
-    float scale[2] = {1, 1}, shift[2] = {0, 0};  // of the normalisation, once its moments are known
-    const auto value = [&](float sum, int half, bool last) {
-        return last ? gelu<scalar, TANH>(fmaf(sum, scale[half], shift[half])) : sum;
-    };
-    // All of a strip, the convolution or what comes last: 32 bits a number fill whole sectors of memory straight from
-    // the registers, 16 do not.
-    const auto put = [&](scalar* out, bool last) {
-        if constexpr (SPLIT) {
-            // All places at once would not fit into the registers beside the sums: each time they are counted anew.
-            unsigned start[1] = {static_cast<unsigned>(own)};
-            settle(start);
-            Walk at(static_cast<int>(start[0]), pitch);
-            int place = base + (at.row * wide + at.column) * CHANNELS + channel;
-#pragma unroll
-            for (int j = 0; j < SPAN / 8; ++j) {
-#pragma unroll
-                for (int n = 0; n < 2; ++n) {
-                    if (!(valid[n] >> j & 1)) continue;
-                    out[place + n * CHANNELS] = value(sums[4 * j + n], 0, last);
-                    out[place + n * CHANNELS + 8] = value(sums[4 * j + 2 + n], 1, last);
+                    for (int k = 0; k < 4; ++k) {  // 16 along k are 32 bytes, 2 in an operand's units, or 16 rows, 128
+                        const int accumulate = down > 0 || across > 0 || k > 0;
+                        if constexpr (ADJOINT)
+                            multiply_transposed<scalar>(sums, left + 128 * k, right + 2 * k, accumulate);
+                        else
+                            multiply_tiles<scalar, SPAN>(sums, left + 2 * k, right + 2 * k, accumulate);
+                    }
                 }
-                const int row = at.row;
-                at.go_on(8);
-                place += (8 - (at.row - row) * gap) * CHANNELS;
+                close_products();
             }
         } else {
-            // By 80 pixels, so that some are on their way while the next ones are computed.
-            constexpr int PART = 10;
-            const int within = thread % 128, pack = within % PACKS;
-            const unsigned window = pixels + group * SPAN * ROW_BYTES;
-            const unsigned column = window + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
-            int pixel = within / PACKS;
-            Walk at(SPAN * group + pixel, pitch);
+            const auto fetch = [&](int step) {
+                if (thread > 0) return;
+                const unsigned barrier = barriers + 8 * (step % 2), buffer = step % 2 * buffer_bytes;
+                arrive_and_expect(barrier, (bottom - top) * wide * WIDTH + 9 * TAP_BYTES);
+                for (int row = top; row < bottom; ++row) fetch_row(row, step * SHORT_DEPTH, buffer, barrier);
+                for (int tap = 0; tap < 9; ++tap) fetch_tap(tap, step * SHORT_DEPTH, buffer, barrier);
+            };
+            const auto rest = [](unsigned pair, float low, float high) {
+                return rounded<__nv_bfloat16>(low - half_of<__nv_bfloat16>(pair, 0),
+                                              high - half_of<__nv_bfloat16>(pair, 1));
+            };
+            // Four threads of a warp split a row. Its second and third bit change places, so that what 16 threads store
+            // at once lies in different banks.
+            constexpr int AT_ONCE = THREADS / PACKS;
+            const int pack = thread % PACKS, start = thread / 32 * 8 + lane / 4 % 2 + lane / 8 % 2 * 4 + lane / 16 * 2;
+            // So many rows from `from` on, some of them read before the first is written.
+            const auto split_rows = [&](unsigned from, int count, float scale, bool halves) {
+                constexpr int BATCH = 2;
+                const auto at = [&](int row, int pack) {
+                    return pack_at(from + row * WIDTH + (pack ^ start / 2 % PACKS) * PACK);
+                };
+                for (int first = start; first - start < count; first += BATCH * AT_ONCE) {
+                    float4 wholes[BATCH];
 #pragma unroll
-            for (int part = 0; part < SPAN / 8; part += PART) {
-                const int end = part + PART < SPAN / 8 ? part + PART : SPAN / 8;
+                    for (int i = 0; i < BATCH; ++i) {
+                        const int row = first + i * AT_ONCE;
+                        wholes[i] = make_float4(0, 0, 0, 0);
+                        if (row < count) wholes[i] = *reinterpret_cast<const float4*>(at(row, pack));
+                    }
+                    __syncwarp();
+                    const auto keep = [&](int i, int pack_of, unsigned low, unsigned high) {
+                        const int row = first + i * AT_ONCE;
+                        if (row < count) reinterpret_cast<uint2*>(at(row, pack_of))[pack % 2] = make_uint2(low, high);
+                    };
 #pragma unroll
-                for (int j = part; j < end; ++j) {
-                    const unsigned low =
-                        rounded<scalar>(value(sums[4 * j], 0, last), value(sums[4 * j + 1], 0, last));
-                    const unsigned high =
-                        rounded<scalar>(value(sums[4 * j + 2], 1, last), value(sums[4 * j + 3], 1, last));
-                    store_transposed(column + j * 8 * ROW_BYTES, low, high);
+                    for (int i = 0; TRY_HALF && i < BATCH; ++i) {
+                        float4& whole = wholes[i];
+                        whole = make_float4(scale * whole.x, scale * whole.y, scale * whole.z, scale * whole.w);
+                        largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.x), fabsf(whole.y)));
+                        largest = larger_or_nan(largest, larger_or_nan(fabsf(whole.z), fabsf(whole.w)));
+                    }
+                    if (halves) {
+#pragma unroll
+                        for (int i = 0; i < BATCH; ++i) {
+                            const float4& whole = wholes[i];
+                            keep(i, pack / 2, rounded<__half>(whole.x, whole.y), rounded<__half>(whole.z, whole.w));
+                        }
+                    } else {
+#pragma unroll
+                        for (int i = 0; i < BATCH; ++i) {
+                            const float4& whole = wholes[i];
+                            const unsigned low = rounded<__nv_bfloat16>(whole.x, whole.y);
+                            const unsigned high = rounded<__nv_bfloat16>(whole.z, whole.w);
+                            keep(i, pack / 2, low, high);
+                            keep(i, 2 + pack / 2, rest(low, whole.x, whole.y), rest(high, whole.z, whole.w));
+                        }
+                    }
                 }
-                synchronize_group(group);
-                for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
-                    if (at.row >= here || at.column >= wide) continue;
-                    scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
-                    *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);
+            };
+            const auto in_halves = [&](int step) { return TRY_HALF && as_half && step != FINE_STEP; };
+            const auto split = [&](int step) {
+                const unsigned buffer = step % 2 * buffer_bytes;
+                wait(barriers + 8 * (step % 2), step / 2 % 2);
+                split_rows(weights + buffer, 9 * CHANNELS, as_half ? WEIGHT_SCALE : 1.0f, in_halves(step));
+                split_rows(pixels + buffer, (static_cast<int>(rows) + 2) * pitch + LEFT, as_half ? PIXEL_SCALE : 1.0f,
+                           in_halves(step));
+                show_to_copies();
+            };
+            fetch(0);
+            fetch(1);
+            split(0);
+            __syncthreads();
+#pragma unroll 1
+            for (int step = 0; step < STEPS; ++step) {
+                const unsigned buffer = step % 2 * buffer_bytes;
+                const unsigned window = pixels + buffer + (group * SPAN + LEFT - 1) * WIDTH;
+                const auto left = [&](int tap) { return short_operand(weights + buffer + tap * TAP_BYTES); };
+                const auto right = [&](int tap) { return short_operand(window + (tap / 3 * pitch + tap % 3) * WIDTH); };
+                if (in_halves(step)) {
+                    settle(sums);
+                    open_products();
+#pragma unroll
+                    for (int tap = 0; tap < 9; ++tap) {
+                        multiply_tiles<__half, SPAN>(sums, left(tap), right(tap), step > 0 || tap > 0);
+                    }
+                    close_products();
+                } else {
+                    settle(sums);
+                    open_products();
+#pragma unroll
+                    for (int tap = 0; tap < 9; ++tap) {
+                        // The small terms are 32 bytes behind the large ones, 2 in an operand's units.
+                        const unsigned long long a = left(tap), b = right(tap);
+                        multiply_tiles<__nv_bfloat16, SPAN>(sums, a, b + 2, step > 0 || tap > 0);
+                        multiply_tiles<__nv_bfloat16, SPAN>(sums, a + 2, b, 1);
+                        multiply_tiles<__nv_bfloat16, SPAN>(sums, a, b, 1);
+                    }
+                    close_products();
                 }
+                if (step + 1 == STEPS) break;
+                split(step + 1);
+                // All warpgroups have split the next numbers, and are done with these: their buffer may be filled.
+                wait_for_products<0>();
+                __syncthreads();
+                if (step + 2 < STEPS) fetch(step + 2);
             }
         }
-    };
-    if (!y) {
-        put(z, false);
-        return;
-    }
 
-    // ---- moments of the strip: the mean, and squares about it, for squares about zero would cancel
+        // ---- while the last products run: which sums are of pixels, and what comes after
 
-    // In this warp, sums between rows or beyond the image, among those of eight pixels each, which are given one value.
-    const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
-    const auto fill_between = [&](float first, float second) {
+        const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
+        unsigned valid[2] = {0, 0};
+        Walk at(own, pitch);
 #pragma unroll
-        for (int j = 0; j < SPAN / 8; ++j) {
-            if (!(mixed >> j & 1)) continue;
+        for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                if (valid[n] >> j & 1) continue;
-                sums[4 * j + n] = first;
-                sums[4 * j + 2 + n] = second;
+            for (int n = 0; n < 2; ++n) valid[n] |= (at.row < here && at.column + n < wide) << j;
+        }
+        settle(valid);
+        float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
+        if (y && thread < CHANNELS) {
+            given[thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
+            given[CHANNELS + thread] =
+                (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
+        }
+        float *shares = given + 2 * CHANNELS, *numbers = shares + THREADS;
+        // Known to all of a warp.
+        const auto largest_number = [&](int count) {
+            float found = 0;
+            for (int i = lane; i < count; i += 32) found = larger_or_nan(found, numbers[i]);
+#pragma unroll
+            for (int distance = 16; distance > 0; distance /= 2) {
+                found = larger_or_nan(found, __shfl_xor_sync(0xffffffff, found, distance));
+            }
+            return found;
+        };
+        if (TRY_HALF && as_half) numbers[thread] = largest;
+        wait_for_products<0>();
+        settle(sums);
+        __syncthreads();
+
+        // ---- what goes out
+
+        const int base = (image * static_cast<int>(height) + first) * wide * CHANNELS;  // what runs at once is not much
+        float scale[2] = {1, 1}, shift[2] = {0, 0};  // of the normalisation, once its moments are known
+        const auto value = [&](float sum, int half, bool last) {
+            return last ? gelu<scalar, TANH>(fmaf(sum, scale[half], shift[half])) : sum * unit;
+        };
+        // All of a strip, the convolution or what comes last: 32 bits a number fill whole sectors of memory straight from
+        // the registers, 16 do not.
+        const auto put = [&](scalar* out, bool last) {
+            if constexpr (SPLIT) {
+                // All places at once would not fit into the registers beside the sums: each time they are counted anew.
+                unsigned start[1] = {static_cast<unsigned>(own)};
+                settle(start);
+                Walk at(static_cast<int>(start[0]), pitch);
+                int place = base + (at.row * wide + at.column) * CHANNELS + channel;
+#pragma unroll
+                for (int j = 0; j < SPAN / 8; ++j) {
+#pragma unroll
+                    for (int n = 0; n < 2; ++n) {
+                        if (!(valid[n] >> j & 1)) continue;
+                        out[place + n * CHANNELS] = value(sums[4 * j + n], 0, last);
+                        out[place + n * CHANNELS + 8] = value(sums[4 * j + 2 + n], 1, last);
+                    }
+                    const int row = at.row;
+                    at.go_on(8);
+                    place += (8 - (at.row - row) * gap) * CHANNELS;
+                }
+            } else {
+                // By 80 pixels, so that some are on their way while the next ones are computed.
+                constexpr int PART = 10;
+                const int within = thread % 128, pack = within % PACKS;
+                const unsigned window = pixels + group * SPAN * ROW_BYTES;
+                const unsigned column = window + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
+                int pixel = within / PACKS;
+                Walk at(SPAN * group + pixel, pitch);
+#pragma unroll
+                for (int part = 0; part < SPAN / 8; part += PART) {
+                    const int end = part + PART < SPAN / 8 ? part + PART : SPAN / 8;
+#pragma unroll
+                    for (int j = part; j < end; ++j) {
+                        const unsigned low =
+                            rounded<scalar>(value(sums[4 * j], 0, last), value(sums[4 * j + 1], 0, last));
+                        const unsigned high =
+                            rounded<scalar>(value(sums[4 * j + 2], 1, last), value(sums[4 * j + 3], 1, last));
+                        store_transposed(column + j * 8 * ROW_BYTES, low, high);
+                    }
+                    synchronize_group(group);
+                    for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
+                        if (at.row >= here || at.column >= wide) continue;
+                        scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
+                        *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);
+                    }
+                }
+            }
+        };
+        if (!y) {
+            put(z, false);
+            return;
+        }
+
+        // ---- moments of the strip: the mean, and squares about it, for squares about zero would cancel
+
+        // In this warp, sums between rows or beyond the image, among those of eight pixels each, which are given one value.
+        const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
+        const auto fill_between = [&](float first, float second) {
+#pragma unroll
+            for (int j = 0; j < SPAN / 8; ++j) {
+                if (!(mixed >> j & 1)) continue;
+#pragma unroll
+                for (int n = 0; n < 2; ++n) {
+                    if (valid[n] >> j & 1) continue;
+                    sums[4 * j + n] = first;
+                    sums[4 * j + 2 + n] = second;
+                }
+            }
+        };
+        // Of a channel, all that this thread's fours and then all groups hold of it.
+        const auto total = [&](float* groups, float (&part)[2]) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                part[half] += __shfl_xor_sync(0xffffffff, part[half], 1);
+                part[half] += __shfl_xor_sync(0xffffffff, part[half], 2);
+                if (lane % 4 == 0) groups[CHANNELS * group + channel + 8 * half] = part[half];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float* of = groups + channel + 8 * half;
+                part[half] = of[0] + of[CHANNELS] + of[2 * CHANNELS];
+            }
+        };
+        float mean[2] = {0, 0}, squares[2] = {0, 0};
+        fill_between(0, 0);
+#pragma unroll
+        for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];
+        total(told, mean);
+        const float share = 1.0f / static_cast<float>(here * wide);
+#pragma unroll
+        for (int half = 0; half < 2; ++half) mean[half] *= share;
+        fill_between(mean[0], mean[1]);
+#pragma unroll
+        for (int i = 0; i < SPAN / 2; ++i) {
+            const float off = sums[i] - mean[i / 2 % 2];
+            squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
+        }
+        total(told + GROUPS * CHANNELS, squares);
+        // Those of the second time lie where no block still reads the first. An address kept while the products run would
+        // not fit into the registers.
+        unsigned block[1] = {blockIdx.x + (TRY_HALF && !as_half ? gridDim.x : 0)};
+        settle(block);
+        float* const own_largest = moments + (2 * gridDim.x * 2 * CHANNELS + block[0]);
+        if (group == 0 && lane % 4 == 0) {
+            float* to = moments + (block[0] * 2 * CHANNELS + channel);
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                to[8 * half] = mean[half] * unit;
+                to[CHANNELS + 8 * half] = squares[half] * (unit * unit);
             }
         }
-    };
-    // Of a channel, all that this thread's fours and then all groups hold of it.
-    const auto total = [&](float* groups, float (&part)[2]) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            part[half] += __shfl_xor_sync(0xffffffff, part[half], 1);
-            part[half] += __shfl_xor_sync(0xffffffff, part[half], 2);
-            if (lane % 4 == 0) groups[CHANNELS * group + channel + 8 * half] = part[half];
+        if (TRY_HALF && as_half && thread >= THREADS - 32) {
+            const float found = largest_number(THREADS);
+            if (lane == 0) *own_largest = found;
         }
         __syncthreads();
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float* of = groups + channel + 8 * half;
-            part[half] = of[0] + of[CHANNELS] + of[2 * CHANNELS];
-        }
-    };
-    float mean[2] = {0, 0}, squares[2] = {0, 0};
-    fill_between(0, 0);
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];
-    total(told, mean);
-    const float share = 1.0f / static_cast<float>(here * wide);
-#pragma unroll
-    for (int half = 0; half < 2; ++half) mean[half] *= share;
-    fill_between(mean[0], mean[1]);
-#pragma unroll
-    for (int i = 0; i < SPAN / 2; ++i) {
-        const float off = sums[i] - mean[i / 2 % 2];
-        squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
-    }
-    total(told + GROUPS * CHANNELS, squares);
-    if (group == 0 && lane % 4 == 0) {
-        float* to = moments + (image * strips + strip) * 2 * CHANNELS + channel;
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            to[8 * half] = mean[half];
-            to[CHANNELS + 8 * half] = squares[half];
-        }
-    }
-    __syncthreads();
-    if (thread == 0) announce(counters + 2 * image);
-    if (z) put(z, false);
+        if (thread == 0) announce(counters + 2 * image);
+        if (z) put(z, false);
 
-    // ---- moments of the plane
+        // ---- moments of the plane
 
-    // One thread a block asks: where every warp does, they crowd out those that count.
-    if (thread == 0) {
-        while (counted(counters + 2 * image) < strips) {
+        // One thread a block asks: where every warp does, they crowd out those that count.
+        if (thread == 0) {
+            while (counted(counters + 2 * image) < (TRY_HALF && !as_half ? 2 : 1) * strips) {
+            }
         }
-    }
-    __syncthreads();
-    {
-        constexpr int SHARES = THREADS / CHANNELS;
-        const int part = thread / CHANNELS, each = thread % CHANNELS;
-        const float* of = moments + image * strips * 2 * CHANNELS + each;
-        // Means relative to the first strip's.
-        const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
-        float sum = 0, square = 0;
+        __syncthreads();
+        {
+            constexpr int SHARES = THREADS / CHANNELS;
+            const int part = thread / CHANNELS, each = thread % CHANNELS;
+            const float* of = moments + ((block[0] - strip) * 2 * CHANNELS + each);
+            // Means relative to the first strip's.
+            const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
+            float sum = 0, square = 0, number = 0;
+            if (TRY_HALF && as_half && thread < strips) number = fresh(own_largest - strip + thread);
 #pragma unroll 5
-        for (int other = part; other < strips; other += SHARES) {
-            const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
-            const float off = fresh(of + other * 2 * CHANNELS) - origin;
-            sum = fmaf(static_cast<float>(there), off, sum);
-            square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
-        }
-        float* shares = given + 2 * CHANNELS;
-        shares[thread] = sum;
-        told[thread] = square;
-        __syncthreads();
-        if (thread < CHANNELS) {
-            sum = square = 0;
-#pragma unroll
-            for (int other = 0; other < SHARES; ++other) {
-                sum += shares[other * CHANNELS + each];
-                square += told[other * CHANNELS + each];
+            for (int other = part; other < strips; other += SHARES) {
+                const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
+                const float off = fresh(of + other * 2 * CHANNELS) - origin;
+                sum = fmaf(static_cast<float>(there), off, sum);
+                square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
             }
-            sum *= all;
-            const float variance = square * all - sum * sum, middle = origin + sum;
-            // Rounding may leave less than nothing of a plane of one value; a NaN stays.
-            const float inverse = 1.0f / sqrtf((variance < 0.0f ? 0.0f : variance) + eps);
-            if (statistics && strip == 0) {
-                statistics[image * 2 * CHANNELS + each] = middle;
-                statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
-            }
-            const float factor = given[each] * inverse;
-            given[CHANNELS + each] -= middle * factor;
-            given[each] = factor;
-        }
-        __syncthreads();
+            shares[thread] = sum;
+            told[thread] = square;
+            if (TRY_HALF) numbers[thread] = number;
+            __syncthreads();
+            bool enough = true;
+            if (thread < CHANNELS) {
+                sum = square = 0;
 #pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            scale[half] = given[channel + 8 * half];
-            shift[half] = given[CHANNELS + channel + 8 * half];
+                for (int other = 0; other < SHARES; ++other) {
+                    sum += shares[other * CHANNELS + each];
+                    square += told[other * CHANNELS + each];
+                }
+                sum *= all;
+                const float variance = square * all - sum * sum, middle = origin + sum;
+                // Rounding may leave less than nothing of a plane of one value; a NaN stays.
+                const float deviation = sqrtf((variance < 0.0f ? 0.0f : variance) + eps), inverse = 1.0f / deviation;
+                if (TRY_HALF && as_half) {
+                    // All blocks of an image find the same, of the same numbers. Of a NaN nothing is true.
+                    const float most = largest_number(static_cast<int>(strips));
+                    enough = most < FLOAT16_END && OFF * most <= FINE * deviation;
+                }
+                if (statistics && strip == 0) {
+                    statistics[image * 2 * CHANNELS + each] = middle;
+                    statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
+                }
+                const float factor = given[each] * inverse;
+                told[CHANNELS + each] = given[CHANNELS + each] - middle * factor;
+                told[each] = factor * unit;
+            }
+            if constexpr (TRY_HALF) {
+                if (!__syncthreads_and(enough)) continue;
+            } else {
+                __syncthreads();
+            }
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                scale[half] = told[channel + 8 * half];
+                shift[half] = told[CHANNELS + channel + 8 * half];
+            }
         }
+        put(y, true);
+        break;
     }
-    put(y, true);
     // The last block to have seen all leaves the counters as it found them.
     if (thread == 0 && count_in(counters + 2 * image + 1) == strips - 1) {
         counters[2 * image] = 0;
