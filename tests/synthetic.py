@@ -120,7 +120,9 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(
         hypatia_lab,
         "verify",
-        lambda operation, device, direction="forward", **more: f"{operation}, {direction}",
+        lambda operation, device, without=(): (
+            f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
+        ),
         raising=False,
     )
     space: dict[str, Any] = {"print": shown.append}

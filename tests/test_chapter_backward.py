@@ -242,7 +242,6 @@ def test_the_chapter_of_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> No
     text = played(backward.PAGE, root, monkeypatch)
     assert "PyTorch's default backward is not the slow one" in text
     assert "1.25×: v2's masking allocates more, not half" in text
-    assert "linear_relu, forward_backward" in text
     assert "in bfloat16" not in text.split("linear_relu, forward_backward")[0].split("S001-10")[0]
 
 

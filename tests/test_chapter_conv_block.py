@@ -301,7 +301,6 @@ def test_the_chapter_of_a_gpu_and_a_cpu(tmp_path: Path, monkeypatch: pytest.Monk
     assert "On `box` no kernel of our own ran" in text
     assert "`box` is a CPU." in text
     assert "Time of a call over size" in text
-    assert "conv_block, forward_backward" in text
     leading = [found.title for found in front.findings(lab, "card")]
     assert "One thread an output is far slower than the library" in leading
 

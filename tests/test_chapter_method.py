@@ -123,3 +123,24 @@ def test_the_page(tmp_path, monkeypatch):
     assert f"**All {len(planted.KERNELS) + len(planted.RULES)} were rejected, each with its fault named:**" in text
     assert re.search(r"conv_block +17 .*; kernel flipped;.*; no padding \(wrong shape\)", text)
     assert "rows in reverse (wrong values)" in text
+
+
+def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tmp_path, monkeypatch):
+    own = {"operation": "relu", "shape": [8, 8], "medians_us": [1.0, 1.0]}
+    cells = [
+        cell_line(**own, variant="eager", error=1e-8),
+        cell_line(**own, variant="naive", origin="seed", error=3e-7),
+        cell_line(**own | {"medians_us": []}, variant="guess", origin="own", status="wrong", reason="off", error=0.5),
+        cell_line(**own, variant="eager", dtype="bfloat16", error=2e-3),
+    ]
+    write_records(tmp_path, "box", "cpu", {"method": cells})
+    lab = evidence_of(tmp_path)
+    single, half = method.errors(lab, "box").to_dict("records")[::-1]
+    assert (single["operation"], single["dtype"], single["of"]) == ("relu", "float32", "naive")
+    assert (single["variants right"], single["largest error"]) == (2, "3.00e-07")
+    assert (single["wrong, and so not timed"], half["of"]) == ("guess", "eager")
+    text = played("20_checks", tmp_path, monkeypatch)
+    for operation in method.CHECKED:
+        assert f"- {operation} verified" in text
+    assert "diffraction verified without eager_direct" in text
+    assert "3.00e-07" in text

@@ -24,17 +24,18 @@ def _linear_relu(
 ) -> list[tuple[Group, bool]]:
     """Groups over sizes and dtypes, each with whether it is timed; float16 and float64 are only checked."""
     gpu = device == "cuda"
+    brief = not gpu and preset == "quick"  # one dtype; the page of checks has the others
     sizes = _linear_relu_sizes(preset, shapes)
     groups = []
     for shape in sizes:
         # On a CPU a large product takes seconds: one clock, one dtype.
         slow = not gpu and shape[0] * shape[1] * shape[2] > 2**33
-        for dtype, math in dtypes(device)[: 1 if slow else None]:
+        for dtype, math in dtypes(device)[: 1 if slow or brief else None]:
             groups.append(
                 (Group(Workload("linear_relu", shape, dtype, math), names, clocks[: 1 if slow else None], 0.4), True)
             )
     for shape in shapes or [SMALL]:
-        for dtype in ("float16", "float64"):
+        for dtype in () if brief else ("float16", "float64"):
             # Nothing is compared here, so no twin; and tuning computes what plain compiling computes.
             once = tuple(name for name in names if AGAIN not in name and name != "compile_max_autotune")
             groups.append((Group(Workload("linear_relu", shape, dtype), once, (), 0.0), False))

@@ -31,7 +31,10 @@ def _method(preset: str, device: str, shapes: Shapes) -> list[Group]:
     names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue")
     dtypes = [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee")]
     sizes = shapes or ([SMALL, MEDIUM] if device == "cuda" or preset != "quick" else [SMALL])
-    return [Group(Workload("linear_relu", s, dtype, math), names, clocks, 0.3) for s in sizes for dtype, math in dtypes]
+    budget_s = 0.1 if preset == "quick" else 0.3
+    return [
+        Group(Workload("linear_relu", s, dtype, math), names, clocks, budget_s) for s in sizes for dtype, math in dtypes
+    ]
 
 
 def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
