@@ -50,7 +50,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _whole_programs(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     sides = _sides(preset, device, shapes)
-    count = 2 if preset == "quick" else 3
+    count = 1 if preset == "quick" else 3
     # A Python program takes seconds to start, whatever the size: one size says it.
     named = [(shape, "c_openmp") for shape in (sides if preset != "quick" else sides[-1:])]
     named.append((sides[-1], "cuda" if device == "cuda" else "eager"))

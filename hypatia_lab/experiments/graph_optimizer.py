@@ -59,7 +59,7 @@ def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if shapes:
         return []
     quick = preset == "quick"
-    lengths = (3, 30, 100) if quick else LAYERS
+    lengths = (3, 100) if quick else LAYERS
     probes = [Probe("graph", depth(layers), "egraph", "", 1 if quick else 3) for layers in lengths]
     # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
     for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):

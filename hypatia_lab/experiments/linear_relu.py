@@ -180,7 +180,7 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     # The safety test's model, then the benchmark's.
-    models = list(shapes) or [(32, 784, 256, 2, 10), *MODELS[: 3 if preset == "quick" else None]]
+    models = list(shapes) or [(32, 784, 256, 2, 10), *MODELS[: (3 if gpu else 2) if preset == "quick" else None]]
     groups = []
     for shape in models:
         # The compiler is asked for every third model: it takes seconds each.
@@ -217,7 +217,8 @@ def _traffic(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if device != "cuda":
         # No counters: the record says so once, and counts operators instead of kernels.
         work = Workload("linear_relu", shapes[0] if shapes else SMALL)
-        return [Probe("trace", work, name, "", 1) for name in one_call] + [Probe("counters", work, "eager", "", 1)]
+        traced = one_call[:: 3 if preset == "quick" else 1]
+        return [Probe("trace", work, name, "", 1) for name in traced] + [Probe("counters", work, "eager", "", 1)]
     quick = preset == "quick"
     sizes, dtypes = list(shapes) or [MEDIUM, SMALL], ("float32", "bfloat16")
     if quick:
