@@ -523,6 +523,7 @@ def test_both_products_of_one_kernel_agree_in_the_interpreter(interpreted: Calla
 # ---------------------------------------------------------------- records and pages
 
 
+@pytest.mark.slow
 def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     names = ("eager", "epilogue", "compile_max_autotune")
     groups = [Group(Workload("linear_relu", (8, 8, 8), direction=d), names, ("hot",), 0.0) for d in ("forward", BOTH)]

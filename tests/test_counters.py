@@ -267,6 +267,7 @@ def test_a_wrong_variant_is_told_by_the_program(
     assert capsys.readouterr().out == "ended wrong: ReLU missing\n"
 
 
+@pytest.mark.slow
 def test_on_a_cpu_nothing_is_counted(tmp_path: Path):
     (status,) = probe("counters", LINEAR, "eager", tmp_path)
     assert (status["event"], status["status"]) == ("status", "skipped")

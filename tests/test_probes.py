@@ -258,6 +258,7 @@ def test_launches_are_counted_again_by_the_best_way_there_is(monkeypatch: pytest
     assert count([]) == 1
 
 
+@pytest.mark.slow
 def test_the_trace_of_a_call(tmp_path: Path):
     events = probe("trace", LINEAR, "eager", tmp_path)
     scalars = details(events, "trace")
@@ -430,6 +431,7 @@ def test_tritons_timer_gives_microseconds():
 # ---------------------------------------------------------------- how probes end
 
 
+@pytest.mark.slow
 def test_a_variant_that_cannot_run_here_is_skipped(tmp_path: Path):
     (status,) = probe("trace", IMAGE, "compile_reduce_overhead", tmp_path)
     assert (status["event"], status["status"]) == ("status", "skipped")

@@ -82,6 +82,7 @@ def test_an_unknown_case_ends_with_its_reason(tmp_path: Path):
     assert "unknown case 'tepid'; known: '', 'empty'" in heard.reason
 
 
+@pytest.mark.slow
 def test_what_cannot_be_prepared_is_skipped(tmp_path: Path):
     plan = plan_of(tmp_path, "compile_reduce_overhead", "disk")
     heard = Heard(plan, tmp_path / "log")
