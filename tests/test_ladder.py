@@ -364,7 +364,6 @@ def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: P
     compile_all(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
 
 
-@pytest.mark.slow
 def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
     compile_all(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
 
