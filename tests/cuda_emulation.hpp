@@ -294,6 +294,7 @@ template <typename T> T from_lane(T value, int other) {
     return found;
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
+int __ffs(int bits) { return __builtin_ffs(bits); }
 unsigned __reduce_and_sync(unsigned, unsigned mine) {
     for (int distance = 1; distance < 32; distance *= 2) mine &= from_lane(mine, lane() ^ distance);
     return mine;
@@ -490,6 +491,7 @@ void store_transposed(unsigned address, unsigned a, unsigned b) {
             if (column % 16) fail("a matrix column that is unaligned");
             const uint16_t half = held[matrix] >> 16 * n;
             std::memcpy(at(column + lane() / 4 * 2), &half, 2);
+            fiber->unseen.push_back(column + lane() / 4 * 2);
         }
     }
     meet(warp().meeting, 32);

@@ -107,11 +107,16 @@ def _launch(
         moments = torch.empty(many, dtype=torch.float32, device=x.device)
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
-    # Boxes: a row of the image, the rows of a tap.
-    depth = CHANNELS if x.dtype.itemsize == 2 else CHANNELS // 4
+    # Boxes: a row of the image, the rows of a tap, eight pixels of what is written.
+    short = x.dtype.itemsize == 2
+    depth = CHANNELS if short else CHANNELS // 4
     flat, taps = ladder._packed(x.view(-1, CHANNELS)), ladder._packed(weight.view(CHANNELS, -1))
     maps = loader.tensor_map(flat, width, depth), loader.tensor_map(taps, CHANNELS, depth)
-    tensors = (*maps, *vectors, z, y, moments, statistics, counters)
+    written = (
+        loader.tensor_map(out.view(-1, CHANNELS), 8, CHANNELS) if short and out is not None else maps[0]
+        for out in (z, y)
+    )
+    tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
     launch = _launcher(x.dtype, tanh, adjoint, try_half, width)
     with torch.cuda.device_of(x):
         launch((blocks,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)

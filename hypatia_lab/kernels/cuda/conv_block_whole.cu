@@ -81,13 +81,15 @@ template <> constexpr bool COARSE<__nv_bfloat16> = true;
 
 // GELU by the error function is max(u, 0) less |u| times the normal distribution's tail beyond |u|, which past 6 is
 // nothing. For bfloat16, whose own rounding is 2e-3 of a number, it is u (1 + tanh(w)) / 2 in both forms, by the
-// hardware's tanh, which is right to 5e-4; that w for the error function is fitted to 2.5e-5 of GELU.
+// hardware's tanh, which is right to 5e-4; that w for the error function is fitted to 2.5e-5 of GELU. There the argument
+// is u / 2, and the normalisation yields that at no cost.
+template <typename scalar> constexpr float SHARE = COARSE<scalar> ? 0.5f : 1.0f;
 template <typename scalar, bool TANH> __device__ inline float gelu(float u) {
     if constexpr (COARSE<scalar>) {
-        const float square = TANH ? u * u : fminf(u * u, 64.0f), half = 0.5f * u;
-        const float slope = TANH ? fmaf(square, 0.03567741f, 0.7978846f)
-                                 : fmaf(square, fmaf(square, -0.00035170863f, 0.037006827f), 0.7975066f);
-        return fmaf(half, about_tanh(u * slope), half);
+        const float square = TANH ? u * u : fminf(u * u, 16.0f);
+        const float slope = TANH ? fmaf(square, 0.28541928f, 1.5957692f)
+                                 : fmaf(square, fmaf(square, -0.011254676f, 0.29605462f), 1.5950132f);
+        return fmaf(u, about_tanh(u * slope), u);
     } else if constexpr (TANH) {
         // u / (1 + exp(-2 sqrt(2 / pi) (u + 0.044715 u^3)))
         return __fdividef(u, 1.0f + two_to(u * fmaf(u * u, -0.10294324f, -2.3022082f)));
@@ -115,7 +117,8 @@ struct Walk {
 
 // y = GELU((x * w - mean) / sqrt(variance + eps) gamma + beta), channels last, `rows` rows of an image a block, `strips`
 // blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a strip. Boxes of x are rows of an image,
-// those of the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float. A bias moves a plane and its mean
+// those of the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float; those of z and y, of which float
+// has none, eight pixels of 64 channels. A bias moves a plane and its mean
 // alike: only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
 // 1 / sqrt(variance + eps) of each plane, (image, 2, channel). moments: two floats a block and channel. counters: two
 // zeros an image, left zeros. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
@@ -124,7 +127,8 @@ struct Walk {
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
 template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
-    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map, const scalar* bias,
+    const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
+    const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
     unsigned* counters, Size height, Size width, Size rows, Size strips, float eps) {
     constexpr bool SPLIT = sizeof(scalar) == 4;
@@ -351,6 +355,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             for (int n = 0; n < 2; ++n) valid[n] |= (at.row < here && at.column + n < wide) << j;
         }
         settle(valid);
+        // In this warp, eights of pixels of which not all are of the strip.
+        const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
         float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
         if (y && thread < CHANNELS) {
             given[thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
@@ -381,8 +387,9 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             return last ? gelu<scalar, TANH>(fmaf(sum, scale[half], shift[half])) : sum * unit;
         };
         // All of a strip, the convolution or what comes last: 32 bits a number fill whole sectors of memory straight from
-        // the registers, 16 do not.
-        const auto put = [&](scalar* out, bool last) {
+        // the registers, 16 do not. They are written by TMA, eight pixels a box, or where not all are of the strip by
+        // threads.
+        const auto put = [&](const TensorMap& map, scalar* out, bool last) {
             if constexpr (SPLIT) {
                 // All places at once would not fit into the registers beside the sums: each time they are counted anew.
                 unsigned start[1] = {static_cast<unsigned>(own)};
@@ -407,8 +414,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 const int within = thread % 128, pack = within % PACKS;
                 const unsigned window = pixels + group * SPAN * ROW_BYTES;
                 const unsigned column = window + lane % 8 * ROW_BYTES + (2 * warp + lane / 8 % 2 ^ lane % 8) * 16;
-                int pixel = within / PACKS;
-                Walk at(SPAN * group + pixel, pitch);
+                const Walk box(SPAN * group + 8 * lane, pitch);
 #pragma unroll
                 for (int part = 0; part < SPAN / 8; part += PART) {
                     const int end = part + PART < SPAN / 8 ? part + PART : SPAN / 8;
@@ -420,24 +426,32 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                             rounded<scalar>(value(sums[4 * j + 2], 1, last), value(sums[4 * j + 3], 1, last));
                         store_transposed(column + j * 8 * ROW_BYTES, low, high);
                     }
+                    show_to_copies();
                     synchronize_group(group);
-                    for (; pixel < 8 * end; pixel += 128 / PACKS, at.step(128 / PACKS)) {
+                    if (warp == 0 && lane >= part && lane < end && !(mixed >> lane & 1)) {
+                        store_box(map, 0, base / CHANNELS + box.row * wide + box.column, window + lane * 8 * ROW_BYTES);
+                    }
+                    if (warp < 2) continue;
+                    for (unsigned left = mixed & (1u << end) - (1u << part); left; left &= left - 1) {
+                        const int pixel = 8 * (__ffs(left) - 1) + within / PACKS % 8;
+                        const Walk at(SPAN * group + pixel, pitch);
                         if (at.row >= here || at.column >= wide) continue;
                         scalar* to = out + (base + (at.row * wide + at.column) * CHANNELS + pack * 8);
                         *reinterpret_cast<uint4*>(to) = *pack_at(window + pixel * ROW_BYTES + (pack ^ pixel % 8) * 16);
                     }
                 }
+                close_stores();
+                wait_for_stores();
             }
         };
         if (!y) {
-            put(z, false);
+            put(z_map, z, false);
             return;
         }
 
         // ---- moments of the strip: the mean, and squares about it, for squares about zero would cancel
 
-        // In this warp, sums between rows or beyond the image, among those of eight pixels each, which are given one value.
-        const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
+        // Sums between rows or beyond the image are given one value.
         const auto fill_between = [&](float first, float second) {
 #pragma unroll
             for (int j = 0; j < SPAN / 8; ++j) {
@@ -499,7 +513,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         }
         __syncthreads();
         if (thread == 0) announce(counters + 2 * image);
-        if (z) put(z, false);
+        if (z) put(z_map, z, false);
 
         // ---- moments of the plane
 
@@ -550,8 +564,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
                 }
                 const float factor = given[each] * inverse;
-                told[CHANNELS + each] = given[CHANNELS + each] - middle * factor;
-                told[each] = factor * unit;
+                told[CHANNELS + each] = SHARE<scalar> * (given[CHANNELS + each] - middle * factor);
+                told[each] = SHARE<scalar> * (factor * unit);
             }
             if constexpr (TRY_HALF) {
                 if (!__syncthreads_and(enough)) continue;
@@ -564,7 +578,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 shift[half] = told[CHANNELS + channel + 8 * half];
             }
         }
-        put(y, true);
+        put(y_map, y, true);
         break;
     }
     // The last block to have seen all leaves the counters as it found them.

@@ -138,6 +138,15 @@ __device__ inline void fetch_box_for(unsigned short blocks, unsigned to, const T
         "l"(&map), "r"(k), "r"(row), "r"(barrier), "h"(blocks)
         : "memory");
 }
+// The map's box at (row, k) from shared memory, as far as it lies within the matrix; waited for by groups.
+__device__ inline void store_box(const TensorMap& map, int k, int row, unsigned from) {
+    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(k),
+                 "r"(row), "r"(from)
+                 : "memory");
+}
+__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until shared memory has been read by all stores of this thread.
+__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
 __device__ inline void prefetch(const TensorMap& map) {
     asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }

@@ -16,16 +16,6 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
                  : "memory");
 }
 
-// The map's box at (row, k) from shared memory, as far as it lies within the matrix; waited for by groups.
-__device__ inline void store_box(const TensorMap& map, int k, int row, unsigned from) {
-    asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(k),
-                 "r"(row), "r"(from)
-                 : "memory");
-}
-__device__ inline void close_stores() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until shared memory has been read by all stores of this thread.
-__device__ inline void wait_for_stores() { asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory"); }
-
 // 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
 // warpgroup.
 template <typename scalar, int WIDTH>
