@@ -15,6 +15,7 @@ from hypatia_lab import claims, graph_figure
 from hypatia_lab.chapters import graph_optimizer as chapter
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.findings import Finding
+from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
 from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.graph_figure import Panel, Way
 from hypatia_lab.notebook import Evidence
@@ -24,12 +25,13 @@ from hypatia_lab.workloads import Workload
 Lines = list[dict[str, Any]]
 RATES = {"ieee": 50.0, "bfloat16": 760.0}
 SMALL, LARGE = MODELS[0], MODELS[6]
+UNET = {"operation": "unet", "dtype": "bfloat16"}
 
 
 def cells(times: Mapping[str, float], shape: Sequence[int] = SMALL, **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
     own = {"operation": "mlp", "shape": list(shape), "dtype": "float32", "clock": "graph"} | changes
-    work = Workload("mlp", tuple(own["shape"]), own["dtype"], direction=own.get("direction", "forward"))
+    work = Workload(own["operation"], tuple(own["shape"]), own["dtype"], direction=own.get("direction", "forward"))
     own |= {"flops": work.flops, "traffic": work.traffic}
     return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
 
@@ -56,6 +58,10 @@ GPU = [
     *cells({"eager": 20.0, "egraph": 15.0, "compile": 17.0, "compile_max_autotune": 16.0}, dtype="bfloat16"),
     *cells({"eager": 120.0, "egraph": 119.0, "egraph_compile": 110.0, "compile": 100.0}, direction="forward_backward"),
     *cells({"eager": 300.0, "egraph": 299.0, "egraph_compile": 500.0}, direction="forward_backward", clock="wall"),
+    *cells(
+        {"eager": 500.0, "egraph_replayed": 250.0, "eager_channels_last": 400.0, "compile": 200.0}, SEED_SHAPE, **UNET
+    ),
+    *cells({"eager": 600.0, "egraph": 300.0}, SEED_SHAPE, **UNET, clock="wall"),
     trace("eager", 5),
     trace("egraph", 3),
     *graph(3, 10.0),
@@ -150,6 +156,20 @@ def test_split_products_are_judged_in_wide_models_only(root: Path) -> None:
     assert found.verdict == "confirmed"
     assert "reached in 1 of 1" in found.text
     assert chapter.split(read(root / "small", GPU[:5]), "box") is None
+
+
+def test_the_unet_is_judged_by_both_clocks(root: Path) -> None:
+    found = said(chapter.blocks(read(root, GPU), "box"))
+    assert (found.figure[:4], found.verdict) == ("2.00", "confirmed")
+    assert "Against eager in channels last: 1.60" in found.text
+    assert "Against Inductor: 0.80" in found.text
+    slow = cells({"eager": 500.0, "egraph": 550.0}, SEED_SHAPE, **UNET, clock="wall")
+    fast = cells({"eager": 500.0, "egraph_replayed": 400.0, "egraph": 900.0}, SEED_SHAPE, **UNET)
+    found = said(chapter.blocks(read(root / "slow", slow + fast), "box"))
+    assert (found.title, found.verdict) == ("Fused convolution blocks slow a whole model down", "refuted")
+    found = said(chapter.blocks(read(root / "fast", fast), "box"))
+    assert (found.figure[:4], found.verdict) == ("1.25", "confirmed")
+    assert chapter.blocks(read(root / "none", GPU[:5]), "box") is None
 
 
 def test_a_training_step_is_judged_by_both_clocks(root: Path) -> None:
@@ -274,8 +294,10 @@ def test_the_plan_asks_what_the_chapter_reads() -> None:
     groups = spec.plan("seed", "cuda", [])
     assert {group.workload.shape for group in groups} >= set(MODELS)
     asked = {name.removesuffix("@again") for group in groups for name in group.variants}
-    assert asked == {"eager", chapter.OWN, chapter.SPLIT, chapter.BACKEND, "compile", "compile_max_autotune"}
-    assert asked <= set(variants("mlp"))
+    rivals = {"eager", "eager_channels_last", "compile", "compile_max_autotune"}
+    assert asked == rivals | {chapter.OWN, chapter.SPLIT, chapter.BACKEND, chapter.REPLAYED}
+    for group in groups:
+        assert {name.removesuffix("@again") for name in group.variants} <= set(variants(group.workload.operation))
     for device in ("cpu", "cuda"):
         for preset in PRESETS:
             layers = [p.workload.shape[3] + 1 for p in spec.probes(preset, device, ()) if p.topic == "graph"]

@@ -231,7 +231,7 @@ def test_the_variant_says_why_it_cannot_be(monkeypatch):
     monkeypatch.setattr(sys.modules["hypatia_lab.egraph.optimize"], "read", lambda graph: 1 / 0)
     inputs = Workload("mlp", (2, 3, 4, 1, 5)).inputs("cpu")
     with pytest.raises(RuntimeError, match="cannot be rewritten: ZeroDivisionError"):
-        variants.optimized(inputs, costs=Costs("cpu"))
+        variants.optimized(variants.module_of(inputs), inputs, costs=Costs("cpu"))
 
 
 def test_the_probe_times_every_stage_of_a_right_result(tmp_path):

@@ -24,7 +24,7 @@ Row = dict[str, Any]
 
 PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
-OWN, SPLIT, BACKEND = "egraph", "egraph_split", "egraph_compile"
+OWN, SPLIT, BACKEND, REPLAYED = "egraph", "egraph_split", "egraph_compile", "egraph_replayed"
 STEP = "forward_backward"
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
@@ -208,10 +208,12 @@ def gate(lines: Sequence[dict[str, str]]) -> Finding:
 
 
 def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "forward", **wanted: Any) -> list[Row]:
-    """Rows of the nine models with a time by ``clock`` (the primary one), smallest first, without the A/A control."""
+    """Rows of the nine models with a time by ``clock`` (the primary one), smallest first, without the A/A control;
+    ``wanted`` may name another operation.
+    """
     clock = clock or lab.primary(machine)
-    wanted = {"direction": direction} | wanted
-    rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="mlp", clock=clock, status="ok", **wanted)
+    wanted = {"direction": direction, "operation": "mlp"} | wanted
+    rows = lab.select(machine=machine, experiment=EXPERIMENT, clock=clock, status="ok", **wanted)
     kept = [r for r in rows if not absent(r["median_us"]) and "@" not in r["variant"] and r["shape"] != SAFETY_MODEL]
     return sorted(kept, key=lambda row: (row["flops"], row["dtype"]))
 
@@ -394,6 +396,40 @@ def split(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
+def blocks(lab: Evidence, machine: str) -> Finding | None:
+    """The U-Net, whose convolution blocks have a rule of their own, by each clock with that clock's costs."""
+    found: dict[str, dict[str, Interval]] = {}
+    where = ""
+    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+        rows = model_rows(lab, machine, clock, operation="unet")
+        own = REPLAYED if clock == "graph" else OWN
+        for rival in ("eager", "eager_channels_last", "compile"):
+            for row, factor in against(rows, own, rival):
+                found.setdefault(rival, {})[clock] = factor
+                where = f"{row['shape']} in {row['dtype']}"
+    if "eager" not in found:
+        return None
+    said = {r: listing([f"{times(f)} by the {clock} clock" for clock, f in by.items()]) for r, by in found.items()}
+    text = f"A U-Net of five blocks at {where}, its convolution blocks fused where the costs measured for that clock "
+    text += f"favour it, has of eager's speed {said['eager']}. "
+    for rival, called in (("eager_channels_last", "eager in channels last"), ("compile", "Inductor")):
+        text += f"Against {called}: {said[rival]}. " if rival in said else ""
+    own_speed = found["eager"]
+    faster = any(factor.low > 1 + intervals.EQUIVALENCE for factor in own_speed.values())
+    slower = any(factor.high < 1 - intervals.EQUIVALENCE for factor in own_speed.values())
+    return Finding(
+        times(next(iter(own_speed.values()))),
+        "Fused convolution blocks slow a whole model down"
+        if slower
+        else "Fused convolution blocks speed up a whole model"
+        if faster
+        else "Fused convolution blocks gain nothing in a whole model",
+        text.strip(),
+        "refuted" if slower else "confirmed" if faster else "conditional",
+        PAGE,
+    )
+
+
 def training(lab: Evidence, machine: str) -> Finding | None:
     """A training step of the optimized modules, and of the modules compiled with the e-graph as backend."""
     clocks = list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
@@ -466,7 +502,7 @@ def optimizing(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
-    candidates = (speed, same_runtime, compilers, split, training, optimizing)
+    candidates = (speed, same_runtime, compilers, split, blocks, training, optimizing)
     return [found for found in (candidate(lab, machine) for candidate in candidates) if found is not None]
 
 

@@ -1,4 +1,4 @@
-"""The graph optimizer as a variant: the documents' MLPs, as modules, through :func:`optimize`."""
+"""The graph optimizer as a variant: the documents' MLPs and the U-Net, as modules, through :func:`optimize`."""
 
 from __future__ import annotations
 
@@ -12,11 +12,14 @@ from hypatia_lab.egraph.backend import hypatia
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
+from hypatia_lab.egraph.rules import DEFAULT
 from hypatia_lab.fused_ops.mlp import step, unsplit
+from hypatia_lab.fused_ops.unet import PARAMETERS, unet
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
 if TYPE_CHECKING:
+    from hypatia_lab.egraph.cost import Costs
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
@@ -33,9 +36,9 @@ def module_of(inputs: Inputs) -> torch.nn.Sequential:
     return torch.nn.Sequential(*layers[:-1]).eval()
 
 
-def optimized(inputs: Inputs, **options: Any) -> Optimized:
-    """:func:`module_of`, optimized; not compared, for the lab does that. Raises ``RuntimeError`` where it fails."""
-    found = optimize(module_of(inputs), (inputs["x"],), mode="off", **options)
+def optimized(module: torch.nn.Module, inputs: Inputs, **options: Any) -> Optimized:
+    """``module``, optimized; not compared, for the lab does that. Raises ``RuntimeError`` where it fails."""
+    found = optimize(module, (inputs["x"],), mode="off", **options)
     if not isinstance(found, Optimized):
         raise RuntimeError(found.report.reason)
     return found
@@ -55,10 +58,14 @@ def _split(workload: Workload, device: str) -> str:
     return calls.split_missing(device, workload.dtype)
 
 
+def _on_gpu(workload: Workload, device: str) -> str:
+    return "" if device == "cuda" else "CUDA graphs need a CUDA device"
+
+
 @variant("mlp", "egraph", origin="own", needs=unsplit, directions=DIRECTIONS)
 def egraph(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
-    module = optimized(inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
+    module = optimized(module_of(inputs), inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
     names = [name for name, _ in module_of(inputs).named_parameters()]
     return _bind(module, inputs, [module.get_parameter(name) for name in names])
 
@@ -73,4 +80,35 @@ def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
 @variant("mlp", "egraph_split", origin="own", needs=_split)
 def egraph_split(workload: Workload, inputs: Inputs) -> Run:
     """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
-    return _bind(optimized(inputs, costs=stored("cuda", "graph"), measure=True, split=True), inputs, ())
+    costs = stored("cuda", "graph")
+    return _bind(optimized(module_of(inputs), inputs, costs=costs, measure=True, split=True), inputs, ())
+
+
+class UNet(torch.nn.Module):
+    """The U-Net of ``inputs`` as a module, on those very tensors."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__()
+        held = (torch.nn.Parameter(inputs[name], requires_grad=False) for name in PARAMETERS)
+        self.held = torch.nn.ParameterList(held)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The U-Net of x (N, C, H, W)."""
+        return unet(x, list(self.held))
+
+
+def _unet(inputs: Inputs, costs: Costs) -> Run:
+    rules = (*DEFAULT, "conv_block")
+    return _bind(optimized(UNet(inputs).eval(), inputs, rules=rules, costs=costs, measure=True), inputs, ())
+
+
+@variant("unet", "egraph", origin="own")
+def egraph_unet(workload: Workload, inputs: Inputs) -> Run:
+    """The module through the e-graph, convolution blocks included; costs as of calls that a caller waits for."""
+    return _unet(inputs, stored(inputs["x"].device.type, "hot"))
+
+
+@variant("unet", "egraph_replayed", origin="own", needs=_on_gpu)
+def egraph_unet_replayed(workload: Workload, inputs: Inputs) -> Run:
+    """The same by costs as of a replayed CUDA graph, where a launch costs little."""
+    return _unet(inputs, stored("cuda", "graph"))

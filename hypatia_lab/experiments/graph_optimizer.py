@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hypatia_lab.egraph.variants  # noqa: F401  (registers the variants that the plan names)
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
 from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
@@ -47,6 +48,10 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
         work = Workload("mlp", shape, "float32", direction="forward_backward")
         steps = ("eager", "eager" + AGAIN, "egraph", "egraph_compile", "compile")
         groups.append(Group(work, steps, ("graph", "wall") if gpu else ("hot",), 0.1 if gpu else 0.2))
+    # Fused convolution blocks are for 16-bit numbers on a GPU.
+    if gpu and not quick and not shapes:
+        names = ("eager", "eager" + AGAIN, "eager_channels_last", "egraph", "egraph_replayed", "compile")
+        groups.append(Group(Workload("unet", SEED_SHAPE, "bfloat16"), names, ("graph", "wall"), 0.1))
     return groups
 
 
@@ -72,7 +77,7 @@ EXPERIMENTS = (
     Experiment(
         "graph_optimizer",
         "11_graph_optimizer",
-        "an e-graph over torch.fx: the nine models, kernels, optimizing time",
+        "an e-graph over torch.fx: the nine models, a U-Net, kernels, optimizing time",
         "mlp",
         _models,
         _probes,
