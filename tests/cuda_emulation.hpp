@@ -379,6 +379,9 @@ template <typename scalar> float half_of(unsigned pair, int upper) {
     std::memcpy(&value, &half, 2);
     return static_cast<float>(value);
 }
+unsigned quadrupled(unsigned pair) {
+    return rounded<__nv_bfloat16>(4 * half_of<__nv_bfloat16>(pair, 0), 4 * half_of<__nv_bfloat16>(pair, 1));
+}
 unsigned bits_of(float value) {
     unsigned bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -386,6 +389,7 @@ unsigned bits_of(float value) {
 }
 float about_tanh(float of) { return tanhf(of); }
 float two_to(float power) { return exp2f(power); }
+float __saturatef(float of) { return of > 0 ? of < 1 ? of : 1 : 0; }
 float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? a : b; }
 
 // ---- between blocks

@@ -128,5 +128,8 @@ def beside(lab: Evidence, machine: str) -> str:
     if frame is None:
         return f"- `{machine}`: not measured there."
     column = f"within ±{BOUND:.0%}"
-    agree = int((frame[column] == "yes").sum()) if column in frame else 0
-    return f"- `{machine}`: {agree} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}."
+    said = list(frame[column]) if column in frame else []
+    text = f"- `{machine}`: {said.count('yes')} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
+    if open_ones := said.count("undecided"):
+        text += f"; {open_ones} undecided, with an interval that reaches beyond"
+    return text + "."
