@@ -17,7 +17,7 @@ HALF_COMPILED, TUNED = MODELS[::4], MODELS[::8]
 """Models that torch.compile is asked for in bfloat16, and with max-autotune in float32: it takes seconds a model."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
-LAYERS = (3, 10, 30, 100, 300)
+LAYERS = (3, 30, 100, 300)
 """Lengths of MLPs whose optimizing is timed."""
 
 
@@ -65,7 +65,7 @@ def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         return []
     quick = preset == "quick"
     lengths = (3, 100) if quick else LAYERS
-    probes = [Probe("graph", depth(layers), "egraph", "", 1 if quick else 3) for layers in lengths]
+    probes = [Probe("graph", depth(layers), "egraph", "", 1 if quick else 2) for layers in lengths]
     # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
     for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):
         work = Workload("mlp", MODELS[0], dtype)
