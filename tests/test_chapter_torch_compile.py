@@ -132,6 +132,29 @@ def test_an_interval_that_holds_two_is_open(root: Path) -> None:
     assert said(torch_compile.compiled(read(root, rows, []), "box")).verdict == "undecided"
 
 
+def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
+    slow = cells("conv_block", {"eager": 400.0, "eager_channels_last": 4000.0, "compile": 3900.0})
+    tf32 = cells("conv_block", {"eager": 120.0, "compile": 80.0}, math="tf32")
+    where = {"operation": "conv_block", "shape": SEED, "topic": "kernels", "unit": "us"}
+    kernels = [
+        detail_line(**where, variant=variant, name=name, values=[us])
+        for variant in ("eager_channels_last", "compile")
+        for name, us in (("vector_fft<0>", 900.0), ("gelu", 100.0))
+    ]
+    found = said(torch_compile.channels_last(read(root / "all", [*slow, *tf32, *kernels], []), "box"))
+    assert (found.figure, found.verdict) == ("0.1×", "refuted")
+    assert "torch.compile chooses it" in found.title
+    assert "Fourier transform take 90% in eager channels last and 90% compiled" in found.text
+    assert "compiled is 1.50×" in found.text
+    found = said(torch_compile.channels_last(read(root / "less", slow, []), "box"))
+    assert "Fourier" not in found.text
+    assert "TF32" not in found.text
+    quick = cells("conv_block", {"eager": 400.0, "eager_channels_last": 200.0, "compile": 390.0})
+    found = said(torch_compile.channels_last(read(root / "quick", quick, []), "box"))
+    assert (found.title, found.verdict) == ("Channels last speeds up float32 convolutions", "confirmed")
+    assert "torch.compile" not in found.text
+
+
 def test_all_together_is_held_against_float32_across_operations(root: Path) -> None:
     found = said(torch_compile.together(read(root, GPU, STARTS), "box"))
     assert found.figure == "6.67×"  # 400 µs of the block in float32 over 60 under autocast

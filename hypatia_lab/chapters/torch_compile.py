@@ -309,6 +309,70 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
     return Finding(f"{formats.number(best.value)}×", title, text, verdict, PAGE)
 
 
+LAST = next(point for point in POINTS if point.what == "channels last")
+FOURIER = ("fft", "region_transform", "cf32cf32")
+"""What kernels of cuDNN's convolution by Fourier transforms, and its products of complex numbers, are named by."""
+
+
+def _fourier(lab: Evidence, machine: str, variant: str) -> float:
+    """Share of a block's time on the device in kernels of Fourier transforms; 0 where no kernels were recorded."""
+    lines = lab.details(
+        machine=machine, experiment=EXPERIMENT, topic="kernels", operation="conv_block", variant=variant
+    )
+    spent = [(line["name"], intervals.mean(line["values"]).value) for line in lines if line["unit"] == "us"]
+    total = sum(us for _, us in spent)
+    return sum(us for name, us in spent if any(part in name for part in FOURIER)) / total if total else 0.0
+
+
+def channels_last(lab: Evidence, machine: str) -> Finding | None:
+    """Channels last in eager float32, and whether what the compiler makes is as slow by choosing it."""
+    clock = lab.primary(machine)
+    pairs = _measured(lab, machine, LAST, FORWARD, clock)
+    if not pairs:
+        return None
+    gains = [gain(first, row) for first, row in pairs]
+    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    text = f"In eager float32, channels last against the usual order: {listing(said)} as fast. "
+    slow = [first["operation"] for (first, _), found in zip(pairs, gains, strict=True) if found.high < 1 / DOUBLED]
+    chosen = [
+        f"{_name(first)} {times(gain(first, row))}"
+        for first, row in _measured(lab, machine, POINTS[0], FORWARD, clock)
+        if first["operation"] in slow and gain(first, row).high < 1 / DOUBLED
+    ]
+    if chosen:
+        text += f"torch.compile, which picks the order itself, is as slow there: {listing(chosen)}. "
+        share = _fourier(lab, machine, LAST.variant), _fourier(lab, machine, "compile")
+        if min(share) > 0.5:
+            text += f"Of a call's time on the GPU kernels of a Fourier transform take {share[0]:.0%} in eager channels "
+            text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order. "
+    pair = {name: row_of(lab, pairs[0][0], p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
+    if all(row is not None and usable([row]) for row in pair.values()):
+        found = over(*(row for row in pair.values() if row is not None))
+        text += "All this is of IEEE float32. PyTorch lets convolutions use TF32 unless told otherwise: then "
+        text += f"{_name(pairs[0][0])} compiled is {times(found)} as fast as eager."
+    verdict = _together([_against(found, (1 + intervals.EQUIVALENCE, math.inf)) for found in gains])
+    text, verdict = _on_gpu(lab, machine, text.strip(), verdict)
+    least = min(gains, key=lambda found: found.value)
+    return Finding(
+        f"{formats.number(least.value)}×",
+        "Channels last slows float32 convolutions down, and torch.compile chooses it"
+        if chosen
+        else "Channels last slows float32 convolutions down"
+        if all(found.high < 1 - intervals.EQUIVALENCE for found in gains)
+        else "Channels last does not always speed up float32 convolutions"
+        if any(found.low <= 1 + intervals.EQUIVALENCE for found in gains)
+        else "Channels last speeds up float32 convolutions",
+        text,
+        verdict,
+        PAGE,
+    )
+
+
+TF32, TF32_COMPILED = (
+    next(p for p in POINTS if (p.variant, p.mode) == (name, "tf32")) for name in ("eager", "compile")
+)
+
+
 def pays(lab: Evidence, machine: str) -> Finding | None:
     """After how many calls compiling has paid for itself, nothing stored."""
     said, figure, seen = [], "", []
@@ -485,7 +549,7 @@ def reported() -> Finding:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    asked = (compiled, together, precision, pays, script, correct)
+    asked = (compiled, channels_last, together, precision, pays, script, correct)
     return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
 
 
