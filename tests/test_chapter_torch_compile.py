@@ -142,7 +142,7 @@ def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
         for name, us in (("vector_fft<0>", 900.0), ("gelu", 100.0))
     ]
     found = said(torch_compile.channels_last(read(root / "all", [*slow, *tf32, *kernels], []), "box"))
-    assert (found.figure, found.verdict) == ("0.1×", "refuted")
+    assert (found.figure, found.verdict) == ("0.100×", "refuted")
     assert "torch.compile chooses it" in found.title
     assert "Fourier transform take 90% in eager channels last and 90% compiled" in found.text
     assert "compiled is 1.50×" in found.text
