@@ -19,13 +19,14 @@ ALLOWED: dict[str, set[str]] = {
     "formats": set(),
     "intervals": set(),
     "kernels": set(),
+    "operators": set(),
     "records": set(),
     "variants": set(),
     "workloads": set(),
     # What is computed, and whether it is right.
     "check": {"workloads"},
     "compiled": {"kernels"},
-    "fused_ops": {"clock", "compiled", "kernels", "variants", "workloads"},
+    "fused_ops": {"clock", "compiled", "kernels", "operators", "variants", "workloads"},
     "machine": {"clock"},
     "egraph": {"clock", "fused_ops", "intervals", "kernels", "machine", "variants", "workloads"},
     "diffraction": {"compiled", "kernels", "machine", "variants", "workloads"},
@@ -198,9 +199,32 @@ def test_the_public_names_are_there_and_are_found_late():
         hypatia_lab.nope  # noqa: B018  # pyright: ignore[reportAttributeAccessIssue]
 
 
-HEAVY_PARTS = ("__main__", "bench", "diffraction", "egraph", "experiments", "fused_ops", "own", "planted", "probes")
+HEAVY_PARTS = (
+    "__main__",
+    "bench",
+    "diffraction",
+    "egraph",
+    "experiments",
+    "fused_ops",
+    "operators",
+    "own",
+    "planted",
+    "probes",
+)
 LIGHT = [module for module in ALLOWED if module not in HEAVY_PARTS]
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog")
+
+
+def test_the_first_call_of_an_own_operator_does_not_import_the_compiler():
+    program = (
+        "import sys, torch\n"
+        "from hypatia_lab.fused_ops.linear_relu import linear_relu_epilogue\n"
+        "x, weight, bias = torch.randn(2, 3), torch.randn(4, 3, requires_grad=True), torch.randn(4)\n"
+        "linear_relu_epilogue(x, weight, bias).sum().backward()\n"
+        "print(weight.grad is None, 'torch._dynamo' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False False"
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():

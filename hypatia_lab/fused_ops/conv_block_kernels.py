@@ -23,6 +23,7 @@ import torch.nn.functional as functional
 from hypatia_lab.clock import capture
 from hypatia_lab.fused_ops import ladder
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, PEERS, bind, checked
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
@@ -87,7 +88,7 @@ def fits(
 # ---------------------------------------------------------------- custom operations
 
 
-@torch.library.custom_op("hypatia::conv_block_fused", mutates_args=())
+@operator("conv_block_fused")
 def conv_block_fused(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -144,7 +145,7 @@ def _(
     return y, z, x.new_empty(images, 2, weight.shape[0], dtype=torch.float32)
 
 
-@torch.library.custom_op("hypatia::conv_block_gradients", mutates_args=())
+@operator("conv_block_gradients")
 def conv_block_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -204,7 +205,9 @@ def _gradient(
         return (None,) * 9
     if not ctx.kept:
         raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
-    gradients = conv_block_gradients(grad, *ctx.saved_tensors, ctx.approximate)
+    x, weight, gamma, beta, convolved, statistics = ctx.saved_tensors
+    how = convolved, statistics, ctx.approximate
+    gradients = conv_block_gradients(grad, x, weight, gamma, beta, *how)
     needed = ctx.needs_input_grad[:5]
     return (*(one if need else None for one, need in zip(gradients, needed, strict=True)), None, None, None, None)
 

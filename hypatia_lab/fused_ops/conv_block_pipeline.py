@@ -17,6 +17,7 @@ import torch
 
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, PARAMETERS, checked
 from hypatia_lab.kernels import loader
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def _missing(way: str, device: str) -> str:
     return loader.cuda_missing() if device == "cuda" else loader.cpp_missing()
 
 
-@torch.library.custom_op("hypatia::conv_block_pipeline", mutates_args=())
+@operator("conv_block_pipeline")
 def conv_block_pipeline(
     x: torch.Tensor,
     weight: torch.Tensor,

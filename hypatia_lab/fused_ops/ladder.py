@@ -19,6 +19,7 @@ import torch
 
 from hypatia_lab.fused_ops import linear_relu as plain
 from hypatia_lab.kernels import loader
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES
 
@@ -253,7 +254,7 @@ STEPS = {
 """Every step by the name of its variant, in the order of the ladder."""
 
 
-@torch.library.custom_op("hypatia::linear_relu_step", mutates_args=())
+@operator("linear_relu_step")
 def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: str) -> torch.Tensor:
     """Linear+ReLU by one step of the ladder, forward only; inputs that are strided or unaligned are copied first.
 

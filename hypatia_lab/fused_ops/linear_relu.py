@@ -18,6 +18,7 @@ import torch.nn.functional as functional
 
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
@@ -216,7 +217,7 @@ def _name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-@torch.library.custom_op("hypatia::linear_relu_naive", mutates_args=())
+@operator("linear_relu_naive")
 def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU with one thread (on a CPU: one serial loop) per output. Raises ``ValueError`` on a misfit."""
     checked(x, weight, bias)
@@ -242,13 +243,15 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch
 linear_relu_naive.register_autograd(_formula(masked), setup_context=save_operands)
 
 
-@torch.library.custom_op("hypatia::relu_inplace", mutates_args=("data",))
+@operator("relu_inplace", mutates=("data",))
 def relu_inplace(data: torch.Tensor) -> None:
     """Set the negative elements of a contiguous floating tensor to zero. Raises ``ValueError`` if strided."""
     if not data.is_contiguous():
         raise ValueError(f"data must be contiguous, its strides are {data.stride()}")
     if data.numel() == 0:
         return
+    if not data.is_inference():
+        torch.autograd.graph.increment_version(data)
     if data.device.type == "cuda":
         grid = (-(-data.numel() // 256),)
         loader.launch_cuda("relu_inplace", _name(data.dtype), grid, (256,), data, data.numel())
@@ -256,7 +259,12 @@ def relu_inplace(data: torch.Tensor) -> None:
         loader.call_cpp("linear_relu", f"relu_inplace_{_name(data.dtype)}", data, data.numel())
 
 
-@torch.library.custom_op("hypatia::linear_relu_cublas", mutates_args=())
+@relu_inplace.register_fake
+def _(data: torch.Tensor) -> None:
+    return None
+
+
+@operator("linear_relu_cublas")
 def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU as the library's GEMM and a hand-written in-place ReLU. Raises ``ValueError`` on a misfit."""
     checked(x, weight, bias)
@@ -282,7 +290,7 @@ def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | N
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
-@torch.library.custom_op("hypatia::linear_relu_epilogue", mutates_args=())
+@operator("linear_relu_epilogue")
 def linear_relu_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """:func:`fused_epilogue` with the autograd formula that torch's lacks. Raises ``ValueError`` on a misfit."""
     checked(x, weight, bias)

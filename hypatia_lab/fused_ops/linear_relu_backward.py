@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hypatia_lab.fused_ops.linear_relu import bind, checked, fused_epilogue, masked, save_operands
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -103,7 +104,7 @@ def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tenso
     return z, z.sum(0)
 
 
-@torch.library.custom_op("hypatia::linear_relu_gradients", mutates_args=())
+@operator("linear_relu_gradients")
 def linear_relu_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -154,7 +155,7 @@ def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
 linear_relu_gradients.register_autograd(_no_second_derivative)
 
 
-@torch.library.custom_op("hypatia::linear_relu_fused", mutates_args=())
+@operator("linear_relu_fused")
 def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
 

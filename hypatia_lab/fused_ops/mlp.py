@@ -24,6 +24,7 @@ from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.fused_ops import mlp_cuda
 from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten
 from hypatia_lab.kernels import loader
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, SPLIT, Backward, Operation, register
 
@@ -267,7 +268,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1]).contiguous()
 
 
-@torch.library.custom_op("hypatia::mlp", mutates_args=())
+@operator("mlp")
 def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
     """Two or three equal-width layers: in one kernel on a GPU, layer by layer on a CPU.
 
@@ -291,7 +292,7 @@ def _(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.T
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@torch.library.custom_op("hypatia::mlp_backward", mutates_args=())
+@operator("mlp_backward")
 def mlp_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
