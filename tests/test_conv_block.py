@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
+import weakref
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -278,6 +280,24 @@ def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.Monkey
         assert run() is run()
         assert judge(run(), Problem(workload, "cpu")).ok
     assert calls == 2 * ["recorded", "replayed", "replayed", "replayed"]
+
+
+def test_what_a_captured_run_allocated_lives_as_long_as_its_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conv_block_kernels, "capture", lambda work: SimpleNamespace(replay=work() or (lambda: None)))
+    own: list[weakref.ref[torch.Tensor]] = []
+
+    def factory(workload: Workload, inputs: Inputs) -> Callable[[], torch.Tensor]:
+        counters = torch.zeros(1)
+        own.append(weakref.ref(counters))
+        return lambda: counters + 1
+
+    workload = Workload("conv_block", (2, 3, 8, 8))
+    replay = conv_block_kernels.captured(factory, "with counters")(workload, {})
+    gc.collect()
+    assert own[0]() is not None
+    del replay
+    gc.collect()
+    assert own[0]() is None
 
 
 # ---------------------------------------------------------------- what is wrong

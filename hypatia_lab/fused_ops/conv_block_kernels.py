@@ -309,16 +309,17 @@ def captured(factory: Factory, name: str) -> Factory:
     """
 
     def recorded(workload: Workload, inputs: Inputs) -> Run:
-        run, held = factory(workload, inputs), []
+        # The graph goes on using what the run allocated for itself, so that has to live as long.
+        held: list[Any] = [factory(workload, inputs), None]
 
         def work() -> None:
-            held[:] = [run()]
+            held[1] = held[0]()
 
         graph = capture(work)
 
         def replay() -> Any:
             graph.replay()
-            return held[0]
+            return held[1]
 
         return replay
 
