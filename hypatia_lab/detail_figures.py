@@ -416,6 +416,8 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     y, longest = 0.0, 0.0
+    seen = [value for way in ways for line in way.lines for value in line["values"] if value is not None]
+    unit, size = ("ms", 1e3) if max(seen, default=0.0) >= 1e4 else ("µs", 1.0)
     for way in ways:
         listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
         listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
@@ -437,14 +439,15 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             y = round(y + 1.35, 2)
             places.append(y)
             text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
-            end = significant(t[0] if absent(t[2]) else t[2])
+            end = significant((t[0] if absent(t[2]) else t[2]) / size)
             notes.append(SMALL | {"text": short_kernel(name), "y": round(y - 0.6, 2)} | _AT_LEFT)
             notes.append(SMALL | {"text": text, "x": end, "xanchor": "left", "xshift": 5, "y": y})
             longest = max(longest, end)
         hover = ["<br>".join([way.text(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
-        bars = bar_trace(way.look.colour, "", None, [t[0] for _, _, t in shown], places, hovertext=hover, width=0.45)
+        drawn = [(t[0] / size, t[1] / size, t[2] / size) for _, _, t in shown]
+        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.45)
         bars["marker"]["opacity"] = 0.55  # the interval shows on its bar
-        data.append(bars | {"error_x": error_bars([t for _, _, t in shown], way.look.colour), "name": way.text(fields)})
+        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.text(fields)})
         y = round(y + 1.25, 2)
         name, count, t = listed[0]
         share = formats.number(100 * t[0] / whole)
@@ -464,7 +467,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             "range": [0, significant(1.5 * longest)],
             "showgrid": False,
             "nticks": 6,
-            "title": {"text": "device time per call, µs"},
+            "title": {"text": f"device time per call, {unit}"},
         },
         "yaxis": {"range": [round(y - 0.4, 2), -0.6], "showticklabels": False, "showgrid": False},
         "annotations": notes,

@@ -497,6 +497,16 @@ def test_kernels_gather_the_small_ones_and_keep_the_sum(rows: Rows) -> None:
     assert NAMES[0] in set(own["kernel"])
 
 
+def test_kernels_of_many_milliseconds_are_drawn_in_them() -> None:
+    lines = [d for d in traced() if d["topic"] == "kernels"]
+    slow = [d | {"values": [500 * value for value in d["values"]]} for d in lines]
+    quick, long = (content(detail_figures.kernels(given, "Kernels")[0]) for given in (lines, slow))
+    assert quick["layout"]["xaxis"]["title"]["text"].endswith("µs")
+    assert long["layout"]["xaxis"]["title"]["text"].endswith("ms")
+    for one, other in zip(quick["data"], long["data"], strict=True):
+        assert other["x"] == pytest.approx([us / 2 for us in one["x"]], rel=0.02)
+
+
 def test_timeline_shows_every_event_and_says_how_long_the_device_idles(rows: Rows) -> None:
     figure, table = DRAW["timeline"](rows)
     eager = next(t for t in content(figure)["data"] if t["name"] == "eager")

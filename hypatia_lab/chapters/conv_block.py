@@ -150,7 +150,9 @@ def _stage(variant: str, kernel: str) -> str:
     name = kernel.lower()
     if variant.startswith("naive"):
         return "convolution" if "convolve" in name else "statistics" if "statistics" in name else "normalise and GELU"
-    return "GELU" if "gelu" in name else "normalisation" if "norm" in name else "convolution"
+    # cuDNN's batch normalisation, which also normalises planes, and the copies that repeat γ and β for every image.
+    normalises = any(part in name for part in ("norm", "bn_fw", "direct_copy"))
+    return "GELU" if "gelu" in name else "normalisation" if normalises else "convolution"
 
 
 def _kernels(lab: Evidence, machine: str, variant: str, dtype: str = "float32") -> list[dict[str, Any]]:

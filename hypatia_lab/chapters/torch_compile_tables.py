@@ -67,7 +67,6 @@ def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
     return {
         "point": number,
         "what": what,
-        "variant": row["variant"],
         "clock": row["clock"],
         "time": took(row) if fine else f"{row['status']}: {row['reason']}".removesuffix(": "),
         "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
