@@ -265,6 +265,26 @@ def test_kernels_of_our_own_say_where_they_do_not_run() -> None:
         assert "need a CUDA device" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
 
 
+def test_the_one_kernel_is_taken_where_it_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
+    def taken(images: int, dtype: torch.dtype, precision: str = "bf16x3", **how: bool) -> str:
+        x = torch.empty(images, 64, 128, 128, dtype=dtype, device="meta")
+        return conv_block_kernels.quicker(x, 64, precision, **how)
+
+    assert taken(5, torch.bfloat16) == "triton"  # there is no GPU
+    monkeypatch.setattr(conv_block_kernels, "missing", lambda form, device: "")
+    monkeypatch.setattr(conv_block_kernels, "fits", lambda size, *more: size[0] < 9)
+    assert [taken(n, torch.bfloat16, "ieee") for n in (1, 2, 3, 8, 9)] == [
+        "triton",
+        "triton",
+        "whole",
+        "whole",
+        "triton",
+    ]
+    assert taken(1, torch.bfloat16, step=True) == "whole"
+    assert taken(5, torch.float32, "ieee") == "triton"
+    assert taken(5, torch.float32) == "whole"
+
+
 def test_a_captured_variant_replays_what_was_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

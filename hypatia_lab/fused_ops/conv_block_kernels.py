@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -40,20 +39,9 @@ FORMS = {
 """Form → what it is."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """Which form is taken where none is asked for: ``forward`` alone, and the forward pass of a training ``step``.
-
-    Where the form does not fit (shape, device), it is "triton". How a form is cut up its own table says
-    (``candidates`` of its kernel's module).
-    """
-
-    forward: str = "whole"
-    step: str = "whole"
-
-
-PLANS = {"16 bits": Plan(), "tf32": Plan(), "bf16x3": Plan(), "ieee": Plan("triton", "triton")}
-"""Way of multiplying → plan."""
+FEW_PIXELS = 2 * 128 * 128
+"""Of so many or fewer, of all images, two kernels are as fast as the one, or faster: each of its blocks loads all
+weights. Source: the record ``conv_block`` of an H200, 1, 2 and 5 images of 128 × 128."""
 
 TRITON = importlib.util.find_spec("triton") is not None
 """Whether the kernels can be built."""
@@ -83,6 +71,18 @@ def fits(
     if backward:
         return whole.backward_fits(size, outer, dtype, processors)
     return whole.fits(size, outer, dtype, precision, processors)
+
+
+def quicker(x: torch.Tensor, outer: int, precision: str, *, step: bool = False) -> str:
+    """The form for ``outer`` channels of x (N, C_in, H, W) where none is asked for: "whole" where that is quicker.
+
+    ``step``: as part of a training step, of which only many pixels have been timed.
+    """
+    if missing("whole", x.device.type) or (x.element_size() == 4 and precision == "ieee"):
+        return "triton"
+    pixels = x.shape[0] * x.shape[2] * x.shape[3]
+    few = not step and pixels <= FEW_PIXELS
+    return "triton" if few or not fits(x.shape, outer, x.dtype, precision) else "whole"
 
 
 # ---------------------------------------------------------------- custom operations
@@ -237,8 +237,8 @@ def fused_conv_block(
     """y = dropout(GELU(InstanceNorm2d(Conv2d(x)))), (N, C_out, H, W), channels last in memory; differentiable once.
 
     ``approximate`` is GELU's ("none" or "tanh"), ``precision`` says how float32 is multiplied, ``form`` is one of
-    :data:`FORMS` or "", what :data:`PLANS` has. Each element is dropped with probability ``p``, the others divided by
-    1 − p, by torch's own dropout after the kernels and with torch's own random numbers.
+    :data:`FORMS`, or "" for what :func:`quicker` says. Each element is dropped with probability ``p``, the others
+    divided by 1 − p, by torch's own dropout after the kernels and with torch's own random numbers.
 
     Raises ``ValueError``, worded as PyTorch would where PyTorch refuses the same, for a misfit of shapes, dtypes or
     devices, float64, planes of one pixel, an argument out of range, or a form that the sizes or the device rule out;
@@ -247,11 +247,7 @@ def fused_conv_block(
     checked(x, weight, bias, gamma, beta, approximate, p)
     tensors = (x, weight, bias, gamma, beta)
     step = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
-    if not form:
-        plan = PLANS.get("16 bits" if x.element_size() == 2 else precision, Plan("triton", "triton"))
-        form = plan.step if step else plan.forward
-        if form == "whole" and (missing(form, x.device.type) or not fits(x.shape, weight.shape[0], x.dtype, precision)):
-            form = "triton"
+    form = form or quicker(x, weight.shape[0], precision, step=step)
     y = conv_block_fused(x, weight, bias, gamma, beta, approximate, precision, form, step)[0]
     return y if p == 0.0 else functional.dropout(y, p)
 
