@@ -148,7 +148,7 @@ def early(way: Way) -> Interval | None:
 
 def compiled_start(lab: Evidence, machine: str) -> Way | None:
     """The start that S003 timed: the compiled form with CUDA graphs, or on a CPU the compiled form, caches empty."""
-    found = main_size(probed(lab, machine, "start"))
+    found = main_size(probed(lab, machine, "start", operation="diffraction"))
     return only(found, "compile_reduce_overhead", "empty") or only(found, "compile", "empty")
 
 
@@ -176,7 +176,7 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
 
 def first_image(lab: Evidence, machine: str) -> Finding | None:
     """The quickest ways to a first correct image: our own, torch's, and torch's with nothing cached."""
-    found = [way for way in main_size(probed(lab, machine, "start")) if not way.fault]
+    found = [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
     reached = [(way, way.triple("first image")) for way in found]
     reached = [(way, triple) for way, triple in reached if not absent(triple[0])]
     kept = [pair for pair in reached if pair[0].variant.startswith("compile") and pair[0].case != "empty"]

@@ -210,7 +210,7 @@ def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def early_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """S003's mean of three taken apart: a line a way, the mean of calls 2 to 4 against call 12, and each of them."""
     out = []
-    for way in main_size(probed(lab, machine, "start")):
+    for way in main_size(probed(lab, machine, "start", operation="diffraction")):
         found = early(way)
         if found is None or way.case not in ("", "empty", "cubin"):
             continue
@@ -229,7 +229,7 @@ def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     way = compiled_start(lab, machine)
     if way is None:
         return []
-    found = probed(lab, machine, "start", variant=way.variant, case=way.case)
+    found = probed(lab, machine, "start", operation="diffraction", variant=way.variant, case=way.case)
     return [
         {
             "pixels": own.where["shape"],
