@@ -13,7 +13,7 @@ from typing import Any
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.chapters.reading import at, over, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
+from hypatia_lab.drawing import listing, spanning
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
@@ -129,10 +129,22 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     if not absent(own["limit_us"]):
         text += f"The step's limit is {formats.duration(own['limit_us'])}, of which it reaches "
         text += f"{formats.number(100 * own['limit_us'] / own['median_us'])}%. "
+    if waiting := called(lab, machine):
+        text += f"That is the time inside a CUDA graph. {waiting} "
     others = [row for row in found.values() if row["variant"] not in (OWN, *RIVALS) and "@" not in row["variant"]]
     said = [f"{row['variant']} {times(_gain(row))}" for row in others]
     text += f"Against eager: {listing(said)}." if said else ""
     return Finding(f"{formats.number(factor.value)}×", title, text.strip(), verdict, PAGE)
+
+
+def called(lab: Evidence, machine: str) -> str:
+    """How the fused backward does when it is called from Python, in a sentence; empty where no wall clock was asked."""
+    rows = [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not absent(row["ratio"])]
+    if not rows or lab.primary(machine) != "graph":
+        return ""
+    span = spanning([row["ratio"] for row in rows], lambda ratio: f"{formats.number(ratio)}×")
+    count = f"{len(rows)} case{'' if len(rows) == 1 else 's'}"
+    return f"Called from Python, by the wall clock, {OWN} runs at {span} of eager's speed ({count})."
 
 
 def default(lab: Evidence, machine: str) -> Finding | None:

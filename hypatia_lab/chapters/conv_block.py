@@ -415,13 +415,21 @@ def _percent(part: float, whole: float) -> str:
     return formats.MISSING if absent(part) else f"{formats.number(100 * part / whole)}%"
 
 
+def _bound(one: Reached) -> str:
+    """The error that the goal allows and what it is, where it names one."""
+    most = one.goal.most
+    return f"error {formats.number(one.own['max_error'])} of {most:g} allowed, " if math.isfinite(most) else ""
+
+
 def target(lab: Evidence, machine: str) -> Finding | None:
     """The goals in one sentence each: was S000 right to give its target up?"""
     found = reached(lab, machine)
     if not found:
         return None
     met = [one for one in found if one.word == "reached"]
-    said = "; ".join(f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {one.word}" for one in found)
+    said = "; ".join(
+        f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {_bound(one)}{one.word}" for one in found
+    )
     beaten = any(one.factor.low > 1 for one in found)
     title = "A kernel of one's own beats the library's block" if beaten else "No own kernel surely beats the library"
     return Finding(

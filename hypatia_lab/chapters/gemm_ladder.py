@@ -195,12 +195,12 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     text += f"; {listing(idle)} at none." if idle else "."
     clear = way.whole.low > 1
     return Finding(
-        f"{formats.number(way.whole.value)}×",
+        f"{formats.number(100 * best[0].share)}%" if clear else f"{formats.number(way.whole.value)}×",
         "The way to the library is too uncertain to divide"
         if not clear
         else f"Most of the way is one step: {_words(best[0])}"
         if best[0].share > 0.5
-        else "No single step makes the library fast",
+        else f"No single step makes the library fast; the largest is {_words(best[0])}",
         text + " S001 gives eight reasons and no figures.",
         "undecided"
         if not clear

@@ -124,7 +124,7 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         f"{formats.number(gain.value)}×",
         "Faster, but not as exact as cuBLAS"
         if not fine and gain.low > 1
-        else "float32's digits at tensor-core speed"
+        else f"float32's digits at tensor-core speed, at {at(best)}"
         if met
         else "float32's digits come faster, but short of the goal"
         if gain.low > 1 and met is False

@@ -16,7 +16,7 @@ from hypatia_lab import claims, formats, intervals
 from hypatia_lab.break_even_figure import NEVER, Curve, calls_text
 from hypatia_lab.chapters.reading import at, error, only, over, probed, times, waited
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
+from hypatia_lab.drawing import listing, spanning
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
@@ -293,7 +293,7 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
         return None
     gains = [gain(first, row) for first, row in pairs]
     verdict = _together([_against(found, CLAIMED) for found in gains])
-    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
+    said = [f"{times(found)} ({_name(first)})" for (first, _), found in zip(pairs, gains, strict=True)]
     best = max(gains, key=lambda found: found.value)
     title = {
         "confirmed": "torch.compile alone gives what is promised of it",
@@ -303,10 +303,11 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
         "conditional": "torch.compile alone gives 2 to 5 times in some cases",
         "undecided": "Whether torch.compile alone gives 2 to 5 times is open",
     }[verdict]
-    text = f"Compiled in float32 and warm, by the {clock} clock, {listing(said)} as fast as eager. "
+    text = f"Compiled in float32 and warm, a call runs at {listing(said)} of eager's speed, by the {clock} clock. "
     text += "S000 calls 2 to 5 times proven."
     text, verdict = _on_gpu(lab, machine, text, verdict)
-    return Finding(f"{formats.number(best.value)}×", title, text, verdict, PAGE)
+    span = spanning([found.value for found in gains], lambda value: f"{formats.number(value)}×")
+    return Finding(span, title, text, verdict, PAGE)
 
 
 LAST = next(point for point in POINTS if point.what == "channels last")
@@ -343,7 +344,9 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
         text += f"torch.compile, which picks the order itself, is as slow there: {listing(chosen)}. "
         share = _fourier(lab, machine, LAST.variant), _fourier(lab, machine, "compile")
         if min(share) > 0.5:
-            text += f"Of a call's time on the GPU kernels of a Fourier transform take {share[0]:.0%} in eager channels "
+            text += (
+                f"Of a call's time on the GPU, kernels of a Fourier transform take {share[0]:.0%} in eager channels "
+            )
             text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order. "
     pair = {name: row_of(lab, pairs[0][0], p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
     if all(row is not None and usable([row]) for row in pair.values()):
@@ -375,24 +378,28 @@ TF32, TF32_COMPILED = (
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
     """After how many calls compiling has paid for itself, nothing stored."""
-    said, figure, seen = [], "", []
+    said, spent, seen = [], [], []
     for model, direction in ((model, direction) for direction in (FORWARD, STEP) for model in MODELS):
         own = next((c for c in curves(lab, machine, model, direction) if c.name == "compile"), None)
         if own is None:
             continue
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
         said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
-        figure = figure or formats.duration(own.paid.value)
+        spent.append(own.paid.value)
         seen.append(own.calls)
     if not said:
         return None
+    figure = spanning(spent, formats.duration)
+    back = (
+        "is never paid back in some cases"
+        if any(math.isinf(calls.low) for calls in seen)
+        else "whether that is paid back is open in some cases"
+        if any(math.isinf(calls.high) for calls in seen)
+        else "is paid back in every case"
+    )
     return Finding(
         figure,
-        "Compiling is never paid back in some cases"
-        if any(math.isinf(calls.low) for calls in seen)
-        else "Whether compiling is paid back is open in some cases"
-        if any(math.isinf(calls.high) for calls in seen)
-        else "Compiling is paid back after so many calls",
+        f"Compiling takes {figure}, and {back}",
         "With nothing stored, building and the first call of a fresh process take: "
         f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
         "conditional",
