@@ -6,7 +6,7 @@ Leaf module: numbers in, text out.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 MISSING = "–"
@@ -25,6 +25,19 @@ def _decimals(value: float, digits: int = 3) -> int:
 def significant(value: float) -> float:
     """``value`` rounded to 5 significant digits, for drawing: fewer would move the ends of narrow intervals."""
     return float(f"{value:.5g}")
+
+
+def span(low: float, high: float, write: Callable[[float], str], unit: str = "") -> str:
+    """A range as text, ``unit`` behind it: what goes up to a million has no end, what begins below a millionth no
+    beginning.
+    """
+    if low == high:
+        return write(low) + unit
+    if high >= 1e6 > low:
+        return f"{write(low)}{unit} or more"
+    if 0 <= low <= 1e-6 < high:
+        return f"{write(high)}{unit} or less"
+    return f"{write(low)}–{write(high)}{unit}"
 
 
 def number(value: float | int | None, decimals: int | None = None) -> str:

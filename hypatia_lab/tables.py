@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import intervals, results
-from hypatia_lab.formats import MISSING, absent, interval, number, scaled
+from hypatia_lab.formats import MISSING, absent, interval, number, scaled, span
 from hypatia_lab.records import Record
 
 VERDICTS = {
@@ -131,14 +131,28 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def quantity_text(value: Any, unit: str) -> str:
-    """A figure of a claim, or the ends of a range, as written there, with its unit; ``–`` where there is none."""
+    """A figure with its unit, or the ends of a range of measured ones; ``–`` where there is none."""
     if isinstance(value, str):
         return value or MISSING
     if absent(value):
         return MISSING
-    spaced = unit if unit in ("", "×", "%") else f" {unit}"
     ends = value if isinstance(value, list | tuple) else [value]
-    return "–".join(f"{v:.6g}" if isinstance(v, int) or v == round(v, 3) else number(v) for v in ends) + spaced
+    return "–".join(map(_figure, ends)) + _spaced(unit)
+
+
+def claimed_text(value: Any, unit: str) -> str:
+    """What a claim says, its figure or its range, with the unit; a range that has no end is "or more" or "or less"."""
+    if isinstance(value, list | tuple):
+        return span(min(value), max(value), _figure, _spaced(unit))
+    return quantity_text(value, unit)
+
+
+def _figure(value: float) -> str:
+    return f"{value:.6g}" if isinstance(value, int) or value == round(value, 3) else number(value)
+
+
+def _spaced(unit: str) -> str:
+    return unit if unit in ("", "×", "%") else f" {unit}"
 
 
 def verdict_text(verdict: str) -> str:
@@ -162,7 +176,7 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
                 "verdict": verdict_text(row["verdict"]),
                 "machine": _machine(row["machine"]),
                 "claim": row["claim"],
-                "claimed": quantity_text(row["claimed"], row["unit"]),
+                "claimed": claimed_text(row["claimed"], row["unit"]),
                 "measured": judged(row),
                 "bound": quantity_text(row["bound"], row["unit"]),
                 "section": row["section"],
@@ -443,7 +457,7 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
         first = next(iter(own.values()))
         heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first["claim"])}</th></tr>'
         lines = [heading] if len(parts) > 1 else []
-        claimed = escape(quantity_text(first["claimed"], first["unit"]))
+        claimed = escape(claimed_text(first["claimed"], first["unit"]))
         for part in own.values():
             # What the claim itself explains stands once, beneath its machines.
             reason = escape(" ".join(part["reason"].replace(part["why"], " ").split()))

@@ -132,6 +132,24 @@ def test_an_interval_that_holds_two_is_open(root: Path) -> None:
     assert said(torch_compile.compiled(read(root, rows, []), "box")).verdict == "undecided"
 
 
+def test_the_block_at_other_numbers_of_images_is_told_beside(root: Path) -> None:
+    rows = [*GPU, *cells("conv_block", {"eager": 100.0, "compile": 80.0}, shape=[1, 64, 128, 128], clock="wall")]
+    found = said(torch_compile.compiled(read(root, rows, []), "box"))
+    assert "The block alone depends on the number of images: 1.25× [1.25, 1.25] at 1×64×128×128." in found.text
+
+
+def test_the_title_says_whether_compiling_is_won_back() -> None:
+    one = Interval(1.0, 1.0, 1.0, 2)
+
+    def title(*calls: float) -> str:
+        curves = [Curve(f"compile {n}", "compile", "peer", one, one, Interval(n, n, n, 2)) for n in calls]
+        return torch_compile.curves_title([Curve("script", "script", "peer", one, one, one), *curves])
+
+    assert title(10.0).endswith("crosses eager's")
+    assert title(10.0, NEVER).endswith("some forms only")
+    assert title(NEVER).endswith("never won back")
+
+
 def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
     slow = cells("conv_block", {"eager": 400.0, "eager_channels_last": 4000.0, "compile": 3900.0})
     tf32 = cells("conv_block", {"eager": 120.0, "compile": 80.0}, math="tf32")
@@ -144,7 +162,9 @@ def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
     found = said(torch_compile.channels_last(read(root / "all", [*slow, *tf32, *kernels], []), "box"))
     assert (found.figure, found.verdict) == ("0.100×", "refuted")
     assert "torch.compile chooses it" in found.title
-    assert "Fourier transform take 90% in eager channels last and 90% compiled" in found.text
+    assert (
+        "Fourier transform take 90% of a call's time on the GPU in eager channels last and 90% compiled" in found.text
+    )
     assert "compiled is 1.50×" in found.text
     found = said(torch_compile.channels_last(read(root / "less", slow, []), "box"))
     assert "Fourier" not in found.text

@@ -399,7 +399,10 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 "got": times(found.factor),
                 "reads": found.word,
                 "ours": f"{own['variant']} {took(own)}",
-                "largest error": formats.number(own["max_error"]),
+                # Of gradients there is none that means anything without its scale.
+                "largest error": formats.number(own["max_error"])
+                if found.goal.direction == "forward"
+                else formats.MISSING,
                 "peer": f"{peer['variant']} {took(peer)}",
                 "limit": formats.duration(limit),
                 "ours of its limit": _percent(limit, own["median_us"]),
@@ -430,6 +433,12 @@ def target(lab: Evidence, machine: str) -> Finding | None:
     said = "; ".join(
         f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {_bound(one)}{one.word}" for one in found
     )
+    said += f". These are times by the {lab.primary(machine)} clock"
+    rows = {row["variant"]: row for row in _timed(waiting(lab, machine, "bfloat16"))}
+    called = [name for name in ("whole", "triton") if name in rows and "eager" in rows]
+    if called:
+        factors = [f"{name} {times(over(rows['eager'], rows[name]))}" for name in called]
+        said += f"; called from Python, without a graph, in bfloat16: {listing(factors)} as fast as eager"
     beaten = any(one.factor.low > 1 for one in found)
     title = "A kernel of one's own beats the library's block" if beaten else "No own kernel surely beats the library"
     return Finding(
@@ -439,6 +448,14 @@ def target(lab: Evidence, machine: str) -> Finding | None:
         "confirmed" if len(met) == len(found) else "conditional" if met else "refuted",
         PAGE,
     )
+
+
+def rejected(lab: Evidence, machine: str, rows: Sequence[Row]) -> str:
+    """Which of ``rows`` the check called wrong, so that they have no time, and why; "" where none."""
+    wrong = dict.fromkeys(
+        f"`{row['variant']}` in {row['dtype']} ({row['reason']})" for row in rows if row["status"] == "wrong"
+    )
+    return f"Not right on `{machine}`, and so without a time: {listing(list(wrong))}." if wrong else ""
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from hypatia_lab import claims, formats
 from hypatia_lab.claims import Claim
-from hypatia_lab.tables import quantity_text
+from hypatia_lab.tables import claimed_text, quantity_text
 
 PAGE = "19_errata"
 
@@ -65,7 +65,7 @@ def corrections(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
                 "id": claim.id,
                 "document": claim.seed,
                 "it says": claim.claim,
-                "claimed": quantity_text(list(dict.fromkeys(claim.claimed)), claim.unit),
+                "claimed": claimed_text(claim.claimed, claim.unit),
                 "its own figures give": quantity_text(value, claim.unit),
                 "off by": _off(claim),
                 "why": f"{claim.expression}. {claim.why} Section of the document: {claim.section}.",
@@ -115,19 +115,9 @@ def contradictions(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]
     return [
         {
             "id": a.id,
-            "one says": f"{a.claim} ({_figure(a)})",
+            "one says": f"{a.claim} ({claimed_text(a.claimed, a.unit)})",
             "against": b.id,
-            "the other says": f"{b.claim} ({_figure(b)})",
+            "the other says": f"{b.claim} ({claimed_text(b.claimed, b.unit)})",
         }
         for a, b in pairs(ledger)
     ]
-
-
-def _figure(claim: Claim) -> str:
-    """What is claimed; a range up to a million says "at least", one from a millionth "at most"."""
-    low, high = claim.claimed
-    if high >= 1e6 > low:
-        return f"{quantity_text(low, claim.unit)} or more"
-    if low <= 1e-6 < high and high <= 1 and claim.unit == "×":
-        return f"{quantity_text(high, claim.unit)} or less"
-    return quantity_text(list(dict.fromkeys(claim.claimed)), claim.unit)

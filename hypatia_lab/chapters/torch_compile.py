@@ -21,7 +21,7 @@ from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.tables import direction_text
+from hypatia_lab.tables import direction_text, time_of
 
 Row = dict[str, Any]
 
@@ -242,9 +242,17 @@ def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curv
     return found if len(found) > 1 else []
 
 
+def curves_title(found: Sequence[Curve]) -> str:
+    """What :func:`curves` show of the compiled forms."""
+    won = [curve.calls.value < NEVER for curve in found if curve.variant.startswith("compile")]
+    if all(won):
+        return "Compiling is won back where its line crosses eager's"
+    return "Compiling is won back by some forms only" if any(won) else "Compiling is never won back"
+
+
 def per_call(row: Row) -> Interval:
     """µs of a call, over the processes."""
-    return intervals.geometric([us for us in row["medians_us"] if us])
+    return Interval(*time_of(row), row["processes"])
 
 
 # ---------------------------------------------------------------- findings
@@ -303,11 +311,28 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
         "conditional": "torch.compile alone gives 2 to 5 times in some cases",
         "undecided": "Whether torch.compile alone gives 2 to 5 times is open",
     }[verdict]
-    text = f"Compiled in float32 and warm, a call runs at {listing(said)} of eager's speed, by the {clock} clock. "
+    text = f"Compiled in float32 and warm, a call runs at {listing(said)} of eager's speed, by the {clock} clock, at "
+    text += f"{at(pairs[0][0])}. "
+    if others := _other_batches(lab, machine, clock):
+        text += f"The block alone depends on the number of images: {listing(others)}. "
     text += "S000 calls 2 to 5 times proven."
     text, verdict = _on_gpu(lab, machine, text, verdict)
     span = spanning([found.value for found in gains], lambda value: f"{formats.number(value)}×")
     return Finding(span, title, text, verdict, PAGE)
+
+
+def _other_batches(lab: Evidence, machine: str, clock: str) -> list[str]:
+    """The compiled block against eager at the sizes beside the plan's own, as text."""
+    first = base(lab, machine, "conv_block", FORWARD, clock)
+    if first is None:
+        return []
+    where = {"operation": "conv_block", "dtype": "float32", "math": "ieee", "direction": FORWARD, "clock": clock}
+    rows = usable(select(lab, machine, **where, variant=("eager", "compile")))
+    found = {}
+    for row in rows:
+        found.setdefault(row["shape"], {})[row["variant"]] = row
+    both = [(shape, pair) for shape, pair in found.items() if len(pair) == 2 and shape != first["shape"]]
+    return [f"{times(over(pair['eager'], pair['compile']))} at {at(pair['eager'])}" for _, pair in both]
 
 
 LAST = next(point for point in POINTS if point.what == "channels last")
@@ -333,7 +358,8 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
         return None
     gains = [gain(first, row) for first, row in pairs]
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    text = f"In eager float32, channels last against the usual order: {listing(said)} as fast. "
+    text = f"In eager float32 at {at(pairs[0][0])}, by the {clock} clock, channels last against the usual order: "
+    text += f"{listing(said)} as fast. "
     slow = [first["operation"] for (first, _), found in zip(pairs, gains, strict=True) if found.high < 1 / DOUBLED]
     chosen = [
         f"{_name(first)} {times(gain(first, row))}"
@@ -344,10 +370,8 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
         text += f"torch.compile, which picks the order itself, is as slow there: {listing(chosen)}. "
         share = _fourier(lab, machine, LAST.variant), _fourier(lab, machine, "compile")
         if min(share) > 0.5:
-            text += (
-                f"Of a call's time on the GPU, kernels of a Fourier transform take {share[0]:.0%} in eager channels "
-            )
-            text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order. "
+            text += f"Kernels of a Fourier transform take {share[0]:.0%} of a call's time on the GPU in eager channels "
+            text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order and size. "
     pair = {name: row_of(lab, pairs[0][0], p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
     if all(row is not None and usable([row]) for row in pair.values()):
         found = over(*(row for row in pair.values() if row is not None))
@@ -420,7 +444,8 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     best = max(gains, key=lambda found: found.value)
     # In a training step the largest error and the peak may be those of different gradients.
     row = next((row for first, row in pairs if first["direction"] == FORWARD), None)
-    text = f"Eager under autocast, against eager in float32: {listing(said)}. S000 expects twice the throughput. "
+    text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in float32: {listing(said)}. "
+    text += "S000 expects twice the throughput. "
     if row is not None and not absent(error(row)):
         first = next(first for first, own in pairs if own is row)
         text += f"The price is an error of {formats.number(100 * error(row))}% of the peak, where float32 has "
@@ -452,7 +477,8 @@ def together(lab: Evidence, machine: str) -> Finding | None:
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
     best = max(gains, key=lambda found: found.value)
     plain = [pair for d in (FORWARD, STEP) for pair in _measured(lab, machine, TOGETHER, d, lab.primary(machine))]
-    text = "Compiled, channels last, by group_norm's kernel and under bfloat16 autocast, against eager in float32: "
+    text = f"By the {lab.primary(machine)} clock, compiled, channels last, by group_norm's kernel and under bfloat16 "
+    text += "autocast, against eager in float32: "
     text += f"{listing(said)}. "
     if plain:
         kept = [f"{_name(first)} {times(gain(first, row))}" for first, row in plain]

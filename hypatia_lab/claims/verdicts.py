@@ -15,7 +15,7 @@ from hypatia_lab import intervals, results
 from hypatia_lab.claims import details
 from hypatia_lab.claims.details import NoFigure, place
 from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
-from hypatia_lab.formats import interval, number
+from hypatia_lab.formats import interval, number, span
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
@@ -153,9 +153,8 @@ class _Machine:
         raise NoFigure("not_testable", f"{details.MISSING} {variant} on {workload} at the {clock} clock")
 
 
-def _span(span: tuple[float, float]) -> str:
-    low, high = (f"{value:,.10g}" for value in span)
-    return low if low == high else f"{low} to {high}"
+def _span(ends: tuple[float, float], unit: str = "") -> str:
+    return span(*ends, lambda value: f"{value:,.10g}", unit)
 
 
 def _unit(unit: str) -> str:
@@ -229,7 +228,7 @@ def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
 
 def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
     """The sentence that says how the figures lie to the band."""
-    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed)}{_unit(claim.unit)}"
+    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed, _unit(claim.unit))}"
     many = len(judged) > 1
     if verdict == "confirmed":
         return f"{'Every interval' if many else 'It'} lies inside {band}."
