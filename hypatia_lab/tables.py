@@ -97,7 +97,9 @@ def _frame(data: Sequence[dict[str, Any]]) -> Any:
 
 
 def _remark(row: dict[str, Any]) -> str:
-    said = row["status"] if not row["reason"] else f"{row['status']}: {row['reason']}"
+    said = f"{row['status']}: {row['reason']}".removesuffix(": ")
+    if row["reason"].startswith(row["status"]):  # "wrong values: ...", which need not be called wrong twice
+        said = row["reason"]
     return f"{said} (throttled)" if row["throttled"] else said
 
 
@@ -130,6 +132,10 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
     return _frame(out)
 
 
+_ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call"}
+"""Unit of a count → the same of one."""
+
+
 def quantity_text(value: Any, unit: str) -> str:
     """A figure with its unit, or the ends of a range of measured ones; ``–`` where there is none."""
     if isinstance(value, str):
@@ -137,7 +143,8 @@ def quantity_text(value: Any, unit: str) -> str:
     if absent(value):
         return MISSING
     ends = value if isinstance(value, list | tuple) else [value]
-    return "–".join(map(_figure, ends)) + _spaced(unit)
+    text = "–".join(map(_figure, ends))
+    return text + _spaced(_ONE.get(unit, unit) if text == "1" else unit)
 
 
 def claimed_text(value: Any, unit: str) -> str:
@@ -331,8 +338,12 @@ def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str
     return _frame(out)
 
 
+_UNKNOWN = ("not measured", "unknown")
+"""What stands in a column of numbers where there is none."""
+
+
 def _numeric(cells: Iterable[Any]) -> bool:
-    texts = [c for c in map(str, cells) if c != MISSING]
+    texts = [c for c in map(str, cells) if c not in (MISSING, *_UNKNOWN)]
     return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
 
 
@@ -359,7 +370,9 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
             inside = line[column] if isinstance(line[column], _Html) else escape(str(line[column]))
             fold = f"<details><summary>{escape(column)}</summary>{inside}</details>"
             cells[columns.index(under)] += fold
-        first = f'<th scope="row"{right[0]}>{cells[0]}</th>'
+        # The ids of claims have a hyphen, at which no line should break.
+        single = ' style="white-space:nowrap"' if re.fullmatch(r"S\d+-\d+", cells[0]) else right[0]
+        first = f'<th scope="row"{single}>{cells[0]}</th>'
         rest = "".join(f"<td{s}>{c}</td>" for c, s in zip(cells[1:], right[1:], strict=True))
         lines.append(f"<tr>{first}{rest}</tr>")
     lines += ["</tbody>", "</table>"]

@@ -172,6 +172,21 @@ def test_the_unet_is_judged_by_both_clocks(root: Path) -> None:
     assert chapter.blocks(read(root / "none", GPU[:5]), "box") is None
 
 
+def test_models_that_a_machine_left_out_are_named(root: Path) -> None:
+    said_of = chapter.unmeasured(read(root, GPU), "box")
+    assert said_of.startswith("On `box` 2 of the nine were measured. Left out: 784 → ")
+    assert said_of.count("batch") == 7
+    every = [line for shape in MODELS for line in cells({"eager": 40.0, "egraph": 35.0}, shape)]
+    assert chapter.unmeasured(read(root / "all", every), "box") == ""
+
+
+def test_one_case_is_not_counted(root: Path) -> None:
+    rows = cells({"eager": 120.0, "egraph": 119.0}, direction="forward_backward")
+    found = said(chapter.training(read(root, rows), "box"))
+    assert found.figure == "1.01×"
+    assert "slower by more than 2% in no case (one was measured)" in found.text
+
+
 def test_a_training_step_is_judged_by_both_clocks(root: Path) -> None:
     found = said(chapter.training(read(root, GPU), "box"))
     assert (found.figure, found.verdict) == ("2 of 2", "confirmed")
@@ -233,7 +248,7 @@ def test_stages_are_told_by_length(root: Path) -> None:
 def test_the_scenario_keeps_its_last_relu() -> None:
     panels, words = chapter.scenario()
     assert [len(panel.boxes) for panel in panels] == [7, 4]
-    assert chapter.scenario_title(panels) == "6 calls become 3, the last ReLU among them"
+    assert chapter.scenario_title(panels) == "6 nodes become 3, the last ReLU among them"
     assert words.endswith("The last pair is fused like the others.")
 
 
@@ -277,6 +292,8 @@ def test_every_own_rule_holds_and_every_wrong_one_is_refused(monkeypatch: pytest
     monkeypatch.setattr(chapter, "TRIALS", 12)  # the gate's own tests take more
     lines = chapter.rules()
     assert {line["gate"] for line in lines if line["goal"].startswith("none")} == {"refused"}
+    stated = [(line["rule"], line["where"]) for line in lines]
+    assert len(set(stated)) == len(stated), "a condition tells a rule that holds from the same that is refused"
     assert {line["gate"] for line in lines if not line["goal"].startswith("none")} == {"holds"}
     assert len(chapter.REFUSED) >= 8
     found = chapter.gate(lines)
@@ -335,7 +352,7 @@ def test_the_chapter_of_a_cpu(root: Path, page: Any) -> None:
     read(root, CPU, "cpu")
     text = page()
     assert "100 layers take longer than 250 ms" in text
-    assert "6 calls become 3" in text
+    assert "6 nodes become 3" in text
     assert "wall" not in text.split("S004-17")[0].split("### On any machine")[0]
 
 

@@ -207,6 +207,8 @@ def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
     assert found.figure == "18.2 MB, 34.9 MB"
     assert "in one kernel, v2 18.1 MB and 16.8 MB in 2 kernels" in found.text
     assert "least possible is 18.0 MB" in found.text
+    assert found.text.startswith("Caches emptied before every kernel, at 1024×784×2048")
+    assert "Emptied once before the call, as in life and in the figure, v2 moves 26." in found.text
 
 
 def test_where_l2_was_not_counted_memory_is_taken() -> None:
@@ -230,7 +232,7 @@ def test_a_wrong_cell_is_no_time() -> None:
 
 def test_a_refusal_is_passed_on() -> None:
     lab = evidence(*REFUSED, device="cpu")
-    assert layout_traffic.uncounted(lab, "box") == "skipped: on a CUDA GPU only"
+    assert layout_traffic.uncounted(lab, "box") == "on a CUDA GPU only"
     assert layout_traffic.figure_lines(lab, "box") == []
     assert layout_traffic.totals(lab, "box")[0]["kernels"] == "skipped: on a CUDA GPU only"
     assert layout_traffic.uncounted(evidence(*REFUSED, *counted("eager", [1.0], [1.0])), "box") == ""
@@ -263,9 +265,9 @@ def test_every_variant_is_spoken_of() -> None:
 def test_the_cost_of_copies() -> None:
     rows = {row["copied"]: row for row in layout_traffic.copy_cost(evidence(*cells()), "box")}
     packed = rows["W, packed in every call"]
-    assert (packed["bytes"], packed["the copy"]) == ("6.42 MB", "costs")
+    assert (packed["copied, MB"], packed["the copy"]) == ("6.42", "costs time")
     assert packed["factor"].startswith("1.21×")
-    assert rows["a transposed batch, by reshape"]["bytes"] == "3.21 MB"
+    assert rows["a transposed batch, by reshape"]["copied, MB"] == "3.21"
 
 
 def test_totals_say_how_often_caches_were_emptied() -> None:
@@ -363,7 +365,7 @@ def test_the_chapter_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> Non
     write(tmp_path, "box", "cpu", CPU)
     text = chapter()
     assert "A copy costs time" in text
-    assert "On `box` no bytes were counted: skipped: on a CUDA GPU only." in text
+    assert "On `box` no bytes were counted: on a CUDA GPU only." in text
     assert "On `box`, a CPU, there are no kernels to count." in text
     assert "box/layout" in text.splitlines()[-2]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import experiments, planted
+from hypatia_lab import experiments, notebook, planted
 from hypatia_lab.chapters import method
 
 WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
@@ -126,6 +126,13 @@ def test_the_page(tmp_path, monkeypatch):
     assert "rows in reverse (wrong values)" in text
 
 
+def test_what_a_check_says_is_read_into_a_table():
+    told = [*notebook.verify("mlp2", "cpu").splitlines(), *notebook.verify("relu", "cpu", without=["x"]).splitlines()]
+    lines = method.agreeing(told).to_dict("records")
+    assert {(line["operation"], line["direction"]) for line in lines} >= {("mlp2", "forward"), ("relu", "forward")}
+    assert [line["left out, known to be wrong"] for line in lines][:: len(lines) - 1] == ["", "x"]
+
+
 def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tmp_path, monkeypatch):
     own = {"operation": "relu", "shape": [8, 8], "medians_us": [1.0, 1.0]}
     cells = [
@@ -137,11 +144,11 @@ def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tm
     write_records(tmp_path, "box", "cpu", {"method": cells})
     lab = evidence_of(tmp_path)
     single, half = method.errors(lab, "box").to_dict("records")[::-1]
-    assert (single["operation"], single["dtype"], single["of"]) == ("relu", "float32", "naive")
+    assert (single["operation"], single["dtype"], single["variant with it"]) == ("relu", "float32", "naive")
     assert (single["variants right"], single["largest error"]) == (2, "3.00e-07")
-    assert (single["wrong, and so not timed"], half["of"]) == ("guess", "eager")
+    assert (single["wrong, and so not timed"], half["variant with it"]) == ("guess", "eager")
     text = played("20_checks", tmp_path, monkeypatch)
     for operation in method.CHECKED:
-        assert f"- {operation} verified" in text
+        assert f"{operation} verified" in text
     assert "diffraction verified without eager_direct" in text
     assert "3.00e-07" in text

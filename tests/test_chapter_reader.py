@@ -101,6 +101,24 @@ def test_fusing_is_held_against_the_balance(lab: Evidence) -> None:
     assert decisions.fusing(lab, "cpu") is None
 
 
+def test_the_plain_fusion_counts_where_no_other_experiment_has_the_workload(tmp_path: Path) -> None:
+    plain = [*cells({"eager": 5500.0, "epilogue": 5000.0}, shape=LARGE), *cells({"eager": 30.0, "epilogue": 15.0})]
+    write_records(
+        tmp_path,
+        "gpu",
+        "cuda",
+        {
+            "ceilings": ceilings(RATES),
+            "tensor_cores": cells({"eager": 30.0, "epilogue": 30.0}),
+            "aten_fusion": plain,
+        },
+    )
+    lab = evidence_of(tmp_path)
+    assert sorted(round(point.across[0], 2) for point in decisions.fused(lab, "gpu")) == [1.0, 1.1]
+    found = said(decisions.fusing(lab, "gpu"))
+    assert "split operands left out" in found.text
+
+
 def test_gains_that_grow_with_arithmetic_are_not_said_to_fall(tmp_path: Path) -> None:
     slow = cells({"eager": 30.0, "*fused": 29.0}, operation="mlp3", shape=[65536, 64], dtype="bfloat16")
     fast = cells({"eager": 5500.0, "epilogue": 1000.0}, shape=LARGE)
@@ -282,7 +300,8 @@ def test_arithmetic_is_worked_out_and_sorted_by_how_far_off_it_is() -> None:
             "claims": "4",
             "parts": "5",
             "with arithmetic": "3",
-            "that fails": "2",
+            "claims that fail": "2",
+            "parts that fail": "3",
             "contradictions within": "2",
             "with another document": "0",
         }

@@ -341,3 +341,25 @@ def test_show_gives_html_and_plain_text(capsys: pytest.CaptureFixture[str], monk
     assert set(shown[0]) == {"text/html", "text/plain"}
     assert "27.1× [26.9, 27.3]" in shown[0]["text/html"]
     assert "27.1× [26.9, 27.3]" in shown[0]["text/plain"]
+
+
+def test_one_of_a_unit_is_singular() -> None:
+    assert tables.quantity_text(1.0, "launches") == "1 launch"
+    assert tables.quantity_text(2.0, "launches") == "2 launches"
+    assert tables.quantity_text([1, 3], "regions") == "1–3 regions"
+
+
+def test_a_reason_does_not_say_its_status_twice() -> None:
+    own = {"throttled": False, "status": "wrong"}
+    assert tables._remark(own | {"reason": "wrong values: off"}) == "wrong values: off"
+    assert tables._remark(own | {"reason": "shape: (2,)"}) == "wrong: shape: (2,)"
+    assert tables._remark(own | {"status": "ok", "reason": ""}) == "ok"
+
+
+def test_a_number_that_is_not_known_moves_no_column() -> None:
+    import pandas
+
+    frame = pandas.DataFrame([{"id": "S001-63", "rate": "5.1 TB/s"}, {"id": "S001-64", "rate": "not measured"}])
+    text = tables.html(frame)
+    assert '<th scope="col" style="text-align:right">rate</th>' in text
+    assert '<th scope="row" style="white-space:nowrap">S001-63</th>' in text

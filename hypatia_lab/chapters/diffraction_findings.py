@@ -10,14 +10,27 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, tables
-from hypatia_lab.chapters.reading import at, error, fastest, only, over, probed, quotient, times, took, waited
+from hypatia_lab import formats, intervals, tables
+from hypatia_lab.chapters.reading import (
+    at,
+    error,
+    fastest,
+    multiple,
+    only,
+    over,
+    probed,
+    quotients,
+    spent,
+    times,
+    took,
+    waited,
+)
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way, timed
+from hypatia_lab.ways import Way
 
 Row = dict[str, Any]
 
@@ -140,10 +153,10 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def early(way: Way) -> Interval | None:
-    """Mean of calls 2 to 4 over call 12 of the same process."""
+def early(way: Way) -> list[float]:
+    """Mean of calls 2 to 4 over call 12 of the same process, one a process."""
     early = [None if total is None else total / 3 for total in way.per_process("call 2", "call 3", "call 4")]
-    return quotient(early, way.per_process("call 12"))
+    return quotients(early, way.per_process("call 12"))
 
 
 def compiled_start(lab: Evidence, machine: str) -> Way | None:
@@ -155,14 +168,16 @@ def compiled_start(lab: Evidence, machine: str) -> Way | None:
 def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
     """What the mean of the three calls after the first says of the steady state."""
     way = compiled_start(lab, machine)
-    found = None if way is None else early(way)
-    if way is None or found is None:
+    values = [] if way is None else early(way)
+    if way is None or not values:
         return None
-    calls = [timed(way.triple(f"call {number}")) for number in (2, 3, 4, 12)]
+    found = intervals.geometric(values)
+    calls = [spent(way, f"call {number}") for number in (2, 3, 4, 12)]
     second = "records a CUDA graph and takes" if way.variant == "compile_reduce_overhead" else "takes"
     text = "S003 takes the mean of three calls after one warm-up for the steady state. "
     text += f"Here call 2 {second} {calls[0]}; calls 3 and 4 take {calls[1]} and {calls[2]}, call 12 {calls[3]}. "
-    text += f"The mean of calls 2 to 4 is {times(found)} the time of call 12."
+    text += f"The mean of calls 2 to 4 is {multiple(values)} the time of call 12"
+    text += ", in two processes." if len(values) == 2 else "."
     title = "The “warm mean of three” is mostly one call that is not warm"
     apart, near = found.low > 1.1, found.high < 1.1
     return Finding(
@@ -186,10 +201,10 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     own = min((pair for pair in reached if pair[0].variant in OWN), key=lambda pair: pair[1][0], default=None)
     text = "From the end of the imports (and of the CUDA context) to the first correct image, "
     if own is not None:
-        text += f"our own kernel takes {timed(own[1])} ({own[0].text([])}); "
-    text += f"compiled torch takes {timed(stored)} at best ({way.text([])})"
+        text += f"our own kernel takes {spent(own[0], 'first image')} ({own[0].text([])}); "
+    text += f"compiled torch takes {spent(way, 'first image')} at best ({way.text([])})"
     empty = only(found, way.variant, "empty")
-    text += "." if empty is None else f", and {timed(empty.triple('first image'))} when nothing is stored."
+    text += "." if empty is None else f", and {spent(empty, 'first image')} when nothing is stored."
     best = stored if own is None else min(own[1], stored, key=lambda triple: triple[0])
     shorter = empty is not None and stored[2] < empty.triple("first image")[1]
     return Finding(
@@ -287,15 +302,15 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     if not {"eager", "compile"} <= set(counts):
         return None
     gpu = lab.primary(machine) == "graph"
-    what = "kernel launches" if gpu else "operator calls"
+    what, whats = ("kernel launches", "kernels") if gpu else ("operator calls", "operators")
     rest = [f"{name} {count}" for name, count in counts.items() if name not in ("eager", "compile")]
     text = f"One image at {found[0].where['shape']} takes {counts['eager']} {what} in eager PyTorch and "
     text += f"{counts['compile']} compiled. " + (f"Others: {', '.join(rest)}. " if rest else "")
     return Finding(
         f"{counts['eager']} → {counts['compile']}",
-        "The compiler leaves few kernels to fuse"
+        f"The compiler leaves few {whats} to fuse"
         if 10 * counts["compile"] <= counts["eager"]
-        else "Compiling fuses kernels",
+        else f"Compiling fuses {whats}",
         text + "S003 counts 907 calls of its compiled simulator, annotations included.",
         "refuted" if gpu else "not_testable",
         "08_profile",

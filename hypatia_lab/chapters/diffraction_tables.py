@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, records, results, tables, ways
+from hypatia_lab import claims, formats, records, results, tables
 from hypatia_lab.chapters.diffraction_findings import (
     OWN,
     TORCH,
@@ -20,7 +20,19 @@ from hypatia_lab.chapters.diffraction_findings import (
     main_size,
     simulations,
 )
-from hypatia_lab.chapters.reading import at, error, fastest, over, probed, times, took, waited
+from hypatia_lab.chapters.reading import (
+    at,
+    durations,
+    error,
+    fastest,
+    multiple,
+    over,
+    probed,
+    spent,
+    times,
+    took,
+    waited,
+)
 from hypatia_lab.claims import Claim
 from hypatia_lab.formats import absent
 from hypatia_lab.notebook import Evidence
@@ -85,8 +97,8 @@ def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if way.fault:
             out.append(line | {"whole program": way.fault})
             continue
-        line |= {"whole program": timed(way.triple("whole")), "first simulation": timed(way.triple("simulation"))}
-        line |= {"writing the file": timed(way.triple("file output"))}
+        line |= {"whole program": spent(way, "whole"), "first simulation": spent(way, "simulation")}
+        line |= {"writing the file": spent(way, "file output")}
         out.append(line | {"warm call in process": formats.MISSING if call is None else took(call)})
     return out
 
@@ -106,12 +118,25 @@ COUNTED = (
     "top three kernels",
 )
 """Lines of topic ``trace`` that a chapter shows."""
+ON_A_CPU = {
+    "kernel launches": "operators called",
+    "kernel launches, counted again": "operators called, by the dispatcher",
+    "unique kernels": "unique operators",
+    "GPU time": "time in operators",
+    "top kernel": "top operator",
+    "top three kernels": "top three operators",
+}
+"""What those lines count on a CPU, which launches no kernels."""
 
 
 def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What a profile of one warm image says: a line a measure, a column a variant."""
+    """What a profile of one warm image says: a line per measure, a column per variant."""
     found = main_size(probed(lab, machine, "trace", operation="diffraction"))
-    lines = [{"one warm image": name} | {way.variant: _counted(way, name) for way in found} for name in COUNTED]
+    called = {} if lab.primary(machine) == "graph" else ON_A_CPU
+    lines = [
+        {"one warm image": called.get(name, name)} | {way.variant: _counted(way, name) for way in found}
+        for name in COUNTED
+    ]
     if any(way.fault for way in found):
         lines.append({"one warm image": "status"} | {way.variant: way.fault or "ok" for way in found})
     return lines if found else []
@@ -212,15 +237,15 @@ def early_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for way in main_size(probed(lab, machine, "start", operation="diffraction")):
         found = early(way)
-        if found is None or way.case not in ("", "empty", "cubin"):
+        if not found or way.case not in ("", "empty", "cubin"):
             continue
         three = [total / 3 for total in way.per_process("call 2", "call 3", "call 4") if total is not None]
         line = {
             "way": way.text([]),
-            "mean / call 12": times(found),
-            "mean of calls 2 to 4": timed(ways.mean(three, True)),
+            "mean / call 12": multiple(found),
+            "mean of calls 2 to 4": durations(three),
         }
-        out.append(line | {f"call {number}": timed(way.triple(f"call {number}")) for number in (1, 2, 3, 4, 12)})
+        out.append(line | {f"call {number}": spent(way, f"call {number}") for number in (1, 2, 3, 4, 12)})
     return out
 
 
@@ -233,9 +258,9 @@ def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return [
         {
             "pixels": own.where["shape"],
-            "set-up with first image": timed(own.triple("first image")),
-            "call 2": timed(own.triple("call 2")),
-            "call 12": timed(own.triple("call 12")),
+            "set-up with first image": spent(own, "first image"),
+            "call 2": spent(own, "call 2"),
+            "call 12": spent(own, "call 12"),
             "status": own.fault or "ok",
         }
         for own in found

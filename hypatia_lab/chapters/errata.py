@@ -47,7 +47,8 @@ def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
                 "claims": str(len({claim.lead for claim in own})),
                 "parts": str(len(own)),
                 "with arithmetic": str(len({claim.lead for claim in own if claim.expression})),
-                "that fails": str(len({claim.lead for claim in bad if claim.seed == seed})),
+                "claims that fail": str(len({claim.lead for claim in bad if claim.seed == seed})),
+                "parts that fail": str(sum(claim.seed == seed for claim in bad)),
                 "contradictions within": str(len(within)),
                 "with another document": str(len(apart) - len(within)),
             }
@@ -115,9 +116,17 @@ def contradictions(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]
     return [
         {
             "id": a.id,
-            "one says": f"{a.claim} ({claimed_text(a.claimed, a.unit)})",
+            "one says": f"{a.claim} ({_figure(a)})",
             "against": b.id,
-            "the other says": f"{b.claim} ({claimed_text(b.claimed, b.unit)})",
+            "the other says": f"{b.claim} ({_figure(b)})",
         }
         for a, b in pairs(ledger)
     ]
+
+
+def _figure(claim: Claim) -> str:
+    """What is claimed, and where it does not follow from the document's own figures, what does."""
+    text = claimed_text(claim.claimed, claim.unit)
+    if not claim.expression or _holds(claim):
+        return text
+    return f"{text}; worked out: {quantity_text(claims.arithmetic(claim.expression), claim.unit)}"

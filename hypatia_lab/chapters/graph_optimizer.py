@@ -16,6 +16,7 @@ from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
+from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.graph_figure import Panel, Way
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
@@ -54,7 +55,7 @@ def _captured(module: Any, x: Any) -> Any:
 
 
 def _drawn(graph: Any, caption: str) -> Panel:
-    """A graph's calls from top to bottom, placeholders first; parameters left out."""
+    """A graph's nodes that call something, from top to bottom, placeholders first; parameters left out."""
     nodes = [n for n in graph.nodes if n.op == "placeholder" or (n.op == "call_function")]
     number = {node: position for position, node in enumerate(nodes)}
 
@@ -78,7 +79,7 @@ def scenario() -> tuple[list[Panel], str]:
     captured = _captured(_seeds_module(), torch.zeros(64, 784))
     result = rewrite_graph(captured, costs=Costs("cuda"))
     before, after = result.report.nodes_before, result.report.nodes_after
-    panels = [_drawn(captured.graph, f"before: {before} calls"), _drawn(result.graph, f"after: {after} calls")]
+    panels = [_drawn(captured.graph, f"before: {before} nodes"), _drawn(result.graph, f"after: {after} nodes")]
     said = " The last pair is fused like the others." if after == 3 else ""
     names = [[box[0].label for box in panel.boxes[1:]] for panel in panels]
     return panels, f"Before: {', '.join(names[0])}. After: {', '.join(names[1])}.{said}"
@@ -87,7 +88,7 @@ def scenario() -> tuple[list[Panel], str]:
 def scenario_title(panels: Sequence[Panel]) -> str:
     """What :func:`scenario` shows, as a title."""
     before, after = (len(panel.boxes) - 1 for panel in panels)
-    return f"{before} calls become {after}, the last ReLU among them" if after < before else "Nothing is fused"
+    return f"{before} nodes become {after}, the last ReLU among them" if after < before else "Nothing is fused"
 
 
 def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
@@ -174,6 +175,7 @@ def rules() -> list[dict[str, str]]:
                 {
                     "goal": goal if goal in DEFAULT else f"{goal} (when asked)",
                     "rule": f"{rule.left} → {rule.right}",
+                    "where": ", ".join(rule.when) or "anywhere",
                     "claims": rule.grade.name,
                     "gate": "holds" if held else "refused",
                 }
@@ -181,7 +183,8 @@ def rules() -> list[dict[str, str]]:
     for name, (left, right) in REFUSED.items():
         found = examine(Rule("refused", left, right, Grade.FINITE), trials=400)
         gate = "refused" if found.grade is None else "holds"
-        lines.append({"goal": f"none: {name}", "rule": f"{left} → {right}", "claims": "FINITE", "gate": gate})
+        line = {"goal": f"none: {name}", "rule": f"{left} → {right}", "where": "anywhere"}
+        lines.append(line | {"claims": "FINITE", "gate": gate})
     return lines
 
 
@@ -240,7 +243,23 @@ def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
     least, most = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
     if least is most:
         return f"{times(most[1])} ({_at(most[0])})"
-    return f"from {times(least[1])} ({_at(least[0])}) to {times(most[1])} ({_at(most[0])})"
+    return f"{times(least[1])} ({_at(least[0])}) to {times(most[1])} ({_at(most[0])})"
+
+
+def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
+    if len(every) == 1:
+        return "the one case measured" if some else "no case (one was measured)"
+    return f"{len(some)} of {len(every)} cases"
+
+
+def unmeasured(lab: Evidence, machine: str) -> str:
+    """A sentence on those of the documents' nine models that ``machine`` has no record of; empty where it has all."""
+    there = {row["shape"] for row in model_rows(lab, machine)}
+    asked = ["x".join(map(str, shape)) for shape in MODELS]
+    missing = [model({"shape": shape}) for shape in asked if shape not in there]
+    if not missing or not there:
+        return ""
+    return f"On `{machine}` {len(asked) - len(missing)} of the nine were measured. Left out: {'; '.join(missing)}."
 
 
 def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
@@ -271,7 +290,7 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
     slower = [(row, factor) for row, factor in (*found, *also) if factor.high < 1 - intervals.EQUIVALENCE]
     faster = [pair for pair in found if pair[1].low > 1]
     gained = [pair for pair in found if pair[1].low >= GAIN]
-    text = f"Against eager the optimized models have {_spread(found)}. They are surely faster in {len(faster)} of "
+    text = f"The optimized models run at {_spread(found)} of eager's speed. They are surely faster in {len(faster)} of "
     text += f"{len(found)} cases, and slower by more than 2% in {sum(pair in slower for pair in found)}. "
     if also:
         text += f"By the {waiting} clock it is {_spread(also)}, slower by more than 2% in "
@@ -312,15 +331,14 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
     if not counted or not found:
         return None
     same = [pair for pair in found if intervals.equal(pair[1])]
-    said = listing([f"{a:g} to {b:g} in {dtype}" for dtype, a, b in counted])
-    fewer = any(b < a for _, a, b in counted)
     gpu = lab.primary(machine) == "graph"
+    what = "kernel launches" if gpu else "operators"
+    said = listing([f"{a:g} to {b:g} {what} in {dtype}" for dtype, a, b in counted])
+    fewer = any(b < a for _, a, b in counted)
     text = (
         "S004's graph has fewer nodes, six calls before and after, and the same runtime. Its smallest model goes from "
     )
-    text += (
-        f"{said} {'kernel launches' if gpu else 'operators'}: three products and two ReLUs before, five and not six. "
-    )
+    text += f"{said}: three products and two ReLUs before, five and not six. "
     text += f"The time is equal within ±2% in {len(same)} of {len(found)} cases."
     text += "" if gpu else " A CPU has no epilogue to fuse into, so a fused node is a product and a ReLU in its place."
     apart = [pair for pair in found if pair[1].outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
@@ -348,12 +366,13 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
     level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
     ahead = [pair for pair in found if pair[1].low > 1]
     text = (
-        f"Against torch.compile's default the optimized models have {_spread(found)}: surely faster in {len(ahead)} of "
+        f"The optimized models run at {_spread(found)} of the speed of torch.compile's default: surely faster in "
+        f"{len(ahead)} of "
     )
     text += f"{len(found)} cases, slower by more than 2% in {len(behind)}. "
     tuned = against(rows, OWN, "compile_max_autotune")
     if tuned:
-        text += f"Against max-autotune, where it was asked, it is {_spread(tuned)}."
+        text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."
     return Finding(
         f"{len(level)} of {len(found)}",
         "The optimized models keep up with torch.compile"
@@ -441,11 +460,10 @@ def training(lab: Evidence, machine: str) -> Finding | None:
     level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
     said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if pairs])
     text = (
-        f"A step, forward and backward, of the optimized modules has of eager's speed {said}: slower by more than 2% "
+        f"A step, forward and backward, of the optimized modules runs, of eager's speed, at {said}: slower by more "
+        f"than 2% in {_of(slower, found)}. "
     )
-    text += (
-        f"in {len(slower)} of {len(found)} cases. Where gradients are wanted a fused node is a product and a ReLU in "
-    )
+    text += "Where gradients are wanted a fused node is a product and a ReLU in "
     text += "its place, so nothing is gained. "
     backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
     shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if pairs]
@@ -453,7 +471,7 @@ def training(lab: Evidence, machine: str) -> Finding | None:
         f"As a backend of torch.compile, which fuses after differentiation, it has {listing(shown)}." if shown else ""
     )
     return Finding(
-        f"{len(level)} of {len(found)}",
+        f"{len(level)} of {len(found)}" if len(found) > 1 else f"{formats.number(found[0][1].value)}×",
         "A training step is not slower"
         if len(level) == len(found)
         else "A training step is slower in some cases"

@@ -286,7 +286,7 @@ def figure_lines(lab: Evidence, machine: str) -> list[list[Row]]:
 def uncounted(lab: Evidence, machine: str) -> str:
     """Why no bytes were counted on ``machine``; empty where they were, or nobody tried."""
     found = _counters(lab, machine)
-    return found[0].fault if found and all(way.fault for way in found) else ""
+    return found[0].fault.removeprefix("skipped: ") if found and all(way.fault for way in found) else ""
 
 
 # ---------------------------------------------------------------- tables
@@ -313,13 +313,13 @@ def copy_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What a copy adds to a call: a line a workload and copy."""
     return [
         {
-            "workload": _at(row),
             "copied": COPYING[row["variant"]][2],
-            "bytes": formats.scaled(float(_copied_bytes(row, COPYING[row["variant"]][1])), "B"),
+            "the copy": _reads(factor),
+            "factor": times(factor),
             "with the copy": took(row),
             "without": took(plain),
-            "factor": times(factor),
-            "the copy": _reads(factor),
+            "copied, MB": formats.number(_copied_bytes(row, COPYING[row["variant"]][1]) / 1e6),
+            "workload": _at(row),
         }
         for row, plain, factor in copy_pairs(lab, machine)
     ]
@@ -329,8 +329,8 @@ def _reads(factor: Interval) -> str:
     if absent(factor.low):
         return "undecided"
     if intervals.equal(factor):
-        return "equal within 2%"
-    return "costs" if factor.low > 1 else "pays" if factor.high < 1 else "undecided"
+        return "costs less than 2%"
+    return "costs time" if factor.low > 1 else "saves time" if factor.high < 1 else "undecided"
 
 
 def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -140,7 +140,8 @@ def _ceilings(lab: Evidence, rows: Sequence[Row], claim: Claim | None) -> str:
             times = _span([relative for _, relative, _ in found])
             shares = [100 * share for _, _, share in found if not absent(share)]
             near = f"; the baseline reaches {_span(shares)}% of its limit" if shares else ""
-            what = " or ".join(dict.fromkeys(binds for binds, _, _ in found))
+            kinds = list(dict.fromkeys(binds for binds, _, _ in found))
+            what = kinds[0] if len(kinds) == 1 else f"{' in some cases, '.join(kinds)} in others"
             said.append(f"on {name} {what} binds ({times} times the balance{near})")
     text = f"By the ceilings {'; '.join(said)}." if said else ""
     if claim is not None and claim.part == "relu":

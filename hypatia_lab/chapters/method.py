@@ -66,6 +66,24 @@ def by_operation(rows: Iterable[dict[str, str]]) -> Any:
     return pandas.DataFrame([(name, len(told), "; ".join(told)) for name, told in found.items()], columns=columns)
 
 
+def agreeing(told: Iterable[str]) -> Any:
+    """The lines of :func:`hypatia_lab.notebook.verify` as a table (pandas), a row an operation and direction."""
+    import pandas
+
+    out = []
+    for line in told:
+        work, _, rest = line.partition(f": {AGREES}")
+        operation, _, direction = work.partition(", ")
+        without = rest.partition("left out: ")[2].partition(", known")[0]
+        row = {"operation": operation, "direction": direction or "forward", "left out, known to be wrong": without}
+        out.append(row)
+    return pandas.DataFrame(out)
+
+
+AGREES = "every variant this machine can run, torch.compile's aside, agrees with float64"
+"""What the check says of an operation that is right."""
+
+
 def errors(lab: Evidence, machine: str) -> Any:
     """Largest error of what was timed on ``machine`` (pandas), a row an operation, dtype and way to multiply."""
     import pandas
@@ -88,7 +106,7 @@ def errors(lab: Evidence, machine: str) -> Any:
                 "dtype": kind,
                 "variants right": len({row["variant"] for row in right}),
                 "largest error": formats.number(worst["error"]) if worst else "",
-                "of": worst["variant"] if worst else "",
+                "variant with it": worst["variant"] if worst else "",
                 "wrong, and so not timed": ", ".join(wrong),
             }
         )

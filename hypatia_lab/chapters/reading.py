@@ -50,9 +50,37 @@ def only(found: Sequence[Way], variant: str, case: str = "") -> Way | None:
     return next((way for way in found if (way.variant, way.case) == (variant, case) and not way.fault), None)
 
 
+def spent(way: Way, *names: str) -> str:
+    """Time of the lines called ``names`` over the processes, as :func:`durations` writes it."""
+    return durations([us for us in way.per_process(*names) if us])
+
+
+def durations(values: Sequence[float]) -> str:
+    """Times in µs as their mean with its interval; two are both written, for the interval of two says nothing."""
+    if not values:
+        return formats.MISSING
+    if len(values) != 2:
+        found = intervals.geometric(values)
+        return timed((found.value, found.low, found.high))
+    one, other = (formats.duration(us) for us in sorted(values))
+    return f"{one.split(' ')[0]} and {other}" if one.split(" ")[1] == other.split(" ")[1] else f"{one} and {other}"
+
+
+def multiple(values: Sequence[float]) -> str:
+    """A quotient over the processes with its interval, or of two processes both."""
+    if len(values) == 2:
+        return " and ".join(f"{formats.number(value)}×" for value in sorted(values))
+    return times(intervals.geometric(values))
+
+
+def quotients(above: Sequence[float | None], below: Sequence[float | None]) -> list[float]:
+    """A quotient within each process that has both."""
+    return [a / b for a, b in zip(above, below, strict=False) if a and b]
+
+
 def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> Interval | None:
     """Geometric mean of a quotient within each process; None when no process has both."""
-    values = [a / b for a, b in zip(above, below, strict=False) if a and b]
+    values = quotients(above, below)
     return intervals.geometric(values) if values else None
 
 
