@@ -111,7 +111,7 @@ def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
 def contests(lab: Evidence, machine: str) -> list[Row]:
     """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
 
-    Its ratio is the time of its best peer over its own, its ``baseline`` that peer.
+    Its ratio is the time of its best peer over its own, its ``baseline`` that peer, ``peer_error`` that peer's error.
     """
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
@@ -124,7 +124,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
             if workload not in found and own is not None and peer is not None:
                 factor = over(peer, own)
                 ratio = {"ratio": factor.value, "ratio_low": factor.low, "ratio_high": factor.high}
-                found[workload] = own | ratio | {"baseline": peer["variant"]}
+                found[workload] = own | ratio | {"baseline": peer["variant"], "peer_error": peer["error"]}
     return list(found.values())
 
 
@@ -234,7 +234,7 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     text = f"A kernel of our own is surely more than 2% ahead of its best peer in {len(ahead)} of {len(rows)} "
     text += f"workloads and surely behind in {len(behind)}. It is {'most ahead' if ahead else 'closest'} in "
     text += f"{best['operation']} at {_name(best)}: "
-    text += f"{best['variant']} has {_factor(best)} the speed of {best['baseline']}. "
+    text += f"{best['variant']} has {_factor(best)} the speed of {best['baseline']}{_errors(best)}. "
     if worst is not best:
         text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst['operation']} at "
         text += f"{_name(worst)}: {worst['variant']} has {_factor(worst)} the speed of {worst['baseline']}. "
@@ -253,6 +253,15 @@ def library(lab: Evidence, machine: str) -> Finding | None:
         "conditional" if ahead else "refuted",
         "14_tensor_cores",
     )
+
+
+def _errors(row: Row) -> str:
+    """Both errors of a contest, where split operands won it, and the bound that their goal has."""
+    if row["variant"] not in conv_block.SPLIT:
+        return ""
+    text = f", at an error of {formats.number(row['error'])} where that has {formats.number(row['peer_error'])}"
+    bounds = [goal.most for goal in conv_block.GOALS if (goal.dtype, goal.math) == (row["dtype"], row["math"])]
+    return text + f" (the goal allows {min(bounds):g} in the largest)" if bounds else text
 
 
 def _factor(row: Row) -> str:
