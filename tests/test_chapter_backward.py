@@ -83,6 +83,15 @@ def test_the_goal_is_judged_against_the_better_rival(
     assert "of compile, the better of eager and torch.compile" in found.text
 
 
+def test_a_goal_says_what_a_caller_waits_for(root: Path) -> None:
+    slow = cells({"eager": 100.0, "fused_backward": 400.0}, dtype="bfloat16", clock="wall")
+    lab = read(root, [*cells(HALF, dtype="bfloat16"), *slow], [])
+    sentence = "Called from Python, by the wall clock, fused_backward runs at 0.250× of eager's speed (1 case)."
+    assert backward.called(lab, "box") == sentence
+    assert f"inside a CUDA graph. {sentence}" in said(backward.goal(lab, "box")).text
+    assert backward.called(read(root / "none", cells(HALF, dtype="bfloat16"), []), "box") == ""
+
+
 def test_a_goal_within_the_interval_is_open(root: Path) -> None:
     rows = cells(HALF, dtype="bfloat16")
     rows[-1]["medians_us"] = [27.0, 34.0]

@@ -381,3 +381,19 @@ def test_the_pages_do_without_ceilings(name: str, tmp_path: Path, monkeypatch: p
     text = played(name, tmp_path, monkeypatch)
     assert "gpu/tensor_cores" in text
     assert "FLOP/B" not in text
+
+
+def test_split_operands_name_their_error_and_its_bound() -> None:
+    row = {"variant": "whole_bf16x3", "dtype": "float32", "math": "ieee", "error": 6e-6, "peer_error": 5e-7}
+    text = decisions._errors(row)
+    assert text == ", at an error of 6.00e-06 where that has 5.00e-07 (the goal allows 0.0001 in the largest)"
+    assert decisions._errors(row | {"variant": "whole"}) == ""
+
+
+def test_a_contradiction_says_what_the_arithmetic_gives() -> None:
+    for line in errata.contradictions():
+        assert line["one says"].endswith(")")
+    failing = {claim.id for claim in errata.wrong()}
+    lines = [line for line in errata.contradictions() if line["id"] in failing]
+    assert lines
+    assert all("; worked out: " in line["one says"] for line in lines)
