@@ -371,7 +371,7 @@ def test_counts_stand_beside_each_other() -> None:
     lines += probe("cuda", "trace", {"trace": []}, status="crashed", reason="lost")
     found = {line["one warm image"]: line for line in diffraction_tables.counts(evidence(*lines), "box")}
     assert found["kernel launches"]["eager"] == "90"
-    assert found["GPU time"]["eager"].startswith("201 µs")
+    assert found["GPU time"]["eager"] == "200 and 202 µs"
     assert found["busy"]["eager"] == "42.0%"
     assert found["largest idle gap"]["compile"] == "0"
     assert found["busy"]["compile"] == "–"
@@ -511,3 +511,10 @@ def test_a_figure_names_the_records_it_is_drawn_from() -> None:
     lab = evidence(*C_ROWS)
     assert [r.experiment for r in reading.behind(lab, "box", "diffraction")] == ["diffraction"]
     assert reading.behind(lab, "box", "warm_up") == []
+
+
+def test_a_profile_of_a_cpu_speaks_of_operators() -> None:
+    lab = evidence(*probe("eager", "trace", {"kernel launches": [177, 177]}), device="cpu")
+    named = [line["one warm image"] for line in diffraction_tables.counts(lab, "box")]
+    assert named[0] == "operators called"
+    assert not any("kernel" in name or "GPU" in name for name in named)

@@ -149,7 +149,8 @@ def _counted(way: Way, name: str) -> str:
     if absent(value):
         return formats.MISSING
     if unit == "us":
-        return timed((value, low, high)) if value else "0"
+        both = [us for us in way.per_process(name) if us]
+        return "0" if not value else durations(both) if len(both) == 2 else timed((value, low, high))
     return f"{formats.number(value)}%" if unit == "%" else f"{value:g}"
 
 
