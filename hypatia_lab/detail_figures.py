@@ -125,7 +125,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             for n in own
         ]
         starts = [math.fsum(means[n].get(s, 0) for s in kept[: kept.index(stage)]) / size for n in own]
-        shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.5}
+        shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.46}
         shown |= {
             "text": [shown["name"]] * len(own),
             "textposition": "inside",
@@ -135,7 +135,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         }
         data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / size for n in own], own, **shown))
     legend = legend_columns(data)
-    notes = ends(data, ways, fields, totals, size, below=0.38)  # below the bar, whose words it would cross
+    notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
     left_out = f"without {_stretch(leave_out)}" if leave_out else ""
     of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
     head = heading(title, [*common, origin_key(ways), process_count(ways), of_whole, left_out])

@@ -215,7 +215,7 @@ def bar_trace(
     """Horizontal bars; a pattern lies over the colour, so that neighbours are told apart without it."""
     marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
     if pattern:
-        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.22)", "size": 6}
+        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.3)", "size": 6}
     trace = {"type": "bar", "orientation": "h", "marker": marker, "hoverinfo": "text", "y": list(y)}
     trace |= {"insidetextfont": {"color": _ink(colour), "weight": "bold"}} if "text" in more else {}
     # Three digits of each would leave gaps between bars that touch.
@@ -307,6 +307,8 @@ def ends(
             continue
         hover = [f"{way.text(fields)} ({way.origin})<br>{timed(triple)}"]
         shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
-        data.append(points_trace(way.look, [shown], [n + below], hover, name=way.text(fields), showlegend=False))
+        data.append(
+            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.text(fields), showlegend=False)
+        )
         notes.append(column | {"text": formats.duration(triple[0]), "y": n})
     return notes
