@@ -65,7 +65,9 @@ def crossover(
     for number, kind in enumerate(kinds):
         for origin in SHAPES:
             own = [point for point in points if (point.kind, point.origin) == (kind, origin)]
-            look = Style(PALETTE[number % len(PALETTE)], SHAPES[origin][number % len(SHAPES[origin])], number)
+            turn, colour = divmod(number, len(PALETTE))
+            # Colour and symbol turn at different paces, so that no two kinds share both.
+            look = Style(PALETTE[colour], SHAPES[origin][(number + turn) % len(SHAPES[origin])], number)
             said = [f"{kind}, {point.name}<br>{formats.interval(*point.across)}" for point in own]
             at_x, triples = [significant(point.along) for point in own], [point.across for point in own]
             if own:

@@ -29,6 +29,7 @@ from hypatia_lab.drawing import (
     assemble,
     error_bars,
     heading,
+    intervals_key,
     listing,
     log_axis,
     points_trace,
@@ -44,6 +45,7 @@ from hypatia_lab.ways import (
     FACTORS,
     NONE,
     SMALL,
+    Way,
     bar_trace,
     closed,
     ends,
@@ -110,6 +112,8 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     if not any(means):
         raise nothing(ways, "waterfall", "a stage")
     labels = [way.label(fields) for way in ways]
+    longest = max(x for t in totals for x in t if not absent(x))
+    unit, size = _axis_unit(longest)
     data: list[dict[str, Any]] = []
     for stage in kept:
         own = [n for n, found in enumerate(means) if found.get(stage, 0) > 0]
@@ -120,8 +124,8 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             f"{formats.number(100 * means[n][stage] / totals[n][0])}% of {formats.duration(totals[n][0])}"
             for n in own
         ]
-        starts = [math.fsum(means[n].get(s, 0) for s in kept[: kept.index(stage)]) / 1e3 for n in own]
-        shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.62}
+        starts = [math.fsum(means[n].get(s, 0) for s in kept[: kept.index(stage)]) / size for n in own]
+        shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.46}
         shown |= {
             "text": [shown["name"]] * len(own),
             "textposition": "inside",
@@ -129,23 +133,21 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             "textangle": 0,
             "textfont": {"size": 12},
         }
-        data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / 1e3 for n in own], own, **shown))
+        data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / size for n in own], own, **shown))
     legend = legend_columns(data)
-    notes = ends(data, ways, fields, totals)
-    longest = max(x for t in totals for x in t if not absent(x)) / 1e3
+    notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
     left_out = f"without {_stretch(leave_out)}" if leave_out else ""
-    head = heading(
-        title, [*common, origin_key(ways), process_count(ways), "bars: 95% intervals of the whole", left_out]
-    )
+    of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
+    head = heading(title, [*common, origin_key(ways), process_count(ways), of_whole, left_out])
     head["margin"] |= {"r": COLUMN}
-    layout = lanes(head, labels) | {
+    layout = lanes(head, labels, 40) | {
         "barmode": "overlay",
         "uniformtext": {"minsize": 10, "mode": "hide"},
-        "xaxis": {"range": [0, significant(1.05 * longest)], "nticks": 5, "title": {"text": "time, ms"}},
+        "xaxis": {"range": [0, significant(1.05 * longest / size)], "nticks": 5, "title": {"text": f"time, {unit}"}},
         "annotations": notes,
     }
     points = "; ".join(
-        f"{way.text(fields)}: {formats.duration(total[0])}, most of it {max(found, key=lambda s: found[s])} "
+        f"{way.text(fields)}: {formats.duration(total[0])}, the largest part {max(found, key=lambda s: found[s])} "
         f"({formats.duration(max(found.values()))})"
         for way, found, total in zip(ways, means, totals, strict=True)
         if found
@@ -163,6 +165,11 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         ]
     )
     return assemble(data, legend(layout), f"Stages of a start ({', '.join(common)}). {points}."), table
+
+
+def _axis_unit(longest: float) -> tuple[str, float]:
+    """The unit for an axis up to ``longest`` µs that has no more than five digits, and how many µs that unit is."""
+    return ("s", 1e6) if longest >= 1e7 else ("ms", 1e3) if longest >= 1e4 else ("µs", 1.0)
 
 
 def _stretch(stages: Sequence[str]) -> str:
@@ -217,7 +224,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         *common,
         origin_key(ways),
         process_count(ways),
-        "bars: 95% intervals",
+        intervals_key(data),
         f"not drawn: {', '.join(missing)}" if missing else "",
     ]
     layout = heading(title, under) | {
@@ -268,7 +275,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
         place = {"x": round(math.log10(mark), 4), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
         notes.append(SMALL | {"text": text} | place)
     goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
-    head = heading(title, [*common, origin_key(ways), process_count(ways), "bars: 95% intervals", goal])
+    head = heading(title, [*common, origin_key(ways), process_count(ways), intervals_key(data), goal])
     head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
     axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
     layout = lanes(head, [way.label(fields) for way in ways])
@@ -360,7 +367,7 @@ def shares(
         if not shared
     ]
     layout = lanes(
-        heading(title, [*common, process_count(ways), "bars: 95% intervals"]), [w.label(fields) for w in ways]
+        heading(title, [*common, process_count(ways), intervals_key(marks)]), [w.label(fields) for w in ways]
     )
     layout |= {
         "barmode": "overlay",
@@ -391,8 +398,12 @@ _WRAPPERS = ("AUnary", "BUnary", "Binary", "gpu")
 
 def short_kernel(name: str, room: int = 36) -> str:
     """A kernel's name for a narrow figure: no return type, namespaces, template arguments, but the functor in them."""
-    bare = name.removeprefix("void ").replace("(anonymous namespace)::", "")
-    base = re.split(r"(?<=\w)[<(]", bare)[0].split("::")[-1]
+    bare = name.replace("(anonymous namespace)::", "")
+    bare = re.sub(r"^(?:void|std::enable_if<[^<>]*>::type) ", "", bare)
+    if wrapped := re.match(r"cutlass::Kernel2?<(\w+)>", bare):  # the wrapper says nothing of what it runs
+        bare = wrapped[1]
+    spaces = re.split(r"(?<=\w)[<(]", bare)[0].split("::")
+    base = "::".join(spaces[-2:]) if spaces[-1] == "kernel" else spaces[-1]
     found = (first or second for first, second in _FUNCTOR.findall(bare.partition("<")[2]))
     inside = next((word for word in found if word not in _WRAPPERS), "")
     if inside and inside not in base:
@@ -417,7 +428,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     told: list[str] = []
     y, longest = 0.0, 0.0
     seen = [value for way in ways for line in way.lines for value in line["values"] if value is not None]
-    unit, size = ("ms", 1e3) if max(seen, default=0.0) >= 1e4 else ("µs", 1.0)
+    unit, size = _axis_unit(max(seen, default=0.0))
     for way in ways:
         listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
         listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
@@ -459,7 +470,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         ]
     if not data:
         raise nothing(ways, "kernels", "a kernel")
-    head = heading(title, [*common, "device time of one call", "n×: launches", "bars: 95% intervals"])
+    head = heading(title, [*common, "device time of one call", "n×: launches", intervals_key(data)])
     head["margin"] |= {"l": 14}
     layout = head | {
         "height": round(24 * (y + 0.2)),
@@ -483,6 +494,12 @@ def _broken(name: str) -> list[str]:
     return [name[n : n + 60] for n in range(0, min(len(name), 240), 60)]
 
 
+def _reach(ways: Sequence[Way]) -> float:
+    """When the last event of any way ends, in µs."""
+    spans = [(FACTORS[line["unit"]], line["values"]) for way in ways for line in way.lines if line["values"]]
+    return max((factor * math.fsum(values) for factor, values in spans), default=0.0)
+
+
 def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """What the device did in one call (topic ``timeline``, values start and duration): a lane a way, gaps left blank.
 
@@ -494,6 +511,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     labels: list[str] = []
+    unit, size = _axis_unit(_reach(ways))
     for n, way in enumerate(ways):
         factor = FACTORS[way.lines[0]["unit"]]
         events = (
@@ -523,7 +541,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             for start, length, name in events
         ]
         more = {"hovertext": hover, "width": 0.6, "name": way.text(fields)}
-        starts, lengths = [e[0] for e in events], [e[1] for e in events]
+        starts, lengths = [e[0] / size for e in events], [e[1] / size for e in events]
         bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
         bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
         data.append(bars)
@@ -536,7 +554,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "xaxis": {
             "range": [0, significant(1.02 * longest)],
             "nticks": 6,
-            "title": {"text": "since the first start, µs"},
+            "title": {"text": f"since the first start, {unit}"},
         },
         "shapes": lane_rules(len(ways)),
     }

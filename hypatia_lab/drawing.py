@@ -11,6 +11,7 @@ import textwrap
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
@@ -29,7 +30,8 @@ SHAPES = {
     "own": ("triangle-up", "star", "triangle-down", "hexagram", "triangle-left", "triangle-right"),
 }
 """Marker symbols by origin: angular, round, pointed."""
-KEY = {"seed": "■ seed", "peer": "● peer", "own": "▲ own"}
+KEY = {"seed": "■◆ seed", "peer": "●⬢ peer", "own": "▲★ own"}
+"""Origin → a marker or two of its kind, and its name."""
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"
@@ -87,17 +89,37 @@ KNOWN = {
 }
 
 
+APART = {
+    "blocked": (OLIVE, "triangle-up"),
+    "fused": (OLIVE, "star"),
+    "fused_backward": (OLIVE, "triangle-down"),
+    "naive_malloc": (OLIVE, "square"),
+    "script": (OLIVE, "circle"),
+    "step_shared": (OLIVE, "triangle-left"),
+    "tf32x3": (OLIVE, "triangle-right"),
+    "threaded": (OLIVE, "hexagram"),
+    "whole": (WINE, "triangle-up"),
+    "whole_graph": (WINE, "star"),
+    "x_batch_view": (WINE, "square"),
+    "x_column_major": (OLIVE, "diamond"),
+    "x_padded": (WINE, "triangle-right"),
+    "x_unaligned": (WINE, "triangle-left"),
+}
+"""Colour and symbol of variants whose names draw what another variant has: one figure may hold both."""
+
+
 def style(variant: str, origin: str) -> Style:
     """The look of ``variant``, the same in every figure; an A/A name looks like the variant it repeats, hollow.
 
     A variant that is not listed draws its look from its own name, so a new one needs no change here and
-    never changes another's. Raises ``KeyError`` for an unknown origin.
+    never changes another's; only one that draws a look already taken is listed in :data:`APART`.
+    Raises ``KeyError`` for an unknown origin.
     """
     name, again = variant.removesuffix(AGAIN), variant.endswith(AGAIN)
     symbols = SHAPES[origin]
     draw = zlib.crc32(name.encode())
     drawn = Style(PALETTE[draw % len(PALETTE)], symbols[draw // len(PALETTE) % len(symbols)], 100 + draw % 900)
-    found = KNOWN.get(name, drawn)
+    found = Style(*APART[name], drawn.place) if name in APART else KNOWN.get(name, drawn)
     return Style(found.colour, found.symbol + "-open", found.place) if again else found
 
 
@@ -127,10 +149,14 @@ def measured(rows: Sequence[dict[str, Any]], figure: str, key: str, what: str) -
 
 
 def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return sorted(
-        rows,
-        key=lambda r: (r["flops"], r["workload"], r["machine"], r["clock"], style(r["variant"], r["origin"]).place),
-    )
+    """``rows`` by operation, then smallest work and size first; variants in their places."""
+
+    def place(r: dict[str, Any]) -> tuple[Any, ...]:
+        extents = [int(extent) for extent in r["shape"].split("x")]
+        here = (r["workload"], r["machine"], r["clock"])
+        return r["operation"], r["flops"], extents, *here, style(r["variant"], r["origin"]).place
+
+    return sorted(rows, key=place)
 
 
 def where(row: dict[str, Any], field: str) -> str:
@@ -171,9 +197,12 @@ def spanning(values: Sequence[float], text: Callable[[float], str]) -> str:
 
 
 def heading(title: str, under: Sequence[str]) -> dict[str, Any]:
-    """Layout of a title and the line under it, broken so that both fit 360 px; plotly breaks no lines itself."""
+    """Layout of a title and the line under it, broken so that both fit 360 px; plotly breaks no lines itself.
+
+    ``meta`` keeps both unbroken: on the book's pages ``figures.js`` breaks them where the window ends.
+    """
     lines = textwrap.wrap(title, 38)
-    small = textwrap.wrap("\u00a0· ".join(u.replace(" ", "\u00a0") for u in under if u), 61)
+    small = _joined([u for u in under if u], 61)
     text = "<br>".join(
         [f"<b>{line}</b>" for line in lines] + [f'<span style="font-size:11px">{s}</span>' for s in small]
     )
@@ -182,14 +211,26 @@ def heading(title: str, under: Sequence[str]) -> dict[str, Any]:
     return {
         "title": {"text": text, "font": {"size": 14}, "pad": {"l": 8, "t": 20}} | place,
         "margin": {"t": 26 + 18 * (len(lines) + len(small)), "r": 26, "b": 50, "l": 60},
+        "meta": {"title": title, "under": [u for u in under if u]},
     }
+
+
+def _joined(items: Sequence[str], room: int) -> list[str]:
+    """``items`` with a dot between two on the same line, on lines of ``room`` characters; none ends in a dot."""
+    lines: list[str] = []
+    for item in items:
+        if lines and len(lines[-1]) + 3 + len(item) <= room:
+            lines[-1] += f" · {item}"
+        else:
+            lines += textwrap.wrap(item, room)
+    return lines
 
 
 def assemble(data: Sequence[dict[str, Any]], layout: dict[str, Any], alt: str) -> Any:
     from plotly.graph_objects import Figure
 
-    fixed = {"template": TEMPLATE, "autosize": True, "meta": {"alt": alt}, "showlegend": False}
-    return Figure(data=list(data), layout=fixed | layout)
+    fixed = {"template": TEMPLATE, "autosize": True, "showlegend": False}
+    return Figure(data=list(data), layout=fixed | layout | {"meta": layout.get("meta", {}) | {"alt": alt}})
 
 
 def with_legend(layout: dict[str, Any], entries: Sequence[str]) -> dict[str, Any]:
@@ -206,15 +247,24 @@ def with_legend(layout: dict[str, Any], entries: Sequence[str]) -> dict[str, Any
 def error_bars(triples: Sequence[Triple], colour: str) -> dict[str, Any]:
     """Interval bars; a point without an interval has none, and its hover text and table row say so."""
     ends = [(v, v if absent(low) else low, v if absent(high) else high) for v, low, high in triples]
+    up = [max(0.0, significant(significant(high) - significant(v))) for v, _, high in ends]
+    down = [max(0.0, significant(significant(v) - significant(low))) for v, low, _ in ends]
     return {
         "type": "data",
+        "visible": any(up) or any(down),  # a bar without length would still have its caps
         "symmetric": False,
-        "array": [max(0.0, significant(significant(high) - significant(v))) for v, _, high in ends],
-        "arrayminus": [max(0.0, significant(significant(v) - significant(low))) for v, low, _ in ends],
+        "array": up,
+        "arrayminus": down,
         "color": colour,
         "thickness": 2,
         "width": 4,
     }
+
+
+def intervals_key(data: Sequence[dict[str, Any]]) -> str:
+    """What the bars of ``data`` mean; nothing where no trace has one."""
+    bars = [trace[key] for trace in data for key in ("error_x", "error_y") if key in trace]
+    return "bars: 95% intervals" if any(bar["visible"] for bar in bars) else ""
 
 
 def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], pad: float = 1.15) -> dict[str, Any]:
@@ -227,7 +277,7 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
     ticks: list[float] = []
     for steps, stride in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         ticks = [s * 10.0**e for e in range(first, last + 1, stride) for s in steps if low <= s * 10.0**e <= high]
-        if len(ticks) <= 6:
+        if len(ticks) <= 6 and _apart(ticks, text, math.log10(high / low)):
             break
     return {
         "type": "log",
@@ -236,6 +286,13 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         "ticktext": [text(t) for t in ticks],
         "title": {"text": f"{title} (log scale)"},
     }
+
+
+def _apart(ticks: Sequence[float], text: Callable[[float], str], decades: float) -> bool:
+    """Whether the labels of ``ticks`` have room beside each other on a telephone, whose panel is 250 px wide."""
+    halves = [3.2 * len(text(tick)) + 2 for tick in ticks]
+    gaps = [250 / decades * math.log10(b / a) for a, b in pairwise(ticks)]
+    return all(one + other <= gap for one, other, gap in zip(halves, halves[1:], gaps, strict=False))
 
 
 def plain(value: float) -> str:
@@ -333,16 +390,16 @@ def legend_names(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
     return {r["variant"]: f"{r['variant']} ({r['origin']})" for r in ranked}
 
 
-def equivalence_band(axis: str = "x", yref: str = "paper") -> dict[str, Any]:
-    """The shaded ±2% within which two times are called equal."""
+def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float] = (0, 1)) -> dict[str, Any]:
+    """The shaded ±2% within which two times are called equal, over ``span`` of the other axis."""
     return {
         "type": "rect",
         "xref": axis,
         "yref": yref,
         "x0": 1 - intervals.EQUIVALENCE,
         "x1": 1 + intervals.EQUIVALENCE,
-        "y0": 0,
-        "y1": 1,
+        "y0": span[0],
+        "y1": span[1],
         "fillcolor": FAINT,
         "line": {"width": 0},
         "layer": "below",

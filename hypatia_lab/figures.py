@@ -68,13 +68,14 @@ def _forest(
     fields: Sequence[str],
     alt: str,
     lines: Sequence[tuple[float, str, str]] = (),
-    shapes: Sequence[dict[str, Any]] = (),
+    band: bool = False,
     limits: bool = False,
 ) -> Any:
     """A line a row, named by its variant at the left, gathered under a heading for each value of ``fields``.
 
-    ``lines``: (x, dash, label) drawn across all of them. ``limits``: each row's physical limit as a line, one for
-    neighbours that share it.
+    ``lines``: (x, dash, label) drawn across all of them. ``band``: the ±2% about 1, shaded. ``limits``: each row's
+    physical limit as a line, one for neighbours that share it. A figure taller than a window has its axis at the top
+    too.
     """
     left = 16 + 6.6 * max(len(part) for r in rows for part in wrapped(r["variant"]).split("<br>"))
     left = round(left)
@@ -88,9 +89,11 @@ def _forest(
     for name, members in groups.items():
         heading = {"text": f"<b>{name}</b>", "xref": "paper", "x": 0, "xanchor": "left", "xshift": 8 - left, "y": y}
         notes.append(small | heading)
+        above = 1
         for index in members:
-            y = round(y + 1, 1)
-            places[index] = y
+            names = len(wrapped(rows[index]["variant"]).split("<br>"))
+            y = round(y + (1.3 if above == names == 2 else 1), 1)  # two names of two lines need the room
+            places[index], above = y, names
         span = [round(places[members[0]] - 0.5, 1), round(places[members[-1]] + 0.5, 1)]
         spans += [*span, None]
         for limit, run in itertools.groupby(members, key=lambda index: str(significant(rows[index]["limit_us"]))):
@@ -118,10 +121,20 @@ def _forest(
         if absent(triples[index][0]):  # what could not be measured is said on its line, not left out
             said = {"text": f"<i>{row['status'].replace('_', ' ')}</i>", "xref": "paper", "x": 0.01, "xanchor": "left"}
             notes.append(small | said | {"y": places[index]})
+    tall = 25 * (bottom + 0.7)
+    if twice := tall > 700:
+        middle = sum(axis["range"]) / 2
+        middle = significant(10**middle if axis.get("type") == "log" else middle)
+        # Plotly draws an axis only where there is a trace on it.
+        data.append({**rule_trace([middle] * 2, [-0.7, -0.6], "solid", ""), "xaxis": "x2", "opacity": 0})
+        notes = [note | {"yshift": 22} if note.get("yref") == "paper" else note for note in notes]
     head["margin"] |= {"l": left, "t": head["margin"]["t"] + (18 if any(label for _, _, label in lines) else 0)}
+    head["margin"]["t"] += 22 * twice
+    top = {"overlaying": "x", "matches": "x", "side": "top", "title": {"text": ""}}
     layout = head | {
-        "height": round(head["margin"]["t"] + head["margin"]["b"] + 25 * (bottom + 0.7)),
+        "height": round(head["margin"]["t"] + head["margin"]["b"] + tall),
         "xaxis": axis,
+        **({"xaxis2": axis | top} if twice else {}),
         "yaxis": {
             "range": [bottom, -0.7],
             "tickvals": [places[i] for i in range(len(rows))],
@@ -129,7 +142,9 @@ def _forest(
             "showgrid": False,
         },
         "annotations": notes,
-        "shapes": list(shapes),
+        "shapes": [equivalence_band(yref="y", span=span) for span in zip(spans[::3], spans[1::3], strict=True)]
+        if band
+        else [],
     }
     return assemble(data, layout, alt)
 
@@ -206,7 +221,7 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
         fields=fields,
         alt=f"Speed against {base} ({', '.join(common)}), with the ±2% band shaded: {counts}. {points}.",
         lines=[(1.0, "solid", "")],
-        shapes=[equivalence_band()],
+        band=True,
     )
     return figure, table
 

@@ -82,7 +82,9 @@ def svg(panels: Sequence[Panel], title: str, description: str, key: str) -> str:
     places, width, height = _places(panels)
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img" '
-        f'aria-labelledby="{key}-title {key}-desc" style="max-width:{width}px;width:100%;height:auto;color:inherit" '
+        f'aria-labelledby="{key}-title {key}-desc" '
+        # Narrower than that its words would be too small to read: it scrolls in its box instead.
+        f'style="min-width:{round(0.85 * width)}px;max-width:{width}px;width:100%;height:auto;color:inherit" '
         'font-family="system-ui, sans-serif" font-size="12" fill="none" stroke="currentColor">',
         f'<title id="{key}-title">{html.escape(title)}</title>',
         f'<desc id="{key}-desc">{html.escape(description)}</desc>',

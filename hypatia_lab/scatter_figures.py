@@ -14,6 +14,7 @@ from hypatia_lab.drawing import (
     Style,
     assemble,
     heading,
+    intervals_key,
     legend_names,
     listing,
     log_axis,
@@ -34,6 +35,7 @@ from hypatia_lab.drawing import (
     wrapped,
 )
 from hypatia_lab.formats import absent, significant
+from hypatia_lab.tables import Triple
 from hypatia_lab.ways import DASHES, SMALL, frame, hollowed, legend_lines, thinned, timed
 
 
@@ -41,8 +43,8 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """Error against time of a call, both on log axes: one point a row, variants by marker, dtype/math by label.
 
     The error is ``max_error / peak`` where every row has a ``peak``, else ``error`` (‖out − ref‖/‖ref‖); an error of
-    exactly 0 is drawn at the lower edge. Rows of :func:`hypatia_lab.results.rows`; the fields that they share are
-    under the title. Raises :class:`FigureError` when no row has both a time and an error.
+    exactly 0 stands below all others, at a tick of its own. Rows of :func:`hypatia_lab.results.rows`; the fields that
+    they share are under the title. Raises :class:`FigureError` when no row has both a time and an error.
     """
     kept = measured(singles(rows), "precision", "median_us", "a time")
     over_peak = not any(absent(row.get("peak")) or absent(row["max_error"]) for row in kept)
@@ -54,15 +56,19 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     fields, common = split_fields(kept)
     said = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
     positive = [e for _, e in pairs if e > 0] or [1e-16]
-    lowest = min(positive) / 10
     x = thinned(time_axis([v for row in kept for v in tables.time_of(row) if not absent(v)]), 5)
     what = "largest error / peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
-    drawn = [max(e, lowest) for _, e in pairs]
-    y = log_axis(drawn, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
+    y = log_axis(positive, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
     looks = legend_names(kept)
     y["range"][0] = round(y["range"][0] - 0.12 * (y["range"][1] - y["range"][0]), 3)  # room for the corner's words
-    labels = [_short(row, said) + ("" if e else ", exact") for row, e in pairs]
-    sides = _sides([(row["median_us"], e) for row, e in zip(kept, drawn, strict=True)], labels, x["range"], y["range"])
+    floor = significant(10 ** y["range"][0])
+    if any(not e for _, e in pairs):
+        y["range"][0] = round(y["range"][0] - 0.15 * (y["range"][1] - y["range"][0]), 3)  # and for a line of its own
+        y |= {"tickvals": [floor, *y["tickvals"]], "ticktext": ["0", *y["ticktext"]]}
+    drawn = [e or floor for _, e in pairs]
+    labels = [_short(row, said) if e else _exact(row, said) for row, e in pairs]
+    times = [tables.time_of(row) for row in kept]
+    sides = _sides(list(zip(times, drawn, strict=True)), labels, x["range"], y["range"])
     data = []
     for variant, name in looks.items():
         own = [n for n, row in enumerate(kept) if row["variant"] == variant]
@@ -77,7 +83,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         text |= {"textposition": [sides[n] or "top center" for n in own], "mode": "markers+text", "cliponaxis": False}
         data.append(points_trace(style(variant, kept[own[0]]["origin"]), triples, at, hover, name=name, **text))
     corner = SMALL | {"text": "<i>↙ faster and more exact</i>", "xref": "paper", "yref": "paper", "x": 0.01, "y": 0.01}
-    layout = heading(title, [*common, origins_key(kept), "bars: 95% intervals"]) | {
+    layout = heading(title, [*common, origins_key(kept), intervals_key(data)]) | {
         "height": 310,
         "xaxis": x,
         "yaxis": y,
@@ -104,18 +110,34 @@ def _short(row: dict[str, Any], fields: Sequence[str]) -> str:
     return ", ".join(kind if f == "math" else where(row, f) for f in fields)
 
 
+def _exact(row: dict[str, Any], fields: Sequence[str]) -> str:
+    """What is said of an error of exactly 0: the baseline in float64 is what errors are measured against."""
+    if row["dtype"] == "float64" and row["variant"] == row["baseline"]:
+        return "0 (the reference)"
+    return f"{_short(row, fields)}, exact"
+
+
 def _sides(
-    points: Sequence[tuple[float, float]], labels: Sequence[str], x: Sequence[float], y: Sequence[float]
+    points: Sequence[tuple[Triple, float]], labels: Sequence[str], x: Sequence[float], y: Sequence[float]
 ) -> list[str]:
-    """Where each label stands beside its point so that none hides another on a narrow figure; "" where none fits."""
+    """Where each label stands beside its point so that it hides no other, no point and no interval bar of a narrow
+    figure; "" where it fits nowhere, or where the same stands at a point beside."""
     wide, tall = 260.0, 260.0
-    pixels = [
-        ((math.log10(a) - x[0]) / (x[1] - x[0]) * wide, (math.log10(b) - y[0]) / (y[1] - y[0]) * tall)
-        for a, b in points
-    ]
+
+    def across(value: float) -> float:
+        return (math.log10(value) - x[0]) / (x[1] - x[0]) * wide
+
+    pixels = [(across(t[0]), (math.log10(e) - y[0]) / (y[1] - y[0]) * tall) for t, e in points]
     taken = [(a - 7, b - 7, a + 7, b + 7) for a, b in pixels]
-    sides = []
+    bars = [(t[1:], b) for (t, _), (_, b) in zip(points, pixels, strict=True) if t[1] > 0 and not absent(t[2])]
+    taken += [(across(low), b - 4, across(high), b + 4) for (low, high), b in bars]
+    taken.append((0, 0, 150, 18))  # the words in the corner
+    sides: list[str] = []
+    said: list[tuple[str, float, float]] = []
     for (a, b), label in zip(pixels, labels, strict=True):
+        if any(label == other and math.hypot(a - c, b - d) < 24 for other, c, d in said):
+            sides.append("")
+            continue
         w = 6.0 * len(label)
         boxes = {
             "top center": (a - w / 2, b + 7, a + w / 2, b + 21),
@@ -126,13 +148,14 @@ def _sides(
         side = next((s for s, box in boxes.items() if label and _free(box, taken, wide, tall)), "")
         if side:
             taken.append(boxes[side])
+            said.append((label, a, b))
         sides.append(side)
     return sides
 
 
 def _free(box: tuple[float, ...], taken: Sequence[tuple[float, ...]], wide: float, tall: float) -> bool:
     left, low, right, high = box
-    inside = left >= 0 and right <= wide and low >= 0 and high <= tall
+    inside = left >= 0 and right <= wide and low >= 0 and high <= tall + 12  # a little into the heading's margin
     return inside and all(left >= t[2] or t[0] >= right or low >= t[3] or t[1] >= high for t in taken)
 
 

@@ -37,9 +37,9 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """Bytes that one call moves, kernel by kernel: a lane a way, read parts plain and written ones striped.
 
     Read is what comes from memory; written is what kernels write into the L2 cache (where that was not counted: what
-    reaches memory meanwhile). The grey line stands at the compulsory bytes, each input read and each output written
-    once. Values are arithmetic means over the processes. Raises :class:`FigureError` when nothing was counted, or for
-    details of several workloads.
+    reaches memory meanwhile). The black line with white edges stands at the compulsory bytes, each input read and
+    each output written once. Values are arithmetic means over the processes. Raises :class:`FigureError` when nothing
+    was counted, or for details of several workloads.
     """
     ways, fields, common = read(details, "traffic", "counters")
     if several := [field for field in fields if field in ("operation", "shape", "math")]:
@@ -49,7 +49,10 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         raise nothing(ways, "traffic", "counted bytes")
     kernels = {what: _by_way(details, topics) for what, topics in PARTS.items()}
     line = round(compulsory[0], 3)
-    data = [rule_trace([line] * 2, [-0.5, len(ways) - 0.5], "solid", f"compulsory: {formats.number(line)} MB")]
+    ends, said = [-0.5, len(ways) - 0.5], f"compulsory: {formats.number(line)} MB"
+    # Black between two white edges shows on every bar and on either ground.
+    rule = [rule_trace([line] * 2, ends, "solid", said, line={"color": c, "width": w}) for c, w in _CASED]
+    data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     told: list[str] = []
@@ -81,7 +84,14 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             f"{way.text(fields)}: {launches} kernel{'' if launches == 1 else 's'}, "
             + ", ".join(f"{formats.number(size)} MB {what}" for what, size in sums.items())
         )
-    under = [*common, origin_key(ways), process_count(ways), "plain: read", "striped: written", "grey line: compulsory"]
+    under = [
+        *common,
+        origin_key(ways),
+        process_count(ways),
+        "plain: read",
+        "striped: written",
+        "black and white line: compulsory",
+    ]
     head = heading(title, under)
     head["margin"] |= {"r": COLUMN}
     layout = lanes(head, [way.label(fields) for way in ways]) | {
@@ -93,7 +103,10 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         f"Bytes moved by one call, by kernel ({', '.join(common)}); compulsory: {formats.number(line)} MB. "
         f"{'; '.join(told)}."
     )
-    return assemble(data, closed(layout), alt), frame(rows)
+    return assemble(data + rule, closed(layout), alt), frame(rows)
+
+
+_CASED = (("#ffffff", 5), ("#000000", 2))
 
 
 @dataclass(frozen=True)

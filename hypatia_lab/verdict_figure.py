@@ -40,7 +40,7 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
         sizes = {seed: 100 * counts[seed, verdict] / whole[seed] for seed in seeds}
         more: dict[str, Any] = {"name": name, "width": 0.6, "textangle": 0, "constraintext": "none"}
         more["hovertext"] = [f"{seed}<br>{name}: {counts[seed, verdict]} of {whole[seed]}" for seed in seeds]
-        more |= {"text": [str(counts[seed, verdict]) if sizes[seed] > 9 else "" for seed in seeds]}
+        more |= {"text": [_fits(counts[seed, verdict], sizes[seed]) for seed in seeds]}
         more |= {"textposition": "inside", "insidetextanchor": "middle", "textfont": {"size": 12}}
         bars = bar_trace(*LOOKS[verdict], list(starts.values()), list(sizes.values()), list(range(len(seeds))), **more)
         data.append(bars)
@@ -49,7 +49,9 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
     hold, fall = found["confirmed"], found["refuted"] + found["inconsistent"]
     title = f"Of {len(rows)} claims {hold} hold and {fall} fall"
     place_legends = legend_columns(data)
-    layout = lanes(heading(title, [machine, "numbers: claims", "fall: refuted or inconsistent"]), seeds)
+    layout = lanes(
+        heading(title, [machine, "numbers: claims, where there is room", "fall: refuted or inconsistent"]), seeds
+    )
     layout |= {"barmode": "overlay", "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of claims, %"}}}
     told = []
     for seed in seeds:
@@ -57,3 +59,9 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
         told.append(f"{seed}: {', '.join(said)} of {whole[seed]}")
     alt = f"Claims of each document by verdict on {machine}. {'; '.join(told)}."
     return assemble(data, place_legends(layout), alt), tables.verdicts_by_seed(claim_rows, machine)
+
+
+def _fits(count: int, size: float) -> str:
+    """``count`` where a part of ``size`` % has room for it on a telephone, whose panel is some 290 px wide."""
+    text = str(count)
+    return text if 2.9 * size >= 7 * len(text) + 2 else ""

@@ -201,14 +201,23 @@ def closed(layout: dict[str, Any]) -> dict[str, Any]:
     return layout | {"height": layout["height"] + margin["t"] + margin["b"]}
 
 
+def _ink(ground: str) -> str:
+    """Black or white, whichever stands out more from ``ground`` (hex), by the luminance that WCAG defines."""
+    parts = [int(ground[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    light = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), light, strict=True))
+    return "#000000" if luminance > 0.179 else "#ffffff"
+
+
 def bar_trace(
     colour: str, pattern: str, base: Sequence[float] | None, x: Sequence[float], y: Sequence[float], **more: Any
 ) -> dict[str, Any]:
     """Horizontal bars; a pattern lies over the colour, so that neighbours are told apart without it."""
     marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
     if pattern:
-        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.5)", "size": 6}
+        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.3)", "size": 6}
     trace = {"type": "bar", "orientation": "h", "marker": marker, "hoverinfo": "text", "y": list(y)}
+    trace |= {"insidetextfont": {"color": _ink(colour), "weight": "bold"}} if "text" in more else {}
     # Three digits of each would leave gaps between bars that touch.
     trace |= {} if base is None else {"base": [round(b, 3) for b in base]}
     return trace | {"x": [significant(v) if base is None else round(v, 3) for v in x]} | more
@@ -278,11 +287,17 @@ def filled(rows: Sequence[dict[str, Any]]) -> Any:
 
 
 def ends(
-    data: list[dict[str, Any]], ways: Sequence[Way], fields: Sequence[str], triples: Sequence[Triple]
+    data: list[dict[str, Any]],
+    ways: Sequence[Way],
+    fields: Sequence[str],
+    triples: Sequence[Triple],
+    unit: float = 1e3,
+    below: float = 0.0,
 ) -> list[dict[str, Any]]:
     """Add each way's marker with its interval to ``data``; return the times, or the fault, for the right margin.
 
-    ``triples`` in µs are drawn in ms. The margin has to be :data:`COLUMN` px wide.
+    ``triples`` in µs are drawn in a ``unit`` of so many µs, by default ms, and so much ``below`` the middle of their
+    lanes. The margin has to be :data:`COLUMN` px wide.
     """
     notes: list[dict[str, Any]] = []
     column = SMALL | {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8}
@@ -291,7 +306,9 @@ def ends(
             notes.append(column | {"text": f"<i>{way.status}</i>", "y": n})
             continue
         hover = [f"{way.text(fields)} ({way.origin})<br>{timed(triple)}"]
-        shown = (triple[0] / 1e3, triple[1] / 1e3, triple[2] / 1e3)
-        data.append(points_trace(way.look, [shown], [n], hover, name=way.text(fields), showlegend=False))
+        shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
+        data.append(
+            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.text(fields), showlegend=False)
+        )
         notes.append(column | {"text": formats.duration(triple[0]), "y": n})
     return notes

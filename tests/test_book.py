@@ -17,7 +17,7 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hypatia_lab import book
+from hypatia_lab import book, drawing
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = [
@@ -31,6 +31,8 @@ FLAGS = [
     "--disable-sync",
 ]
 PHONE, DESK = {"width": 390, "height": 844}, {"width": 1300, "height": 900}
+NARROW = {"width": 1100, "height": 800}
+"""A window in which the theme has no margin on the right yet."""
 
 
 def _chapters() -> list[str]:
@@ -177,6 +179,46 @@ def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str,
     for light, figure in zip(pages[name].look["figures"], dark.look["figures"], strict=True):
         assert figure["size"][0] <= PHONE["width"]
         assert _brightness(light["colour"]) < 128 < _brightness(figure["colour"])
+
+
+@pytest.mark.browser
+def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: Path) -> None:
+    wide = [path for path in sorted(committed_book.glob("notebooks/*.html")) if "tag_full-width" in path.read_text()]
+    assert wide
+    page = browser.new_page(viewport=NARROW)
+    for path in wide:
+        page.goto(path.as_uri())
+        root = "document.documentElement"
+        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") <= 1, path.name
+    page.close()
+
+
+@pytest.mark.browser
+def test_headings_are_broken_where_the_window_ends(browser: Any, toy: Path, tmp_path: Path) -> None:
+    title, under = "A line falls from three to one and rises to two again", ["first part", "second part", "third part"]
+    layout = drawing.heading(title, under * 3) | {"height": 300}
+    spec = json.loads(drawing.assemble(FIGURE["data"], layout, FIGURE["layout"]["meta"]["alt"]).to_json())
+    write_notebook(
+        toy / "notebooks" / "00_toy.ipynb",
+        new_markdown_cell("# Toy"),
+        shown({book.PLOTLY_MIME: spec}, {"text/html": SOURCE}),
+    )
+    index = book.build(output=tmp_path / "html", repository=toy)
+    heights, counts = [], []
+    for viewport in (PHONE, DESK):
+        page = browser.new_page(viewport=viewport)
+        page.goto((index.parent / "notebooks" / "00_toy.html").as_uri())
+        look = page.evaluate(LOOK)
+        assert look["wide"] <= 1
+        assert look["figures"][0]["cut"] == []
+        lines = page.evaluate("[...document.querySelectorAll('.gtitle tspan.line')].map(line => line.textContent)")
+        assert " ".join(lines).replace(" · ", " ") == " ".join([title, *under * 3])
+        assert not any(line.strip().endswith("·") for line in lines)
+        heights.append(look["figures"][0]["size"][1])
+        counts.append(len(lines))
+        page.close()
+    assert counts[0] > counts[1]
+    assert heights[0] - heights[1] == 18 * (counts[0] - counts[1])
 
 
 def _brightness(colour: str) -> float:

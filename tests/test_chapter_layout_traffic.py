@@ -314,8 +314,9 @@ def test_the_figure_stacks_reads_and_writes_by_kernel() -> None:
     eager = [bar for bar in bars if bar.name.startswith("eager")]
     assert [(bar.base[0], bar.x[0]) for bar in eager] == [(0, 9.7), (9.7, 0.1), (9.8, 8.4), (18.2, 8.4)]
     assert [bar.marker.pattern.shape for bar in eager] == [None, None, "/", "/"]
-    (rule,) = [trace for trace in figure.data if trace.type == "scatter"]
-    assert set(rule.x) == {18.03}
+    edges, rule = (trace for trace in figure.data if trace.type == "scatter")
+    assert set(rule.x) == set(edges.x) == {18.03}
+    assert figure.data[-2:] == (edges, rule)  # over the bars, not under them
     assert "epilogue: 1 kernel, 9.70 MB read, 8.40 MB written" in figure.layout.meta["alt"]
     assert "eager: 2 kernels" in figure.layout.meta["alt"]
     assert len(table) == 6

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import drawing, figures, formats, records, results
+from hypatia_lab import book, ceiling_figures, drawing, figures, formats, records, results, ways
 
 SHAPES = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 VARIANTS = {"eager": 1.0, "naive": 27.0, "cublas_relu": 1.001, "aten": 1.0, "epilogue": 0.94, "compile": 0.97}
@@ -185,7 +186,7 @@ def test_what_was_not_measured_is_said_and_not_drawn(rows: list[dict[str, Any]],
 
 def test_speedups_shade_the_band_of_equivalence(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
     figure, _ = DRAW["speedups"](rows, found)
-    assert [(s.x0, s.x1) for s in figure.layout.shapes] == [(0.98, 1.02)]
+    assert {(s.x0, s.x1) for s in figure.layout.shapes} == {(0.98, 1.02)}
     low, high = figure.layout.xaxis.range
     assert low < 0.98 < 1.02 < high
 
@@ -358,3 +359,94 @@ def test_show_gives_plotly_json_then_folded_data(
     assert '<a href="../records/h200/method.jsonl">h200/method</a>' in second["text/html"]
     assert 'scope="col"' in second["text/html"]
     json.dumps(first, allow_nan=False)
+
+
+def test_parts_of_a_heading_share_lines_and_none_ends_in_a_dot() -> None:
+    under = ["diffraction", "1024×1024", "float32/ieee", "graph clock", "h200", "", "bars: 95% intervals", "x" * 40]
+    layout = drawing.heading("A title", under)
+    small = [line.partition(">")[2].removesuffix("</span>") for line in layout["title"]["text"].split("<br>")[1:]]
+    assert " · ".join(small) == " · ".join(filter(None, under))
+    assert all(len(line) <= 61 and not line.endswith(" ·") for line in small)
+    assert layout["meta"] == {"title": "A title", "under": [u for u in under if u]}
+
+
+def test_a_tall_figure_has_its_axis_at_the_top_too(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+    short, _ = DRAW["speedups"](rows, found)
+    many = [r | {"shape": f"{256 + n}x256x512", "flops": r["flops"] + n} for n in range(4) for r in _by(rows, "graph")]
+    tall, _ = figures.speedups(many)
+    assert short.layout.height < 700 < tall.layout.height
+    assert "xaxis2" not in json.loads(short.to_json())["layout"]
+    top = tall.layout.xaxis2
+    assert (top.side, top.matches, top.range) == ("top", "x", tall.layout.xaxis.range)
+    assert any(trace.xaxis == "x2" for trace in tall.data)
+
+
+def test_two_names_of_two_lines_do_not_touch_and_the_band_leaves_headings_free(rows: list[dict[str, Any]]) -> None:
+    names = {"naive": "pack_each_call", "aten": "x_column_major", "epilogue": "x_padded"}
+    given = [r | {"variant": names.get(r["variant"], r["variant"])} for r in _by(rows, "graph")]
+    figure, _ = figures.speedups([r for r in given if r["shape"] == "256x256x512"])
+    axis = figure.layout.yaxis
+    places = sorted(zip(axis.tickvals, axis.ticktext, strict=True))
+    for (y, text), (following, below) in itertools.pairwise(places):
+        assert following - y == pytest.approx(1.3 if "<br>" in text and "<br>" in below else 1)
+    assert any("<br>" in a[1] and "<br>" in b[1] for a, b in itertools.pairwise(places))
+    (band,) = figure.layout.shapes
+    assert (band.y0, band.y1) == (places[0][0] - 0.5, places[-1][0] + 0.5)
+    (heading,) = [a for a in figure.layout.annotations if a.text.startswith("<b>")]
+    assert heading.y < band.y0
+
+
+def test_sizes_come_in_order_and_operations_together(rows: list[dict[str, Any]]) -> None:
+    (one,) = [r for r in _by(rows, "graph") if (r["variant"], r["shape"]) == ("aten", "256x256x512")]
+    mixed = [
+        one | {"operation": operation, "shape": shape, "flops": 0.0, "workload": f"{operation}/{shape}"}
+        for shape in ("4096x4096", "512x512", "1024x1024")
+        for operation in ("mlp2", "diffraction")
+    ]
+    sizes = ["512x512", "1024x1024", "4096x4096"]
+    expected = [(operation, size) for operation in ("diffraction", "mlp2") for size in sizes]
+    assert [(r["operation"], r["shape"]) for r in drawing.ordered(mixed)] == expected
+
+
+def test_labels_of_a_log_axis_have_room_on_a_telephone() -> None:
+    for low, high in ((90.0, 3e3), (0.5e3, 2e3), (3e3, 4e5), (1.0, 1e6)):
+        axis = drawing.time_axis([low, high])
+        left, right = axis["range"]
+        at = [250 * (math.log10(value) - left) / (right - left) for value in axis["tickvals"]]
+        assert len(at) > 1
+        for (a, one), (b, other) in itertools.pairwise(zip(at, axis["ticktext"], strict=True)):
+            assert b - a > 3.2 * (len(one) + len(other))
+
+
+def test_variants_of_the_committed_records_look_different() -> None:
+    looks: dict[tuple[str, str], set[str]] = {}
+    for row in results.rows(records.load(book.REPOSITORY / "book" / "records")):
+        if not row["variant"].endswith(drawing.AGAIN):
+            look = drawing.style(row["variant"], row["origin"])
+            looks.setdefault((look.colour, look.symbol), set()).add(row["variant"])
+    assert len(looks) > 40
+    assert [names for names in looks.values() if len(names) > 1] == []
+
+
+def test_no_two_kinds_of_a_crossover_look_the_same() -> None:
+    points = [
+        ceiling_figures.Point(f"kind {n}", origin, "call", 1.0 + n, (2.0, 1.9, 2.1))
+        for n in range(20)
+        for origin in ("peer", "own")
+    ]
+    figure, _ = ceiling_figures.crossover(points, "Many kinds", ["here"], along="x", across="y")
+    looks = [(t["marker"]["color"], t["marker"]["symbol"]) for t in _points(figure)]
+    assert len(set(looks)) == len(looks) == 40
+
+
+@pytest.mark.parametrize("colour", [*drawing.PALETTE, drawing.GREY, drawing.OLIVE, drawing.WINE])
+def test_words_on_bars_stand_out(colour: str) -> None:
+    bars = ways.bar_trace(colour, "/", [0.0], [1.0], [0.0], text=["7"])
+    ground, ink = (_luminance(c) for c in (colour, bars["insidetextfont"]["color"]))
+    assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= 4.5
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    light = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]

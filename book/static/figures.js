@@ -10,6 +10,46 @@
   const ink = () => getComputedStyle(document.body).color;
   const page = () => getComputedStyle(document.body).backgroundColor;
 
+  const pen = document.createElement("canvas").getContext("2d");
+
+  // Lines of at most `room` px, with `joint` between two parts on the same line.
+  function broken(parts, joint, room, font) {
+    pen.font = font;
+    const lines = [];
+    for (const part of parts) {
+      const longer = lines.length ? lines.at(-1) + joint + part : part;
+      if (pen.measureText(longer).width <= room) lines.splice(-1, 1, longer);
+      else if (joint !== " " && pen.measureText(part).width > room) lines.push(...broken(part.split(" "), " ", room, font));
+      else lines.push(part);
+    }
+    return lines;
+  }
+
+  // A notebook's heading is broken for a telephone; where there is room for longer lines the panel moves up.
+  function headed(layout, width) {
+    const { title, under } = layout.meta ?? {};
+    if (!title || !under) return layout;
+    const { family } = layout.template.layout.font;
+    const large = broken(title.split(" "), " ", width - 24, `700 14px ${family}`);
+    const small = broken(under, " · ", width - 24, `11px ${family}`);
+    const text = [
+      ...large.map((line) => `<b>${line}</b>`),
+      ...small.map((line) => `<span style="font-size:11px">${line}</span>`),
+    ];
+    const saved = 18 * (layout.title.text.split("<br>").length - text.length);
+    const height = layout.height - saved;
+    const below = (legend) => legend && { ...legend, y: (legend.y * layout.height) / height };
+    const { legend, legend2 } = layout;
+    return {
+      ...layout,
+      height,
+      title: { ...layout.title, text: text.join("<br>") },
+      margin: { ...layout.margin, t: layout.margin.t - saved },
+      ...(legend && { legend: below(legend) }),
+      ...(legend2 && { legend2: below(legend2) }),
+    };
+  }
+
   function themed(layout) {
     const { width, ...rest } = layout; // as wide as the page allows, on a phone too
     return {
@@ -28,8 +68,17 @@
     spec: JSON.parse(figure.querySelector('script[type="application/json"]').textContent),
   }));
   const draw = () =>
-    figures.forEach(({ plot, spec }) => Plotly.react(plot, spec.data, themed(spec.layout), { ...config, ...spec.config }));
+    figures.forEach(({ plot, spec }) => {
+      const layout = themed(headed(spec.layout, plot.clientWidth));
+      plot.style.minHeight = `${layout.height}px`;
+      Plotly.react(plot, spec.data, layout, { ...config, ...spec.config });
+    });
 
   draw();
+  let width = window.innerWidth;
+  window.addEventListener("resize", () => {
+    if (window.innerWidth !== width) draw();
+    width = window.innerWidth;
+  });
   new MutationObserver(draw).observe(document.documentElement, { attributes: true, attributeFilter: ["data-theme"] });
 })();
