@@ -86,13 +86,14 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
 def epilogue(lab: Evidence, machine: str) -> Finding | None:
     """What the library's fused epilogue gains over eager, and whether it makes the ReLU free."""
     chosen: list[Row] = []
-    for dtype in ("float32", "bfloat16"):
-        chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, "ieee")
+    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
+        chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode)
     if not chosen:
         return None
     best = max(chosen, key=lambda row: row["ratio"])
     gains = [row for row in chosen if row["ratio_low"] > 1]
-    text = f"It gains most at {_at(best)} in {best['dtype']}: {_faster(best)} against eager. "
+    kind = "TF32" if best["math"] == "tf32" else best["dtype"]
+    text = f"It gains most at {_at(best)} in {kind}: {_faster(best)} against eager. "
     free = [row for row in chosen if _free(lab, row)]
     if free:
         text += f"In {len(free)} of {len(chosen)} cases it takes no longer than the product alone: the ReLU is free. "
