@@ -87,7 +87,8 @@ def _forest(
     data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     for name, members in groups.items():
-        heading = {"text": f"<b>{name}</b>", "xref": "paper", "x": 0, "xanchor": "left", "xshift": 8 - left, "y": y}
+        short = name if len(name) <= 40 else name.removesuffix("/ieee")  # a phone is no wider
+        heading = {"text": f"<b>{short}</b>", "xref": "paper", "x": 0, "xanchor": "left", "xshift": 8 - left, "y": y}
         notes.append(small | heading)
         above = 1
         for index in members:
@@ -216,7 +217,7 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
         rows,
         [tables.ratio_of(r) for r in rows],
         [f"{several(r, fields)}<br>{s}" for r, s in zip(rows, said, strict=True)],
-        axis=ratio_axis(kept, f"speed against {base}, ×"),
+        axis=ratio_axis(kept, f"{'speed ' if len(base) < 12 else ''}against {base}, ×"),  # as wide as a phone
         head=heading(title or f"Against {base}: {counts}", under),
         fields=fields,
         alt=f"Speed against {base} ({', '.join(common)}), with the ±2% band shaded: {counts}. {points}.",

@@ -218,7 +218,7 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     title, one, two = found.out.split("verdicts that differ (claims: 1, parts: 1):\n")[1].splitlines()
     assert title == "  S009-01  naive is 8× slower"
     assert re.match(r"    one: ✓.confirmed, 8.00×\. On one, the time of naive relative to eager", one)
-    assert re.match(r"    two: ✗.refuted, 20.0× \[17.6, 22.6\]\. On two, .* It lies outside the band 7.5 to 8.5", two)
+    assert re.match(r"    two: ✗.refuted, 20.0× \[17.6, 22.6\]\. On two, .* It lies outside the band 7.5–8.5", two)
 
 
 def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, one_claim):
