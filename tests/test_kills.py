@@ -186,10 +186,9 @@ def test_a_measurement_killed_five_times_goes_on_each_time_where_it_was(tmp_path
             before = after
         running.stdin.close()
     assert killed == 5
-    assert sorted(str(path.relative_to(store)) for path in store.rglob("*") if path.is_file()) == [
-        "box/ceilings.jsonl",
-        "box/tiny.jsonl",
-    ]
+    # A kill in the middle of a write leaves its temporary file, which nobody reads.
+    left = [path.relative_to(store) for path in store.rglob("*") if path.is_file() and path.suffix != ".tmp"]
+    assert sorted(map(str, left)) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
     # Two experiments of eight groups, two variants and three processes, each measured once and no more.
     assert sum(after.values()) == 2 * 8 * 2 * 3
 
