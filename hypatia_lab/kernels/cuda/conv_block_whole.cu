@@ -110,9 +110,6 @@ template <typename scalar, bool TANH> __device__ inline float gelu(float u) {
 struct Walk {
     int row, column, pitch;
     __device__ Walk(int pixel, int pitch) : row(pixel / pitch), column(pixel % pitch), pitch(pitch) {}
-    __device__ void step(int by) {
-        for (column += by; column >= pitch; column -= pitch) ++row;
-    }
     // By less than a row.
     __device__ void go_on(int by) {
         column += by;
