@@ -25,6 +25,8 @@ from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
 """Nothing that needs longer a call is timed."""
+CHECKED_IN = 2
+"""Fresh processes that check what is not timed: the inputs are the same in each, and so is the answer."""
 SILENCE_S = 300.0
 """A measuring process that says nothing for so long is taken to hang."""
 
@@ -390,24 +392,31 @@ def _sessions(
     """Rows of every fresh process, each run to its end, with a progress bar over groups × processes."""
     from tqdm import tqdm
 
-    total = PROCESSES[preset] * len(work["groups"])
+    due = [_due(number, work["groups"]) for number in range(PROCESSES[preset])]
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
+    total = sum(map(len, due))
     with tqdm(total=total, desc=experiment, unit="group", disable=not progress, file=sys.stderr) as bar:
-        for number in range(PROCESSES[preset]):
-            found.append(_one_process(number, work, excluded, parts, silence_s, bar.update))
+        for number, indices in enumerate(due):
+            found.append(_one_process(number, indices, work, excluded, parts, silence_s, bar.update))
     return found
+
+
+def _due(number: int, described: Sequence[dict[str, Any]]) -> list[int]:
+    """Indices of the groups that process ``number`` runs: whatever is timed, and in the first few all."""
+    return [index for index, group in enumerate(described) if group["clocks"] or number < CHECKED_IN]
 
 
 def _one_process(
     number: int,
+    due: Sequence[int],
     work: dict[str, Any],
     excluded: dict[str, tuple[str, str]],
     parts: _Parts,
     silence_s: float,
     advance: Callable[[int], Any],
 ) -> list[dict[str, Any]]:
-    """All rows of process ``number``; a variant that kills it is left out and the rest is run in another.
+    """All rows of process ``number``, of the groups ``due``; a variant that kills it is left out and the rest runs on.
 
     ``excluded`` gets whoever did so, and later processes leave it out too: its cell has failed already, and waiting
     for it to hang once more in every process would take an hour.
@@ -432,10 +441,9 @@ def _one_process(
             parts.save(number, rows, excluded)
             advance(1)
 
-    while len(finished) < len(described):
+    while todo := [(index, described[index]) for index in due if index not in finished]:
         pending.clear()
         words.clear()
-        todo = [(index, group) for index, group in enumerate(described) if index not in finished]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
         casualty = sessions.run_session("hypatia_lab.bench", plan, log, on_event=on_event, silence_s=silence_s)
         if casualty is not None:

@@ -228,6 +228,21 @@ def test_without_a_clock_a_variant_is_checked_and_has_no_time(fresh):
     assert all(cell["medians_us"] == [] and cell["error"] is not None for cell in cells)
 
 
+def test_two_processes_check_what_is_not_timed_and_all_measure_what_is(tmp_path, lab, process):
+    lab(group(clocks=()), group(LARGE), processes=4)
+    give_ceilings(tmp_path)
+    record = measure(tmp_path)
+    assert process.measured() == [[0, 1], [0, 1], [1], [1]]
+    assert {len(cell["medians_us"]) for cell in record.cells} == {0, 4}
+
+
+def test_with_nothing_to_time_two_processes_are_enough(tmp_path, lab, process):
+    lab(group(clocks=()), processes=4)
+    give_ceilings(tmp_path)
+    assert {cell["reason"] for cell in measure(tmp_path).cells} == {""}
+    assert process.measured() == [[0], [0]]
+
+
 def test_a_control_is_compared_with_what_it_repeats(fresh):
     _, record = fresh
     assert {c["variant"]: c["baseline"] for c in record.cells} == {
