@@ -27,17 +27,28 @@ def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+_ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call"}
+"""Unit of a count → the same of one."""
+
+
+def with_unit(text: str, unit: str) -> str:
+    """A written figure and its unit: a space between them unless it is a sign, and one launch, not 1 launches."""
+    if unit in ("", "×", "%"):
+        return text + unit
+    return f"{text} {_ONE.get(unit, unit) if text == '1' else unit}"
+
+
 def span(low: float, high: float, write: Callable[[float], str], unit: str = "") -> str:
     """A range as text, ``unit`` behind it: what goes up to a million has no end, what begins below a millionth no
     beginning.
     """
     if low == high:
-        return write(low) + unit
+        return with_unit(write(low), unit)
     if high >= 1e6 > low:
-        return f"{write(low)}{unit} or more"
+        return f"{with_unit(write(low), unit)} or more"
     if 0 <= low <= 1e-6 < high:
-        return f"{write(high)}{unit} or less"
-    return f"{write(low)}–{write(high)}{unit}"
+        return f"{with_unit(write(high), unit)} or less"
+    return with_unit(f"{write(low)}–{write(high)}", unit)
 
 
 def number(value: float | int | None, decimals: int | None = None) -> str:
@@ -64,14 +75,13 @@ def interval(value: float | None, low: float | None, high: float | None, unit: s
     if absent(value):
         return MISSING
     assert value is not None
-    unit = unit if unit in ("", "×", "%") else f" {unit}"
     if absent(low) or absent(high):
-        return f"{number(value)}{unit} (no interval)"
+        return f"{with_unit(number(value), unit)} (no interval)"
     assert low is not None
     assert high is not None
     half = (high - low) / 2
     places = max(_decimals(value), min(_decimals(half, 1), 4) if half else 0)
-    return f"{number(value, places)}{unit} [{number(low, places)}, {number(high, places)}]"
+    return f"{with_unit(number(value, places), unit)} [{number(low, places)}, {number(high, places)}]"
 
 
 def _in_steps(value: float | None, steps: Sequence[tuple[float, str]]) -> str:

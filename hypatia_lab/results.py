@@ -38,6 +38,7 @@ TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
 
 SPLITS = {"tf32x3": ("float32/tf32", 3), "fp16x3": ("float16/ieee", 3)}
+SPLITS["egraph_split"] = SPLITS["fp16x3"]
 SPLITS |= dict.fromkeys(("triton_bf16x3", "whole_bf16x3"), ("bfloat16/ieee", 3))
 """Variant that splits float32 operands → the arithmetic (dtype/math) of its products, and how many it makes of one."""
 

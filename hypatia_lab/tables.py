@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import intervals, results
-from hypatia_lab.formats import MISSING, absent, interval, number, scaled, span
+from hypatia_lab.formats import MISSING, absent, interval, number, scaled, span, with_unit
 from hypatia_lab.records import Record
 
 VERDICTS = {
@@ -132,10 +132,6 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
     return _frame(out)
 
 
-_ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call"}
-"""Unit of a count → the same of one."""
-
-
 def quantity_text(value: Any, unit: str) -> str:
     """A figure with its unit, or the ends of a range of measured ones; ``–`` where there is none."""
     if isinstance(value, str):
@@ -143,23 +139,18 @@ def quantity_text(value: Any, unit: str) -> str:
     if absent(value):
         return MISSING
     ends = value if isinstance(value, list | tuple) else [value]
-    text = "–".join(map(_figure, ends))
-    return text + _spaced(_ONE.get(unit, unit) if text == "1" else unit)
+    return with_unit("–".join(map(_figure, ends)), unit)
 
 
 def claimed_text(value: Any, unit: str) -> str:
     """What a claim says, its figure or its range, with the unit; a range that has no end is "or more" or "or less"."""
     if isinstance(value, list | tuple):
-        return span(min(value), max(value), _figure, _spaced(unit))
+        return span(min(value), max(value), _figure, unit)
     return quantity_text(value, unit)
 
 
 def _figure(value: float) -> str:
     return f"{value:.6g}" if isinstance(value, int) or value == round(value, 3) else number(value)
-
-
-def _spaced(unit: str) -> str:
-    return unit if unit in ("", "×", "%") else f" {unit}"
 
 
 def verdict_text(verdict: str) -> str:

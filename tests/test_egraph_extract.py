@@ -163,6 +163,15 @@ def test_a_measured_tie_keeps_the_original_and_a_measured_gain_does_not():
         assert operators(best(nodes, "r", costs=Costs("cuda", measured=apart | {fused: time}))[1]) == expected
 
 
+def test_a_roofline_is_no_argument_against_a_measured_time():
+    nodes = inputs(node("l", "Linear", "x", "w", "b"), node("r", "Relu", "l"))
+    slow = {key("Linear", [X, W, B], X): Time(90.0, 100.0, 110.0), key("Relu", [X], X): Time(19.0, 20.0, 21.0)}
+    assert operators(best(nodes, "r", costs=Costs("cuda", measured=slow))[1]) == ["Linear", "Relu"]
+    known = slow | {key("LinearRelu", [X, W, B], X): Time(9.0, 10.0, 11.0)}
+    assert operators(best(nodes, "r", costs=Costs("cuda", measured=known))[1]) == ["LinearRelu"]
+    assert operators(best(nodes, "r", costs=Costs("cuda"))[1]) == ["LinearRelu"]
+
+
 def test_ceilings_replace_the_stated_defaults():
     nodes = inputs(node("l", "Linear", "x", "w", "b"))
     slow = Costs("cuda", ceilings={("matmul", "float32/ieee", "hot"): 1e6, ("copy", "", "hot"): 1e12})

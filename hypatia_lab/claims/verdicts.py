@@ -15,7 +15,7 @@ from hypatia_lab import intervals, results
 from hypatia_lab.claims import details
 from hypatia_lab.claims.details import NoFigure, place
 from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
-from hypatia_lab.formats import interval, number, span
+from hypatia_lab.formats import interval, number, span, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
@@ -157,11 +157,6 @@ def _span(ends: tuple[float, float], unit: str = "") -> str:
     return span(*ends, lambda value: f"{value:,.10g}", unit)
 
 
-def _unit(unit: str) -> str:
-    """``unit`` as it follows a number: with a space, unless it is a sign."""
-    return unit if unit in ("×", "%") else f" {unit}"
-
-
 def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
     """The quantity with its interval over processes. Raises :class:`NoFigure` when no process measured all rows."""
     # A row of a record from elsewhere may hold fewer processes, or none: what both measured is compared.
@@ -228,7 +223,7 @@ def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
 
 def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
     """The sentence that says how the figures lie to the band."""
-    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed, _unit(claim.unit))}"
+    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed, claim.unit)}"
     many = len(judged) > 1
     if verdict == "confirmed":
         return f"{'Every interval' if many else 'It'} lies inside {band}."
@@ -268,9 +263,9 @@ def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
 
 def _show(case: _Case, claim: Claim, many: bool) -> str:
     found, unit = case.found, claim.unit
-    text = f"{number(found.value)}{_unit(unit)}"
+    text = with_unit(number(found.value), unit)
     if claim.quantity == "figure" and found.low == found.high:  # exact: a correlation of 0.9999 must not read 1
-        text = f"{found.value:,.8g}{_unit(unit)}"
+        text = with_unit(f"{found.value:,.8g}", unit)
     elif found.low < found.high:
         text = f"{interval(found.value, found.low, found.high, unit)} (95% interval)"
     return f"{text} at {place(case.workload)}" + (f", {case.verdict}" if many else "")
@@ -305,7 +300,7 @@ def _worked_out(claim: Claim) -> dict[str, Any]:
     value = arithmetic(claim.expression)
     holds = claim.band[0] <= value <= claim.band[1]
     sentence = (
-        f"{claim.expression} = {number(value)}{_unit(claim.unit)}; the claim says {_span(claim.claimed)}, and "
+        f"{claim.expression} = {with_unit(number(value), claim.unit)}; the claim says {_span(claim.claimed)}, and "
         + ("that follows" if holds else "that does not follow from its own figures")
         + f" (allowed: {_span(claim.band)})."
     )
@@ -360,7 +355,7 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     if not math.isnan(bound):
         word = "no less than" if claim.quantity == "time" else "at most"
         cause = "A ReLU that cost nothing" if claim.bound == "free_relu" else "The machine's own measured ceilings"
-        reason.append(f"{cause} would allow {word} {number(bound)}{_unit(claim.unit)}.")
+        reason.append(f"{cause} would allow {word} {with_unit(number(bound), claim.unit)}.")
     reason.append(claim.why)
     if any(case.throttled for case in judged):
         reason.append("Caution: the device throttled during this measurement.")

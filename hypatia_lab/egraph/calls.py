@@ -26,15 +26,51 @@ def _differentiated(*tensors: torch.Tensor | None) -> bool:
 def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """max(0, x·Wᵀ + b), x (..., in), W (out, in), b (out) or None → (..., out): cuBLASLt's epilogue, for inference.
 
-    On a CPU, without a bias, and where gradients are wanted: a product and a ReLU in its place. Raises torch's errors.
+    Where gradients are wanted, torch's two operations; on a CPU and without a bias a product and a ReLU in its place.
+    Raises torch's errors.
     """
-    if not x.is_cuda or bias is None or _differentiated(x, weight, bias):
+    if _differentiated(x, weight, bias):
+        return functional.linear(x, weight, bias).relu()
+    if not x.is_cuda or bias is None:
         return functional.linear(x, weight, bias).relu_()
     fuse = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
     if x.dim() == 2:
         return fuse(bias, x, weight.t())
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
     return fuse(bias, rows, weight.t()).view(*x.shape[:-1], weight.shape[0])
+
+
+def apart_missing(device: str, dtype: str) -> str:
+    """Why no bias stands apart from its product there; empty when one does."""
+    if device != "cuda" or dtype != "float32":
+        return "a bias apart from its product is for float32 on a GPU: 16-bit sums would be rounded once more"
+    return "" if importlib.util.find_spec("triton") else "triton is not installed"
+
+
+def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """x·Wᵀ, then + b in its place: a product without an epilogue has more of the library's kernels to choose from.
+
+    Shapes as of :func:`linear_relu`. Where gradients are wanted, torch's linear.
+    """
+    if _differentiated(x, weight, bias):
+        return functional.linear(x, weight, bias)
+    return torch.matmul(x, weight.t()).add_(bias)
+
+
+def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """x·Wᵀ, then max(0, · + b) in its place by one kernel. Shapes as of :func:`linear_relu`.
+
+    Where gradients are wanted or there is no such kernel, torch's operations.
+    """
+    if _differentiated(x, weight, bias):
+        return functional.linear(x, weight, bias).relu()
+    y = torch.matmul(x, weight.t())
+    if apart_missing(x.device.type, str(x.dtype).removeprefix("torch.")) or not y.is_contiguous():
+        return y.add_(bias).relu_()
+    from hypatia_lab.kernels.triton.bias_relu import bias_relu
+
+    bias_relu(y.view(-1, weight.shape[0]), bias.contiguous())
+    return y
 
 
 def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -57,11 +57,12 @@ def extract(
     original = _original(egraph)
     ways, order = _ways(egraph, wanted, weight)
     candidates = [("original", original), ("greedy", _greedy(ways, order))]
-    bound = 0.0
-    if all(len(own) == 1 for own in ways.values()):
-        bound = total(original, wanted, ways)
-    elif seconds > 0 and sum(map(len, ways.values())) <= LARGEST:
-        solution, bound = _program(ways, wanted, seconds)
+    bound, lean = 0.0, {number: _undominated(own) for number, own in ways.items()}
+    if all(len(own) == 1 for own in lean.values()):
+        candidates.append(("greedy", {number: own[0][0] for number, own in lean.items()}))
+        bound = total(candidates[-1][1], wanted, ways)
+    elif seconds > 0 and sum(map(len, lean.values())) <= LARGEST:
+        solution, bound = _program(lean, wanted, seconds)
         if solution is not None:
             candidates.append(("program", solution))
     best = min(candidates, key=lambda candidate: total(candidate[1], wanted, ways))
@@ -100,6 +101,16 @@ def _ways(egraph: EGraph, roots: list[int], weight: Callable[[int, ENode], float
         stack.append((number, True))
         stack += [(child, False) for way, _ in ways[number] for child in way.children if child not in ways]
     return ways, order
+
+
+def _undominated(own: list[tuple[ENode, float]]) -> list[tuple[ENode, float]]:
+    """Of the ways that read the same e-classes the cheapest (the first, of equals): no selection is worse for it."""
+    best: dict[frozenset[int], tuple[ENode, float]] = {}
+    for way, cost in own:
+        reads = frozenset(way.children)
+        if reads not in best or cost < best[reads][1]:
+            best[reads] = way, cost
+    return list(best.values())
 
 
 def reachable(chosen: Mapping[int, ENode], roots: Iterable[int]) -> set[int]:

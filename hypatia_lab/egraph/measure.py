@@ -8,14 +8,17 @@ lab's interval over fresh processes, which judges what came of it.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch import fx
+from torch.utils._pytree import tree_leaves
 
 from hypatia_lab import clock as timer
 from hypatia_lab import intervals, machine
@@ -32,6 +35,11 @@ SPREAD = 1.25
 
 SAFETY = 0.02
 """Share by which an interval is widened: a process, too, is one sample only."""
+
+
+TIE = 0.01
+"""Share by which a whole graph must be faster to replace the original: in one process, graphs that are identical differ
+by nearly as much."""
 
 
 def cost_file(device: str) -> Path:
@@ -107,10 +115,42 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
         runs = {name: bound(*what) for name, what in wanted.items()}
         budget_s = min(BUDGET_S, seconds / len(runs))
         timings = timer.measure(runs, costs.clock, costs.device, budget_s=budget_s)
-    fresh: dict[str, Time] = {}
-    for name, timing in timings.items():
-        if isinstance(timing, timer.Timing) and len(timing.samples_us) > 1:
-            found = intervals.geometric(timing.samples_us)
-            fresh[name] = Time(found.low * (1 - SAFETY), found.value, found.high * (1 + SAFETY))
+    found = {name: time for name, timing in timings.items() if (time := _time(timing)) is not None}
+    fresh = {name: Time(t.low * (1 - SAFETY), t.estimate, t.high * (1 + SAFETY)) for name, t in found.items()}
     _store(costs, {name: time for name, time in fresh.items() if time.high <= SPREAD * time.low})
     return replace(costs, measured={**costs.measured, **fresh})
+
+
+def race(
+    original: fx.GraphModule, rewritten: fx.GraphModule, args: Sequence[Any], kwargs: Mapping[str, Any], costs: Costs
+) -> dict[str, float]:
+    """µs a call of both graphs as a whole, by the clock of ``costs``, turn about; ``rewritten`` is left out where it is
+    not faster beyond the interval and :data:`TIE`. Empty where one of them cannot be timed.
+
+    A sum of costs knows nothing of what one operation leaves in the caches for the next, or of the host that launches.
+    What was timed before, on tensors of these shapes, is not timed again.
+    """
+    runs = {"original": lambda: original(*args, **kwargs), "rewritten": lambda: rewritten(*args, **kwargs)}
+    tensors = [(tuple(t.shape), str(t.dtype)) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
+    tensors += [(tuple(t.shape), str(t.dtype)) for t in original.state_dict().values()]
+    both = hashlib.sha256(f"{original.code}{rewritten.code}{tensors}".encode()).hexdigest()[:16]
+    names = {name: f"whole {both} {name}" for name in runs}
+    times = {name: costs.measured[key] for name, key in names.items() if key in costs.measured}
+    if len(times) < len(runs):
+        with torch.no_grad():
+            timings = timer.measure(runs, costs.clock, costs.device, budget_s=2 * BUDGET_S)
+        times = {name: found for name, timing in timings.items() if (found := _time(timing)) is not None}
+        if len(times) < len(runs):
+            return {}
+        if all(time.high <= SPREAD * time.low for time in times.values()):
+            _store(costs, {names[name]: time for name, time in times.items()})
+    if not times["rewritten"].high * (1 + TIE) < times["original"].low:
+        del times["rewritten"]
+    return {name: time.estimate for name, time in times.items()}
+
+
+def _time(timing: timer.Timing | timer.ClockError) -> Time | None:
+    if not isinstance(timing, timer.Timing) or len(timing.samples_us) < 2:
+        return None
+    found = intervals.geometric(timing.samples_us)
+    return Time(found.low, found.value, found.high)

@@ -35,7 +35,8 @@ class Report:
 
     ``nodes_before`` and ``nodes_after`` count the calls in the graph. ``gap`` bounds how far the selection is from the
     optimum of the cost model, as a share of its cost; ``method`` is what found it; ``measured`` is the share of the
-    ways to choose from whose cost was measured. ``errors`` are the comparisons made, by name (:mod:`validate`), each
+    ways to choose from whose cost was measured. ``raced`` has the times of the original and, where it is faster, of the
+    rewritten graph as a whole (empty: not raced). ``errors`` are the comparisons made, by name (:mod:`validate`), each
     the largest ‖new − old‖/‖old‖, and ``left_out`` says why others were not. ``checksum`` is the SHA-256 of every byte
     of every parameter and buffer.
     """
@@ -49,6 +50,7 @@ class Report:
     gap: float = 0.0
     method: str = "original"
     measured: float = 0.0
+    raced: Mapping[str, float] = field(default_factory=dict)
     errors: Mapping[str, float] = field(default_factory=dict)
     left_out: Mapping[str, str] = field(default_factory=dict)
     checksum: str = ""

@@ -19,6 +19,7 @@ from hypatia_lab.egraph.fx_in import read
 from hypatia_lab.egraph.fx_out import rebuild
 from hypatia_lab.egraph.module import Optimized, Report, simplify
 from hypatia_lab.egraph.replay import log as log_of
+from hypatia_lab.egraph.replay import replay
 from hypatia_lab.egraph.rules import DEFAULT, rules_of
 from hypatia_lab.egraph.saturation import EGraph, saturate
 from hypatia_lab.egraph.terms import OPERATORS
@@ -59,8 +60,9 @@ def optimize(
     ``dynamic_shapes`` are torch.export's: what they leave open may vary. ``rules`` are goals (:data:`rules.GOALS`);
     ``split`` adds one that the module's numerics must allow: float32 products by split operands on tensor cores, of
     float32's accuracy but not of IEEE float32. ``costs`` is the cost model: by default what was measured on this
-    machine before, and a roofline for all else; ``measure`` measures what is missing first. ``seconds`` is the time
-    limit of the integer program.
+    machine before, and a roofline for all else; ``measure`` measures what is missing first, then both graphs as a
+    whole on the example inputs, and keeps the original unless the rewritten one is faster (graphs that write into
+    inputs or buffers are not raced). ``seconds`` is the time limit of the integer program.
 
     ``mode`` is about the comparison (:mod:`validate`) of both modules on the example inputs. "strict": where they
     differ, or the comparison fails, the original is given back. "warn": it is not. Either warns and says why in the
@@ -83,6 +85,11 @@ def optimize(
     costs = costs or measuring.stored(_device(module, example_inputs, keywords))
     try:
         result, pairs = _rewrite(captured, goals, costs, measure, seconds)
+        if measure and result.report.rewrites and not _acts(captured):
+            start = time.perf_counter()
+            result, pairs = _faster(captured, result, pairs, example_inputs, keywords, costs)
+            took = {**result.report.seconds, "race": time.perf_counter() - start}
+            result.report = replace(result.report, seconds=took)
     except Exception as error:  # the original still runs
         return _unchanged(module, Report(f"cannot be rewritten: {_first_line(error)}"), mode)
     for part in result.modules():
@@ -177,10 +184,45 @@ def _rewrite(
     return result, {name: other for name, other in pairs.items() if other}
 
 
+def _faster(
+    captured: fx.GraphModule,
+    rewritten: Optimized,
+    pairs: dict[str, str],
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    costs: Costs,
+) -> tuple[Optimized, dict[str, str]]:
+    """The rewritten graph, or the original one where the rewritten is not faster as a whole."""
+    original, report = replay(captured, ()), rewritten.report
+    times = measuring.race(original, rewritten, args, kwargs, costs)
+    if not times or "rewritten" in times:
+        rewritten.report = replace(report, raced=times)
+        return rewritten, pairs
+    original.report = replace(
+        report,
+        nodes_after=report.nodes_before,
+        rewrites=(),
+        cost_after=report.cost_before,
+        method="original",
+        raced=times,
+    )
+    return original, {}
+
+
+def _acts(captured: fx.GraphModule) -> bool:
+    """Whether a call does more than compute: it writes somewhere, or draws random numbers."""
+    effects = read(captured).effects
+    return any(node.name in effects and not _guards(node) for node in captured.graph.nodes)
+
+
+def _guards(node: fx.Node) -> bool:
+    """Whether it is torch.export's check of the inputs."""
+    return str(node.target).startswith("_guards_fn")
+
+
 def _calls(module: fx.GraphModule) -> int:
-    """Calls in the graph, without torch.export's check of the inputs."""
-    calls = [node for node in module.graph.nodes if node.op.startswith("call")]
-    return sum(not str(node.target).startswith("_guards_fn") for node in calls)
+    """Calls in the graph, without the check of the inputs."""
+    return sum(node.op.startswith("call") and not _guards(node) for node in module.graph.nodes)
 
 
 def _cost(egraph: EGraph, costs: Costs, ways: list[tuple[int, Any]]) -> float:

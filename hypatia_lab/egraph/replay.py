@@ -17,11 +17,18 @@ from torch import fx
 from hypatia_lab.egraph.fx_in import Terms, read
 from hypatia_lab.egraph.fx_out import rebuild
 from hypatia_lab.egraph.module import Optimized, Rewrite, simplify
+from hypatia_lab.egraph.rules import GOALS
 from hypatia_lab.egraph.saturation import EGraph, ENode
 from hypatia_lab.egraph.terms import OPERATORS
 
 MERGED = "same term"
 """What stands for a rule where nodes are merged because they compute the same."""
+
+
+_HEADS = {
+    rule.name: rule.right.split()[0][1:] if rule.right[0] == "(" else "" for rules in GOALS.values() for rule in rules
+}
+"""Rule → the operator of its right side; empty where that is a variable."""
 
 
 def log(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> tuple[Rewrite, ...]:
@@ -40,7 +47,7 @@ def log(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> tuple[Rewr
         if way not in {egraph.original[name] for name in names}:
             # What lies between has no name of its own, and its rules are this step's.
             inner = _unnamed(number, chosen, at)
-            rules = sorted(set().union(*(fired.get(own, set()) for own in (number, *inner))))
+            rules = sorted(set().union(*(_leading(fired.get(own, set()), chosen[own]) for own in (number, *inner))))
             found.append(Rewrite(tuple(rules), tuple(names), way.operator, _text(way, chosen, at)))
         elif len(names) > 1 and any(
             egraph.original[name] != egraph.original[names[0]] or way.operator != "Param" for name in names
@@ -48,6 +55,12 @@ def log(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> tuple[Rewr
             rules = sorted(fired.get(number, set())) if len({egraph.original[name] for name in names}) > 1 else []
             found.append(Rewrite(tuple(rules) or (MERGED,), tuple(names), way.operator, _text(way, chosen, at)))
     return tuple(found)
+
+
+def _leading(rules: set[str], way: ENode) -> set[str]:
+    """Of the rules that met in an e-class those that may have led to ``way``; all, where none says so."""
+    found = {name for name in rules if _HEADS.get(name, way.operator) in (way.operator, "")}
+    return found or rules
 
 
 def _unnamed(number: int, chosen: Mapping[int, ENode], at: Mapping[int, list[str]]) -> list[int]:

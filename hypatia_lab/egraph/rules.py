@@ -59,6 +59,10 @@ _SUMS = ("(> (vec-get (dims b) 0) 0)", "(> (vec-get (dims b) 1) 0)")
 
 GOALS: dict[str, tuple[Rule, ...]] = {
     "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL),),
+    "apart": (
+        Rule("linear_apart", "(Linear x w b)", "(LinearApart x w b)", Grade.REAL, (_vector("b"),)),
+        Rule("linear_relu_apart", "(Relu (Linear x w b))", "(LinearReluApart x w b)", Grade.REAL, (_vector("b"),)),
+    ),
     "split": (Rule("linear_relu_split", "(Relu (Linear x w b))", "(LinearReluSplit x w b)", Grade.REAL),),
     "mlp": (
         Rule(
@@ -144,7 +148,7 @@ GOALS: dict[str, tuple[Rule, ...]] = {
 }
 """Goal → its rules."""
 
-DEFAULT = ("linear_relu", "mlp", "relu", "transpose", "dropout", "addmm", "view", "batch_norm")
+DEFAULT = ("linear_relu", "apart", "mlp", "relu", "transpose", "dropout", "addmm", "view", "batch_norm")
 """The goals pursued unless asked otherwise. Not ``matmul`` (another order of products can lose more accuracy than a
 fusion does), not ``split`` (products of split operands round otherwise than IEEE float32: an option of its own) and not
 ``conv_block`` (its kernels have not been timed in a model yet)."""

@@ -277,6 +277,28 @@ OPERATORS: dict[str, Operator] = {
             kernels=lambda device: 1 if device == "cuda" else 2,
         ),
         Operator(
+            "LinearApart",
+            ("T", "T", "T"),
+            _linear,
+            calls.linear_apart,
+            flops=_linear_flops,
+            roundings=lambda x, w, b: w.shape[1] + 1,
+            magnitude=aten.linear.default,
+            kernels=lambda device: 2,
+            missing=lambda device, x, w, b: calls.apart_missing(device, x.dtype),
+        ),
+        Operator(
+            "LinearReluApart",
+            ("T", "T", "T"),
+            _linear,
+            calls.linear_relu_apart,
+            flops=_linear_flops,
+            roundings=lambda x, w, b: w.shape[1] + 1,
+            magnitude=aten.linear.default,
+            kernels=lambda device: 2,
+            missing=lambda device, x, w, b: calls.apart_missing(device, x.dtype),
+        ),
+        Operator(
             "LinearReluSplit",
             ("T", "T", "T"),
             _linear,
@@ -395,7 +417,8 @@ OPERATORS: dict[str, Operator] = {
 }
 """Name → operator. Linear: x (..., in), w (out, in), b (out) or absent → (..., out). Mlp2, Mlp3: equal widths, all but
 the last layer with a ReLU. Addmm: c + a·b. Conv2d's Dims: stride, padding, dilation (two each), groups. BatchNorm: with
-running statistics (evaluation only). LinearReluSplit: LinearRelu by split operands. ConvBlock:
+running statistics (evaluation only). LinearApart, LinearReluApart: the bias (and the ReLU) behind a product of its own.
+LinearReluSplit: LinearRelu by split operands. ConvBlock:
 Gelu(InstanceNorm(Conv2d)). FoldedWeight, FoldedBias: those of a Conv2d that includes the BatchNorm behind it. Dropout
 is random in training and never a term of a graph then. Gelu's String: none or tanh."""
 

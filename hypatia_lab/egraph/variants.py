@@ -70,6 +70,16 @@ def egraph(workload: Workload, inputs: Inputs) -> Run:
     return _bind(module, inputs, [module.get_parameter(name) for name in names])
 
 
+def _replayed(workload: Workload, device: str) -> str:
+    return _on_gpu(workload, device) or unsplit(workload, device)
+
+
+@variant("mlp", "egraph_replayed", origin="own", needs=_replayed)
+def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
+    """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
+    return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
+
+
 @variant("mlp", "egraph_compile", origin="own", needs=unsplit, directions=DIRECTIONS[1:])
 def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""

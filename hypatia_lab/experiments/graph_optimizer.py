@@ -13,7 +13,7 @@ SAFETY = (32, 784, 256, 2, 10)
 """The model of the documents' safety test, beside the nine of their benchmark."""
 CPU_MODELS = MODELS[:7]
 """The other two take a CPU up to 0.7 s a call."""
-HALF_COMPILED, TUNED = MODELS[::4], MODELS[:1]
+HALF_COMPILED, TUNED = MODELS[::2], MODELS[:1]
 """Models that torch.compile is asked for in bfloat16, and with max-autotune in float32: of a large one it tries float32
 products for minutes."""
 TRAINED = (MODELS[0], MODELS[6])
@@ -39,6 +39,7 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     for shape in models:
         for dtype in ("float32", "bfloat16") if gpu and shape != SAFETY else ("float32",):
             names = ["eager", "eager" + AGAIN, "egraph"]
+            names += ["egraph_replayed"] if gpu else []
             names += ["egraph_split"] if gpu and dtype == "float32" else []
             if shape != SAFETY:
                 names += _compilers(shape, dtype, preset, gpu)
