@@ -12,6 +12,7 @@ import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import claims, graph_figure
+from hypatia_lab.chapters import graph_drawings
 from hypatia_lab.chapters import graph_optimizer as chapter
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.findings import Finding
@@ -103,6 +104,21 @@ def test_speed_is_judged_by_both_clocks(root: Path) -> None:
     assert found.verdict == "conditional"
     assert "1.1× is reached in 2 cases; the goal is 5 models" in found.text
     assert "By the wall clock" in found.text
+
+
+def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
+    rows = cells({"eager": 40.0, "egraph": 45.0, "egraph_replayed": 30.0, "compile": 31.0})
+    rows += cells({"eager": 80.0, "egraph": 70.0, "egraph_replayed": 160.0}, clock="wall")
+    lab = read(root, rows)
+    found = said(chapter.speed(lab, "box"))
+    assert found.title == "The optimized models are faster, and none is slower"
+    assert said(chapter.compilers(lab, "box")).verdict == "confirmed"
+    for clock, other in (("graph", "egraph"), ("wall", "egraph_replayed")):
+        there = chapter.model_rows(lab, "box", clock)
+        assert other in {row["variant"] for row in there}
+        assert other not in {row["variant"] for row in chapter.fitting(there)}
+    (line,) = chapter.nine(lab, "box")
+    assert (line["e-graph, graph"][:4], line["e-graph, wall"][:4]) == ("1.33", "1.14")
 
 
 def test_a_wait_that_is_longer_is_told(root: Path) -> None:
@@ -246,14 +262,14 @@ def test_stages_are_told_by_length(root: Path) -> None:
 
 
 def test_the_scenario_keeps_its_last_relu() -> None:
-    panels, words = chapter.scenario()
+    panels, words = graph_drawings.scenario()
     assert [len(panel.boxes) for panel in panels] == [7, 4]
-    assert chapter.scenario_title(panels) == "6 nodes become 3, the last ReLU among them"
+    assert graph_drawings.scenario_title(panels) == "6 nodes become 3, the last ReLU among them"
     assert words.endswith("The last pair is fused like the others.")
 
 
 def test_the_rounds_end_in_one_kernel() -> None:
-    panels, words = chapter.rounds()
+    panels, words = graph_drawings.rounds()
     assert [panel.caption for panel in panels] == [
         "round 0: as captured",
         "round 1: LinearRelu",

@@ -1,7 +1,7 @@
-"""The graph optimizer: drawings, the rules and their grades, findings, tables and claims of its chapter.
+"""The graph optimizer: the rules and their grades, findings, tables and claims of its chapter.
 
-Drawings and grades are made as the page is: by the optimizer itself, from the roofline costs of a GPU, so they are the
-same on any machine. Every measured figure is taken from the records; what a machine has not measured is left out.
+Grades are made as the page is, the same on any machine. Every measured figure is taken from the records; what a
+machine has not measured is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
 from hypatia_lab.fused_ops.mlp import MODELS
-from hypatia_lab.graph_figure import Panel, Way
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
@@ -27,122 +26,12 @@ PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
 OWN, SPLIT, BACKEND, REPLAYED = "egraph", "egraph_split", "egraph_compile", "egraph_replayed"
 STEP = "forward_backward"
-FUSING = ("linear_relu", "mlp")
-"""The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on."""
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
 GAIN, GAINS = 1.1, 5
 """The goal on a GPU's own clock: in so many of the nine models so many times as fast as eager."""
 SPLIT_GAIN, LARGE_HIDDEN = 1.5, 2048
 """The goal of split products, in models whose hidden layers are at least so wide."""
-
-
-# ---------------------------------------------------------------- drawings
-
-
-def _seeds_module() -> Any:
-    """Three pairs of Linear and ReLU, as in S004's scenario, with the sizes of its test (784-256-256-10)."""
-    import torch
-
-    sizes = (784, 256, 256, 10)
-    layers = [torch.nn.Linear(inner, outer, device="meta") for inner, outer in zip(sizes, sizes[1:], strict=False)]
-    pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())]
-    return torch.nn.Sequential(*pairs).to_empty(device="cpu").requires_grad_(False)
-
-
-def _captured(module: Any, x: Any) -> Any:
-    import torch
-
-    return torch.export.export(module, (x,)).module()
-
-
-def _drawn(graph: Any, caption: str) -> Panel:
-    """A graph's nodes that call something, from top to bottom, placeholders first; parameters left out."""
-    nodes = [n for n in graph.nodes if n.op == "placeholder" or (n.op == "call_function")]
-    number = {node: position for position, node in enumerate(nodes)}
-
-    def label(node: Any) -> str:
-        return "x" if node.op == "placeholder" else node.target.__name__.split(".")[0]
-
-    fused = ("linear_relu", "mlp")
-    ways = [
-        (Way(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in fused),)
-        for n in nodes
-    ]
-    return Panel(caption, tuple(ways))
-
-
-def scenario() -> tuple[list[Panel], str]:
-    """S004's three pairs before and after, and what is to be seen in words."""
-    import torch
-
-    from hypatia_lab.egraph import Costs, rewrite_graph
-
-    captured = _captured(_seeds_module(), torch.zeros(64, 784))
-    result = rewrite_graph(captured, costs=Costs("cuda"))
-    before, after = result.report.nodes_before, result.report.nodes_after
-    panels = [_drawn(captured.graph, f"before: {before} nodes"), _drawn(result.graph, f"after: {after} nodes")]
-    said = " The last pair is fused like the others." if after == 3 else ""
-    names = [[box[0].label for box in panel.boxes[1:]] for panel in panels]
-    return panels, f"Before: {', '.join(names[0])}. After: {', '.join(names[1])}.{said}"
-
-
-def scenario_title(panels: Sequence[Panel]) -> str:
-    """What :func:`scenario` shows, as a title."""
-    before, after = (len(panel.boxes) - 1 for panel in panels)
-    return f"{before} nodes become {after}, the last ReLU among them" if after < before else "Nothing is fused"
-
-
-def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
-    """The e-graph of three equal layers in bfloat16 after every round of rewriting, and what was chosen in the end."""
-    import torch
-
-    from hypatia_lab.egraph import Costs
-    from hypatia_lab.egraph.cost import weights
-    from hypatia_lab.egraph.extract import extract
-    from hypatia_lab.egraph.fx_in import read
-    from hypatia_lab.egraph.rules import rules_of
-    from hypatia_lab.egraph.saturation import saturate
-
-    layers = [torch.nn.Linear(width, width, device="meta", dtype=torch.bfloat16) for _ in range(3)]
-    pairs = [part for layer in layers for part in (layer, torch.nn.ReLU())][:-1]
-    module = torch.nn.Sequential(*pairs).requires_grad_(False)
-    terms = read(_captured(module, torch.zeros(rows, width, device="meta", dtype=torch.bfloat16)))
-    known: dict[str, list[str]] = {}
-    panels, said = [], []
-    for number in range(10):
-        egraph = saturate(terms.nodes, rules_of(FUSING), iterations=number)
-        root = egraph.class_of[terms.outputs[0]]
-        extraction = extract(egraph, [root], weights(egraph, Costs("cuda")))
-        names = [node.name for node in terms.nodes if node.operator not in ("Param", "Opaque")]
-        box = {egraph.class_of[name]: position for position, name in enumerate(names)}
-        boxes, fresh = [], []
-        for own, name in sorted(((own, name) for own, name in zip(box, names, strict=True)), key=lambda p: box[p[0]]):
-            # In the order in which they were found, so that a way keeps its place from panel to panel.
-            order = known.setdefault(name, [])
-            ways = {way.operator: way for way in egraph.classes[own]}
-            new = [operator for operator in sorted(ways) if operator not in order]
-            order += new
-            fresh += new if number else []
-            chosen = extraction.chosen.get(own)
-            boxes.append(
-                tuple(
-                    Way(
-                        "x" if operator == "Input" else operator,
-                        tuple(box[child] for child in ways[operator].children if child in box),
-                        new=number > 0 and operator in new,
-                        chosen=chosen == ways[operator] and operator != "Input",
-                    )
-                    for operator in order
-                )
-            )
-        if number and not fresh:
-            break
-        caption = f"round {number}" + (f": {', '.join(dict.fromkeys(fresh))}" if number else ": as captured")
-        panels.append(Panel(caption, tuple(boxes), classes=True))
-        chosen = [way.operator for way in extraction.chosen.values() if way.operator not in ("Input", "Param")]
-        said.append(f"{caption}; cheapest: {', '.join(chosen)}")
-    return panels, ". ".join(said) + "."
 
 
 # ---------------------------------------------------------------- rules
@@ -241,6 +130,18 @@ def against(rows: Sequence[Row], variant: str, rival: str) -> list[tuple[Row, In
     return [(row, factor) for row, factor in found if not absent(factor.low)]
 
 
+def fitted(rows: Sequence[Row]) -> str:
+    """The optimized variant whose costs are those of the clock of ``rows``: for a replayed graph its own, if timed."""
+    replayed = [row for row in rows if row["clock"] == "graph" and row["variant"] == REPLAYED]
+    return REPLAYED if replayed else OWN
+
+
+def fitting(rows: Sequence[Row]) -> list[Row]:
+    """``rows`` without the variant whose costs are those of another clock."""
+    other = {OWN, REPLAYED} - {fitted(rows)}
+    return [row for row in rows if row["variant"] not in other]
+
+
 def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
     least, most = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
     if least is most:
@@ -284,7 +185,8 @@ def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
 
 def speed(lab: Evidence, machine: str) -> Finding | None:
     """The optimized models against eager, by the primary clock and by the one that a caller waits by."""
-    found = against(model_rows(lab, machine), OWN, "eager")
+    rows = model_rows(lab, machine)
+    found = against(rows, fitted(rows), "eager")
     if not found:
         return None
     waiting = waited(lab, machine)
@@ -361,7 +263,7 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
 def compilers(lab: Evidence, machine: str) -> Finding | None:
     """The optimized models against torch.compile, default and max-autotune."""
     rows = model_rows(lab, machine)
-    found = against(rows, OWN, "compile")
+    found = against(rows, fitted(rows), "compile")
     if not found:
         return None
     behind = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
@@ -372,7 +274,7 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
         f"{len(ahead)} of "
     )
     text += f"{len(found)} cases, slower by more than 2% in {len(behind)}. "
-    tuned = against(rows, OWN, "compile_max_autotune")
+    tuned = against(rows, fitted(rows), "compile_max_autotune")
     if tuned:
         text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."
     return Finding(
@@ -423,9 +325,8 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
     where = ""
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
         rows = model_rows(lab, machine, clock, operation="unet")
-        own = REPLAYED if clock == "graph" else OWN
         for rival in ("eager", "eager_channels_last", "compile"):
-            for row, factor in against(rows, own, rival):
+            for row, factor in against(rows, fitted(rows), rival):
                 found.setdefault(rival, {})[clock] = factor
                 where = f"{row['shape']} in {row['dtype']}"
     if "eager" not in found:
@@ -531,18 +432,19 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 NAMES = {
     BACKEND: "e-graph as backend",
     OWN: "e-graph",
+    REPLAYED: "e-graph",
     SPLIT: "e-graph, split",
     "compile": "compiled",
     "compile_max_autotune": "max-autotune",
 }
-"""Variant → what the table of models calls it."""
+"""Variant → what the table of models calls it: by either clock the e-graph is the one with that clock's costs."""
 
 
 def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The documents' models against eager by every clock: a line a model and dtype."""
     lines: dict[str, dict[str, str]] = {}
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        for row in model_rows(lab, machine, clock):
+        for row in fitting(model_rows(lab, machine, clock)):
             line = lines.setdefault(_at(row), {"model": model(row), "dtype": row["dtype"]})
             if row["variant"] == row["baseline"]:
                 line[f"eager, {clock}"] = took(row)
