@@ -417,11 +417,15 @@ def short_kernel(name: str, room: int = 36) -> str:
 def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> tuple[Any, Any]:
     """Device time of one call by kernel (topic ``kernels``): the ``top`` of each way as bars with launch counts.
 
+    Of a CPU the kernels are torch's operators, and the counts those of their calls.
     What is left is gathered in one bar. Times are arithmetic means over the processes, with their intervals; names
     are shortened, the table and the text under the pointer have them whole.
     Raises :class:`FigureError` when no way has a kernel.
     """
     ways, fields, common = read(details, "kernels", "kernels")
+    host = all(line.get("device") == "cpu" for way in ways for line in way.lines)
+    what, one, several = ("operator", "call", "calls") if host else ("kernel", "launch", "launches")
+    timed_what = "time" if host else "device time"
     data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
@@ -433,8 +437,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
         listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
         whole, launches = math.fsum(t[0] for _, _, t in listed), sum(count for _, count, _ in listed)
-        plural = "" if launches == 1 else "es"
-        said = f"{launches} launch{plural}, {formats.duration(whole)}" if listed else way.status
+        said = f"{launches} {one if launches == 1 else several}, {formats.duration(whole)}" if listed else way.status
         notes.append(SMALL | {"text": f"<b>{way.text(fields)}</b>: {said}", "y": y} | _AT_LEFT)
         if not listed:
             y = round(y + 1, 2)
@@ -465,12 +468,17 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
         rows += [
             identity(way)
-            | {"time": timed(t), "share": f"{formats.number(100 * t[0] / whole)}%", "launches": count, "kernel": name}
+            | {
+                "time": timed(t),
+                "share": f"{formats.number(100 * t[0] / whole)}%",
+                several: count,
+                what: name,
+            }
             for name, count, t in listed
         ]
     if not data:
         raise nothing(ways, "kernels", "a kernel")
-    head = heading(title, [*common, "device time of one call", "n×: launches", intervals_key(data)])
+    head = heading(title, [*common, f"{timed_what} of one call", f"n×: {several}", intervals_key(data)])
     head["margin"] |= {"l": 14}
     layout = head | {
         "height": round(24 * (y + 0.2)),
@@ -478,7 +486,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             "range": [0, significant(1.5 * longest)],
             "showgrid": False,
             "nticks": 6,
-            "title": {"text": f"device time per call, {unit}"},
+            "title": {"text": f"{timed_what} per call, {unit}"},
         },
         "yaxis": {"range": [round(y - 0.4, 2), -0.6], "showticklabels": False, "showgrid": False},
         "annotations": notes,

@@ -117,9 +117,9 @@ class Evidence:
         return results.primary_clock(self.of(machine)[0].run["device"])
 
     def details(self, **wanted: Any) -> list[dict[str, Any]]:
-        """Detail lines whose keys equal ``wanted`` (a tuple or list: any), each with its machine and experiment."""
+        """Detail lines whose keys equal ``wanted`` (a tuple or list: any), with machine, device and experiment."""
         lines = [
-            line | {"machine": record.machine, "experiment": record.experiment}
+            line | {"machine": record.machine, "device": record.run["device"], "experiment": record.experiment}
             for record in self.records
             for line in record.details
         ]

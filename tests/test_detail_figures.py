@@ -497,6 +497,15 @@ def test_kernels_gather_the_small_ones_and_keep_the_sum(rows: Rows) -> None:
     assert NAMES[0] in set(own["kernel"])
 
 
+def test_operators_of_a_host_are_called_and_not_launched() -> None:
+    lines = [d | {"device": "cpu"} for d in traced() if d["topic"] == "kernels"]
+    figure, table = detail_figures.kernels(lines, "Operators")
+    assert "<b>cuda</b>: 1 call, 3.34 µs" in notes(figure)
+    assert content(figure)["layout"]["xaxis"]["title"]["text"].startswith("time per call")
+    assert {"operator", "calls"} <= set(table.columns)
+    assert "launch" not in str(content(figure)["layout"])
+
+
 def test_kernels_of_many_milliseconds_are_drawn_in_them() -> None:
     lines = [d for d in traced() if d["topic"] == "kernels"]
     slow = [d | {"values": [500 * value for value in d["values"]]} for d in lines]
