@@ -16,7 +16,6 @@ from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
-from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
@@ -157,6 +156,8 @@ def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
 
 def unmeasured(lab: Evidence, machine: str) -> str:
     """A sentence on those of the documents' nine models that ``machine`` has no record of; empty where it has all."""
+    from hypatia_lab.fused_ops.mlp import MODELS
+
     there = {row["shape"] for row in model_rows(lab, machine)}
     asked = ["x".join(map(str, shape)) for shape in MODELS]
     missing = [model({"shape": shape}) for shape in asked if shape not in there]

@@ -193,9 +193,9 @@ def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _layout(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     names = ("row_major" + AGAIN, *variants("linear_relu_layout"))
-    sizes = list(shapes) or ([SMALL, MEDIUM, LARGE] if gpu and preset != "quick" else [SMALL, MEDIUM])
+    several = [SMALL] if preset == "quick" else [SMALL, MEDIUM, LARGE][: 3 if gpu else 2]
     groups = []
-    for shape in sizes:
+    for shape in list(shapes) or several:
         # Launching is no part of a large call.
         clocks = ("hot",) if not gpu else ("graph",) if shape == LARGE else ("graph", "wall")
         for dtype in ("float32", "bfloat16") if gpu else ("float32",):
