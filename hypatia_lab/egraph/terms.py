@@ -191,7 +191,7 @@ def _conv_arguments(x: Any, w: Any, b: Any, dims: Sequence[int]) -> tuple[Any, .
 
 
 def _norm_arguments(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> tuple[Any, ...]:
-    return x, g, b, mean, var, False, 0.0, float(eps), False
+    return x, g, b, mean, var, False, 0.0, float(eps), torch.backends.cudnn.enabled
 
 
 def _norm_magnitude(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> torch.Tensor:
@@ -371,7 +371,7 @@ OPERATORS: dict[str, Operator] = {
             ("T", "T", "T", "String"),
             _instance_norm,
             aten.instance_norm.default,
-            lambda x, g, b, eps: (x, g, b, None, None, True, 0.0, float(eps), False),
+            lambda x, g, b, eps: (x, g, b, None, None, True, 0.0, float(eps), torch.backends.cudnn.enabled),
             flops=lambda out, *types: 6 * out.numel,
         ),
         Operator(
