@@ -595,6 +595,17 @@ def test_a_result_beyond_the_ceilings_is_too_fast_and_has_no_ratio(tmp_path, lab
     assert row["eager@again"]["ratio"] == pytest.approx(200 / 91)
 
 
+def test_ceilings_that_the_baseline_beats_are_measured_again(tmp_path, lab, process, capsys):
+    give_ceilings(tmp_path, us=100.0)
+    process.alter = lambda number, index, name: {"median_us": 50.0 if name == "eager" else 200.0}
+    record = measure(tmp_path, progress=True)
+    assert "measuring them again" in capsys.readouterr().err
+    assert process.measured() == [[0], [0, 1]]
+    again = records.load_file(tmp_path / "box" / "ceilings.jsonl")
+    assert {cell["medians_us"][0] for cell in again.cells} == {50.0}
+    assert set(statuses(record).values()) == {"ok"}
+
+
 def test_one_process_beyond_the_ceilings_is_enough_to_doubt_the_cell(tmp_path, lab, process):
     lab(group(), processes=2)
     give_ceilings(tmp_path, us=100.0)
