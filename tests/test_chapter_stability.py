@@ -63,10 +63,10 @@ def test_a_verdict_that_turned_is_named_with_both_figures(tmp_path: Path, monkey
     said = stability.equal(pairs)
     assert said == "**0 of 1 verdicts are equal** (0%). Turned from confirmed to refuted or back: S001-01."
     (line,) = stability.changed(visit, pairs)
-    assert line["first visit"].startswith("✓")
-    assert line["second visit"].startswith("✗")
+    assert line["earlier visit"].startswith("✓")
+    assert line["later visit"].startswith("✗")
     assert line["why"].startswith("The intervals lie apart at linear_relu 8×8×8")
-    assert "on the first visit and" in line["why"]
+    assert "on the earlier visit and" in line["why"]
     (line,) = stability.moved(visit)
     assert line["apart"] == 1
     assert line["largest change"].startswith("100%: naive at linear_relu 8×8×8")

@@ -86,12 +86,12 @@ def changed(visit: Visit, pairs: Sequence[tuple[Row, Row]]) -> list[Row]:
     for pair in pairs:
         if pair[0]["verdict"] == pair[1]["verdict"]:
             continue
-        named = [row | {"machine": name} for row, name in zip(pair, ("the first visit", "the second"), strict=True)]
+        named = [row | {"machine": name} for row, name in zip(pair, ("the earlier visit", "the later"), strict=True)]
         lines.append(
             {"id": pair[0]["id"], "claim": pair[0]["claim"]}
             | {
                 f"{name} visit": f"{tables.verdict_text(row['verdict'])}, {tables.judged(row)}"
-                for row, name in zip(pair, ("first", "second"), strict=True)
+                for row, name in zip(pair, ("earlier", "later"), strict=True)
             }
             | {"why": machines.cause(named)[1]}
         )
@@ -111,7 +111,7 @@ def moved(visit: Visit) -> list[Row]:
         both = _ratios(then, now)
         changes = {name: math.log(b["ratio"] / a["ratio"]) for name, (a, b) in both.items()}
         line: Row = {"experiment": now.experiment}
-        line |= {"first visit": _when(then), "second visit": _when(now), "ratios": len(both)}
+        line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(both)}
         if both:
             apart = sum(a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"] for a, b in both.values())
             most = max(changes, key=lambda name: abs(changes[name]))
