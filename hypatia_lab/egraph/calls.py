@@ -19,8 +19,9 @@ import hypatia_lab.fused_ops.mlp as fused
 aten = torch.ops.aten
 
 
-def _differentiated(*tensors: torch.Tensor | None) -> bool:
-    return torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
+def _differentiated(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    wanted = x.requires_grad or weight.requires_grad or (bias is not None and bias.requires_grad)
+    return wanted and torch.is_grad_enabled()
 
 
 def linear_relu(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:

@@ -37,6 +37,9 @@ SAFETY = 0.02
 """Share by which an interval is widened: a process, too, is one sample only."""
 
 
+RACE_S = 0.25
+"""Time for each whole graph: too little of it, and a real gain of a tenth looks like a tie."""
+
 TIE = 0.01
 """Share by which a whole graph must be faster to replace the original: in one process, graphs that are identical differ
 by nearly as much."""
@@ -138,7 +141,7 @@ def race(
     times = {name: costs.measured[key] for name, key in names.items() if key in costs.measured}
     if len(times) < len(runs):
         with torch.no_grad():
-            timings = timer.measure(runs, costs.clock, costs.device, budget_s=2 * BUDGET_S)
+            timings = timer.measure(runs, costs.clock, costs.device, budget_s=RACE_S)
         times = {name: found for name, timing in timings.items() if (found := _time(timing)) is not None}
         if len(times) < len(runs):
             return {}
