@@ -18,8 +18,8 @@ HALF_COMPILED, TUNED = MODELS[::2], MODELS[:1]
 products for minutes."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
-LAYERS = (3, 30, 100, 300)
-"""Lengths of MLPs whose optimizing is timed."""
+LAYERS = {3: 2, 30: 2, 100: 6, 300: 2}
+"""Lengths of MLPs whose optimizing is timed → fresh processes: the one with a limit to keep is looked at more often."""
 
 
 def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> list[str]:
@@ -66,8 +66,8 @@ def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if shapes:
         return []
     quick = preset == "quick"
-    lengths = (3, 100) if quick else LAYERS
-    probes = [Probe("graph", depth(layers), "egraph", "", 1 if quick else 2) for layers in lengths]
+    lengths = {3: 1, 100: 1} if quick else LAYERS
+    probes = [Probe("graph", depth(layers), "egraph", "", processes) for layers, processes in lengths.items()]
     # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
     for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):
         work = Workload("mlp", MODELS[0], dtype)
