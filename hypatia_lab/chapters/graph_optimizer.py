@@ -145,13 +145,13 @@ def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
     least, most = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
     if least is most:
         return f"{times(most[1])} ({_at(most[0])})"
-    return f"{times(least[1])} ({_at(least[0])}) to {times(most[1])} ({_at(most[0])})"
+    return f"{times(least[1])} to {times(most[1])}"
 
 
 def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
     if len(every) == 1:
         return "the one case measured" if some else "no case (one was measured)"
-    return f"{len(some)} of {len(every)} cases"
+    return f"{len(some) or 'none'} of {len(every)} cases"
 
 
 def unmeasured(lab: Evidence, machine: str) -> str:
@@ -195,11 +195,11 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
     slower = [(row, factor) for row, factor in (*found, *also) if factor.high < 1 - intervals.EQUIVALENCE]
     faster = [pair for pair in found if pair[1].low > 1]
     gained = [pair for pair in found if pair[1].low >= GAIN]
-    text = f"The optimized models run at {_spread(found)} of eager's speed. They are surely faster in {len(faster)} of "
-    text += f"{len(found)} cases, and slower by more than 2% in {sum(pair in slower for pair in found)}. "
+    text = f"The optimized models have {_spread(found)} of eager's speed: surely faster in {len(faster)} of "
+    text += f"{len(found)} cases, slower by more than 2% in {_of([p for p in found if p in slower], found)}. "
     if also:
         text += f"By the {waiting} clock it is {_spread(also)}, slower by more than 2% in "
-        text += f"{sum(pair in slower for pair in also)} of {len(also)}. "
+        text += f"{_of([pair for pair in also if pair in slower], also)}. "
         text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
     where = [f"{_at(row)} ({row['clock']} clock, {times(factor)})" for row, factor in slower[:3]]
     text += f"Slower: {listing(where)}." if where else ""
@@ -209,6 +209,8 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
     return Finding(
         f"{len(faster)} of {len(found)}",
         "The optimized models are faster, and none is slower"
+        if len(faster) == len(found) and not slower
+        else "Some optimized models are faster, and none is slower"
         if faster and not slower
         else "The optimized models are faster in some cases and slower in others"
         if faster
@@ -243,7 +245,8 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
     text = (
         "S004's graph has fewer nodes, six calls before and after, and the same runtime. Its smallest model goes from "
     )
-    text += f"{said}: three products and two ReLUs before, five and not six. "
+    text += f"{said}. Three products and two ReLUs are five calls before, not six"
+    text += "; a product of the library's may be two kernels. " if gpu else ". "
     text += f"The time is equal within ±2% in {len(same)} of {len(found)} cases."
     text += "" if gpu else " A CPU has no epilogue to fuse into, so a fused node is a product and a ReLU in its place."
     apart = [pair for pair in found if pair[1].outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
@@ -271,10 +274,10 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
     level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
     ahead = [pair for pair in found if pair[1].low > 1]
     text = (
-        f"The optimized models run at {_spread(found)} of the speed of torch.compile's default: surely faster in "
+        f"The optimized models have {_spread(found)} of the speed of torch.compile's default: surely faster in "
         f"{len(ahead)} of "
     )
-    text += f"{len(found)} cases, slower by more than 2% in {len(behind)}. "
+    text += f"{len(found)} cases, slower by more than 2% in {_of(behind, found)}. "
     tuned = against(rows, fitted(rows), "compile_max_autotune")
     if tuned:
         text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."
@@ -367,17 +370,14 @@ def training(lab: Evidence, machine: str) -> Finding | None:
     slower = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
     level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
     said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if pairs])
-    text = (
-        f"A step, forward and backward, of the optimized modules runs, of eager's speed, at {said}: slower by more "
-        f"than 2% in {_of(slower, found)}. "
+    text = f"A step, forward and backward, has of eager's speed {said}: slower by more than 2% in "
+    text += (
+        f"{_of(slower, found)}. Where gradients are wanted a fused node is a product and a ReLU again, so nothing is "
     )
-    text += "Where gradients are wanted a fused node is a product and a ReLU in "
-    text += "its place, so nothing is gained. "
+    text += "gained. "
     backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
     shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if pairs]
-    text += (
-        f"As a backend of torch.compile, which fuses after differentiation, it has {listing(shown)}." if shown else ""
-    )
+    text += f"As a backend of torch.compile, which fuses after differentiation: {listing(shown)}." if shown else ""
     return Finding(
         f"{len(level)} of {len(found)}" if len(found) > 1 else f"{formats.number(found[0][1].value)}×",
         "A training step is not slower"

@@ -40,7 +40,7 @@ class Visit:
 
 
 def visits(lab: Evidence) -> list[Visit]:
-    """The other visits to the machines of ``lab``, by name; experiments that only one visit has are left out.
+    """The other visits to the machines of ``lab``, the latest first; experiments that only one visit has are left out.
 
     Raises :class:`records.RecordError` for a malformed file.
     """
@@ -52,7 +52,7 @@ def visits(lab: Evidence) -> list[Visit]:
             now = {record.experiment: record for record in lab.of(machine) if record.experiment in then}
             if now:
                 found.append(Visit(place.name, machine, [then[name] for name in now], list(now.values())))
-    return found
+    return sorted(found, key=lambda visit: max(record.run["started"] for record in visit.then), reverse=True)
 
 
 # ---------------------------------------------------------------- verdicts
