@@ -215,6 +215,7 @@ def test_the_ceilings_of_splits(root: Path) -> None:
     rows = {row["split"]: row for row in tensor_cores.limits(read(root, *GPU), "box")}
     assert rows["tf32x3"]["a product by 3"] == "120 TFLOP/s"
     assert rows["fp16x3"]["gain at most"] == "4.60×"
+    assert set(rows) <= {"tf32x3", "fp16x3", "bf16x3"}
 
 
 def test_splits_stand_beside_cublas(root: Path) -> None:

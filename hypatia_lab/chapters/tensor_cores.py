@@ -323,13 +323,14 @@ def limits(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Best measured rates, a third of them, and what that third is of float32's own: a line an arithmetic."""
     best = results.ceilings(lab.of(machine))
     found = {kind: best.get(("matmul", kind, lab.primary(machine)), math.nan) for kind in KINDS}
-    own, names = found["float32/ieee"], {kind: name for name, (kind, _) in results.SPLITS.items()}
-    if absent(own) or all(absent(found[kind]) for kind in names):
+    own, first = found["float32/ieee"], {}
+    for name, (kind, products) in results.SPLITS.items():
+        first.setdefault(kind, (name.rpartition("_")[2], products))
+    if absent(own) or all(absent(found[kind]) for kind in first):
         return []
     lines = []
-    for kind, name in names.items():
+    for kind, (name, products) in first.items():
         if not absent(found[kind]):
-            products = results.SPLITS[name][1]
             lines.append(
                 {
                     "split": name,

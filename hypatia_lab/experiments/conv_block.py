@@ -68,7 +68,7 @@ def _conv_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
 def _conv_on_cpu(preset: str, shapes: Shapes) -> list[Group]:
     # On two cores the seeds' loops take seconds a call at the seeds' size, a compiler as long in every process.
     quick = preset == "quick"
-    peers = ("eager_channels_last", "group_norm", *(("compile",) if quick else ()))
+    peers = ("eager_channels_last", "group_norm")
     loops = (*BOTH, "naive", "threaded", *peers)
     small, step = (1, 16 if quick else 64, 64, 64), (2, 16, 32, 32)
     groups = [Group(Workload("conv_block", shape), loops, ("hot",), 0.2) for shape in shapes or (small,)]

@@ -120,8 +120,8 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     count = 2 if quick else 3
     if not gpu and quick:
         small = Workload("diffraction", shapes[0] if shapes else (256, 256))
-        ways = [("eager", ""), ("compile", "empty"), ("c_openmp", "cubin")]
-        return [Probe("start", small, name, case, count) for name, case in ways]
+        ways = [("eager", "", count), ("compile", "empty", 1), ("c_openmp", "cubin", count)]
+        return [Probe("start", small, *way) for way in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
     # By size: the document's set-up and first runs, every compiler cache empty.
     # A process that compiles takes half a minute on a GPU box: three sizes show that the size does not matter.

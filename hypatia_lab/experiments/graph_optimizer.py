@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypatia_lab.egraph.variants  # noqa: F401  (registers the variants that the plan names)
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
 from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.variants import AGAIN
@@ -42,13 +42,13 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
             names += ["egraph_replayed"] if gpu else []
             names += ["egraph_split"] if gpu and dtype == "float32" else []
             if shape != SAFETY:
-                names += _compilers(shape, dtype, preset, gpu)
+                names += asked(preset, device, *_compilers(shape, dtype, preset, gpu))
             clocks = ("graph", "wall") if gpu else ("hot",)
             groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.05 if gpu else 0.2))
     for shape in list(shapes) or (TRAINED if gpu and not quick else TRAINED[:1]):
         # 16-bit gradients cannot be judged: see hypatia_lab.fused_ops.mlp.
         work = Workload("mlp", shape, "float32", direction="forward_backward")
-        steps = ("eager", "eager" + AGAIN, "egraph", "egraph_compile", "compile")
+        steps = ("eager", "eager" + AGAIN, "egraph", *asked(preset, device, "egraph_compile", "compile"))
         groups.append(Group(work, steps, ("graph", "wall") if gpu else ("hot",), 0.1 if gpu else 0.2))
     # Fused convolution blocks are for 16-bit numbers on a GPU.
     if gpu and not quick and not shapes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypatia_lab.fused_ops  # noqa: F401  (registers the operations and variants that the plans name)
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, cpu_clocks, dtypes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes
 from hypatia_lab.fused_ops.mlp import MODELS
 from hypatia_lab.variants import AGAIN, variants
 from hypatia_lab.workloads import Workload
@@ -104,8 +104,9 @@ def _ladder(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    split = ("eager", "eager" + AGAIN, "epilogue", "compile", *(("tf32x3", "fp16x3") if gpu else ()))
-    fused = ("eager", "eager" + AGAIN, "epilogue", "compile", *(("compile_max_autotune", "triton") if gpu else ()))
+    both = ("eager", "eager" + AGAIN, "epilogue", *asked(preset, device, "compile"))
+    split = (*both, *(("tf32x3", "fp16x3") if gpu else ()))
+    fused = (*both, *(("compile_max_autotune", "triton") if gpu else ()))
     sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
     groups = []
     for shape in sizes:
@@ -132,7 +133,7 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     names = (
         "eager",
         "eager" + AGAIN,
-        "compile",
+        *asked(preset, device, "compile"),
         "cublas_relu",
         "aten",
         "epilogue",
@@ -160,7 +161,8 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
     both = ("eager", "eager" + AGAIN)
     if not gpu:
         sizes = list(shapes) or [(1024, 64), (16384, 64), (1024, 512)][: 1 if quick else None]
-        return [Group(Workload("mlp3", shape), (*both, "compile", "epilogue"), ("hot",), 0.2) for shape in sizes]
+        names = (*both, *asked(preset, device, "compile"), "epilogue")
+        return [Group(Workload("mlp3", shape), names, ("hot",), 0.2) for shape in sizes]
     # Compilers are asked at the sizes of the goal only: each takes seconds a size.
     goals = [] if shapes else [(65536, 64), (65536, 128)]
     names = (*both, "compile", "compile_max_autotune", "epilogue", "fused", "fused_cuda")
@@ -184,7 +186,13 @@ def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     groups = []
     for shape in models:
         # The compiler is asked for every third model: it takes seconds each.
-        names = ("eager", "eager" + AGAIN, "aten", "epilogue", *(("compile",) if shape in MODELS[::3] else ()))
+        names = (
+            "eager",
+            "eager" + AGAIN,
+            "aten",
+            "epilogue",
+            *(asked(preset, device, "compile") if shape in MODELS[::3] else ()),
+        )
         clocks = ("graph", "wall") if gpu else ("hot",)
         groups.append(Group(Workload("mlp", shape), names, clocks, 0.08 if gpu else 0.3))
     return groups

@@ -79,3 +79,9 @@ def dtypes(device: str) -> list[tuple[str, str]]:
 def cpu_clocks(preset: str) -> tuple[str, ...]:
     """Clocks of a CPU: the cold cache is worth its time beyond the quick preset."""
     return ("hot",) if preset == "quick" else ("hot", "cold")
+
+
+def asked(preset: str, device: str, *compilers: str) -> tuple[str, ...]:
+    """``compilers`` where a page is not about them: none in the quick preset of a CPU, where each costs every process
+    several seconds."""
+    return () if (preset, device) == ("quick", "cpu") else compilers
