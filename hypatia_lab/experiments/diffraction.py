@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hypatia_lab.diffraction  # noqa: F401  (registers the operations and variants that the plans name)
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
@@ -74,7 +74,7 @@ def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clock = ("graph",) if gpu else ("hot",)
     sides = ([512] if not gpu else [1024]) if preset == "quick" else ([1024, 4096] if gpu else [1024])
-    names = ("eager", "compile", "compile_anchored", "triton", "cuda")
+    names = ("eager", "compile", *asked(preset, device, "compile_anchored"), "triton", "cuda")
     # Those with a clock of their own, the document's replayed graphs and C, are compared by the wall at one size.
     by_wall = ("eager" + AGAIN, "c_openmp", "compile_reduce_overhead")
     groups = [

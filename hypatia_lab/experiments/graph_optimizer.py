@@ -34,7 +34,7 @@ def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> li
 
 def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu, quick = device == "cuda", preset == "quick"
-    models = list(shapes) or [SAFETY, *(MODELS if gpu else CPU_MODELS)[: 3 if quick else None]]
+    models = list(shapes) or [SAFETY, *(MODELS if gpu else CPU_MODELS)[: None if not quick else 3 if gpu else 1]]
     groups = []
     for shape in models:
         for dtype in ("float32", "bfloat16") if gpu and shape != SAFETY else ("float32",):
@@ -66,7 +66,7 @@ def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if shapes:
         return []
     quick = preset == "quick"
-    lengths = {3: 1, 100: 1} if quick else LAYERS
+    lengths = {100: 1} if quick else LAYERS
     probes = [Probe("graph", depth(layers), "egraph", "", processes) for layers, processes in lengths.items()]
     # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
     for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):
