@@ -84,7 +84,7 @@ KNOWN = {
     "triton": Style(ORANGE, "star", 12),
     "cuda": Style(GREEN, "triangle-up", 13),
     "egraph": Style(PURPLE, "star", 14),
-    "egraph_replayed": Style(WINE, "hexagram", 14),
+    "egraph_replayed": Style(WINE, "hexagram", 17),
     "egraph_split": Style(ORANGE, "hexagram", 15),
     "egraph_compile": Style(GREEN, "triangle-left", 16),
 }
