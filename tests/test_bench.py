@@ -953,6 +953,19 @@ def test_an_unknown_module_is_an_error(tmp_path):
         sessions.run_session("no_such_module", {}, tmp_path / "log", on_event=lambda event: None, silence_s=30)
 
 
+def test_a_child_that_ends_before_it_is_told_anything_is_an_error_too(tmp_path, monkeypatch):
+    real = sessions.subprocess.Popen
+
+    def ended(*given: Any, **more: Any) -> Any:
+        child = real(*given, **more)
+        child.wait()
+        return child
+
+    monkeypatch.setattr(sessions.subprocess, "Popen", ended)
+    with pytest.raises(SessionError, match="No module named no_such_module"):
+        sessions.run_session("no_such_module", {}, tmp_path / "log", on_event=lambda event: None, silence_s=30)
+
+
 def test_a_child_that_hangs_before_it_began_is_an_error_too(session):
     with pytest.raises(SessionError, match="before it began"):
         session(("sleep", 60), silence_s=1.0)

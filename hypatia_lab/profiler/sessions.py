@@ -75,7 +75,8 @@ def run_session(
             begun, silent, code = None, False, -signal.SIGKILL
         finally:
             _kill(child)
-            child.stdin.close()
+            with contextlib.suppress(BrokenPipeError):  # a child that ended at once left unread what is still held here
+                child.stdin.close()
     if code == 0:
         return None
     why = f"no sign of life for {silence_s:.0f} s" if silent else _death(code or 0)
