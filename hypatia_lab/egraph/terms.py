@@ -232,6 +232,20 @@ def _unfused(device: str, x: Type, *parameters: Type) -> str:
     return _mlp.unfusable(x.shape[-1], x.dtype, "ieee") if device == "cuda" else "layer by layer, nothing to gain"
 
 
+def _two(device: str) -> int:
+    return 2
+
+
+def _joined(device: str, x: Type, w: Type, b: Type) -> str:
+    return calls.apart_missing(device, x.dtype)
+
+
+def _linear_operator(name: str, target: Any, **more: Any) -> Operator:
+    """x·Wᵀ + b, with a ReLU behind it or not, by ``target``; ``more`` are fields that differ."""
+    own = {"flops": _linear_flops, "roundings": lambda x, w, b: w.shape[1] + 1, "magnitude": aten.linear.default}
+    return Operator(name, ("T", "T", "T"), _linear, target, **own | more)
+
+
 def _mlp_operator(layers: int) -> Operator:
     return Operator(
         f"Mlp{layers}",
@@ -256,57 +270,17 @@ def _no_launch(device: str) -> int:
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
     for operator in (
-        Operator(
-            "Linear",
-            ("T", "T", "T"),
-            _linear,
-            aten.linear.default,
-            flops=_linear_flops,
-            roundings=lambda x, w, b: w.shape[1] + 1,
-        ),
+        _linear_operator("Linear", aten.linear.default, magnitude=None),
         Operator("Relu", ("T",), _same, aten.relu.default, magnitude=_first),
-        Operator(
-            "LinearRelu",
-            ("T", "T", "T"),
-            _linear,
-            calls.linear_relu,
-            flops=_linear_flops,
-            roundings=lambda x, w, b: w.shape[1] + 1,
-            magnitude=aten.linear.default,
-            # On a CPU there is no epilogue: a product, then a ReLU in place.
-            kernels=lambda device: 1 if device == "cuda" else 2,
-        ),
-        Operator(
-            "LinearApart",
-            ("T", "T", "T"),
-            _linear,
-            calls.linear_apart,
-            flops=_linear_flops,
-            roundings=lambda x, w, b: w.shape[1] + 1,
-            magnitude=aten.linear.default,
-            kernels=lambda device: 2,
-            missing=lambda device, x, w, b: calls.apart_missing(device, x.dtype),
-        ),
-        Operator(
-            "LinearReluApart",
-            ("T", "T", "T"),
-            _linear,
-            calls.linear_relu_apart,
-            flops=_linear_flops,
-            roundings=lambda x, w, b: w.shape[1] + 1,
-            magnitude=aten.linear.default,
-            kernels=lambda device: 2,
-            missing=lambda device, x, w, b: calls.apart_missing(device, x.dtype),
-        ),
-        Operator(
+        # On a CPU there is no epilogue: a product, then a ReLU in place.
+        _linear_operator("LinearRelu", calls.linear_relu, kernels=lambda device: 1 if device == "cuda" else 2),
+        _linear_operator("LinearApart", calls.linear_apart, kernels=_two, missing=_joined),
+        _linear_operator("LinearReluApart", calls.linear_relu_apart, kernels=_two, missing=_joined),
+        _linear_operator(
             "LinearReluSplit",
-            ("T", "T", "T"),
-            _linear,
             calls.linear_relu_split,
             flops=_split_flops,
-            roundings=lambda x, w, b: w.shape[1] + 1,
-            magnitude=aten.linear.default,
-            kernels=lambda device: 2,
+            kernels=_two,
             missing=lambda device, x, w, b: calls.split_missing(device, x.dtype),
         ),
         _mlp_operator(2),
