@@ -1,4 +1,4 @@
-"""Probes: what a cell cannot hold. One fresh process a probe and number, merged into a record's detail lines."""
+"""Probes: what a cell cannot hold. Looked at in fresh processes, merged into a record's detail lines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from hypatia_lab.profiler import sessions
 SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong")
 SILENCE_S = 300.0
 """A probe that says nothing for so long is taken to hang."""
+TOGETHER = ("trace", "accuracy", "process", "oracle")
+"""Topics whose probes share a process: warm calls, outputs and programs of their own do not depend on what it did
+before, and to start a process takes longer than to look. Every other probe has processes of its own."""
 
 Events = list[dict[str, Any]]
 
@@ -24,37 +27,65 @@ Events = list[dict[str, Any]]
 def collect(probes: Sequence[Probe], device: str, folder: Path, key: str, *, progress: bool = True) -> Events:
     """Run every probe in fresh processes and return the detail lines, in the order of the plan.
 
-    What a finished process said is kept in ``folder`` under ``key`` until the record is written, so an interrupted
+    What a finished probe said is kept in ``folder`` under ``key`` until the record is written, so an interrupted
     run goes on where it stopped. Raises :class:`sessions.SessionError` when a process fails before it began.
     """
     from tqdm import tqdm
 
-    lines: Events = []
+    heard: dict[tuple[int, int], Events] = {}
     total = sum(probe.processes for probe in probes)
-    with tqdm(total=total, desc="probes", unit="process", disable=not progress or not probes, file=sys.stderr) as bar:
-        for index, probe in enumerate(probes):
-            heard = []
-            for number in range(probe.processes):
-                heard.append(_one(probe, index, number, device, folder, key))
+    with tqdm(total=total, desc="probes", unit="probe", disable=not progress or not probes, file=sys.stderr) as bar:
+        for number, indices in _shared(probes):
+
+            def keep(index: int, events: Events, number: int = number) -> None:
+                heard[index, number] = events
+                records.write_text(_path(folder, index, number), json.dumps({"key": key, "events": events}))
                 bar.update(1)
-            lines += merge(probe, heard)
-    return lines
+
+            todo = []
+            for index in indices:
+                if (kept := _kept(_path(folder, index, number), key)) is None:
+                    todo.append(index)
+                else:
+                    heard[index, number] = kept
+                    bar.update(1)
+            while todo:
+                plans = [_plan(probes[index], index, number, device, folder) for index in todo]
+                todo = todo[_look(probes[todo[0]].topic, plans, todo, folder / "log.txt", keep) :]
+    return [
+        line
+        for index, probe in enumerate(probes)
+        for line in merge(probe, [heard[index, number] for number in range(probe.processes)])
+    ]
 
 
-def _one(probe: Probe, index: int, number: int, device: str, folder: Path, key: str) -> Events:
-    """The events of process ``number`` of one probe, from its file when it has run before."""
-    path = folder / f"probe-{index}-{number}.json"
+def _shared(probes: Sequence[Probe]) -> list[tuple[int, list[int]]]:
+    """Number and probes (their indices) of every process that is due, in the order of the plan."""
+    due: dict[tuple[object, int], list[int]] = {}
+    for index, probe in enumerate(probes):
+        for number in range(probe.processes):
+            due.setdefault((probe.topic if probe.topic in TOGETHER else index, number), []).append(index)
+    return [(number, indices) for (_, number), indices in due.items()]
+
+
+def _path(folder: Path, index: int, number: int) -> Path:
+    return folder / f"probe-{index}-{number}.json"
+
+
+def _kept(path: Path, key: str) -> Events | None:
+    """What a probe said when it ran before; None when it did not, or for another plan."""
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
-        if kept["key"] == key:
-            return kept["events"]
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return found["events"] if found["key"] == key else None
     except (OSError, ValueError, KeyError, TypeError):
-        pass
+        return None
+
+
+def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> dict[str, Any]:
     # The start probes share what they prepare; every other probe leaves files of its own.
     scratch = folder / "scratch" / ("start" if probe.topic == "start" else str(index))
     scratch.mkdir(parents=True, exist_ok=True)
-    events: Events = []
-    plan = {
+    return {
         "device": device,
         "number": number,
         "workload": asdict(probe.workload),
@@ -62,14 +93,30 @@ def _one(probe: Probe, index: int, number: int, device: str, folder: Path, key: 
         "case": probe.case,
         "folder": str(scratch),
     }
-    casualty = sessions.run_session(
-        f"hypatia_lab.profiler.{probe.topic}", plan, folder / "log.txt", on_event=events.append, silence_s=SILENCE_S
-    )
-    events = [event for event in events if event["event"] in ("detail", "status")]
+
+
+def _look(
+    topic: str, plans: list[dict[str, Any]], indices: Sequence[int], log: Path, keep: Callable[[int, Events], None]
+) -> int:
+    """One fresh process for all ``plans``: each probe's events are kept as soon as it ends; returns how many ended.
+
+    One that kills the process ends with that; those behind it are left to another process.
+    """
+    said: list[Events] = [[]]
+
+    def hear(event: dict[str, Any]) -> None:
+        if event["event"] == "begin" and event.get("subject", 0) == len(said):
+            keep(indices[len(said) - 1], said[-1])
+            said.append([])
+        elif event["event"] in ("detail", "status"):
+            said[-1].append(event)
+
+    plan = plans[0] | {"more": plans[1:]}
+    casualty = sessions.run_session(f"hypatia_lab.profiler.{topic}", plan, log, on_event=hear, silence_s=SILENCE_S)
     if casualty is not None:
-        events.append({"event": "status", "status": casualty.status, "reason": casualty.reason})
-    records.write_text(path, json.dumps({"key": key, "events": events}))
-    return events
+        said[-1].append({"event": "status", "status": casualty.status, "reason": casualty.reason})
+    keep(indices[len(said) - 1], said[-1])
+    return len(said)
 
 
 def merge(probe: Probe, heard: Sequence[Events]) -> Events:

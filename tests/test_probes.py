@@ -19,8 +19,9 @@ import torch
 
 import hypatia_lab.diffraction
 import hypatia_lab.fused_ops  # noqa: F401  (registers)
-from hypatia_lab import check, clock, variants
+from hypatia_lab import check, clock, probes, variants
 from hypatia_lab.diffraction.operations import layout_of
+from hypatia_lab.experiments import Probe
 from hypatia_lab.kernels import loader
 from hypatia_lab.profiler import accuracy, oracle, process, sessions, subject, trace
 from hypatia_lab.profiler.subject import Ended, Subject
@@ -46,7 +47,7 @@ def probe(
         silence_s=120,
     )
     assert casualty is None, (folder / "log.txt").read_text()
-    assert events[0] == {"event": "begin", "what": variant}
+    assert events[0] == {"event": "begin", "what": variant, "subject": 0}
     return events[1:]
 
 
@@ -65,6 +66,86 @@ def found(workload: Workload, variant: str, folder: Path, *, case: str = "") -> 
     """The subject of a probe in this process."""
     plan = {"device": "cpu", "number": 0, "workload": asdict(workload), "variant": variant, "case": case}
     return subject.subject(plan | {"folder": str(folder)})
+
+
+# ---------------------------------------------------------------- processes
+
+
+def shared(monkeypatch: pytest.MonkeyPatch, deadly: str = "") -> list[list[str]]:
+    """Variants of every process that is started from here on; the process of ``deadly`` dies of it."""
+    started: list[list[str]] = []
+
+    def run_session(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> Any:
+        names = [one["variant"] for one in [plan, *plan["more"]]]
+        started.append(names)
+        for number, name in enumerate(names):
+            on_event({"event": "begin", "what": name, "subject": number})
+            on_event({"event": "detail", "topic": "trace", "name": f"{name}'s", "unit": "1", "value": 1, "count": 1})
+            if name == deadly:
+                return sessions.Casualty(name, "crashed", "the process died")
+        return None
+
+    monkeypatch.setattr(sessions, "run_session", run_session)
+    return started
+
+
+def test_probes_that_may_share_a_process_do_and_who_kills_it_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = [Probe("trace", LINEAR, name, "", 2) for name in ("a", "deadly", "b", "c")]
+    plan.insert(1, Probe("counters", LINEAR, "alone", "", 1))
+    started = shared(monkeypatch, deadly="deadly")
+    lines = probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+    behind = ["b", "c"]
+    assert started == [["a", "deadly", *behind], behind, ["a", "deadly", *behind], behind, ["alone"]]
+    assert [(line["variant"], line["name"], line["status"], len(line["values"])) for line in lines] == [
+        ("a", "a's", "ok", 2),
+        ("alone", "alone's", "ok", 1),
+        ("deadly", "deadly's", "crashed", 2),
+        ("b", "b's", "ok", 2),
+        ("c", "c's", "ok", 2),
+    ]
+    del started[:]
+    assert probes.collect(plan, "cpu", tmp_path, "key", progress=False) == lines
+    assert started == []
+    (tmp_path / "probe-3-1.json").unlink()
+    assert probes.collect(plan, "cpu", tmp_path, "key", progress=False) == lines
+    assert started == [["b"]]
+    probes.collect(plan, "cpu", tmp_path, "another key", progress=False)
+    assert len(started) == 6
+
+
+def test_an_interrupted_process_loses_only_the_probe_it_was_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    plan = [Probe("trace", LINEAR, name, "", 1) for name in ("a", "b", "c")]
+
+    def interrupted(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> None:
+        for number, name in enumerate(("a", "b")):
+            on_event({"event": "begin", "what": name, "subject": number})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(sessions, "run_session", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+    started = shared(monkeypatch)
+    probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+    assert started == [["b", "c"]]
+
+
+@pytest.mark.slow
+def test_what_one_process_sees_of_two_variants_is_what_two_see(tmp_path: Path):
+    plan = [Probe("trace", LINEAR, name, "", 1) for name in ("eager", "no such variant", "cublas_relu")]
+    together = probes.collect(plan, "cpu", tmp_path / "1", "key", progress=False)
+    alone = [line for one in plan for line in probes.collect([one], "cpu", tmp_path / "2", one.variant, progress=False)]
+
+    def counted(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+        kept = [line for line in lines if line["unit"] == "1" or line["topic"] == "kernels"]
+        return [(line["variant"], line["name"], line["status"], line["count"]) for line in kept]
+
+    assert counted(together) == counted(alone)
+    assert {line["variant"]: line["status"] for line in together} == {
+        "eager": "ok",
+        "no such variant": "crashed",
+        "cublas_relu": "ok",
+    }
+    assert sorted(path.parent.name for path in (tmp_path / "1" / "scratch").rglob("trace.json.gz")) == ["0", "2"]
 
 
 # ---------------------------------------------------------------- trace

@@ -1,4 +1,4 @@
-"""The one variant that a probe looks at, in a process of its own, and how every probe begins and ends."""
+"""The one variant that a probe looks at, and how every probe begins and ends."""
 
 from __future__ import annotations
 
@@ -76,16 +76,22 @@ def subject(plan: dict[str, Any]) -> Subject:
 
 
 def probe(look: Callable[[Subject, Emit], None]) -> None:
-    """Entry of a probe's process: ``look`` at the plan's subject, in its math mode, and say how that ended."""
+    """Entry of a probe's process: ``look`` at the plan's subjects, each in its math mode, and say how that ended."""
     plan, emit = sessions.child_plan()
-    emit("begin", what=plan["variant"])
-    try:
-        found = subject(plan)
-        with found.workload.precision():
-            look(found, emit)
-    except Ended as end:
-        emit("status", status=end.status, reason=end.reason)
-    except Exception as cause:
-        traceback.print_exc()
-        said = (str(cause).strip() or "no message").splitlines()[0][:200]
-        emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+    for number, one in enumerate([plan, *plan.get("more", [])]):
+        emit("begin", what=one["variant"], subject=number)
+        try:
+            found = subject(one)
+            with found.workload.precision():
+                look(found, emit)
+        except Ended as end:
+            emit("status", status=end.status, reason=end.reason)
+        except Exception as cause:
+            traceback.print_exc()
+            said = (str(cause).strip() or "no message").splitlines()[0][:200]
+            emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+        if plan.get("more") and plan["device"] == "cuda":
+            import torch
+
+            torch.cuda.synchronize()  # a device left in error ends this process here, with this subject named
+            torch.cuda.empty_cache()

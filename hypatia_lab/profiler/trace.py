@@ -335,7 +335,7 @@ def look(subject: Subject, emit: Emit) -> None:
 
 
 def _look(subject: Subject, emit: Emit, replays: list[Any]) -> None:
-    gpu = subject.device == "cuda"
+    gpu, before = subject.device == "cuda", compiled_regions()
     run = subject.checked(subject.problem())
     for _ in range(3):  # reduce-overhead: warm up, record, replay
         run()
@@ -346,7 +346,7 @@ def _look(subject: Subject, emit: Emit, replays: list[Any]) -> None:
     replayed, rows = list(replays), device_rows(plain) if gpu else operator_rows(plain)
     if not work(rows):
         raise Ended("skipped", "the profiler saw no kernel and no operator")
-    regions = compiled_regions()
+    regions = compiled_regions() - before
     found = summary(rows)
     found["annotations"] = ("1", sum(row.kind == "annotation" for row in (device_rows(detailed) if gpu else rows)))
     found["compiled regions"] = ("1", regions)
