@@ -553,6 +553,14 @@ def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
     assert row["error"] is None
 
 
+def test_one_interrupted_call_does_not_rule_out_larger_sizes(monkeypatch):
+    session, _ = session_here()
+    took = iter([0.4, 0.002])  # the call, and once more
+    monkeypatch.setattr(bench.clock, "once_s", lambda run, device: next(took))
+    session.run(0, group(SMALL, ("eager",)))
+    assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.002}
+
+
 def test_a_death_while_timing_is_blamed_on_the_variant_that_was_running(deadly):
     blamed = []
     for names in (("eager", "dies_late"), ("dies_late", "eager")):
