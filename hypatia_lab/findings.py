@@ -259,7 +259,8 @@ def cards(found: Sequence[Finding]) -> str:
     for finding in found:
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
         head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
-        out.append(f'<div class="lab-card {html.escape(finding.verdict)}">{head}<p>{text}</p></div>')
+        word = f'<p class="lab-word">{html.escape(tables.verdict_text(finding.verdict))}</p>'
+        out.append(f'<div class="lab-card {html.escape(finding.verdict)}">{word}{head}<p>{text}</p></div>')
     return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
 
 

@@ -1,6 +1,6 @@
 """The same machine on two visits: which verdicts stay, and how far the ratios behind them move.
 
-Records of a visit before the one in ``book/records`` lie in ``book/visits/<visit>/<machine>/<experiment>.jsonl``.
+Records of a visit other than the one in ``book/records`` lie in ``book/visits/<visit>/<machine>/<experiment>.jsonl``.
 Either visit is judged by the experiments that both have, and by nothing else.
 """
 
@@ -31,12 +31,16 @@ def folder() -> Path:
 
 @dataclass(frozen=True)
 class Visit:
-    """An earlier visit to a machine: its records, and ``now`` the later ones of the same experiments, in one order."""
+    """Another visit to a machine: of each experiment the earlier record (``then``) and the later, in one order.
+
+    ``kept`` are those of them that lie in the visit's own folder.
+    """
 
     name: str
     machine: str
     then: list[Record]
     now: list[Record]
+    kept: list[Record]
 
 
 def visits(lab: Evidence) -> list[Visit]:
@@ -46,12 +50,19 @@ def visits(lab: Evidence) -> list[Visit]:
     """
     found = []
     for place in sorted(path for path in folder().glob("*") if path.is_dir()):
-        earlier = records.load(place)
+        everything = records.load(place)
         for machine in lab.machines:
-            then = {record.experiment: record for record in earlier if record.machine == machine}
-            now = {record.experiment: record for record in lab.of(machine) if record.experiment in then}
-            if now:
-                found.append(Visit(place.name, machine, [then[name] for name in now], list(now.values())))
+            other = {record.experiment: record for record in everything if record.machine == machine}
+            # The book has whichever of two records scatters less, so either may be the earlier.
+            pairs = [
+                sorted((other[record.experiment], record), key=lambda one: one.run["started"])
+                for record in lab.of(machine)
+                if record.experiment in other
+            ]
+            if pairs:
+                then, now = (list(side) for side in zip(*pairs, strict=True))
+                kept = [other[record.experiment] for record in now]
+                found.append(Visit(place.name, machine, then, now, kept))
     return sorted(found, key=lambda visit: max(record.run["started"] for record in visit.then), reverse=True)
 
 
@@ -112,6 +123,7 @@ def moved(visit: Visit) -> list[Row]:
         changes = {name: math.log(b["ratio"] / a["ratio"]) for name, (a, b) in both.items()}
         line: Row = {"experiment": now.experiment}
         line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(both)}
+        line |= dict.fromkeys(("apart", "median change", "largest change"), "")
         if both:
             apart = sum(a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"] for a, b in both.values())
             most = max(changes, key=lambda name: abs(changes[name]))

@@ -130,8 +130,9 @@ def race(
     """µs a call of both graphs as a whole, by the clock of ``costs``, turn about; ``rewritten`` is left out where it is
     not faster beyond the interval and :data:`TIE`. Empty where one of them cannot be timed.
 
-    A sum of costs knows nothing of what one operation leaves in the caches for the next, or of the host that launches.
-    What was timed before, on tensors of these shapes, is not timed again.
+    The interval is that of the quotient of samples taken next to each other: a host that is slow for a while is slow
+    for both. A sum of costs knows nothing of what one operation leaves in the caches for the next, or of the host that
+    launches. What was timed before, on tensors of these shapes, is not timed again.
     """
     runs = {"original": lambda: original(*args, **kwargs), "rewritten": lambda: rewritten(*args, **kwargs)}
     tensors = [(tuple(t.shape), str(t.dtype)) for t in tree_leaves((args, kwargs)) if isinstance(t, torch.Tensor)]
@@ -142,12 +143,16 @@ def race(
     if len(times) < len(runs):
         with torch.no_grad():
             timings = timer.measure(runs, costs.clock, costs.device, budget_s=RACE_S)
-        times = {name: found for name, timing in timings.items() if (found := _time(timing)) is not None}
-        if len(times) < len(runs):
+        samples = {name: timing.samples_us for name, timing in timings.items() if isinstance(timing, timer.Timing)}
+        if min(len(samples.get(name, ())) for name in runs) < 2:
             return {}
+        whole = intervals.geometric(samples["original"]).value
+        share = intervals.ratio(samples["rewritten"], samples["original"])
+        ends = (whole * share.low, whole * share.value, whole * share.high)
+        times = {"original": Time(whole, whole, whole), "rewritten": Time(*ends)}
         if all(time.high <= SPREAD * time.low for time in times.values()):
             _store(costs, {names[name]: time for name, time in times.items()})
-    if not times["rewritten"].high * (1 + TIE) < times["original"].low:
+    if not times["rewritten"].high * (1 + TIE) < times["original"].estimate:
         del times["rewritten"]
     return {name: time.estimate for name, time in times.items()}
 

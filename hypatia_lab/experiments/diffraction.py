@@ -43,9 +43,8 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
             groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
     batch = (64, 256, 256) if gpu or preset != "quick" else (8, 128, 128)
-    groups.append(
-        Group(Workload("diffraction_batch", batch), ("one_by_one", "eager", "compile", "triton", "cuda"), clocks, 0.2)
-    )
+    several = ("one_by_one", "eager", *asked(preset, device, "compile"), "triton", "cuda")
+    groups.append(Group(Workload("diffraction_batch", batch), several, clocks, 0.2))
     return groups
 
 
@@ -61,8 +60,7 @@ def _whole_programs(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 def _profiles(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     side = 1024 if device == "cuda" or preset != "quick" else 256
     names = ("eager", "compile", "compile_reduce_overhead", "compile_anchored", "triton", "cuda")
-    names = names if device == "cuda" else ("eager", "compile", "compile_anchored")
-    names = names if device == "cuda" or preset != "quick" else names[:2]
+    names = names if device == "cuda" else ("eager", *asked(preset, device, "compile", "compile_anchored"))
     sizes = list(shapes) or [(side, side)]
     return [
         Probe("trace", Workload("diffraction", shape), name, "", 1 if preset == "quick" else 3)
@@ -75,7 +73,7 @@ def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clock = ("graph",) if gpu else ("hot",)
     sides = ([512] if not gpu else [1024]) if preset == "quick" else ([1024, 4096] if gpu else [1024])
-    names = ("eager", "compile", *asked(preset, device, "compile_anchored"), "triton", "cuda")
+    names = ("eager", *asked(preset, device, "compile", "compile_anchored"), "triton", "cuda")
     # Those with a clock of their own, the document's replayed graphs and C, are compared by the wall at one size.
     by_wall = ("eager" + AGAIN, "c_openmp", "compile_reduce_overhead")
     groups = [
@@ -124,19 +122,22 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         ways = [("eager", "", count), ("compile", "empty", 1), ("c_openmp", "cubin", count)]
         return [Probe("start", small, *way) for way in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
-    # By size: the document's set-up and first runs, every compiler cache empty.
-    # A process that compiles takes half a minute on a GPU box: three sizes show that the size does not matter.
+    # By size: the document's set-up and first runs, every compiler cache empty. Most verdicts rest on these, and two
+    # processes leave wide intervals. One that compiles takes up to half a minute on a GPU box: three sizes show that
+    # the size does not matter.
     sides = _sides(preset, device, shapes)
     sides = sides[::2] if gpu and preset != "full" and not shapes else sides
-    probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 2) for shape in sides]
+    probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 3 if gpu else 2) for shape in sides]
     work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
-    slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_package")]
+    slow = [("compile", "empty"), ("compile", "disk")]
+    rare = [("compile", "mega"), ("compile", "aoti_package")]  # a package takes as long to load as to make
     fast = [("eager", ""), ("compile", "aoti_raw"), ("c_openmp", "cubin")]
     if gpu:
-        slow += [("compile_max_autotune", "empty"), ("triton", "no cubin"), ("cuda", "no cubin")]
+        slow += [("triton", "no cubin"), ("cuda", "no cubin")]
+        rare += [("compile_max_autotune", "empty")]
         fast += [("triton", "cubin"), ("cuda", "cubin")]
     # The ways that compete for the first image are worth more processes.
-    counts = ((slow, 2), (fast, 4 if gpu else 6))
+    counts = ((slow, 2), (rare, 1 if gpu and preset != "full" else 2), (fast, 4 if gpu else 6))
     return probes + [Probe("start", work, *way, processes) for ways, processes in counts for way in ways]
 
 

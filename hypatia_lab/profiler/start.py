@@ -13,14 +13,13 @@ BEGUN = time.monotonic()
 
 import importlib  # noqa: E402
 import math  # noqa: E402
-import traceback  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
 from contextlib import contextmanager, suppress  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from hypatia_lab import check, variants  # noqa: E402
 from hypatia_lab.profiler import caches, compile_stages, sessions  # noqa: E402
-from hypatia_lab.profiler.subject import Ended, workload_of  # noqa: E402
+from hypatia_lab.profiler.subject import Ended, crashed, workload_of  # noqa: E402
 
 LIGHT_MS = (time.monotonic() - BEGUN) * 1e3
 """What importing the lab's light modules took, all before torch."""
@@ -160,9 +159,7 @@ def main() -> None:
     except Ended as end:
         emit("status", status=end.status, reason=end.reason)
     except Exception as cause:
-        traceback.print_exc()
-        said = (str(cause).strip() or "no message").splitlines()[0][:200]
-        emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+        crashed(emit, cause)
     finally:
         if own is not None:
             own.close()

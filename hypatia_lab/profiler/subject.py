@@ -75,6 +75,13 @@ def subject(plan: dict[str, Any]) -> Subject:
     return Subject(workload, variant, device, plan["case"], Path(plan["folder"]), plan["number"])
 
 
+def crashed(emit: Emit, cause: Exception) -> None:
+    """Say that a probe ended with ``cause``, whose traceback goes to the log."""
+    traceback.print_exception(cause)
+    said = (str(cause).strip() or "no message").splitlines()[0][:200]
+    emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+
+
 def probe(look: Callable[[Subject, Emit], None]) -> None:
     """Entry of a probe's process: ``look`` at the plan's subjects, each in its math mode, and say how that ended."""
     plan, emit = sessions.child_plan()
@@ -87,9 +94,7 @@ def probe(look: Callable[[Subject, Emit], None]) -> None:
         except Ended as end:
             emit("status", status=end.status, reason=end.reason)
         except Exception as cause:
-            traceback.print_exc()
-            said = (str(cause).strip() or "no message").splitlines()[0][:200]
-            emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+            crashed(emit, cause)
         if plan.get("more") and plan["device"] == "cuda":
             import torch
 
