@@ -91,18 +91,30 @@ def processes_to_clear(found: Interval, edge: float, most: int) -> int:
 
 
 def false_rate_p(differences: int, pairs: int, rate: float = 1 - CONFIDENCE) -> float:
-    """Two-sided binomial p-value that ``differences`` among ``pairs`` A/A pairs come from ``rate``."""
-    from scipy.stats import binomtest
+    """Two-sided binomial p-value that ``differences`` among ``pairs`` A/A pairs come from ``rate``.
 
-    return float(binomtest(differences, pairs, rate).pvalue)
+    The sum over all counts that are no likelier, as ``scipy.stats.binomtest`` has it, whose import takes a second.
+    """
+
+    def log_chance(count: int) -> float:
+        ways = math.lgamma(pairs + 1) - math.lgamma(count + 1) - math.lgamma(pairs - count + 1)
+        return ways + count * math.log(rate) + (pairs - count) * math.log1p(-rate)
+
+    seen = log_chance(differences)
+    chances = (log_chance(count) for count in range(pairs + 1))
+    return min(1.0, math.fsum(math.exp(chance) for chance in chances if chance <= seen + 1e-7))
 
 
 def share(count: int, total: int) -> Interval:
     """``count`` of ``total`` as a share, with its exact 95% interval (Clopper and Pearson). Raises ``ValueError``."""
-    from scipy.stats import binomtest
+    if not 0 <= count <= total or not total:
+        raise ValueError(f"{count} of {total} is no share")
+    from scipy.special import betaincinv
 
-    found = binomtest(count, total).proportion_ci(CONFIDENCE)
-    return Interval(count / total, float(found.low), float(found.high), total)
+    tail = (1 - CONFIDENCE) / 2
+    low = float(betaincinv(count, total - count + 1, tail)) if count else 0.0
+    high = float(betaincinv(count + 1, total - count, 1 - tail)) if count < total else 1.0
+    return Interval(count / total, low, high, total)
 
 
 def together(series: Sequence[Sequence[float]]) -> float:

@@ -168,8 +168,8 @@ def table(records: Sequence[Record]) -> Any:
     return pandas.DataFrame(rows(records), columns=COLUMNS)
 
 
-def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """The A/A control, one row a machine.
+def agreement(records: Sequence[Record], everything: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+    """The A/A control, one row a machine. ``everything`` are the :func:`rows` of ``records``, where they are at hand.
 
     One pair a workload and experiment, at the primary clock: more clocks of one pair would not be independent pairs.
     Keys: machine, pairs (A/A pairs measured), differences (pairs whose 95% interval excludes 1), rate with its exact
@@ -181,7 +181,7 @@ def agreement(records: Sequence[Record]) -> list[dict[str, Any]]:
     import numpy
 
     out = []
-    everything = rows(records)
+    everything = rows(records) if everything is None else everything
     primary = {record.machine: primary_clock(record.run["device"]) for record in records}
     for machine in dict.fromkeys(row["machine"] for row in everything):
         own = [row for row in everything if row["machine"] == machine and row["clock"] == primary[machine]]

@@ -402,7 +402,7 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
             f"Caution: the A/A control of {control['machine']} calls identical code different in "
             f"{number(100 * control['rate'])}% of {control['pairs']} pairs, which is not the 5% it should be."
         )
-        for control in results.agreement(records)
+        for control in results.agreement(records, rows)
         if control["p"] < DOUBT
     }
     return [

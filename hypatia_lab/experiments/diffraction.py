@@ -26,10 +26,13 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     names = ("eager", "eager_direct", "compile", "compile_reduce_overhead", "c_pixelwise", "c_openmp", "triton", "cuda")
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
-    groups = [
-        Group(Workload("diffraction", shape), names + (more if shape[0] in (1024, 4096) or shapes else ()), clocks, 0.1)
-        for shape in _sides(preset, device, shapes)
-    ]
+    sides = _sides(preset, device, shapes)
+    groups = []
+    for shape in sides:
+        own = names + (more if shape[0] in (1024, 4096) or shapes else ())
+        if shape != sides[-1] and not asked(preset, device, "compile"):
+            own = tuple(name for name in own if name != "compile")
+        groups.append(Group(Workload("diffraction", shape), own, clocks, 0.1))
     # Replaying launches by itself is the detectors' question; these cases ask what the physics costs.
     names = (*(name for name in names if name != "compile_reduce_overhead"), "compile_anchored")
     # float64 is only checked here; its times are the precision chapter's.

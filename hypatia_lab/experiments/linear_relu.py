@@ -31,9 +31,8 @@ def _linear_relu(
         # On a CPU a large product takes seconds: one clock, one dtype.
         slow = not gpu and shape[0] * shape[1] * shape[2] > 2**33
         for dtype, math in dtypes(device)[: 1 if slow or brief else None]:
-            groups.append(
-                (Group(Workload("linear_relu", shape, dtype, math), names, clocks[: 1 if slow else None], 0.4), True)
-            )
+            work, budget_s = Workload("linear_relu", shape, dtype, math), 0.2 if brief else 0.4
+            groups.append((Group(work, names, clocks[: 1 if slow else None], budget_s), True))
     for shape in shapes or [SMALL]:
         for dtype in () if brief else ("float16", "float64"):
             # Nothing is compared here, so no twin; and tuning computes what plain compiling computes.
