@@ -11,7 +11,7 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL, model
-from hypatia_lab.chapters.reading import over, probed, times, took, waited
+from hypatia_lab.chapters.reading import at, over, probed, times, took, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
@@ -334,7 +334,7 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
         for rival in ("eager", "eager_channels_last", "compile"):
             for row, factor in against(rows, fitted(rows), rival):
                 found.setdefault(rival, {})[clock] = factor
-                where = f"{row['shape']} in {row['dtype']}"
+                where = f"{at(row)} in {row['dtype']}"
     if "eager" not in found:
         return None
     said = {r: listing([f"{times(f)} by the {clock} clock" for clock, f in by.items()]) for r, by in found.items()}
