@@ -7,8 +7,9 @@ async () => {
     return box ? [box.width, box.height] : [0, 0];
   };
 
+  // Figures are drawn one by one, and a pause is as long as the drawing that it waits for.
   const drawn = () => all(".lab-plot").every((plot) => plot.querySelector("svg.main-svg :is(.trace, .hm)"));
-  for (let tries = 0; tries < 60 && !drawn(); tries++) await pause(50);
+  for (let tries = 0; tries < 120 && !drawn(); tries++) await pause(50);
   if (window.MathJax?.startup?.promise) await MathJax.startup.promise;
   await document.fonts.ready;
   await pause(50);

@@ -185,7 +185,7 @@ def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str,
 def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: Path) -> None:
     wide = [path for path in sorted(committed_book.glob("notebooks/*.html")) if "tag_full-width" in path.read_text()]
     assert wide
-    page = browser.new_page(viewport=NARROW)
+    page = browser.new_page(viewport=NARROW, java_script_enabled=False)  # style alone decides, and figures take seconds
     for path in wide:
         page.goto(path.as_uri())
         root = "document.documentElement"

@@ -67,12 +67,31 @@
     plot: figure.querySelector(".lab-plot"),
     spec: JSON.parse(figure.querySelector('script[type="application/json"]').textContent),
   }));
-  const draw = () =>
-    figures.forEach(({ plot, spec }) => {
-      const layout = themed(headed(spec.layout, plot.clientWidth));
-      plot.style.minHeight = `${layout.height}px`;
-      Plotly.react(plot, spec.data, layout, { ...config, ...spec.config });
-    });
+  const one = ({ plot, spec, layout }) => Plotly.react(plot, spec.data, themed(layout), { ...config, ...spec.config });
+  const inView = ({ plot }) => {
+    const { top, bottom } = plot.getBoundingClientRect();
+    return bottom > 0 && top < window.innerHeight;
+  };
+  let turn = 0;
+
+  // What is in view first; the rest one by one, so that the page can be read and scrolled meanwhile.
+  function draw() {
+    for (const figure of figures) {
+      figure.layout = headed(figure.spec.layout, figure.plot.clientWidth);
+      figure.plot.style.minHeight = `${figure.layout.height}px`;
+    }
+    const seen = new Set(figures.filter(inView));
+    const rest = figures.filter((figure) => !seen.has(figure));
+    const mine = ++turn; // a later drawing of all takes over
+    seen.forEach(one);
+    const next = () => {
+      if (mine !== turn || !rest.length) return;
+      const near = rest.findIndex(inView);
+      one(rest.splice(Math.max(near, 0), 1)[0]);
+      setTimeout(next);
+    };
+    setTimeout(next);
+  }
 
   draw();
   let width = window.innerWidth;
