@@ -343,7 +343,7 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
     which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
-    long text). The same frame gives the same text. Floats get 3 significant digits.
+    long text; nothing where there is none). The same frame gives the same text. Floats get 3 significant digits.
     """
     folded = folded or {}
     columns = [column for column in frame.columns if column not in folded]
@@ -359,8 +359,8 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
         cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
         for column, under in folded.items():
             inside = line[column] if isinstance(line[column], _Html) else escape(str(line[column]))
-            fold = f"<details><summary>{escape(column)}</summary>{inside}</details>"
-            cells[columns.index(under)] += fold
+            if inside:
+                cells[columns.index(under)] += f"<details><summary>{escape(column)}</summary>{inside}</details>"
         # The ids of claims have a hyphen, at which no line should break.
         single = ' style="white-space:nowrap"' if re.fullmatch(r"S\d+-\d+", cells[0]) else right[0]
         first = f'<th scope="row"{single}>{cells[0]}</th>'

@@ -266,6 +266,13 @@ def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
     assert '<th scope="col">reason</th>' not in text
 
 
+def test_an_empty_text_is_not_folded_away() -> None:
+    import pandas
+
+    text = tables.html(pandas.DataFrame([{"a": 1, "why": ""}, {"a": 2, "why": "so"}]), folded={"why": "a"})
+    assert text.count("<details>") == 1
+
+
 def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[dict[str, Any]], tmp_path: Path) -> None:
     table = tables.machines_table(records.load(tmp_path)).set_index("fact")
     assert table.loc["device", "h200"] == "Card"

@@ -123,7 +123,7 @@ def moved(visit: Visit) -> list[Row]:
         changes = {name: math.log(b["ratio"] / a["ratio"]) for name, (a, b) in both.items()}
         line: Row = {"experiment": now.experiment}
         line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(both)}
-        line |= dict.fromkeys(("apart", "median change", "largest change"), "")
+        line |= {"apart": 0, "median change": formats.MISSING, "largest change": ""}
         if both:
             apart = sum(a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"] for a, b in both.values())
             most = max(changes, key=lambda name: abs(changes[name]))
