@@ -162,6 +162,8 @@ def test_calls_and_time_are_held_against_the_documents_picture(root: Path) -> No
     found = said(chapter.same_runtime(read(root, GPU), "box"))
     assert (found.figure, found.verdict) == ("5 → 3", "refuted")
     assert found.title == "Fusing in the graph changes the calls, and the time"
+    replayed = said(chapter.same_runtime(read(root / "replayed", [*GPU, trace("egraph_replayed", 4)]), "box"))
+    assert replayed.figure == "5 → 4"
     on_cpu = said(chapter.same_runtime(read(root / "cpu", CPU, "cpu"), "box"))
     assert (on_cpu.figure, on_cpu.verdict) == ("5 → 5", "confirmed")
     assert "no epilogue" in on_cpu.text

@@ -167,12 +167,16 @@ def unmeasured(lab: Evidence, machine: str) -> str:
 
 
 def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
-    """(what, launches of eager, launches of the optimized module) of the documents' smallest model, by dtype."""
+    """(what, launches of eager, launches of the optimized module) of the documents' smallest model, by dtype.
+
+    Launches count in a replayed graph: the module made for one speaks, where it was traced.
+    """
     found = []
     for way in probed(lab, machine, "trace", experiment=EXPERIMENT, variant="eager"):
         own = [
             w
-            for w in probed(lab, machine, "trace", experiment=EXPERIMENT, variant=OWN)
+            for name in (REPLAYED, OWN)
+            for w in probed(lab, machine, "trace", experiment=EXPERIMENT, variant=name)
             if w.where["shape"] == way.where["shape"] and w.where["math"] == way.where["math"]
         ]
         pair = [w.triple("kernel launches")[0] for w in (way, *own[:1]) if not w.fault]

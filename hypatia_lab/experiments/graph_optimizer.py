@@ -69,9 +69,10 @@ def _probes(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     lengths = {100: 1} if quick else LAYERS
     probes = [Probe("graph", depth(layers), "egraph", "", processes) for layers, processes in lengths.items()]
     # The documents' scenario: three Linear layers. Kernels on a GPU, operators on a CPU.
+    names = ("eager", "egraph", *(("egraph_replayed",) if device == "cuda" else ()))
     for dtype in ("float32", "bfloat16") if device == "cuda" else ("float32",):
         work = Workload("mlp", MODELS[0], dtype)
-        probes += [Probe("trace", work, name, "", 1) for name in ("eager", "egraph")]
+        probes += [Probe("trace", work, name, "", 1) for name in names]
     return probes
 
 
