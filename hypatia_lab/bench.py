@@ -101,7 +101,7 @@ class _Session:
             if not found[name].ok:
                 return "wrong", found[name].reason
             seconds = clock.once_s(run, self.device)
-            if 1e-3 < seconds < HICCUP_S:  # one interrupted call would rule out every larger size
+            if 1e-3 < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
                 seconds = min(seconds, clock.once_s(run, self.device))
         except Exception as cause:
             traceback.print_exc()

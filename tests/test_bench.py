@@ -553,7 +553,7 @@ def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
     assert row["error"] is None
 
 
-def test_one_interrupted_call_does_not_rule_out_larger_sizes(monkeypatch):
+def test_one_call_that_was_held_up_does_not_rule_out_larger_sizes(monkeypatch):
     session, _ = session_here()
     took = iter([0.4, 0.002])  # the call, and once more
     monkeypatch.setattr(bench.clock, "once_s", lambda run, device: next(took))

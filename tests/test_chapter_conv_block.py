@@ -95,6 +95,18 @@ def said(found: Finding | None) -> Finding:
 # ---------------------------------------------------------------- findings
 
 
+def test_a_roofline_has_one_size_that_most_arithmetics_share(tmp_path: Path) -> None:
+    small = cells({"eager": 30e3}, shape=SMALL, clock="hot") + cells(
+        {"eager": 9e3}, shape=SMALL, clock="hot", dtype="bfloat16"
+    )
+    large = cells({"eager": 90e3, "group_norm": 80e3}, clock="hot")  # the seeds' size, in float32 only
+    rows = conv_block.under_roof(read(tmp_path / "cpu", small + large, "cpu"), "box")
+    assert {(row["shape"], row["dtype"]) for row in rows} == {("1x64x64x64", "float32"), ("1x64x64x64", "bfloat16")}
+    rows = conv_block.under_roof(read(tmp_path / "gpu", GPU), "box")
+    assert {row["shape"] for row in rows} == {conv_block.SHAPE}
+    assert {row["dtype"] for row in rows} == {"float32", "bfloat16"}
+
+
 @pytest.mark.parametrize(
     ("naive", "verdict", "title"),
     [

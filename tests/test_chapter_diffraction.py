@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, findings, notebook, records, results
+from hypatia_lab import claims, findings, notebook, records, results, tables
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables, reading
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
@@ -314,6 +314,7 @@ def test_the_cards_carry_every_finding() -> None:
     assert [f.page for f in found] == ["07_diffraction", "10_warm_up", "07_diffraction", "09_precision", "10_warm_up"]
     html = findings.cards(found)
     assert html.count("lab-card ") == len(found)
+    assert all(f'{f.verdict}"><p class="lab-word">{tables.verdict_text(f.verdict)}</p>' in html for f in found)
     assert all((NOTEBOOKS / f"{f.page}.ipynb").is_file() for f in found)
 
 

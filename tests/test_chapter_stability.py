@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,20 @@ def test_a_verdict_that_turned_is_named_with_both_figures(tmp_path: Path, monkey
     (line,) = stability.moved(visit)
     assert line["apart"] == 1
     assert line["largest change"].startswith("100%: naive at linear_relu 8×8×8")
+
+
+def test_the_book_may_show_the_earlier_of_two(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    visited(tmp_path, monkeypatch, {"method": cells(eager=10, naive=200)}, {"method": cells(eager=10, naive=100)})
+    kept = tmp_path / "visits" / "first" / "gpu" / "method.jsonl"
+    (shown,) = records.load(tmp_path / "records")
+    head, *rest = kept.read_text().splitlines()
+    kept.write_text("\n".join([json.dumps(json.loads(head) | {"started": "2099-01-01T00:00:00Z"}), *rest]) + "\n")
+    (visit,) = stability.visits(evidence_of(tmp_path / "records"))
+    assert [record.digest for record in visit.then] == [shown.digest]
+    assert visit.now == visit.kept
+    assert visit.now[0].run["started"].startswith("2099")
+    (line,) = stability.changed(visit, stability.verdicts(visit))
+    assert (line["earlier visit"][0], line["later visit"][0]) == ("✓", "✗")
 
 
 def test_what_one_visit_could_not_judge_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
