@@ -175,6 +175,8 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
             cwd=str(path.parent),
             progress_bar=False,
             stderr_file=sys.stderr,
+            # Notebook and kernel talk on this machine alone: that they do so in plain text is no news for a reader.
+            extra_arguments=["--log-level=ERROR"],
         )
     except papermill.PapermillExecutionError as cause:
         click.echo(f"{path.stem}: {cause.ename}: {cause.evalue}", err=True)

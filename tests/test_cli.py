@@ -587,6 +587,20 @@ def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_pa
     assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
 
 
+def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):
+    import nbformat
+
+    monkeypatch.setattr(cli, "NOTEBOOKS", tmp_path)
+    cell = nbformat.v4.new_code_cell("mode = 'recorded'", metadata={"tags": ["parameters"]})
+    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "01_one.ipynb")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", "--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")])
+    assert not ended.value.code
+    told = [line.split(" (")[0] for line in capfd.readouterr().err.splitlines()]
+    assert told == ["measuring box", "[1/1] 01_one", f"done; executed notebooks are in {tmp_path / 'out'}"]
+
+
 def children(pid: int) -> set[int]:
     """Every living descendant of process ``pid``."""
     found: set[int] = set()
