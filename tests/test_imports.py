@@ -103,6 +103,7 @@ ALLOWED: dict[str, set[str]] = {
         "notebook",
         "own",
         "own_book",
+        "profiler",
         "records",
         "results",
         "simulate_command",

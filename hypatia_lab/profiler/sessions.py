@@ -20,6 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from hypatia_lab.profiler import bytecode
+
 Event = dict[str, Any]
 
 
@@ -61,7 +63,7 @@ def run_session(
             stdout=output,
             stderr=subprocess.STDOUT,
             pass_fds=(writer,),
-            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | (env or {}),
+            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | bytecode.environment() | (env or {}),
             start_new_session=True,
         )
         os.close(writer)
