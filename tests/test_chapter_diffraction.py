@@ -276,6 +276,7 @@ TABLES: list[Callable[[Evidence, str], list[dict[str, str]]]] = [
     diffraction_tables.counts,
     diffraction_tables.dtype_cost,
     diffraction_tables.errors_by_size,
+    diffraction_tables.errors_by_depth,
     diffraction_tables.blind,
     diffraction_tables.early_calls,
     diffraction_tables.start_by_size,
@@ -445,6 +446,41 @@ def test_rates_are_against_float32() -> None:
     assert [line["arithmetic"] for line in found] == ["float64/ieee", "float32/ieee"]
     assert found[0]["float32's rate / this"] == "64.0×"
     assert found[1]["best rate"] == "100 TFLOP/s"
+
+
+def test_errors_by_depth_have_a_line_a_form_also_one_that_missed_the_check() -> None:
+    def product(depth: int, error: float | None, **changes: Any) -> dict[str, Any]:
+        given = {"operation": "matmul", "shape": [64, depth, 64], "clock": "graph", "error": error}
+        return cell_line(**given | changes)
+
+    missed = {"status": "wrong", "reason": "error 9.6e-06", "medians_us": []}
+    lab = evidence(
+        product(4096, 1.0e-6),
+        product(1024, 5.0e-7),
+        product(2048, 7.0e-7),
+        *(
+            product(depth, error, math="tf32x3") | more
+            for depth, error, more in ((1024, 2.4e-6, {}), (4096, 9.6e-6, missed))
+        ),
+        *(product(depth, 0.0, dtype="float64") for depth in (1024, 4096)),
+        product(1024, 3.0e-4, math="tf32"),
+        product(4096, None, math="tf32", status="crashed", medians_us=[]),
+        experiment="precision",
+    )
+    assert diffraction_tables.errors_by_depth(lab, "box") == [
+        {
+            "form": "float32, ieee",
+            "error at depth 1024": "5.00e-07",
+            "error at depth 4096": "1.00e-06",
+            "grows": "2.00×",
+        },
+        {
+            "form": "float32, tf32x3",
+            "error at depth 1024": "2.40e-06",
+            "error at depth 4096": "9.60e-06",
+            "grows": "4.00×",
+        },
+    ]
 
 
 # ---------------------------------------------------------------- chapters

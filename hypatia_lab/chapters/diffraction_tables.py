@@ -37,6 +37,7 @@ from hypatia_lab.claims import Claim
 from hypatia_lab.formats import absent
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.ways import Way, timed
+from hypatia_lab.workloads import parse_shape
 
 Row = dict[str, Any]
 
@@ -266,6 +267,26 @@ def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
         }
         for own in found
     ]
+
+
+def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """How the error of a matrix product grows with its depth: a line a form, from the least depth to the greatest.
+
+    A form that missed the check has an error too. No line where one depth was measured, or no error is left.
+    """
+    found: dict[str, dict[int, float]] = {}
+    for row in lab.leading(machine, experiment="precision", operation="matmul"):
+        if not absent(row["error"]):
+            depth = parse_shape(row["shape"])[1]
+            found.setdefault(f"{row['dtype']}, {row['math']}", {})[depth] = row["error"]
+    out = []
+    for form, errors in found.items():
+        low, high = min(errors), max(errors)
+        if low == high or not errors[low]:
+            continue
+        line = {"form": form} | {f"error at depth {depth}": formats.number(errors[depth]) for depth in (low, high)}
+        out.append(line | {"grows": formats.with_unit(formats.number(errors[high] / errors[low]), "×")})
+    return out
 
 
 # ---------------------------------------------------------------- what the chapters link to and judge
