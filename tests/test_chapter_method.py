@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import experiments, notebook, planted
+from hypatia_lab import experiments, findings, notebook, planted
 from hypatia_lab.chapters import method
 
 WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
@@ -59,6 +59,28 @@ def test_a_machine_without_that_record_says_so(tmp_path):
     lab = evidence_of(tmp_path)
     assert method.oracle(lab, "box") is None
     assert method.beside(lab, "box") == "- `box`: not measured there."
+
+
+@pytest.mark.parametrize(
+    ("different", "verdict", "title"),
+    [
+        (5, "confirmed", "The lab's own error rate is what it should be"),
+        (0, "conditional", "The lab sees fewer false differences than it may"),
+        (20, "invalid", "The lab's own error rate is off"),
+    ],
+)
+def test_the_controls_card_tells_too_many_false_differences_from_too_few(tmp_path, different, verdict, title):
+    pairs = [
+        cell_line(shape=[n, 8, 8], variant=name, clock="hot", medians_us=[factor * 100.0, factor * 100.1])
+        for n in range(1, 101)
+        for name, factor in (("eager", 1), ("eager@again", 2 if n <= different else 1))
+    ]
+    write_records(tmp_path, "box", "cpu", {"agreement": pairs})
+    card = findings.control(evidence_of(tmp_path), "box")
+    assert card is not None
+    assert (card.verdict, card.title) == (verdict, title)
+    assert f"In 100 pairs of identical code it saw {different} differences" in card.text
+    assert ("wider than they need be" in card.text) == (verdict == "conditional")
 
 
 def test_what_was_not_rejected_is_said_first():

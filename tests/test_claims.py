@@ -327,6 +327,20 @@ def test_cautions(measured):
     assert "A/A control of box calls identical code different in 100% of 8 pairs" in row["reason"]
 
 
+def test_a_control_that_errs_less_than_it_may_speaks_of_what_is_undecided_only(measured):
+    names = ("eager", "eager@again")
+    same = [
+        cell(f"relu/{n}x8/float32/ieee/forward", name, [100.0 + n % 2] * 8) for n in range(1, 101) for name in names
+    ]
+    decided = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), *same), entry())
+    assert (decided["verdict"], "A/A" in decided["reason"]) == ("confirmed", False)
+    wide = [cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [500.0, 1500.0] * 4)]
+    open_ = verdict(measured(*wide, *same), entry())
+    assert open_["verdict"] == "undecided"
+    assert "Its intervals are wider than they need be: the A/A control of box calls" in open_["reason"]
+    assert "different in 0% of 100 pairs, and 5% would do." in open_["reason"]
+
+
 def test_each_machine_has_its_own_row(measured):
     measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), machine="one")
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 2000), machine="two")

@@ -30,7 +30,7 @@ HOLD = frozenset({"confirmed", "conditional"})
 FAIL = frozenset({"refuted", "inconsistent", "conditional"})
 """Verdicts that say of a part that it holds, and that it does not; a conditional one says both."""
 DOUBT = 0.05
-"""An A/A control less likely than this under a 5% false-difference rate casts doubt on a machine's verdicts."""
+"""An A/A control less likely than this under a 5% false-difference rate says something of a machine's verdicts."""
 MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
 
@@ -118,7 +118,7 @@ class _Case:
 
 @dataclass(frozen=True)
 class _Machine:
-    """What is known of one machine: its device, its rows by experiment, and a warning when its A/A control fails.
+    """What is known of one machine: its device, its rows by experiment, and its A/A control where that is not at 5%.
 
     ``figures`` are its rows and details by name, for the claims that name them one by one.
     """
@@ -127,7 +127,7 @@ class _Machine:
     device: str
     experiments: dict[str, dict[Key, Row]]
     figures: details.Index
-    warning: str
+    control: Row | None
 
     def rows(self, keys: Sequence[Key]) -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, the one with most processes.
@@ -363,7 +363,7 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
         claim,
         machine.name,
         verdict,
-        [*reason, machine.warning],
+        [*reason, _caution(machine.control, verdict)],
         workload=", ".join(case.workload for case in judged),
         measured=math.nan if many else judged[0].found.value,
         low=min(case.found.low for case in judged),
@@ -384,6 +384,19 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
     )
 
 
+def _caution(control: Row | None, verdict: str) -> str:
+    """What an A/A control that is not at 5% says of a verdict: above, no interval is wide enough; below, each is."""
+    if control is None:
+        return ""
+    said = (
+        f"the A/A control of {control['machine']} calls identical code different in "
+        f"{number(100 * control['rate'])}% of {control['pairs']} pairs"
+    )
+    if control["rate"] > 1 - intervals.CONFIDENCE:
+        return f"Caution: {said}, which is not the 5% it should be."
+    return f"Its intervals are wider than they need be: {said}, and 5% would do." if verdict == "undecided" else ""
+
+
 def _machines(records: Sequence[Record]) -> list[_Machine]:
     devices = {record.machine: record.run["device"] for record in records}
     experiments: dict[str, dict[str, dict[Key, Row]]] = {name: {} for name in devices}
@@ -397,17 +410,9 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
         )
         for name in devices
     }
-    warnings = {
-        control["machine"]: (
-            f"Caution: the A/A control of {control['machine']} calls identical code different in "
-            f"{number(100 * control['rate'])}% of {control['pairs']} pairs, which is not the 5% it should be."
-        )
-        for control in results.agreement(records, rows)
-        if control["p"] < DOUBT
-    }
+    controls = {control["machine"]: control for control in results.agreement(records, rows) if control["p"] < DOUBT}
     return [
-        _Machine(name, device, experiments[name], figures[name], warnings.get(name, ""))
-        for name, device in devices.items()
+        _Machine(name, device, experiments[name], figures[name], controls.get(name)) for name, device in devices.items()
     ]
 
 
