@@ -473,12 +473,14 @@ def test_errors_by_depth_have_a_line_a_form_also_one_that_missed_the_check() -> 
             "error at depth 1024": "5.00e-07",
             "error at depth 4096": "1.00e-06",
             "grows": "2.00×",
+            "the check says": "ok",
         },
         {
             "form": "float32, tf32x3",
             "error at depth 1024": "2.40e-06",
             "error at depth 4096": "9.60e-06",
             "grows": "4.00×",
+            "the check says": "wrong",
         },
     ]
 

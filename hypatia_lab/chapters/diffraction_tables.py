@@ -274,18 +274,20 @@ def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
     A form that missed the check has an error too. No line where one depth was measured, or no error is left.
     """
-    found: dict[str, dict[int, float]] = {}
+    found: dict[str, dict[int, Row]] = {}
     for row in lab.leading(machine, experiment="precision", operation="matmul"):
         if not absent(row["error"]):
-            depth = parse_shape(row["shape"])[1]
-            found.setdefault(f"{row['dtype']}, {row['math']}", {})[depth] = row["error"]
+            found.setdefault(f"{row['dtype']}, {row['math']}", {})[parse_shape(row["shape"])[1]] = row
     out = []
-    for form, errors in found.items():
-        low, high = min(errors), max(errors)
-        if low == high or not errors[low]:
+    for form, rows in found.items():
+        low, high = min(rows), max(rows)
+        if low == high or not rows[low]["error"]:
             continue
-        line = {"form": form} | {f"error at depth {depth}": formats.number(errors[depth]) for depth in (low, high)}
-        out.append(line | {"grows": formats.with_unit(formats.number(errors[high] / errors[low]), "×")})
+        line = {"form": form} | {
+            f"error at depth {depth}": formats.number(rows[depth]["error"]) for depth in (low, high)
+        }
+        grows = formats.with_unit(formats.number(rows[high]["error"] / rows[low]["error"]), "×")
+        out.append(line | {"grows": grows, "the check says": rows[high]["status"]})
     return out
 
 
