@@ -8,9 +8,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Bytecode lies in one place, made when a module is first imported, and not beside the sources.
-export PYTHONPYCACHEPREFIX := $(CURDIR)/.venv/bytecode
-# Containers often forbid bytecode, which triples what every process takes to start.
+# Containers often forbid bytecode, which triples what every process takes to start. Written when a module is first
+# imported, it serves the command outside make too.
 unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help book test lint style types unit unit-early unit-late sweep pages nbval committed notebooks clean
