@@ -447,7 +447,7 @@ def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkey
         (["results", "--machine", "nope"], "no records of machine 'nope'; recorded machines: one, two"),
         (["compare", "one", "nope"], "no records of machine 'nope'"),
         (["compare", "one"], "Missing argument"),
-        (["compare", "one", "/"], "/ holds no records"),
+        (["compare", "one", str(Path(__file__).parent)], "tests holds no records"),
         (["compare", str(records.COMMITTED), "one"], "holds records of epyc-2c, h200; name one of its folders"),
         (["results", "--records", "/no/such/folder"], "'/no/such/folder' does not exist"),
         (["doctor", "--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
