@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, evidence_of, played, write_records
 
+import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import ceiling_figures, claims, findings, tables, verdict_figure
 from hypatia_lab.chapters import decisions, errata, front, machines
 from hypatia_lab.claims import Claim
