@@ -117,6 +117,8 @@ class _Session:
     def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
         timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
         host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
+        if ready and group.clocks:
+            clock.settle()
         for word in group.clocks if ready else ():
             # Among a GPU's variants the host's threads would fall asleep, and waking them would be C's time.
             for names, device in ((ready.keys() - host, self.device), (host, "cpu")):

@@ -11,6 +11,8 @@ Clocks (one word each, used in every record and figure):
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 import statistics
 import time
@@ -24,6 +26,10 @@ SAMPLE_S = {"cpu": 5e-3, "cuda": 2e-3}
 """Aimed length of one sample: long against the timer's resolution, short against drift."""
 MAX_CALLS = 200
 MAX_ROUNDS = 10
+SETTLE_S = 30.0
+"""Longest wait for background work to end before anything is timed."""
+QUIET_S = 0.05
+"""So long nobody in the background may have computed."""
 
 Run = Callable[[], Any]
 
@@ -68,6 +74,45 @@ def once_s(run: Run, device: str) -> float:
     run()
     synchronize(device)
     return time.perf_counter() - start
+
+
+def settle(limit_s: float = SETTLE_S) -> float:
+    """Wait until no process that this one has started computes any more, at most ``limit_s``; seconds waited.
+
+    torch.compile starts a pool of compilers at its first kernel for a GPU, which imports torch in the background. While
+    it does, a variant that takes every core waits for one of them, some milliseconds a call. Linux only; elsewhere it
+    returns at once.
+    """
+    begun = time.monotonic()
+    before = _spent_by_children()
+    while before and time.monotonic() - begun < limit_s:
+        time.sleep(QUIET_S)
+        now = _spent_by_children()
+        if sum(now.values()) - sum(before.get(pid, 0) for pid in now) <= 1:  # the clock of /proc ticks every 10 ms
+            break
+        before = now
+    return time.monotonic() - begun
+
+
+def _spent_by_children() -> dict[int, int]:
+    """Processor time (ticks) of each living descendant of this process, by its pid; empty where /proc has none."""
+    from pathlib import Path
+
+    families: dict[int, list[int]] = {}
+    ticks: dict[int, int] = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # a process may end while it is looked at
+            told = path.read_text().rpartition(")")[2].split()  # its name, before that, may hold anything
+            pid = int(path.parent.name)
+            families.setdefault(int(told[1]), []).append(pid)
+            ticks[pid] = int(told[11]) + int(told[12])
+    spent: dict[int, int] = {}
+    due = families.get(os.getpid(), [])
+    while due:
+        pid = due.pop()
+        spent[pid] = ticks[pid]
+        due += families.get(pid, [])
+    return spent
 
 
 def warm_up(run: Run, device: str) -> float:

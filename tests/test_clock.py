@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -284,3 +288,42 @@ def test_a_device_left_in_error_ends_the_process_with_the_culprit_announced(monk
             {"good": lambda: None, "culprit": culprit}, "hot", "cpu", budget_s=0.01, announce=announced.append
         )
     assert announced[-1] == "culprit"
+
+
+# ---------------------------------------------------------------- background work
+
+BUSY = """
+import sys, time
+
+end = time.monotonic() + float(sys.argv[1])
+while time.monotonic() < end:
+    pass
+time.sleep(60)
+"""
+GRANDCHILD = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {BUSY!r}, sys.argv[1]])"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("program", [BUSY, GRANDCHILD], ids=["child", "grandchild"])
+def test_timing_waits_until_what_was_started_computes_no_more(program):
+    with subprocess.Popen([sys.executable, "-c", program, "1.5"], start_new_session=True) as busy:
+        try:
+            time.sleep(0.3)  # it has begun
+            assert 0.8 < clock.settle() < 5
+            assert busy.poll() is None  # it sleeps, which is no reason to wait
+            assert clock.settle() < 0.5
+        finally:
+            os.killpg(busy.pid, signal.SIGKILL)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_one_who_never_rests_is_waited_for_no_longer_than_the_limit():
+    with subprocess.Popen([sys.executable, "-c", BUSY, "60"]) as busy:
+        try:
+            assert 0.4 < clock.settle(limit_s=0.5) < 2
+        finally:
+            busy.kill()
+
+
+def test_nobody_to_wait_for_takes_no_time():
+    assert clock.settle() < 0.1
