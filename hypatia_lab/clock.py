@@ -84,35 +84,37 @@ def settle(limit_s: float = SETTLE_S) -> float:
     returns at once.
     """
     begun = time.monotonic()
-    before = _spent_by_children()
+    before = _children()
     while before and time.monotonic() - begun < limit_s:
         time.sleep(QUIET_S)
-        now = _spent_by_children()
-        if sum(now.values()) - sum(before.get(pid, 0) for pid in now) <= 1:  # the clock of /proc ticks every 10 ms
+        now = _children()
+        spent = sum(ticks - before.get(pid, (0, ""))[0] for pid, (ticks, _) in now.items())
+        # The clock of /proc ticks every 10 ms; on a busy machine, who has not computed may be waiting to ("R").
+        if spent <= 1 and all(state != "R" for _, state in now.values()):
             break
         before = now
     return time.monotonic() - begun
 
 
-def _spent_by_children() -> dict[int, int]:
-    """Processor time (ticks) of each living descendant of this process, by its pid; empty where /proc has none."""
+def _children() -> dict[int, tuple[int, str]]:
+    """Pid → processor time (ticks) and state of each descendant of this process; empty where /proc has none."""
     from pathlib import Path
 
     families: dict[int, list[int]] = {}
-    ticks: dict[int, int] = {}
+    seen: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # a process may end while it is looked at
             told = path.read_text().rpartition(")")[2].split()  # its name, before that, may hold anything
             pid = int(path.parent.name)
             families.setdefault(int(told[1]), []).append(pid)
-            ticks[pid] = int(told[11]) + int(told[12])
-    spent: dict[int, int] = {}
+            seen[pid] = int(told[11]) + int(told[12]), told[0]
+    found: dict[int, tuple[int, str]] = {}
     due = families.get(os.getpid(), [])
     while due:
         pid = due.pop()
-        spent[pid] = ticks[pid]
+        found[pid] = seen[pid]
         due += families.get(pid, [])
-    return spent
+    return found
 
 
 def warm_up(run: Run, device: str) -> float:

@@ -561,6 +561,19 @@ def test_one_call_that_was_held_up_does_not_rule_out_larger_sizes(monkeypatch):
     assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.002}
 
 
+@pytest.mark.parametrize(("waited", "times"), [(0.0, 2), (bench.clock.SETTLE_S, 1)], ids=["rests", "never rests"])
+def test_background_work_is_waited_for_before_timing(monkeypatch, waited, times):
+    told: list[str] = []
+    measure = bench.clock.measure
+    monkeypatch.setattr(bench.clock, "settle", lambda: told.append("settled") or waited)
+    monkeypatch.setattr(bench.clock, "measure", lambda *given, **more: told.append("timed") or measure(*given, **more))
+    session, _ = session_here()
+    for index in range(2):
+        session.run(index, group(SMALL, ("eager",)))
+    assert told[:2] == ["settled", "timed"]
+    assert (told.count("settled"), told.count("timed")) == (times, 2)
+
+
 def test_a_death_while_timing_is_blamed_on_the_variant_that_was_running(deadly):
     blamed = []
     for names in (("eager", "dies_late"), ("dies_late", "eager")):

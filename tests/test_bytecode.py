@@ -71,7 +71,7 @@ def test_a_process_that_may_write_keeps_its_own(package, monkeypatch):
 
 def test_a_folder_that_cannot_be_written_needs_the_labs(package, monkeypatch):
     monkeypatch.setattr(sys, "dont_write_bytecode", False)
-    monkeypatch.setattr(bytecode.os, "access", lambda path, mode: False)
+    monkeypatch.setattr(bytecode.os, "access", lambda path, mode: Path(path) != package / "_inductor")
     assert bytecode.environment()
     bytecode.environment.cache_clear()
     monkeypatch.setattr(sys, "pycache_prefix", "elsewhere")
@@ -80,8 +80,13 @@ def test_a_folder_that_cannot_be_written_needs_the_labs(package, monkeypatch):
 
 def test_without_a_place_for_it_nothing_is_raised(package, tmp_path):
     (tmp_path / "cache").write_text("a file")
-    bytecode.environment()
+    assert bytecode.environment() == {}
     assert (tmp_path / "cache").read_text() == "a file"
+
+
+def test_a_place_that_cannot_be_written_is_none(package, monkeypatch):
+    monkeypatch.setattr(bytecode.os, "access", lambda path, mode: False)
+    assert bytecode.environment() == {}
 
 
 def test_one_who_never_finishes_is_given_up(package, monkeypatch):

@@ -23,6 +23,7 @@ from synthetic import cell_line, run_line
 
 from hypatia_lab import claims, cli, records
 from hypatia_lab.notebook import ParameterError, Parameters
+from hypatia_lab.profiler import bytecode
 
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book")
 
@@ -591,6 +592,7 @@ def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, c
     import nbformat
 
     monkeypatch.setattr(cli, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(bytecode, "environment", dict)  # which tells when it first keeps some
     cell = nbformat.v4.new_code_cell("mode = 'recorded'", metadata={"tags": ["parameters"]})
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "01_one.ipynb")

@@ -325,5 +325,15 @@ def test_one_who_never_rests_is_waited_for_no_longer_than_the_limit():
             busy.kill()
 
 
-def test_nobody_to_wait_for_takes_no_time():
-    assert clock.settle() < 0.1
+def test_nobody_to_wait_for_takes_no_time(monkeypatch):
+    monkeypatch.setattr(clock, "_children", dict)
+    monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for nobody"))
+    assert clock.settle() < clock.SETTLE_S
+
+
+def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
+    states = iter(["R", "R", "S", "S"])
+    monkeypatch.setattr(clock, "_children", lambda: {7: (100, next(states))})
+    monkeypatch.setattr(clock, "QUIET_S", 0.0)
+    clock.settle()
+    assert list(states) == ["S"]

@@ -30,7 +30,7 @@ HOLD = frozenset({"confirmed", "conditional"})
 FAIL = frozenset({"refuted", "inconsistent", "conditional"})
 """Verdicts that say of a part that it holds, and that it does not; a conditional one says both."""
 DOUBT = 0.05
-"""An A/A control less likely than this under a 5% false-difference rate says something of a machine's verdicts."""
+"""An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
 MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
 
@@ -385,7 +385,7 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
 
 
 def _caution(control: Row | None, verdict: str) -> str:
-    """What an A/A control that is not at 5% says of a verdict: above, no interval is wide enough; below, each is."""
+    """What an A/A control that is not at 5% says: above, intervals are too narrow for any verdict; below, too wide."""
     if control is None:
         return ""
     said = (

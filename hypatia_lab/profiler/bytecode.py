@@ -34,7 +34,8 @@ def environment() -> dict[str, str]:
     """What a fresh process needs in its environment to find bytecode; empty where it finds or keeps it anyway.
 
     Otherwise the bytecode lies in the lab's cache folder, put there the first time by a process that compiles a
-    function and measures nothing. Never raises: where it cannot be kept, processes are slow and nothing else.
+    function and measures nothing. Never raises; empty too where that folder cannot be written, for under another
+    prefix Python would not even find what bytecode there is.
     """
     found = importlib.util.find_spec("torch")
     if found is None or found.origin is None:
@@ -45,12 +46,18 @@ def environment() -> dict[str, str]:
         return {}
     folder = loader.cache_folder().absolute() / "bytecode"
     kept = {"PYTHONPYCACHEPREFIX": str(folder), "PYTHONDONTWRITEBYTECODE": ""}
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+    # Under a prefix, bytecode lies as its source does from the root on.
+    if (folder.joinpath(*late.parent.parts[1:]) / f"{late.stem}.{sys.implementation.cache_tag}.pyc").exists():
+        return kept
+    try:
         folder.mkdir(parents=True, exist_ok=True)
-        # Under a prefix, bytecode lies as its source does from the root on.
-        if not (folder.joinpath(*late.parent.parts[1:]) / f"{late.stem}.{sys.implementation.cache_tag}.pyc").exists():
-            print(f"keeping the bytecode of torch in {folder}, once", file=sys.stderr)
-            _import_everything(kept)
+    except OSError:
+        return {}
+    if not os.access(folder, os.W_OK):
+        return {}
+    print(f"keeping the bytecode of torch in {folder}, once", file=sys.stderr)
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        _import_everything(kept)
     return kept
 
 
