@@ -497,6 +497,18 @@ def test_what_is_measured_comes_from_an_experiment():
         assert claim.experiment in (EXPERIMENTS if measures else [""]), claim.id
 
 
+def test_no_time_of_a_start_is_judged_by_one_process():
+    figures = {
+        (figure.variant, figure.case)
+        for claim in ledger()
+        for figure in (*claim.of, *claim.over, *claim.under)
+        if figure.topic == "start"
+    }
+    probes = EXPERIMENTS["warm_up"].probes("seed", "cuda", ())
+    assert figures
+    assert [probe for probe in probes if probe.processes < 2 and (probe.variant, probe.case) in figures] == []
+
+
 def test_a_missing_record_names_its_experiment(measured):
     row = verdict(measured(cell(MEDIUM, "eager", 100)), entry(experiment="gemm_ladder"))
     assert row["verdict"] == "not_testable"
