@@ -25,6 +25,9 @@ from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
 """Nothing that needs longer a call is timed."""
+OVERHEAD_S = 0.02
+"""A shorter call may be all overhead (a compiled step of training keeps its host busy for 1.4 ms), which no larger size
+multiplies."""
 HICCUP_S = 0.5
 """A call that seems to take less is made once more before its pace is believed."""
 CHECKED_IN = 2
@@ -102,13 +105,13 @@ class _Session:
             if not found[name].ok:
                 return "wrong", found[name].reason
             seconds = clock.once_s(run, self.device)
-            if 1e-3 < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
+            if OVERHEAD_S < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
                 seconds = min(seconds, clock.once_s(run, self.device))
         except Exception as cause:
             traceback.print_exc()
             clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
             return "crashed", _first_line(cause)
-        if seconds > 1e-3:  # a shorter call is mostly overhead, and says nothing of a large one
+        if seconds > OVERHEAD_S:
             self.rates[pace] = amount / seconds
         if seconds > LONGEST_CALL_S:
             return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"

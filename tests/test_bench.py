@@ -555,10 +555,17 @@ def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
 
 def test_one_call_that_was_held_up_does_not_rule_out_larger_sizes(monkeypatch):
     session, _ = session_here()
-    took = iter([0.4, 0.002])  # the call, and once more
+    took = iter([0.4, 0.03])  # the call, and once more
     monkeypatch.setattr(bench.clock, "once_s", lambda run, device: next(took))
     session.run(0, group(SMALL, ("eager",)))
-    assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.002}
+    assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.03}
+
+
+def test_a_call_that_may_be_all_overhead_rules_out_no_larger_size(monkeypatch):
+    session, _ = session_here()
+    monkeypatch.setattr(bench.clock, "once_s", lambda run, device: 0.0015)
+    session.run(0, group(SMALL, ("eager",)))
+    assert session.rates == {}
 
 
 @pytest.mark.parametrize(("waited", "times"), [(0.0, 2), (bench.clock.SETTLE_S, 1)], ids=["rests", "never rests"])
