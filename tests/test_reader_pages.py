@@ -19,12 +19,13 @@ def entries() -> dict[str, str]:
 
 
 def told(text: str) -> list[tuple[str, str]]:
-    """Story and title of the entry that it names, of a page of stories."""
-    return [
-        (story, title)
-        for part in re.split(r"(?m)^### ", text)[1:]
-        for story, title in [re.fullmatch(r"(?s)(.*)\*Log entry: (.*?)\.\*\n.*", part).groups()]  # pyright: ignore
-    ]
+    """Each passage of a page of stories, and the title of the entry that is named below it."""
+    passages = []
+    for part in re.split(r"(?m)^### ", text)[1:]:
+        found = re.findall(r"(?s)(.+?)\*Log entry: (.*?)\.\*\n", part)
+        assert found, f"no entry is named: {part[:60]}"
+        passages += found
+    return passages
 
 
 def invented(story: str, entry: str) -> list[str]:
