@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 from synthetic import cell_line, detail_line, run_line
@@ -207,6 +208,16 @@ def test_rows_are_paired_within_the_experiment_of_most_processes(measured):
     assert row["verdict"] == "confirmed"
 
 
+def test_of_experiments_with_as_many_processes_the_claim_s_own_counts(measured):
+    measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 500), experiment="first")
+    found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), experiment="second")
+    assert verdict(found, entry())["verdict"] == "refuted"
+    assert verdict(found, entry(experiment="second"))["verdict"] == "confirmed"
+    named = {"over": (Figure("naive"),), "under": (Figure("eager"),), "variant": ""}
+    words = [verdict(found, entry("quotient", **named, experiment=name))["verdict"] for name in ("first", "second")]
+    assert words == ["refuted", "confirmed"]
+
+
 def test_not_testable_says_why(measured):
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [], status="skipped", reason="no nvcc here"))
     assert "no nvcc here" in verdict(found, entry())["reason"]
@@ -302,6 +313,9 @@ def test_bounds_come_from_the_machine(measured):
     row = verdict(found, entry("ratio", variant="epilogue", bound="free_relu"))
     assert row["bound"] == pytest.approx(1.25, rel=0.01)
     assert "A ReLU that cost nothing would allow at most 1.25×." in row["reason"]
+    slower = measured(*cells[:2], cell(LINEAR, "eager", 101), experiment="noisy")
+    row = verdict(slower, entry("ratio", variant="epilogue", bound="free_relu", experiment="noisy"))
+    assert row["bound"] == 1.0  # leaving work out cannot cost time
     roofline = {q: entry(q, variant="epilogue", bound="roofline") for q in ("ratio", "time", "rate", "bandwidth")}
     assert math.isnan(verdict(found, roofline["time"])["bound"])  # no ceiling, no bound
     matmul = cell("matmul/1000x1000x1000/float32/ieee/forward", "eager", [50.0] * 8, "hot")
@@ -360,6 +374,17 @@ def test_arithmetic_claims_show_their_arithmetic():
     row = verdict([], entry("none", untestable="No clock measures effort."))
     assert (row["verdict"], row["machine"]) == ("not_testable", ANY)
     assert "No clock measures effort." in row["reason"]
+
+
+def test_a_contradiction_says_whether_it_is_the_claim_or_its_arithmetic():
+    said = entry("none", untestable="Why.", conflicts=("S001-02", "S001-03"))
+    sums = replace(entry("arithmetic", 3, (2.9, 3.1), expression="2 + 2"), id="S001-02", part_of="S001-01")
+    sums = replace(sums, conflicts=("S001-01",))
+    other = replace(said, id="S001-03", conflicts=("S001-01",))
+    first, second, third = judge([], [said, sums, other])
+    assert first["reason"] == "Why. Because. Its own arithmetic contradicts it (S001-02). It contradicts S001-03."
+    assert second["reason"].endswith("Because. Worked out, it contradicts S001-01.")
+    assert third["reason"] == "Why. Because. It contradicts S001-01."
 
 
 # The ledger itself

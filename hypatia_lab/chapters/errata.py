@@ -15,18 +15,14 @@ from hypatia_lab.tables import claimed_text, quantity_text
 PAGE = "19_errata"
 
 
-def _holds(claim: Claim) -> bool:
-    return claim.band[0] <= claims.arithmetic(claim.expression) <= claim.band[1]
-
-
 def wrong(ledger: Sequence[Claim] | None = None) -> list[Claim]:
     """The claims whose own figures give something outside the band, in the order of the ledger."""
-    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and not _holds(c)]
+    return [c for c in (claims.ledger() if ledger is None else ledger) if not c.adds_up]
 
 
 def sound(ledger: Sequence[Claim] | None = None) -> list[Claim]:
     """The claims whose arithmetic holds, in the order of the ledger."""
-    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and _holds(c)]
+    return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and c.adds_up]
 
 
 def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
@@ -127,6 +123,6 @@ def contradictions(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]
 def _figure(claim: Claim) -> str:
     """What is claimed, and where it does not follow from the document's own figures, what does."""
     text = claimed_text(claim.claimed, claim.unit)
-    if not claim.expression or _holds(claim):
+    if claim.adds_up:
         return text
     return f"{text}; worked out: {quantity_text(claims.arithmetic(claim.expression), claim.unit)}"

@@ -122,17 +122,18 @@ def _candidates(figure: Figure, found: Index, workload: str, clock: str) -> list
     return usable
 
 
-def _together(candidates: Sequence[Sequence[Series]]) -> list[Series]:
+def _together(candidates: Sequence[Sequence[Series]], experiment: str) -> list[Series]:
     """One series a figure, all from the experiment that has them all (of several the one with most processes).
 
-    Probes of one question may lie in different experiments; then each figure comes from where it has most processes.
+    Of several with as many it is ``experiment``, if that is among them. Probes of one question may lie in different
+    experiments; then each figure comes from where it has most processes.
     """
     by_experiment = [{series.experiment: series for series in own} for own in candidates]
     shared = [name for name in by_experiment[0] if all(name in own for own in by_experiment)]
     if shared:
-        best = max(shared, key=lambda name: min(len(own[name].values) for own in by_experiment))
+        best = max(shared, key=lambda name: (min(len(own[name].values) for own in by_experiment), name == experiment))
         return [own[best] for own in by_experiment]
-    return [max(own, key=lambda series: len(series.values)) for own in candidates]
+    return [max(own, key=lambda series: (len(series.values), series.experiment == experiment)) for own in candidates]
 
 
 def _values(claim: Claim, series: Sequence[Series]) -> list[float]:
@@ -163,7 +164,7 @@ def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Int
     geometric mean. Raises :class:`NoFigure` when there is none: not_testable or invalid.
     """
     named = claim.of or (*claim.over, *claim.under)
-    series = _together([_candidates(figure, found, workload, clock) for figure in named])
+    series = _together([_candidates(figure, found, workload, clock) for figure in named], claim.experiment)
     values = _values(claim, series)
     if not values:
         raise NoFigure("not_testable", "no process measured everything that is needed")

@@ -59,7 +59,8 @@ class Claim:
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
     open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
     ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
-    one that measures what decides; a verdict takes its figures wherever they are. ``part_of`` is the id of the entry
+    one that measures what decides; a verdict takes its figures from where they have most processes, and where several
+    have as many, from there. ``part_of`` is the id of the entry
     that leads the statement, ``""`` for a lead; ``statement`` is the lead's wording of the whole, ``""`` where its own
     claim says it.
     """
@@ -103,6 +104,11 @@ class Claim:
     def testable(self) -> bool:
         """Whether a measurement can decide it; arithmetic, and what no lab can test, is the same on any machine."""
         return self.quantity != "arithmetic" and not self.untestable
+
+    @property
+    def adds_up(self) -> bool:
+        """Whether its own figures give what it says; True of a claim without an expression."""
+        return not self.expression or self.band[0] <= arithmetic(self.expression) <= self.band[1]
 
 
 _COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")

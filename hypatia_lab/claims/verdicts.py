@@ -7,7 +7,7 @@ no measured figure is ever typed. The verdict on a statement follows from those 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -129,10 +129,11 @@ class _Machine:
     figures: details.Index
     control: Row | None
 
-    def rows(self, keys: Sequence[Key]) -> list[Row]:
+    def rows(self, keys: Sequence[Key], experiment: str = "") -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, the one with most processes.
 
-        Raises :class:`NoFigure`: not_testable when no experiment has them, invalid when one is not ok.
+        Of several with as many it is ``experiment``, if that is among them. Raises :class:`NoFigure`: not_testable when
+        no experiment has them, invalid when one is not ok.
         """
         groups = [[index[key] for key in keys] for index in self.experiments.values() if all(k in index for k in keys)]
         ran = [group for group in groups if all(row["status"] != "skipped" for row in group)]
@@ -142,7 +143,7 @@ class _Machine:
                     what = f"{row['variant']} on {row['workload']}"
                     raise NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
         if ran:
-            return max(ran, key=lambda group: group[0]["processes"])
+            return max(ran, key=lambda group: (group[0]["processes"], group[0]["experiment"] == experiment))
         for group in groups:
             for row in group:
                 if row["status"] == "skipped":
@@ -171,16 +172,16 @@ def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
 
 def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
     """The figure that physics allows at most (for times: at least), NaN where it is not known."""
-    own = machine.rows(_own(claim, workload, clock))[0]
+    own = machine.rows(_own(claim, workload, clock), claim.experiment)[0]
     if claim.bound == "free_relu":
         keys = [(workload, claim.baseline, clock), (_part(workload, "linear"), "eager", clock)]
-        try:
-            return _interval(QUANTITIES["ratio"], machine.rows(keys)).value
+        try:  # leaving work out cannot cost time: a bound below 1 is noise
+            return max(1.0, _interval(QUANTITIES["ratio"], machine.rows(keys, claim.experiment)).value)
         except NoFigure:
             return math.nan
     limit = [own["limit_us"]]
     if claim.quantity == "ratio":
-        limit.insert(0, machine.rows(_both(claim, workload, clock))[0]["median_us"])
+        limit.insert(0, machine.rows(_both(claim, workload, clock), claim.experiment)[0]["median_us"])
     return QUANTITIES[claim.quantity].figure(limit, own)
 
 
@@ -191,7 +192,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
             found, throttled = details.measured(claim, machine.figures, workload, clock)
         else:
             quantity = QUANTITIES[claim.quantity]
-            rows = machine.rows(quantity.keys(claim, workload, clock))
+            rows = machine.rows(quantity.keys(claim, workload, clock), claim.experiment)
             found, throttled = _interval(quantity, rows), any(row["throttled"] for row in rows)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
@@ -275,9 +276,6 @@ def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figu
     own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan}
     own |= {"bound": math.nan, "cases": [], "settles": "", **figures}
     low, high = claim.claimed
-    parts = [part for part in reason if part]
-    if claim.conflicts:
-        parts.append(f"It contradicts {', '.join(claim.conflicts)}.")
     return {
         "id": claim.id,
         "seed": claim.seed,
@@ -287,7 +285,7 @@ def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figu
         "unit": claim.unit,
         "machine": machine,
         "verdict": verdict,
-        "reason": " ".join(parts),
+        "reason": " ".join(part for part in reason if part),
         "quantity": claim.quantity,
         "band": claim.band,
         "why": claim.why,
@@ -295,16 +293,35 @@ def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figu
     }
 
 
+def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
+    """What ``claim`` contradicts, of the claims that are ``known``; empty where nothing.
+
+    Parts of one statement where one is arithmetic claim the same figure: there it is what comes out that contradicts.
+    """
+    sums, worked, others = [], [], []
+    for name in claim.conflicts:
+        other = known.get(name)
+        if other is None or other.lead != claim.lead or not (other.expression or claim.expression):
+            others.append(name)
+        elif not other.adds_up:
+            sums.append(name)
+        else:
+            worked.append(name)
+    said = [f"Its own arithmetic contradicts it ({', '.join(sums)})."] if sums else []
+    said += [f"Worked out, it contradicts {', '.join(worked)}."] if worked else []
+    said += [f"It contradicts {', '.join(others)}."] if others else []
+    return " ".join(said)
+
+
 def _worked_out(claim: Claim) -> dict[str, Any]:
     """The row of a claim that arithmetic alone decides."""
     value = arithmetic(claim.expression)
-    holds = claim.band[0] <= value <= claim.band[1]
     sentence = (
         f"{claim.expression} = {with_unit(number(value), claim.unit)}; the claim says {_span(claim.claimed)}, and "
-        + ("that follows" if holds else "that does not follow from its own figures")
+        + ("that follows" if claim.adds_up else "that does not follow from its own figures")
         + f" (allowed: {_span(claim.band)})."
     )
-    verdict = "confirmed" if holds else "inconsistent"
+    verdict = "confirmed" if claim.adds_up else "inconsistent"
     return _row(claim, ANY, verdict, [sentence, claim.why], measured=value, low=value, high=value)
 
 
@@ -431,14 +448,18 @@ def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> l
     confirmed at some workloads and refuted at others makes it conditional. ``claims`` defaults to :func:`ledger`.
     """
     machines = _machines(records)
+    found = ledger() if claims is None else claims
+    known = {claim.id: claim for claim in found}
     rows = []
-    for claim in ledger() if claims is None else claims:
+    for claim in found:
         if claim.quantity == "arithmetic":
-            rows.append(_worked_out(claim))
+            own = [_worked_out(claim)]
         elif claim.quantity == "none":
-            rows.append(_row(claim, ANY, "not_testable", [claim.untestable, claim.why]))
+            own = [_row(claim, ANY, "not_testable", [claim.untestable, claim.why])]
         else:
-            rows += [_measured(claim, machine) for machine in machines]
+            own = [_measured(claim, machine) for machine in machines]
+        said = _contradiction(claim, known)
+        rows += [row | {"reason": f"{row['reason']} {said}".rstrip()} for row in own]
     return rows
 
 
@@ -480,18 +501,19 @@ def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> li
     for row in rows:
         own.setdefault(row["id"], []).append(row)
     machines = list(dict.fromkeys(row["machine"] for row in rows if row["machine"] != ANY))
+    known = {claim.id: claim for claim in found}
     out = []
     for members in parts.values():
         shown = [row for claim in members for row in own.get(claim.id, [])]
         if not any(claim.testable for claim in members):
-            out += [_stated(members, shown, ANY)] if shown else []
+            out += [_stated(members, shown, ANY, known)] if shown else []
             continue
         for machine in machines:
-            out.append(_stated(members, [row for row in shown if row["machine"] in (machine, ANY)], machine))
+            out.append(_stated(members, [row for row in shown if row["machine"] in (machine, ANY)], machine, known))
     return out
 
 
-def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str) -> Row:
+def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str, known: Mapping[str, Claim]) -> Row:
     """The row of the statement of ``members``, the lead first, from those of its parts that concern ``machine``."""
     lead = members[0]
     measured = any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
@@ -500,7 +522,8 @@ def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str) -> Row:
     verdict = together(counted) if tested else "not_testable"
     figures = [row for row in rows if row["id"] == lead.id]
     # Of a lead that no machine decides, each machine has its own figures.
-    row = figures[0] if len(figures) == 1 else _row(lead, machine, verdict, [lead.untestable, lead.why])
+    reason = [lead.untestable, lead.why, _contradiction(lead, known)]
+    row = figures[0] if len(figures) == 1 else _row(lead, machine, verdict, reason)
     row = row | {"claim": lead.statement or lead.claim, "machine": machine, "verdict": verdict}
     if len(members) > 1:
         row["reason"] = _sum_up(rows, machine, tested)
