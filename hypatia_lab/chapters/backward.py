@@ -344,7 +344,7 @@ def allocations() -> list[dict[str, str]]:
 
 # ---------------------------------------------------------------- claims
 
-APART = ("S002-13", "S002-14", "S002-37")
+APART = ("S001-66", "S002-13", "S002-14", "S002-37")
 """Claims about the backward pass that stand in other sections."""
 
 
