@@ -313,7 +313,7 @@ APART = {
     "S003-26": "07_diffraction",
     "S003-64": "09_precision",
     "S003-67": "07_diffraction",
-    "S003-70": "07_diffraction",
+    "S003-97": "09_precision",
 }
 APART |= {f"S003-{number}": "10_warm_up" for number in (71, 72, 73, 74, 75, 76, 89)}
 APART |= {f"S003-{number}": "08_profile" for number in (77, 78, 79, 86)}
