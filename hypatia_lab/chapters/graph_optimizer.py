@@ -249,8 +249,8 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
     said = listing([f"{a:g} to {b:g} {what} in {dtype}" for dtype, a, b in counted])
     fewer = any(b < a for _, a, b in counted)
     text = (
-        "S004's fused nodes call Plan C: six calls before and after, and the same runtime. Here a fused node may be the "
-        "library's epilogue. The smallest model goes from "
+        "S004's fused nodes call Plan C: six calls before and after, and the same runtime. Here a fused node may be "
+        "the library's epilogue. The smallest model goes from "
     )
     text += f"{said}. Three products and two ReLUs are five calls before, not six"
     text += "; a product of the library's may be two kernels. " if gpu else ". "
