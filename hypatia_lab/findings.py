@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import html
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import claims, formats, intervals, results, tables
 from hypatia_lab.notebook import Evidence
 
 Row = dict[str, Any]
@@ -16,16 +16,17 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing the lab found: a figure, a headline, a sentence or two, a verdict word and the page behind it.
+    """One thing the lab found: a figure, a headline, a sentence or two, and the page behind it.
 
-    ``page`` may name a place in the page: ``16_fused_mlp#where-it-stops``.
+    ``page`` may name a place in the page: ``16_fused_mlp#where-it-stops``. ``claims`` are the ids of the documents'
+    claims, or parts of claims, that it speaks of; their verdict is the ledger's.
     """
 
     figure: str
     title: str
     text: str
-    verdict: str
     page: str
+    claims: tuple[str, ...] = ()
 
 
 def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: str, mode: str) -> list[Row]:
@@ -75,11 +76,12 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
         "One thread per output is slower by a factor that grows with the size"
         if len(slow) > 1 and slow == sorted(slow)
         else "One thread per output is far slower than the library",
-        f"Against the library in float32 it takes {where}. The document's constant 7.67× "
+        f"Against the library in float32 it takes {where}. S004 says 7.67× of every size, "
+        "S001 and S002 of the medium one: that "
         + ("is within reach at " + _list([_at(row) for row in hits]) if hits else "is met at no size")
         + ".",
-        "conditional" if hits else "refuted",
         "02_naive_vs_cublas",
+        claims=("S001-01", "S002-53", "S004-01"),
     )
 
 
@@ -107,7 +109,6 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
         if gains
         else "The library's fused call gains nothing here",
         text + "It is one call that exists: torch._addmm_activation.",
-        "confirmed" if 2 * len(gains) > len(chosen) else "conditional" if gains else "refuted",
         "03_aten_fusion",
     )
 
@@ -157,6 +158,16 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
+EXPECTED = {
+    "aten": ("S004 expects that of every size.", ("S004-06", "S004-07", "S004-08")),
+    "cublas_relu": (
+        "S001 expects that of the small size, 1.05× of the medium one and 1.18× of the large one.",
+        ("S001-47", "S001-20", "S001-26"),
+    ),
+}
+"""Variant → what its document expects of it beside eager, and the claims that say so."""
+
+
 def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding | None:
     """Whether a variant that launches what eager launches takes the same time, by equivalence within ±2%."""
     rows: list[Row] = []
@@ -171,13 +182,13 @@ def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding
     text = f"{name} is equal to eager within ±2% in {len(same)} of {len(rows)} cases"
     text += f", different in {len(apart)}, and too close to call in {len(rows) - len(same) - len(apart)}. "
     text += f"It ranges from {_faster(worst)} at {_at(worst)} in {worst['dtype']} "
-    text += f"to {_faster(best)} at {_at(best)} in {best['dtype']}."
+    text += f"to {_faster(best)} at {_at(best)} in {best['dtype']}. {EXPECTED[variant][0]}"
     return Finding(
         f"{len(same)} of {len(rows)}",
         f"{name} is as fast as eager" + _where(len(same), len(apart), len(rows)),
         text,
-        "confirmed" if len(same) == len(rows) else "conditional" if same else "refuted" if apart else "undecided",
         "03_aten_fusion",
+        claims=EXPECTED[variant][1],
     )
 
 
@@ -216,7 +227,6 @@ def clocks(lab: Evidence, machine: str) -> Finding | None:
         "The clock decides the verdict as much as the kernel does",
         f"The same {low['variant']} at {_at(low)} in {low['dtype']} runs at {_faster(low)} of eager's speed by the "
         f"{low['clock']} clock and at {_faster(high)} by the {high['clock']} clock. Each page names its clock.",
-        "conditional",
         "01_method",
     )
 
@@ -229,19 +239,18 @@ def control(lab: Evidence, machine: str) -> Finding | None:
     row = found[0]
     fine = row["p"] >= 0.05
     if fine:
-        title, verdict, told = "The lab's own error rate is what it should be", "confirmed", "does not reject that"
+        title, told = "The lab's own error rate is what it should be", "does not reject that"
     elif row["rate"] < 1 - intervals.CONFIDENCE:
-        title, verdict = "The lab sees fewer false differences than it may", "conditional"
+        title = "The lab sees fewer false differences than it may"
         told = "rejects that: the intervals are wider than they need be"
     else:
-        title, verdict, told = "The lab's own error rate is off", "invalid", "rejects that"
+        title, told = "The lab's own error rate is off", "rejects that"
     return Finding(
         f"{100 * row['rate']:.1f}%",
         title,
         f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
         f"expected of 95% intervals, and a binomial test {told} (p = {formats.number(row['p'])}). Half of all "
         f"comparisons would detect a difference of {100 * row['detectable']:.2g}%.",
-        verdict,
         "01_method",
     )
 
@@ -259,15 +268,40 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     return [finding for finding in candidates if finding is not None]
 
 
-def cards(found: Sequence[Finding]) -> str:
-    """The findings as HTML cards, each linked to its page (relative to a page in ``notebooks/``)."""
+def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = tables.ANY) -> str:
+    """The findings as HTML cards, each linked to its page (relative to a page in ``notebooks/``).
+
+    A finding that names claims has the ledger's verdict on them by the records of ``lab`` on ``machine``, under the
+    documents' names: a card and a table of claims cannot disagree. Any other is called a finding. Raises
+    ``ValueError`` when claims are named and ``lab`` is None, or when one of them is in no ledger.
+    """
     out = []
     for finding in found:
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
         head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
-        word = f'<p class="lab-word">{html.escape(tables.verdict_text(finding.verdict))}</p>'
-        out.append(f'<div class="lab-card {html.escape(finding.verdict)}">{word}{head}<p>{text}</p></div>')
+        verdict = _verdict(finding.claims, lab, machine) if finding.claims else "finding"
+        label = f"{_claimed(finding.claims)}: {tables.verdict_text(verdict)}" if finding.claims else verdict
+        word = f'<p class="lab-word">{label}</p>'
+        out.append(f'<div class="lab-card {verdict}">{word}{head}<p>{text}</p></div>')
     return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
+
+
+def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
+    """The verdict on the claims ``ids`` together, as a statement's on its parts."""
+    if lab is None:
+        raise ValueError(f"the verdict on {', '.join(ids)} follows from records; give the evidence")
+    if lost := [name for name in ids if name not in lab.verdicts]:
+        raise ValueError(f"no claim {', '.join(lost)} in the ledger")
+    own = [lab.verdicts[name] for name in ids]
+    return claims.together(on[name] for on in own for name in (machine, tables.ANY) if name in on)
+
+
+def _claimed(ids: Sequence[str]) -> str:
+    """Whose claims ``ids`` are, linked to the ledger, and which: ``S003's claims (S003-49, S003-50)``."""
+    seeds = _list([f"{seed}'s" for seed in dict.fromkeys(name.partition("-")[0] for name in ids)])
+    which = f"{ids[0]} … {ids[-1]}" if len(ids) > 3 else ", ".join(ids)
+    link = f'<a href="12_claims.html">{html.escape(seeds)} claim{"s" if len(ids) > 1 else ""}</a>'
+    return f"{link} ({html.escape(which)})"
 
 
 def _address(finding: Finding) -> str:
@@ -286,9 +320,18 @@ def sentences(found: Sequence[Finding]) -> str:
     return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
 
 
-def show(found: Sequence[Finding], form: Callable[[Sequence[Finding]], str] = cards) -> None:
-    """Display the findings in a notebook as :func:`cards` or :func:`sentences`, with plain text beside them."""
+def show(found: Sequence[Finding], lab: Evidence | None = None, machine: str = tables.ANY) -> None:
+    """Display the findings in a notebook as :func:`cards`, with plain text beside them."""
+    _display(found, cards(found, lab, machine))
+
+
+def tell(found: Sequence[Finding]) -> None:
+    """Display the findings in a notebook as :func:`sentences`, with plain text beside them."""
+    _display(found, sentences(found))
+
+
+def _display(found: Sequence[Finding], form: str) -> None:
     from IPython.display import display
 
     text = "\n".join(f"{finding.figure}: {finding.title}. {finding.text}".rstrip() for finding in found)
-    display({"text/html": form(found), "text/plain": text}, raw=True)
+    display({"text/html": form, "text/plain": text}, raw=True)

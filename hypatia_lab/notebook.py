@@ -129,6 +129,16 @@ class Evidence:
             for line in record.details
         ]
 
+    @functools.cached_property
+    def verdicts(self) -> dict[str, dict[str, str]]:
+        """The verdict of these records on every claim of the ledger: id → machine (or ``any``) → verdict."""
+        from hypatia_lab import claims
+
+        found: dict[str, dict[str, str]] = {}
+        for row in claims.judge(self.records):
+            found.setdefault(row["id"], {})[row["machine"]] = row["verdict"]
+        return found
+
     def digest(self) -> str:
         """A line a record; any altered record changes it."""
         return records.digests(self.records)

@@ -108,17 +108,16 @@ def test_a_roofline_has_one_size_that_most_arithmetics_share(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("naive", "verdict", "title"),
+    ("naive", "title"),
     [
-        (79 * 250.0, "confirmed", "far slower than the library"),
-        (36 * 250.0, "refuted", "far slower than the library"),
-        (1.5 * 250.0, "refuted", "is slower than the library"),
-        (0.5 * 250.0, "refuted", "not slower than the library here"),
+        (79 * 250.0, "far slower than the library"),
+        (36 * 250.0, "far slower than the library"),
+        (1.5 * 250.0, "is slower than the library"),
+        (0.5 * 250.0, "not slower than the library here"),
     ],
 )
-def test_the_slowdown_is_judged_by_its_range(tmp_path: Path, naive: float, verdict: str, title: str) -> None:
+def test_the_slowdown_is_judged_by_its_range(tmp_path: Path, naive: float, title: str) -> None:
     found = said(conv_block.slower(read(tmp_path, cells({"eager": 250.0, "naive": naive})), "box"))
-    assert found.verdict == verdict
     assert title in found.title
     assert "S000 says 78 to 80 times" in found.text
 
@@ -128,7 +127,6 @@ def test_a_slowdown_whose_interval_holds_one_is_open_and_a_cpu_judges_none(tmp_p
     rows[1]["medians_us"] = [100.0, 900.0]
     found = said(conv_block.slower(read(tmp_path, rows, "cpu"), "box"))
     assert "remains open here" in found.title
-    assert found.verdict == "not_testable"
     assert conv_block.slower(read(tmp_path / "without", cells({"eager": 1.0}, clock="hot"), "cpu"), "box") is None
 
 
@@ -141,25 +139,25 @@ def test_the_cause_is_the_convolution_where_it_takes_the_time(tmp_path: Path) ->
     assert "1.20× eager's time, not 36.4×" in found.text
     other = kernels("naive", {CONVOLVE: 100.0, STATISTICS: 600.0, FINISH: 400.0})
     found = said(conv_block.cause(read(tmp_path / "other", [*cells(FLOAT32), *other, *EAGER]), "box"))
-    assert (found.title, found.verdict) == ("The convolution is not the only cause", "refuted")
+    assert found.title == "The convolution is not the only cause"
     assert conv_block.cause(read(tmp_path / "cpu", CPU, "cpu"), "box") is None
 
 
 def test_what_allocation_costs_is_read_from_the_wall_clock(tmp_path: Path) -> None:
     found = said(conv_block.allocation(read(tmp_path, GPU), "box"))
-    assert found.verdict == "confirmed"
     assert found.figure == "1.08×"
     assert "Without that overhead it still takes 20.7×" in found.text
     same = cells({"eager": 450.0, "naive": 9300.0, "naive_malloc": 9301.0}, clock="wall")
-    assert said(conv_block.allocation(read(tmp_path / "same", same), "box")).verdict == "refuted"
+    assert (
+        said(conv_block.allocation(read(tmp_path / "same", same), "box")).title == "Allocating in the loop hardly shows"
+    )
     assert conv_block.allocation(read(tmp_path / "cpu", CPU, "cpu"), "box") is None
 
 
-@pytest.mark.parametrize(("error", "verdict"), [(3e-6, "refuted"), (1.4e-3, "confirmed"), (5e-3, "refuted")])
-def test_the_error_is_held_against_the_claimed_one(tmp_path: Path, error: float, verdict: str) -> None:
+@pytest.mark.parametrize(("error", "near"), [(3e-6, False), (1.4e-3, True), (5e-3, False)])
+def test_the_error_is_held_against_the_claimed_one(tmp_path: Path, error: float, near: bool) -> None:
     found = said(conv_block.accuracy(read(tmp_path, cells({"eager": 1.0, "naive": 2.0}, max_error=error)), "box"))
-    assert found.verdict == verdict
-    assert ("naive in float32/ieee" in found.text) is (verdict == "confirmed")
+    assert ("naive in float32/ieee" in found.text) is near
 
 
 # ---------------------------------------------------------------- goals
@@ -179,7 +177,7 @@ def test_goals_are_reached_missed_or_open(tmp_path: Path) -> None:
     lab = read(tmp_path / "slow", slow)
     assert [line["reads"] for line in conv_block.goals(lab, "box")] == ["missed", "open"]
     found = said(conv_block.target(lab, "box"))
-    assert (found.figure, found.verdict) == ("0 of 2", "refuted")
+    assert found.figure == "0 of 2"
     assert "a kernel" in found.title.lower()
 
 
@@ -263,18 +261,17 @@ def test_statistics_by_tile_are_caught_where_a_plane_has_more_than_one() -> None
         assert line["by tile"] == "rejected: statistics per tile instead of per plane"
         assert line["by plane"] == "right"
     found = conv_block.fault(lines)
-    assert (found.figure, found.verdict) == ("2 of 3", "confirmed")
+    assert found.figure == "2 of 3"
 
 
 def test_a_check_that_sees_nothing_would_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "check", lambda run, problem: check.Check(""))
-    assert conv_block.fault(conv_block.planted()).verdict == "invalid"
+    assert conv_block.fault(conv_block.planted()).title == "The planted mistake is not told apart"
 
 
 def test_the_two_gelus_lie_closer_than_the_claimed_error() -> None:
     found = conv_block.gelus()
     assert found.figure == "0.000473"
-    assert found.verdict == "confirmed"
 
 
 # ---------------------------------------------------------------- names

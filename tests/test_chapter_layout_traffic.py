@@ -121,55 +121,57 @@ def said(found: Finding | None) -> Finding:
 
 
 @pytest.mark.parametrize(
-    ("column_major", "packed", "verdict", "title"),
+    ("column_major", "packed", "title"),
     [
-        (75.0, 75.0, "refuted", "in either order as they come"),
-        (68.2, 68.2, "confirmed", "faster in some cases"),
-        (68.2, 75.0, "conditional", "faster in some cases"),
-        (100.0, 100.0, "refuted", "No other order"),
+        (75.0, 75.0, "in either order as they come"),
+        (68.2, 68.2, "faster in some cases"),
+        (68.2, 75.0, "faster in some cases"),
+        (100.0, 100.0, "No other order"),
     ],
 )
-def test_storage_orders_are_judged_by_what_s004_expects(
-    column_major: float, packed: float, verdict: str, title: str
-) -> None:
+def test_storage_orders_are_judged_by_what_s004_expects(column_major: float, packed: float, title: str) -> None:
     rows = [cell("row_major", 75.0), cell("x_column_major", column_major), cell("weight_packed", packed)]
     found = said(layout_traffic.storage(evidence(*rows), "box"))
-    assert found.verdict == verdict
     assert title in found.title
     assert "1.05 to 1.15×" in found.text
 
 
 def test_a_noisy_order_is_undecided() -> None:
     rows = [cell("row_major", 75.0), cell("x_column_major", 75.0) | {"medians_us": [60.0, 80.0]}]
-    assert said(layout_traffic.storage(evidence(*rows), "box")).verdict == "undecided"
+    assert (
+        said(layout_traffic.storage(evidence(*rows), "box")).title
+        == "No other order of the operands is surely faster than row-major"
+    )
 
 
 def test_a_copy_is_set_against_the_call_without_it() -> None:
     found = said(layout_traffic.copying(evidence(*cells()), "box"))
     assert found.figure == "1.10×"
-    assert found.verdict == "conditional"
     assert "3.21 MB at 1024×784×2048 in float32" in found.text
     assert "82.9 µs" in found.text
     assert "1.00× [1.00, 1.00] of the speed without it" in found.text
 
 
-@pytest.mark.parametrize(("us", "verdict"), [(75.0, "undecided"), (60.0, "refuted")])
-def test_a_copy_that_costs_nothing_is_said_to_cost_nothing(us: float, verdict: str) -> None:
+@pytest.mark.parametrize("us", [75.0, 60.0])
+def test_a_copy_that_costs_nothing_is_said_to_cost_nothing(us: float) -> None:
     lab = evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), cell("x_strided_batch", us))
-    assert said(layout_traffic.copying(lab, "box")).verdict == verdict
+    assert (
+        said(layout_traffic.copying(lab, "box")).title
+        == "What a copy costs does not show, and reshape makes one only of what is out of order"
+    )
 
 
 @pytest.mark.parametrize(
-    ("own", "figure", "verdict"),
+    ("own", "figure"),
     [
-        (launched("epilogue", 1) + launched("eager", 2), "1 kernel", "confirmed"),
-        (launched("epilogue", 1) + launched("epilogue", 2, dtype="bfloat16"), "1 or 2 kernels", "conditional"),
-        (launched("epilogue", 1, again=2), "1 or 2 kernels", "refuted"),
+        (launched("epilogue", 1) + launched("eager", 2), "1 kernel"),
+        (launched("epilogue", 1) + launched("epilogue", 2, dtype="bfloat16"), "1 or 2 kernels"),
+        (launched("epilogue", 1, again=2), "1 or 2 kernels"),
     ],
 )
-def test_a_single_kernel_is_proven_by_every_count(own: list[dict[str, Any]], figure: str, verdict: str) -> None:
+def test_a_single_kernel_is_proven_by_every_count(own: list[dict[str, Any]], figure: str) -> None:
     found = said(layout_traffic.one_kernel(evidence(*own), "box"))
-    assert (found.figure, found.verdict) == (figure, verdict)
+    assert found.figure == figure
 
 
 def test_three_counts_stand_side_by_side() -> None:
@@ -190,16 +192,16 @@ def test_on_a_cpu_operators_are_no_kernels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "verdict"),
+    ("first", "second", "title"),
     [
-        (([9.8], [8.4]), ([9.7, 8.4], [8.4, 8.4]), "refuted"),
-        (([17.6, 8.4], [8.4, 0]), ([9.7], [8.4]), "confirmed"),
-        (([9.8, 8.4], [8.4, 8.4]), ([9.7, 8.4], [8.4, 0]), "conditional"),
+        (([9.8], [8.4]), ([9.7, 8.4], [8.4, 8.4]), "v2 moves more than v1, for its ReLU is a kernel of its own"),
+        (([17.6, 8.4], [8.4, 0]), ([9.7], [8.4]), "v2 moves less than v1"),
+        (([9.8, 8.4], [8.4, 8.4]), ([9.7, 8.4], [8.4, 0]), "v2 moves less than v1"),
     ],
 )
-def test_traffic_is_compared_as_s001_does(first: Any, second: Any, verdict: str) -> None:
+def test_traffic_is_compared_as_s001_does(first: Any, second: Any, title: str) -> None:
     lab = evidence(*counted("naive", *first), *counted("cublas_relu", *second))
-    assert said(layout_traffic.traffic(lab, "box")).verdict == verdict
+    assert said(layout_traffic.traffic(lab, "box")).title == title
 
 
 def test_traffic_speaks_of_kernels_with_empty_caches() -> None:

@@ -12,7 +12,7 @@ import pytest
 from synthetic import ceilings, cell_line, evidence_of, played, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
-from hypatia_lab import ceiling_figures, claims, findings, tables, verdict_figure
+from hypatia_lab import ceiling_figures, claims, findings, notebook, tables, verdict_figure
 from hypatia_lab.chapters import decisions, errata, front, machines
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import FigureError
@@ -342,9 +342,8 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
     assert "Of 3 claims 1 hold and 2 fall" in figure.layout.title.text
     assert [list(trace.x) for trace in figure.data] == [[100.0, 0.0], [0.0, 50.0], [0.0, 50.0]]
     assert list(verdict_figure.LOOKS) == list(tables.VERDICTS)
-    found = front.ledger(rows, "gpu")
-    assert found.figure == "2 of 3"
-    assert "1 are confirmed" in found.text
+    told = front.ledger(rows, "gpu", "an H200")
+    assert told.startswith("Of 3 claims in 2 documents, **1 hold and 2 fall** on an H200: ")
     with pytest.raises(FigureError, match="no claims judged on 'gpu'"):
         verdict_figure.verdicts(rows[3:], "gpu")
     with pytest.raises(tables.TableError, match="no claims judged on 'gpu'"):
@@ -352,10 +351,43 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
 
 
 def test_a_list_links_each_headline_to_its_place_and_escapes_it() -> None:
-    found = Finding("2×", "a < b", "Because.", "confirmed", "02_x#how-much")
+    found = Finding("2×", "a < b", "Because.", "02_x#how-much")
     line = '<li><a href="02_x.html#how-much">a &lt; b</a>: <strong>2×</strong>. Because.</li>'
     assert findings.sentences([found]) == f'<ul class="lab-list">\n{line}\n</ul>'
-    assert 'href="02_x.html#how-much"' in findings.cards([found])
+    card = findings.cards([found])
+    assert 'href="02_x.html#how-much"' in card
+    assert '<div class="lab-card finding"><p class="lab-word">finding</p>' in card
+
+
+def test_a_card_has_the_ledgers_verdict_on_the_claims_it_names(lab: Evidence) -> None:
+    both = Finding("2×", "a", "b", "02_x", claims=("S001-66", "S003-01"))
+    card = findings.cards([both], lab, "gpu")  # both fail their own arithmetic, on any machine
+    assert '<div class="lab-card inconsistent">' in card
+    assert "claims.html\">S001's and S003's claims</a> (S001-66, S003-01): ≠" in card.replace("&#x27;", "'")
+    one = Finding("2×", "a", "b", "02_x", claims=("S000-10",))
+    assert "S000's claim</a> (S000-10): ○" in findings.cards([one], lab, "gpu").replace("&#x27;", "'")
+    with pytest.raises(ValueError, match="give the evidence"):
+        findings.cards([both])
+    with pytest.raises(ValueError, match="no claim S001-999 in the ledger"):
+        findings.cards([Finding("2×", "a", "b", "02_x", claims=("S001-999",))], lab, "gpu")
+
+
+@pytest.fixture(scope="module")
+def committed() -> Evidence:
+    """All committed records."""
+    return notebook.evidence(notebook.Parameters())
+
+
+def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:
+    """The card's word is what the judge's rows of its claims make together, and each of them is a document's claim."""
+    judged = claims.judge(committed.records)
+    for machine in committed.machines:
+        for finding in front.findings(committed, machine):
+            own = [row for row in judged if row["id"] in finding.claims and row["machine"] in (machine, tables.ANY)]
+            assert {row["id"] for row in own} == set(finding.claims)
+            word = claims.together(row["verdict"] for row in own) if own else "finding"
+            assert f'<div class="lab-card {word}">' in findings.cards([finding], committed, machine)
+            assert all(row["seed"] in finding.text for row in own), f"{finding.title} names no document"
 
 
 @pytest.mark.parametrize(("page", "place"), front.HEADLINES)

@@ -66,8 +66,8 @@ ALLOWED: dict[str, set[str]] = {
         "workloads",
     },
     # What people use.
-    "notebook": {"bench", "check", "experiments", "machine", "records", "results", "variants", "workloads"},
-    "findings": {"formats", "intervals", "notebook", "results", "tables"},
+    "notebook": {"bench", "check", "claims", "experiments", "machine", "records", "results", "variants", "workloads"},
+    "findings": {"claims", "formats", "intervals", "notebook", "results", "tables"},
     "chapters": {
         "break_even_figure",
         "ceiling_figures",

@@ -154,7 +154,6 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
         f"{len(mostly)} of {len(points)}",
         "Launching often takes longer than the kernels" if mostly else "Launching is no call's largest part",
         text,
-        "conditional" if mostly else "refuted",
         "08_profile",
     )
 
@@ -183,7 +182,6 @@ def ceiling(lab: Evidence, machine: str) -> Finding | None:
         f"Below so many FLOP per byte memory binds, above arithmetic does: {listing(said)}. Both rates are the best "
         "that was measured here. Count each byte once, as if nothing were read twice. Where memory binds, move fewer "
         "bytes; where arithmetic does, change the precision.",
-        "conditional",
         "13_machines",
     )
 
@@ -218,7 +216,6 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
         else "Fusing surely pays in no case here",
         f"Against eager the quickest form in fewer kernels, split operands left out, has {'; '.join(said)}. Fusing "
         "saves bytes and launches, and no operation.",
-        "conditional" if gains else "refuted",
         "16_fused_mlp",
     )
 
@@ -250,7 +247,6 @@ def library(lab: Evidence, machine: str) -> Finding | None:
         if 2 * len(ahead) > len(rows)
         else "Kernels of our own beat the library and the compiler in some cases",
         text.strip(),
-        "conditional" if ahead else "refuted",
         "14_tensor_cores",
     )
 

@@ -64,16 +64,15 @@ def headlines(lab: Evidence, machine: str) -> list[Finding]:
     ]
 
 
-def ledger(judged: Sequence[dict[str, Any]], machine: str) -> Finding:
-    """What became of all claims on ``machine``, in one figure and a sentence; ``judged`` are statements."""
+def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
+    """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
     rows = [row for row in judged if row["machine"] in (machine, tables.ANY)]
     count = Counter(row["verdict"] for row in rows)
     fallen, open_ = count["refuted"] + count["inconsistent"], count["not_testable"] + count["invalid"]
-    return Finding(
-        f"{fallen} of {len(rows)}",
-        "Claims that were refuted, or fail their own arithmetic",
-        f"{count['confirmed']} are confirmed, {count['conditional']} hold in part or under some conditions, "
-        f"{count['undecided']} are undecided, and {open_} could not be judged by what was measured on {machine}.",
-        "refuted",
-        "12_claims",
+    documents = len({row["seed"] for row in rows})
+    return (
+        f"Of {len(rows)} claims in {documents} documents, **{count['confirmed']} hold and {fallen} fall** on {device}: "
+        f"they are refuted, or fail their own arithmetic. {count['conditional']} hold in part or under some "
+        f"conditions, {count['undecided']} are undecided, and {open_} could not be judged by what was measured "
+        '(<a href="12_claims.html">the ledger</a>).'
     )

@@ -150,13 +150,6 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         if met and missed
         else "Whether three layers in one kernel reach the goal is undecided",
         text,
-        "confirmed"
-        if met == len(rows)
-        else "refuted"
-        if not reached
-        else "conditional"
-        if met and missed
-        else "undecided",
         PAGE,
     )
 
@@ -190,7 +183,6 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
         if slow
         else "Whether one kernel pays is undecided",
         text.strip(),
-        "confirmed" if len(quick) == len(found) else "conditional" if quick else "refuted" if slow else "undecided",
         PAGE,
     )
 
@@ -206,7 +198,6 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     if not rows:
         return None
     inside = sum(_interval(row).within(*HOPED) for row in rows)
-    outside = sum(_interval(row).outside(*HOPED) for row in rows)
     more, less = sum(row["ratio_low"] > HOPED[1] for row in rows), sum(row["ratio_high"] < HOPED[0] for row in rows)
     worst, best = min(rows, key=lambda row: row["ratio"]), max(rows, key=lambda row: row["ratio"])
     where = [f"{times(_interval(row))} ({row['operation']} at {at(row)})" for row in (worst, best)]
@@ -221,14 +212,8 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         else "What several layers in one kernel gain is undecided",
         f"Against eager in {rows[0]['dtype']} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
         f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
-        "confirmed"
-        if inside == len(rows)
-        else "refuted"
-        if outside == len(rows)
-        else "conditional"
-        if inside and outside
-        else "undecided",
         PAGE,
+        claims=("S004-48", "S004-49"),
     )
 
 
@@ -271,14 +256,8 @@ def models(lab: Evidence, machine: str) -> Finding | None:
         if apart
         else "Whether Plan C is as fast as eager cannot be told here",
         text.strip(),
-        "confirmed"
-        if len(same) == len(rows)
-        else "conditional"
-        if same and apart
-        else "refuted"
-        if len(apart) == len(rows)
-        else "undecided",
         PAGE,
+        claims=("S004-46",),
     )
 
 

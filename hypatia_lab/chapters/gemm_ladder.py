@@ -202,14 +202,8 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
         if best[0].share > 0.5
         else f"No single step makes the library fast; the largest is {_words(best[0])}",
         text + " S001 gives eight reasons and no figures.",
-        "undecided"
-        if not clear
-        else "confirmed"
-        if len(gaining) == len(factors)
-        else "refuted"
-        if len(idle) == len(factors)
-        else "conditional",
         PAGE,
+        claims=("S001-94", "S001-95", "S001-96", "S001-97", "S001-98", "S001-99", "S001-100", "S001-101", "S001-102"),
     )
 
 
@@ -236,12 +230,10 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         if missed
         else f"Whether the ladder reaches the goal of {GOAL:.0%} of cuBLAS is undecided"
     )
-    verdict = "confirmed" if met else "refuted" if missed else "undecided"
     if not asked:
         title = f"The ladder reaches {_percent(share.value)} of cuBLAS"
         text += f"The goal of {GOAL:.0%} is set at {tables.shape_text(GOAL_SHAPE)}, which was not measured here."
-        verdict = "not_testable"
-    return Finding(_percent(share.value), title, text.strip(), verdict, PAGE)
+    return Finding(_percent(share.value), title, text.strip(), PAGE)
 
 
 def full_precision(lab: Evidence, machine: str) -> Finding | None:
@@ -265,14 +257,8 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
         else "In float32 it is undecided whether a product of one's own keeps up",
         f"Of the library's speed the ladder's quickest step reaches {where}. "
         "S001 concludes that one should never write a product of one's own.",
-        "confirmed"
-        if behind == len(pairs)
-        else "refuted"
-        if level == len(pairs)
-        else "conditional"
-        if behind and level
-        else "undecided",
         PAGE,
+        claims=("S001-104",),
     )
 
 

@@ -82,7 +82,7 @@ def _failed(variant: str, bad: Sequence[Row], of: int, page: str) -> Finding:
     count = f"It failed in {len(bad)} of {of} cases. " if of > 1 else ""
     where = "What fails has no time and no ratio, whatever its speed."
     title = SAID[worst["status"]].format(variant)
-    return Finding(worst["status"].replace("_", " "), title, told + count + where, "invalid", page)
+    return Finding(worst["status"].replace("_", " "), title, told + count + where, page)
 
 
 def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Finding:
@@ -96,7 +96,7 @@ def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Find
     if not timed:
         why = rows[0]["reason"] if rows else "no record names it"
         text = f"The reason: {why.rstrip('.')}."
-        return Finding(formats.MISSING, f"{variant} was not timed here", text, "not_testable", experiment)
+        return Finding(formats.MISSING, f"{variant} was not timed here", text, experiment)
     compared = [row for row in timed if not absent(row["ratio"])]
     last = timed[-1]
     text = f"At {at(last)} in {last['dtype']} it takes {took(last)} by the {last['clock']} clock"
@@ -110,28 +110,28 @@ def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Find
         text += f"Against torch.compile there: {times(factor)}. "
     if not compared:
         text += f"There is no ratio: {last['baseline']} has no valid time."
-        return Finding(formats.duration(last["median_us"]), f"{variant} is right", text, "undecided", experiment)
+        return Finding(formats.duration(last["median_us"]), f"{variant} is right", text, experiment)
     words = Counter(tables.reading(row) for row in compared)
     counted = listing([f"{words[word]} {word}" for word in ("faster", "equal", "slower", "undecided") if words[word]])
     text += f"Against {last['baseline']}, by 95% intervals: {counted} of {len(compared)}."
     best = max(compared, key=lambda row: row["ratio"])
-    title, verdict = _headline(variant, best["baseline"], words, len(compared))
-    return Finding(f"{formats.number(best['ratio'])}×", title, text, verdict, experiment)
+    title = _headline(variant, best["baseline"], words, len(compared))
+    return Finding(f"{formats.number(best['ratio'])}×", title, text, experiment)
 
 
-def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> tuple[str, str]:
-    """Title and verdict word (of its card) of a variant that was compared ``of`` times."""
+def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:
+    """The title of the card of a variant that was compared ``of`` times."""
     if words["faster"] == of:
-        return f"{variant} is faster than {baseline}", "confirmed"
+        return f"{variant} is faster than {baseline}"
     if words["slower"] == of:
-        return f"{variant} is slower than {baseline}", "refuted"
+        return f"{variant} is slower than {baseline}"
     if words["equal"] == of:
-        return f"{variant} is as fast as {baseline}", "confirmed"
+        return f"{variant} is as fast as {baseline}"
     if words["faster"] and words["slower"]:
-        return f"{variant} is faster than {baseline} in some cases and slower in others", "conditional"
+        return f"{variant} is faster than {baseline} in some cases and slower in others"
     if words["faster"]:
-        return f"{variant} is faster than {baseline} in some cases", "conditional"
-    return f"Whether {variant} is faster than {baseline} is open", "undecided"
+        return f"{variant} is faster than {baseline} in some cases"
+    return f"Whether {variant} is faster than {baseline} is open"
 
 
 def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:
@@ -144,9 +144,7 @@ def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:
         text = f"At {at(bad[0])} in {bad[0]['dtype']}: {bad[0]['reason']}. Without a baseline there are no ratios. "
         text += "If its rounding is what it should be, tell the operation: depth counts the terms of a sum, roundings "
         text += "the steps that round."
-        found.append(
-            Finding("wrong", "The reference itself fails the check in this dtype", text, "invalid", experiment)
-        )
+        found.append(Finding("wrong", "The reference itself fails the check in this dtype", text, experiment))
     return found
 
 

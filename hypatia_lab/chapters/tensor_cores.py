@@ -132,7 +132,6 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         if gain.low > 1
         else "Splitting operands gains nothing here",
         text,
-        "refuted" if not fine or met is False else "confirmed" if met else "undecided",
         PAGE,
     )
 
@@ -167,8 +166,6 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
         return None
     factors = [over(best, own) for own, best in pairs]
     slower = [factor for factor in factors if factor.high < 1]
-    marks: list[bool | None] = [not factor.high < 1 for factor in factors]
-    marks += [reached(_gain(own), FUSED_GOAL) for own, _ in pairs if own["shape"] != LARGE]
     against = [f"{times(f)} of {best['variant']} at {at(own)}" for f, (own, best) in zip(factors, pairs, strict=True)]
     gains = [f"{times(_gain(own))} at {at(own)}" for own, _ in pairs]
     text = f"In bfloat16 {variant} runs at {listing(against)}, each time the best of its peers: "
@@ -183,9 +180,6 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     text += f"{FUSED_GOAL:g}× of eager below the large size"
     missed = [own for own, _ in pairs if own["shape"] != LARGE and reached(_gain(own), FUSED_GOAL) is False]
     text += f"; the latter is missed at {listing([at(own) for own in missed])}." if missed else "."
-    word = "confirmed" if all(marks) else "undecided"
-    if False in marks:
-        word = "conditional" if True in marks else "refuted"
     values = [formats.number(own["ratio"]) for own, _ in sorted(pairs, key=lambda pair: pair[0]["ratio"])]
     return Finding(
         f"{values[0]}×" if len(values) == 1 else f"{values[0]}–{values[-1]}×",
@@ -195,7 +189,6 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
         if len(slower) < len(pairs)
         else f"{variant}: a fused kernel, behind its best peer",
         text,
-        word,
         PAGE,
     )
 
@@ -223,14 +216,8 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         f"At {at(rows[0])} against eager: {said}. S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, "
         f"after two to three weeks of work. {len(inside)} of {len(rows)} lie inside, {len(outside)} outside. "
         "The epilogue is one call that PyTorch has already.",
-        "confirmed"
-        if len(inside) == len(rows)
-        else "refuted"
-        if len(outside) == len(rows)
-        else "conditional"
-        if inside
-        else "undecided",
         PAGE,
+        claims=("S004-19", "S004-43"),
     )
 
 
@@ -273,7 +260,6 @@ def single(lab: Evidence, machine: str) -> Finding | None:
         f"{len(proven)} of {len(one)}",
         "The fusions are true: one kernel each" if not failed else "Some fusions are more than one kernel",
         text.strip(),
-        "confirmed" if not failed else "conditional" if proven else "refuted",
         PAGE,
     )
 

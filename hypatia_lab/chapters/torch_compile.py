@@ -262,11 +262,9 @@ def _against(found: Interval, band: tuple[float, float]) -> str:
     return "confirmed" if found.within(*band) else "refuted" if found.outside(*band) else "undecided"
 
 
-def _on_gpu(lab: Evidence, machine: str, text: str, verdict: str) -> tuple[str, str]:
-    """S000 speaks of GPUs: on a CPU a figure stands, and no verdict."""
-    if lab.primary(machine) == "graph":
-        return text, verdict
-    return f"{text} S000 speaks of GPUs, and this is a CPU.", "not_testable"
+def _on_gpu(lab: Evidence, machine: str, text: str) -> str:
+    """``text``, and on a CPU that S000 speaks of GPUs."""
+    return text if lab.primary(machine) == "graph" else f"{text} S000 speaks of GPUs, and this is a CPU."
 
 
 def _measured(lab: Evidence, machine: str, point: Point, direction: str, clock: str) -> list[tuple[Row, Row]]:
@@ -316,9 +314,9 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
     if others := _other_batches(lab, machine, clock):
         text += f"The block alone depends on the number of images: {listing(others)}. "
     text += "S000 calls 2 to 5 times proven."
-    text, verdict = _on_gpu(lab, machine, text, verdict)
+    text = _on_gpu(lab, machine, text)
     span = spanning([found.value for found in gains], lambda value: f"{formats.number(value)}×")
-    return Finding(span, title, text, verdict, PAGE)
+    return Finding(span, title, text, PAGE, claims=("S000-32", "S000-33"))
 
 
 def _other_batches(lab: Evidence, machine: str, clock: str) -> list[str]:
@@ -359,7 +357,7 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
     gains = [gain(first, row) for first, row in pairs]
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
     text = f"In eager float32 at {at(pairs[0][0])}, by the {clock} clock, channels last against the usual order: "
-    text += f"{listing(said)} as fast. "
+    text += f"{listing(said)} as fast. S000 counts it among what pays. "
     slow = [first["operation"] for (first, _), found in zip(pairs, gains, strict=True) if found.high < 1 / DOUBLED]
     chosen = [
         f"{_name(first)} {times(gain(first, row))}"
@@ -377,8 +375,7 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
         found = over(*(row for row in pair.values() if row is not None))
         text += "All this is of IEEE float32. PyTorch lets convolutions use TF32 unless told otherwise: then "
         text += f"{_name(pairs[0][0])} compiled is {times(found)} as fast as eager."
-    verdict = _together([_against(found, (1 + intervals.EQUIVALENCE, math.inf)) for found in gains])
-    text, verdict = _on_gpu(lab, machine, text.strip(), verdict)
+    text = _on_gpu(lab, machine, text.strip())
     least = min(gains, key=lambda found: found.value)
     return Finding(
         f"{formats.number(least.value)}×",
@@ -390,8 +387,8 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
         if any(found.low <= 1 + intervals.EQUIVALENCE for found in gains)
         else "Channels last speeds up float32 convolutions",
         text,
-        verdict,
         PAGE,
+        claims=("S000-27",),
     )
 
 
@@ -426,7 +423,6 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         f"Compiling takes {figure}, and {back}",
         "With nothing stored, building and the first call of a fresh process take: "
         f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
-        "conditional",
         PAGE,
     )
 
@@ -440,7 +436,6 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     band = DOUBLED * (1 - TENTH), DOUBLED * (1 + TENTH)
     gains = [gain(first, row) for first, row in pairs]
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    verdict = _together([_against(found, band) for found in gains])
     best = max(gains, key=lambda found: found.value)
     # In a training step the largest error and the peak may be those of different gradients.
     row = next((row for first, row in pairs if first["direction"] == FORWARD), None)
@@ -450,7 +445,7 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
         first = next(first for first, own in pairs if own is row)
         text += f"The price is an error of {formats.number(100 * error(row))}% of the peak, where float32 has "
         text += f"{formats.number(100 * error(first))}%."
-    text, verdict = _on_gpu(lab, machine, text.strip(), verdict)
+    text = _on_gpu(lab, machine, text.strip())
     return Finding(
         f"{formats.number(best.value)}×",
         "Mixed precision gains more than twice"
@@ -461,8 +456,8 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
         if best.high < 1
         else "Mixed precision by itself does not double the speed everywhere",
         text,
-        verdict,
         PAGE,
+        claims=("S000-22", "S000-25"),
     )
 
 
@@ -473,7 +468,6 @@ def together(lab: Evidence, machine: str) -> Finding | None:
     if not pairs:
         return None
     gains = [gain(first, row) for first, row in pairs]
-    verdict = _together([_against(found, CLAIMED) for found in gains])
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
     best = max(gains, key=lambda found: found.value)
     plain = [pair for d in (FORWARD, STEP) for pair in _measured(lab, machine, TOGETHER, d, lab.primary(machine))]
@@ -484,7 +478,7 @@ def together(lab: Evidence, machine: str) -> Finding | None:
         kept = [f"{_name(first)} {times(gain(first, row))}" for first, row in plain]
         text += f"The same without autocast, in float32: {listing(kept)}. "
     text += "S000 expects 2 to 5 times. TorchScript is not among them: torch.compile takes no scripted function."
-    text, verdict = _on_gpu(lab, machine, text, verdict)
+    text = _on_gpu(lab, machine, text)
     title = {
         "confirmed": "All points together reach 2 to 5 times",
         "refuted": "All points together give more than 5 times"
@@ -495,7 +489,7 @@ def together(lab: Evidence, machine: str) -> Finding | None:
         "conditional": "All points together reach 2 to 5 times in some cases",
         "undecided": "Whether all points together reach 2 times is open",
     }[_together([_against(found, CLAIMED) for found in gains])]
-    return Finding(f"{formats.number(best.value)}×", title, text, verdict, PAGE)
+    return Finding(f"{formats.number(best.value)}×", title, text, PAGE, claims=("S000-34", "S000-35"))
 
 
 TOGETHER = next(point for point in POINTS if point.what == "together, float32")
@@ -510,18 +504,15 @@ def script(lab: Evidence, machine: str) -> Finding | None:
     gains = [gain(first, row) for first, row in pairs]
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
     faster = [found for found in gains if found.low > 1 + intervals.EQUIVALENCE]
-    slower = [found for found in gains if found.high < 1 + intervals.EQUIVALENCE]
-    verdict = "confirmed" if len(faster) == len(gains) else "conditional" if faster else "undecided"
-    verdict = "refuted" if len(slower) == len(gains) else verdict
     text = f"Scripted, {listing(said)} as fast as eager. PyTorch calls torch.jit.script deprecated, and means "
-    text, verdict = _on_gpu(lab, machine, f"{text}torch.compile or torch.export instead.", verdict)
+    text = _on_gpu(lab, machine, f"{text}torch.compile or torch.export instead.")
     best = max(gains, key=lambda found: found.value)
     return Finding(
         f"{formats.number(best.value)}×",
         "TorchScript gains" if len(faster) == len(gains) else "TorchScript gains little, if anything",
         text,
-        verdict,
         PAGE,
+        claims=("S000-31",),
     )
 
 
@@ -547,7 +538,6 @@ def correct(lab: Evidence, machine: str) -> Finding | None:
         f"{len(mine) - len(bad)} of {len(mine)}",
         "Some compiled chains of normalisations are wrong" if bad else "Compiled chains of normalisations are right",
         text.strip(),
-        "conditional" if bad else "confirmed",
         PAGE,
     )
 
@@ -575,7 +565,6 @@ def reported() -> Finding:
             if noise
             else "Here eager PyTorch in float32 and in float64 agree, so a compiled form that does not is wrong."
         ),
-        "refuted" if noise else "confirmed",
         PAGE,
     )
 
