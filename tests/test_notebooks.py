@@ -59,6 +59,14 @@ def test_every_cell_was_executed_in_order_and_without_error(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_text_is_shown_that_is_empty(path: Path) -> None:
+    """A page would show it as the name of its type."""
+    shown = [output.get("data", {}) for cell in code_cells(path) for output in cell["outputs"]]
+    texts = [data for data in shown if "<IPython.core.display.Markdown object>" in data.get("text/plain", ())]
+    assert all("".join(data.get("text/markdown", "")).strip() for data in texts)
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_nothing_is_hidden_from_the_comparison(path: Path) -> None:
     tags = [tag for cell in code_cells(path) for tag in cell["metadata"].get("tags", [])]
     assert not [tag for tag in tags if tag.startswith("nbval")]

@@ -249,7 +249,9 @@ STEPS = {
         partial(_blocked, threaded=False),
         "One core: packed blocks in cache, six rows of sums in registers.",
     ),
-    "threaded": Step("cpu", partial(_blocked, threaded=True), "The blocks of `blocked` shared out over all cores."),
+    "threaded": Step(
+        "cpu", partial(_blocked, threaded=True), "The blocks of the step before, shared out over all cores."
+    ),
 }
 """Every step by the name of its variant, in the order of the ladder."""
 
