@@ -149,6 +149,25 @@ def claimed_text(value: Any, unit: str) -> str:
     return quantity_text(value, unit)
 
 
+def _claimed(row: Mapping[str, Any]) -> str:
+    """What a row of the judge claims, and the band that decides it where that is not about the figure itself.
+
+    A verdict may look false beside a figure alone: 9.58% are confirmed by 0.642% where the band is 18.62% or less.
+    """
+    text, band = claimed_text(row["claimed"], row["unit"]), row.get("band")
+    if not band or any(map(absent, band)) or isinstance(row["claimed"], str):
+        return text
+    ends = row["claimed"] if isinstance(row["claimed"], list | tuple) else [row["claimed"]]
+    margin = _USUAL * abs(ends[0]) if len(ends) == 1 else 0
+    if abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin:
+        return text
+    return f"{text} (band: {claimed_text(list(band), row['unit'])})"
+
+
+_USUAL = 0.105
+"""A band within so much of a single figure is the usual one, ±10% but for rounding, and goes without saying."""
+
+
 def _figure(value: float) -> str:
     return f"{value:.6g}" if isinstance(value, int) or value == round(value, 3) else number(value)
 
@@ -159,11 +178,11 @@ def verdict_text(verdict: str) -> str:
 
 
 def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text: id, verdict, machine, claim, claimed, measured, bound, section, reason.
+    """The ledger as a DataFrame of text: id, verdict, claimed, measured, claim, bound, machine, section, reason.
 
-    ``claimed`` is written as the seed wrote it, ``measured`` with its interval, or as the span of all intervals
-    where several workloads were judged. Raises :class:`TableError` when there is no claim, ``KeyError`` for an
-    unknown verdict.
+    ``claimed`` is written as the seed wrote it, with the band where that is not ±10% or the range itself; ``measured``
+    with its interval, or as the span of all intervals where several workloads were judged. Raises
+    :class:`TableError` when there is no claim, ``KeyError`` for an unknown verdict.
     """
     if not claim_rows:
         raise TableError("claims_table: no claims; the ledger is empty, or the filter let nothing through")
@@ -172,11 +191,11 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
             {
                 "id": row["id"],
                 "verdict": verdict_text(row["verdict"]),
-                "machine": _machine(row["machine"]),
-                "claim": row["claim"],
-                "claimed": claimed_text(row["claimed"], row["unit"]),
+                "claimed": _claimed(row),
                 "measured": judged(row),
+                "claim": row["claim"],
                 "bound": quantity_text(row["bound"], row["unit"]),
+                "machine": _machine(row["machine"]),
                 "section": row["section"],
                 "reason": row["reason"] or MISSING,
             }
@@ -404,10 +423,39 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
 
 
 def show_claims(claim_rows: Sequence[dict[str, Any]]) -> None:
-    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim."""
-    table = claims_table(claim_rows)
+    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim.
+
+    Where a machine has no figure for a claim that another has one for, or that stands there already, a sentence
+    beneath the table says so in place of a row of dashes.
+    """
+    from IPython.display import display
+
+    kept, silent = _heard(claim_rows)
+    table = claims_table(kept)
     table["why"] = table["reason"] + " Section of the document: " + table["section"] + "."
-    show(table.drop(columns=["section", "reason"]), folded={"why": "claim"})
+    table = table.drop(columns=["section", "reason"])
+    said = [f"Not testable on {machine}: {', '.join(names)}." for machine, names in silent.items()]
+    below = "".join(f"\n<p>{markup.escape(sentence)}</p>" for sentence in said)
+    text = "\n".join([table.to_string(index=False), *said])
+    display({"text/html": html(table, folded={"why": "claim"}) + below, "text/plain": text}, raw=True)
+
+
+def _heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
+    loud = {row["id"] for row in claim_rows if not _dumb(row)}
+    kept: list[dict[str, Any]] = []
+    silent: dict[str, list[str]] = {}
+    for row in claim_rows:
+        if _dumb(row) and row["id"] in loud:
+            silent.setdefault(_machine(row["machine"]), []).append(row["id"])
+        else:
+            kept.append(row)
+            loud.add(row["id"])
+    return kept, silent
+
+
+def _dumb(row: Mapping[str, Any]) -> bool:
+    return row["verdict"] == "not_testable" and judged(dict(row)) == MISSING
 
 
 def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
@@ -417,7 +465,7 @@ def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
 
 
 def statements_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text, a line a claim: id, claim, its verdict on each machine, document.
+    """The ledger as a DataFrame of text, a line a claim: id, its verdict on each machine, claim, document.
 
     Rows of :func:`hypatia_lab.claims.statements`. A claim that no machine decides has its verdict under every machine.
     Raises :class:`TableError` when there is no claim.
@@ -427,8 +475,8 @@ def statements_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     machines = [name for name in dict.fromkeys(row["machine"] for row in claim_rows) if name != ANY] or [ANY]
     lines: dict[str, dict[str, str]] = {}
     for row in claim_rows:
-        line = {"id": row["id"], "claim": row["claim"], **dict.fromkeys(map(_machine, machines), MISSING)}
-        line = lines.setdefault(row["id"], line | {"document": row["seed"]})
+        line = {"id": row["id"], **dict.fromkeys(map(_machine, machines), MISSING)}
+        line = lines.setdefault(row["id"], line | {"claim": row["claim"], "document": row["seed"]})
         own = machines if row["machine"] == ANY else [row["machine"]]
         line.update({_machine(name): verdict_text(row["verdict"]) for name in own})
     return _frame(list(lines.values()))
@@ -455,13 +503,13 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     for part in (part for row in rows for part in row["parts"]):
         parts.setdefault(part["id"], {})[part["machine"]] = part
-    titles, escape, bodies = ("machine", "claimed", "measured", "bound", "verdict"), markup.escape, []
+    titles, escape, bodies = ("machine", "verdict", "claimed", "measured", "bound"), markup.escape, []
     wide = f' colspan="{len(titles)}"'
     for name, own in parts.items():
         first = next(iter(own.values()))
         heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first["claim"])}</th></tr>'
         lines = [heading] if len(parts) > 1 else []
-        claimed = escape(claimed_text(first["claimed"], first["unit"]))
+        claimed = escape(_claimed(first))
         for part in own.values():
             # What the claim itself explains stands once, beneath its machines.
             reason = escape(" ".join(part["reason"].replace(part["why"], " ").split()))
@@ -470,7 +518,7 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
             shown = "".join(f"<td>{text}</td>" for text in figures) if seen else f'<td colspan="2">{reason}</td>'
             verdict = escape(verdict_text(part["verdict"]))
             machine = escape(_machine(part["machine"]))
-            lines.append(f'<tr><th scope="row">{machine}</th><td>{claimed}</td>{shown}<td>{verdict}</td></tr>')
+            lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
             lines.append(f"<tr><td{wide}>{reason}</td></tr>" if seen and reason else "")
         why = escape(f"{first['why']} Section of the document: {first['section']}.")
         bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")

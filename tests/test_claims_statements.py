@@ -256,7 +256,7 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims,
     tables.show_statements(committed)
     text = shown[0]["text/html"]
     table = tables.statements_table(committed)
-    assert list(table.columns) == ["id", "claim", "h200", "document"]
+    assert list(table.columns) == ["id", "h200", "claim", "document"]
     assert list(table["id"]) == list(dict.fromkeys(row["id"] for row in committed))
     assert text.count('class="lab-parts"') == len(table)
     assert tables.claims_counted(committed) == f"{len(table)} claims in {len(claims)} parts"
@@ -278,7 +278,8 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     text = shown[0]["text/html"]
     assert "<script" not in text
     assert "&lt;b&gt;Because&lt;/b&gt;." in text
-    assert '<th scope="row">box</th><td>10×</td><td>' in text
+    verdict = tables.verdict_text("confirmed")
+    assert f'<th scope="row">box</th><td>{verdict}</td><td>10×</td><td>' in text
     assert text.count("For so it is.") == 1
     assert "<p>box: Of 3 parts S001-01 holds; S001-03 adds up; S001-02 is refuted.</p>" in text
     assert "cannot" not in text

@@ -236,6 +236,38 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
         tables.claims_table([CLAIM | {"verdict": "maybe"}])
 
 
+@pytest.mark.parametrize(
+    ("claimed", "band", "text"),
+    [
+        (7.67, (6.903, 8.437), "7.67×"),
+        (1, (0.98, 1.02), "1×"),
+        ([1.05, 1.2], (1.05, 1.2), "1.05–1.2×"),
+        ([1.1, 1.2], (1.1, 1.25), "1.1–1.2× (band: 1.1–1.25×)"),
+        ([3, 5], (3.0, 1e6), "3–5× (band: 3× or more)"),
+        (9.58, (0.0, 18.62), "9.58× (band: 18.62× or less)"),
+        (0, (-0.1, 0.1), "0× (band: -0.1–0.1×)"),
+        (2, (math.nan, math.nan), "2×"),
+        ("50–200×", (1.0, 2.0), "50–200×"),
+    ],
+)
+def test_a_band_is_shown_where_it_is_not_the_figure_itself(claimed: Any, band: Any, text: str) -> None:
+    assert tables.claims_table([CLAIM | {"claimed": claimed, "band": band}]).loc[0, "claimed"] == text
+
+
+def test_a_machine_without_a_figure_has_no_row_of_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    none = {"verdict": "not_testable", "measured": None, "low": None, "high": None}
+    cpu = CLAIM | none | {"machine": "epyc-2c"}
+    tables.show_claims([CLAIM, cpu, cpu | {"id": "S001-02", "machine": "h200"}, cpu | {"id": "S001-02"}])
+    text = shown[0]["text/html"]
+    assert text.count('<th scope="row"') == 2  # a claim that nobody could test keeps one row
+    assert text.endswith("<p>Not testable on epyc-2c: S001-01, S001-02.</p>")
+    assert shown[0]["text/plain"].endswith("Not testable on epyc-2c: S001-01, S001-02.")
+    heads = [text.index(f">{head}<") for head in ("id", "verdict", "claimed", "measured", "claim", "bound", "machine")]
+    assert heads == sorted(heads)
+
+
 def test_every_verdict_has_its_sign() -> None:
     assert tuple(tables.VERDICTS) == verdicts.VERDICTS
     assert len(set(tables.VERDICTS.values())) == len(tables.VERDICTS)

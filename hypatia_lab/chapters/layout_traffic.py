@@ -143,7 +143,7 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
         if same == len(rows)
         else "Another order of the operands is faster in some cases"
         if quicker
-        else "No other order of the operands is surely faster than row-major",
+        else "No other order of the operands is surely faster than row-major by more than 2%",
         f"Against row-major operands the best case is {STORED[best['variant']]} at {_at(best)} with "
         f"{times(_interval(best))}, the worst {STORED[worst['variant']]} at {_at(worst)} with "
         f"{times(_interval(worst))}; {same} of {len(rows)} cases are equal within ±2%. "
