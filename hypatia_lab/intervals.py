@@ -72,6 +72,15 @@ def equal(interval: Interval) -> bool:
     return interval.within(1 - EQUIVALENCE, 1 + EQUIVALENCE)
 
 
+def reading(interval: Interval) -> str:
+    """What an interval of speeds says: ``equal`` (wholly within ±2%), ``faster`` or ``slower`` (it excludes 1), or
+    ``undecided`` (it holds 1 and reaches beyond ±2%, or has no bounds).
+    """
+    if equal(interval):
+        return "equal"
+    return "faster" if interval.low > 1 else "slower" if interval.high < 1 else "undecided"
+
+
 def processes_to_clear(found: Interval, edge: float, most: int) -> int:
     """How many processes it takes until an interval like ``found``, which holds ``edge``, ends before it.
 

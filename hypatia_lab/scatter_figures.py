@@ -389,7 +389,7 @@ def where_faster(
         "yaxis": _names(down, "rows"),
         "annotations": dashes,
     }
-    quick = [place for place, factor in found.items() if factor.low > 1]
+    quick = [place for place, factor in found.items() if intervals.reading(factor) == "faster"]
     alt = f"Speed of {one} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
     alt += f"{len(found)} cells, {spanning([f.value for f in found.values()], formats.number)}: faster in {len(quick)}."
     return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])

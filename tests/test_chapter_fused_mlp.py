@@ -232,6 +232,12 @@ def test_plan_c_in_nine_models(plan_c: float, figure: str) -> None:
     assert "epilogue is faster than eager in 9" in found.text
 
 
+def test_an_epilogue_that_is_equal_within_two_percent_is_not_counted_as_faster() -> None:
+    rows = nine(100.0)
+    rows[-1]["medians_us"] = [99.0, 99.99]  # the epilogue of the last model
+    assert "epilogue is faster than eager in 8" in said(fused_mlp.models(evidence(*rows), "box")).text
+
+
 def test_plan_c_by_the_wall_clock_and_where_only_some_models_tell() -> None:
     rows = nine(100.0)
     for row in [row for row in rows if row["variant"] == "aten"][:4]:

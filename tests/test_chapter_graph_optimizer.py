@@ -121,18 +121,27 @@ def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
     assert (line["e-graph, graph"][:4], line["e-graph, wall"][:4]) == ("1.33", "1.14")
 
 
+def test_faster_and_equal_are_counted_as_the_figures_count_them(root: Path) -> None:
+    rows = [*cells({"eager": 40.0, "egraph": 35.0, "compile": 40.0}), *cells({"eager": 40.0, "egraph": 39.5}, LARGE)]
+    lab = read(root, rows)
+    found = said(chapter.speed(lab, "box"))
+    assert (found.figure, found.title) == ("1 of 2", "Some optimized models are faster, and none is slower")
+    assert "of eager's speed: of 2 cases 1 faster and 1 equal within ±2%." in found.text
+    assert "default: the one case measured is faster." in said(chapter.compilers(lab, "box")).text
+
+
 def test_a_wait_that_is_longer_is_told(root: Path) -> None:
     rows = [*cells({"eager": 40.0, "egraph": 35.0}), *cells({"eager": 85.0, "egraph": 95.0}, clock="wall")]
     found = said(chapter.speed(read(root, rows), "box"))
     assert found.title == "The optimized models are faster in some cases and slower in others"
-    assert "Slower: 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.8947" in found.text
+    assert "ends below 1 at 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.8947" in found.text
 
 
 def test_a_wait_that_is_a_little_longer_is_told_and_confirms_nothing(root: Path) -> None:
     rows = [line for shape in MODELS[:5] for line in cells({"eager": 40.0, "egraph": 35.0}, shape)]
     found = said(chapter.speed(read(root, rows + cells({"eager": 85.0, "egraph": 86.0}, clock="wall")), "box"))
     assert found.title == NONE_SLOWER
-    assert "Slower: 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.988" in found.text
+    assert "ends below 1 at 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.988" in found.text
 
 
 def test_five_models_and_no_wait_confirm(root: Path) -> None:

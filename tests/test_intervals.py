@@ -51,6 +51,20 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
     assert 0.935 <= hits / trials <= 0.965  # three standard errors about 95%
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "word"),
+    [
+        (1.011, 1.013, "equal"),
+        (1.01, 1.03, "faster"),
+        (0.97, 0.999, "slower"),
+        (0.97, 1.01, "undecided"),
+        (math.nan, math.nan, "undecided"),
+    ],
+)
+def test_an_interval_of_speeds_is_equal_before_it_is_faster(low: float, high: float, word: str):
+    assert intervals.reading(Interval(1.0, low, high, 8)) == word
+
+
 def test_one_process_gives_a_value_and_no_bounds():
     found = intervals.geometric([2.0])
     assert (found.value, found.n) == (2.0, 1)

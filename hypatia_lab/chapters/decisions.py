@@ -226,11 +226,11 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     if not rows:
         return None
     ahead = [row for row in rows if _ahead(row)]
-    behind = [row for row in rows if row["ratio_high"] < 1]
+    behind = [row for row in rows if row["ratio_high"] < 1 - intervals.EQUIVALENCE]
     best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
     text = f"A kernel of our own is surely more than 2% ahead of its best peer in {len(ahead)} of {len(rows)} "
-    text += f"workloads and surely behind in {len(behind)}. It is {'most ahead' if ahead else 'closest'} in "
-    text += f"{best['operation']} at {_name(best)}: "
+    text += f"workloads and surely more than 2% behind in {len(behind)}. "
+    text += f"It is {'most ahead' if ahead else 'closest'} in {best['operation']} at {_name(best)}: "
     text += f"{best['variant']} has {_factor(best)} the speed of {best['baseline']}{_errors(best)}. "
     if worst is not best:
         text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst['operation']} at "
@@ -315,7 +315,8 @@ def overview(lab: Evidence) -> list[dict[str, str]]:
 def opponents(rows: Sequence[Row]) -> Any:
     """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
     works = "training steps" if rows[0]["direction"] == "forward_backward" else "forward passes"
-    answer = f"Own kernels are ahead of their best peer in {sum(_ahead(row) for row in rows)} of {len(rows)} {works}"
+    ahead = sum(_ahead(row) for row in rows)
+    answer = f"Own kernels are more than 2% ahead of their best peer in {ahead} of {len(rows)} {works}"
     figure, table = figures.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
     table.insert(4, "best peer", [row["baseline"] for row in ordered(rows)])
     return figure, table

@@ -159,7 +159,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     found = factors(lab, machine)
     if not found:
         return None
-    quick = {place for place, factor in found.items() if factor.low > 1}
+    quick = {place for place, factor in found.items() if intervals.reading(factor) == "faster"}
     widths = sorted({width for _, width in found})
     always = [width for width in widths if all(place in quick for place in found if place[1] == width)]
     never = [width for width in widths if not any(place in quick for place in found if place[1] == width)]
@@ -174,7 +174,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     if refused:
         text += f"Beyond that there is no such kernel: {refused[0]}."
     stop = max((width for _, width in quick), default=0)
-    slow = all(factor.high < 1 for factor in found.values())
+    slow = all(intervals.reading(factor) == "slower" for factor in found.values())
     return Finding(
         f"width {stop}" if stop else "nowhere",
         f"One kernel pays up to width {stop}"
@@ -237,7 +237,7 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     if walls and clock == "graph":
         span = spanning(walls, lambda ratio: f"{formats.number(ratio)}×")
         text += f"That is inside a CUDA graph; called from Python, by the wall clock, it runs at {span}. "
-    gains = [row for row in measured if row["variant"] == "epilogue" and row["ratio_low"] > 1]
+    gains = [row for row in measured if row["variant"] == "epilogue" and tables.reading(row) == "faster"]
     if gains:
         most = max(gains, key=lambda row: row["ratio"])
         text += f"The library's epilogue is faster than eager in {len(gains)}, most in {model(most)}: "

@@ -147,6 +147,18 @@ def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
     return f"{times(least[1])} to {times(most[1])}"
 
 
+def _counted(found: Sequence[tuple[Row, Interval]]) -> str:
+    """How many of ``found`` read as what, in the words of the figures."""
+    words = [intervals.reading(factor) for _, factor in found]
+    if len(words) == 1:
+        return f"the one case measured is {words[0]}"
+    known = {"faster": "faster", "equal": "equal within ±2%", "slower": "slower", "undecided": "undecided"}
+    said = [f"{words.count(word)} {text}" for word, text in known.items() if word in words]
+    by_more = sum(factor.high < 1 - intervals.EQUIVALENCE for _, factor in found)
+    text = f"of {len(words)} cases {listing(said)}"
+    return text + (f" ({by_more or 'none'} by more than 2%)" if "slower" in words else "")
+
+
 def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
     if len(every) == 1:
         return "the one case measured" if some else "no case (one was measured)"
@@ -197,17 +209,15 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
     also = against(model_rows(lab, machine, waiting), OWN, "eager") if waiting != lab.primary(machine) else []
     slower = [(row, factor) for row, factor in (*found, *also) if factor.high < 1 - intervals.EQUIVALENCE]
     a_little = [(row, factor) for row, factor in (*found, *also) if 1 - intervals.EQUIVALENCE <= factor.high < 1]
-    faster = [pair for pair in found if pair[1].low > 1]
+    faster = [pair for pair in found if intervals.reading(pair[1]) == "faster"]
     gained = [pair for pair in found if pair[1].low >= GAIN]
-    text = f"By the {lab.primary(machine)} clock the optimized models have {_spread(found)} of eager's speed: surely "
-    text += f"faster in {len(faster)} of {len(found)} cases, slower by more than 2% in "
-    text += f"{_of([pair for pair in found if pair in slower], found)}. "
+    text = f"By the {lab.primary(machine)} clock the optimized models have {_spread(found)} of eager's speed: "
+    text += f"{_counted(found)}. "
     if also:
-        text += f"By the {waiting} clock it is {_spread(also)}, slower by more than 2% in "
-        text += f"{_of([pair for pair in also if pair in slower], also)}. "
+        text += f"By the {waiting} clock it is {_spread(also)}: {_counted(also)}. "
         text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
     where = [f"{_at(row)} ({row['clock']} clock, {times(factor)})" for row, factor in (*slower, *a_little)[:3]]
-    text += f"Slower: {listing(where)}." if where else ""
+    text += f"The interval ends below 1 at {listing(where)}." if where else ""
     none = "none is surely slower by more than 2%"
     same = all(intervals.equal(factor) for _, factor in (*found, *also))
     return Finding(
@@ -269,12 +279,7 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
         return None
     behind = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
     level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
-    ahead = [pair for pair in found if pair[1].low > 1]
-    text = (
-        f"The optimized models have {_spread(found)} of the speed of torch.compile's default: surely faster in "
-        f"{len(ahead)} of "
-    )
-    text += f"{len(found)} cases, slower by more than 2% in {_of(behind, found)}. "
+    text = f"The optimized models have {_spread(found)} of the speed of torch.compile's default: {_counted(found)}. "
     tuned = against(rows, fitted(rows), "compile_max_autotune")
     if tuned:
         text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."

@@ -377,18 +377,11 @@ def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
                         "against eager": times(_gain(own[0])),
                         "best peer": best["variant"],
                         "against it": times(factor),
-                        "reads": _reads(factor),
+                        "reads": intervals.reading(factor),
                         "of limit": _share(own[0]),
                     }
                 )
     return out
-
-
-def _reads(factor: Interval) -> str:
-    """As a page reads an interval: equal means wholly within ±2%."""
-    if not absent(factor.low) and intervals.equal(factor):
-        return "equal"
-    return "faster" if factor.low > 1 else "slower" if factor.high < 1 else "undecided"
 
 
 def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
