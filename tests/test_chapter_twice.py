@@ -1,0 +1,83 @@
+"""What is said of workloads that two experiments measured, from synthetic records."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import cell_line, run_line
+
+from hypatia_lab import results
+from hypatia_lab.chapters import twice
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.records import Record
+
+LARGE = [8192, 4096, 4096]
+
+
+def cell(variant: str, *medians_us: float, **changes: Any) -> dict[str, Any]:
+    own = {"shape": LARGE, "dtype": "bfloat16", "clock": "graph"} | changes
+    return cell_line(variant=variant, medians_us=list(medians_us), **own)
+
+
+def evidence(parts: dict[str, list[dict[str, Any]]], **run: Any) -> Evidence:
+    found = [
+        Record(Path("nowhere"), run_line(experiment=name, device="cuda", **run), tuple(lines), "")
+        for name, lines in parts.items()
+    ]
+    return Evidence(found, results.rows(found))
+
+
+def compiled(us: float, tuned: float) -> list[dict[str, Any]]:
+    times = {"eager": 100.0, "eager@again": 90.0, "compile": us, "compile_max_autotune": tuned}
+    return [cell(name, median, median) for name, median in times.items()]
+
+
+def test_ratios_that_two_experiments_find_apart_are_named_by_both() -> None:
+    lab = evidence({"aten_fusion": compiled(98.0, 115.0), "tensor_cores": compiled(108.0, 114.0)})
+    text = twice.ratios(lab, "box")
+    assert text.startswith("Of 2 speeds against eager that both [fusing Linear and ReLU](03_aten_fusion.html)")
+    assert "1 lie more than 2% apart" in text
+    assert "`compile` at 8192×4096×4096 in bfloat16 1.02" in text
+    assert text.endswith("What differs in plain `compile` was not looked into.")
+
+
+def test_nothing_is_said_where_nothing_lies_apart_or_one_experiment_is_missing() -> None:
+    assert not twice.ratios(evidence({"aten_fusion": compiled(98.0, 115.0)}), "box")
+    assert not twice.ratios(evidence({name: compiled(98.0, 115.0) for name in twice.TUNED}), "box")
+    assert not twice.clocks(evidence({name: compiled(98.0, 115.0) for name in twice.TUNED}), "box")
+    assert not twice.waits(evidence({"precision": simulated(1500.0, 8000.0)}), "box")
+
+
+def test_a_clock_that_was_lowered_is_told_with_its_readings() -> None:
+    parts = {}
+    for name, us, mhz in (("gemm_ladder", 350.0, 1800.0), ("tensor_cores", 390.0, 1635.0)):
+        held = {"sm_mhz": [1500.0, mhz, 1965.0], "throttled": True}
+        parts[name] = [cell("triton", us, us, **held), cell("triton", 3.0, 3.0, shape=[256, 256, 512], **held)]
+    text = twice.clocks(evidence(parts), "box")
+    assert "`triton` takes 350 µs at 1800 MHz in [the ladder](04_gemm_ladder.html) and 390 µs at 1635 MHz" in text
+    assert "agrees within 1.21%" in text  # 390 · 1635 / (350 · 1800)
+
+
+def simulated(*openmp_us: float, eager_us: float = 1000.0) -> list[dict[str, Any]]:
+    own = {"operation": "diffraction", "shape": [1024, 1024], "dtype": "float32", "clock": "wall"}
+    return [cell("c_openmp", *openmp_us, **own), cell("eager", *[eager_us] * len(openmp_us), **own)]
+
+
+@pytest.mark.parametrize(("started", "known"), [("2026-11-22T14:31:03Z", True), ("2026-11-23T09:00:00Z", False)])
+def test_waits_that_differ_are_told_and_the_pool_is_named_only_of_records_that_it_reached(
+    started: str, known: bool
+) -> None:
+    times = {
+        "precision": simulated(1500.0, *[7900.0, 7950.0] * 4, eager_us=1700.0),
+        "diffraction": simulated(*[1100.0, 1110.0, 1105.0] * 3),
+    }
+    text = twice.waits(evidence(times, started=started), "box")
+    assert "2 of 2 forms" in text
+    assert "`c_openmp` at 1024×1024 in float32 takes 7.90 ms" in text
+    assert "`eager` 1.70" in text
+    assert f"began on {started[:10]}" in text
+    assert ("1.50 ms in the first process and 7.90 ms to 7.95 ms in the others" in text) == known
+    assert ("pool of compilers" in text) == known
+    assert text.endswith("not explained by it.") == known
