@@ -186,12 +186,21 @@ def test_a_fast_answer_that_is_too_inexact_misses_its_goal(tmp_path: Path) -> No
     assert conv_block.goals(lab, "box")[0]["reads"] == "missed: the error is too large"
 
 
+def test_a_goal_has_its_error_and_the_share_of_the_peak(tmp_path: Path) -> None:
+    lab = read(tmp_path, cells({"eager": 250.0, "whole_bf16x3": 10.0}, max_error=3e-5, peak=6.0))
+    assert conv_block.goals(lab, "box")[0]["largest absolute error"] == "3.00e-05 (5.00e-06 of the peak)"
+    assert (
+        "largest absolute error 3.00e-05 (5.00e-06 of the peak), 0.0001 allowed"
+        in said(conv_block.target(lab, "box")).text
+    )
+
+
 def test_the_goals_name_their_clock_and_what_a_caller_gains(tmp_path: Path) -> None:
     called = cells({"eager": 150.0, "whole": 100.0, "triton": 300.0}, dtype="bfloat16", clock="wall")
     text = said(conv_block.target(read(tmp_path, [*GPU, *called]), "box")).text
     assert "These are times by the graph clock; called from Python" in text
     assert "whole 1.50× [1.50, 1.50] and triton 0.500×" in text
-    assert "largest error" in conv_block.goals(evidence_of(tmp_path), "box")[0]
+    assert "largest absolute error" in conv_block.goals(evidence_of(tmp_path), "box")[0]
 
 
 def test_what_the_check_rejected_is_named_with_its_reason(tmp_path: Path) -> None:

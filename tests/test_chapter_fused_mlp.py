@@ -169,7 +169,7 @@ def test_limits_of_the_goal() -> None:
 
 def test_the_crossover_is_where_it_stops_being_faster() -> None:
     found = said(fused_mlp.crossover(evidence(*sweep()), "box"))
-    assert (found.figure, found.title) == ("width 16", "One kernel pays up to width 16")
+    assert (found.figure, found.title) == ("up to width 16", "One kernel pays while the layers are narrow")
     assert "surely faster than layer by layer in 2 of 4 cases" in found.text
     assert "never surely faster at width 256" in found.text
     assert f"no such kernel: {TOO_WIDE}." in found.text

@@ -417,9 +417,9 @@ def test_the_pages_do_without_ceilings(name: str, tmp_path: Path, monkeypatch: p
 
 
 def test_split_operands_name_their_error_and_its_bound() -> None:
-    row = {"variant": "whole_bf16x3", "dtype": "float32", "math": "ieee", "error": 6e-6, "peer_error": 5e-7}
+    row = {"variant": "whole_bf16x3", "dtype": "float32", "math": "ieee", "max_error": 6e-6, "peer_error": 5e-7}
     text = decisions._errors(row)
-    assert text == ", at an error of 6.00e-06 where that has 5.00e-07 (the goal allows 0.0001 in the largest)"
+    assert text == ", at a largest absolute error of 6.00e-06 where that has 5.00e-07 (the goal allows 0.0001)"
     assert decisions._errors(row | {"variant": "whole"}) == ""
 
 

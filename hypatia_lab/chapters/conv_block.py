@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import check, claims, formats, intervals, results
-from hypatia_lab.chapters.reading import at, fastest, over, times, took, waited
+from hypatia_lab.chapters.reading import at, fastest, largest, over, times, took, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
@@ -403,9 +403,7 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 "reads": found.word,
                 "ours": f"{own['variant']} {took(own)}",
                 # Of gradients there is none that means anything without its scale.
-                "largest error": formats.number(own["max_error"])
-                if found.goal.direction == "forward"
-                else formats.MISSING,
+                "largest absolute error": largest(own) if found.goal.direction == "forward" else formats.MISSING,
                 "peer": f"{peer['variant']} {took(peer)}",
                 "limit": formats.duration(limit),
                 "ours of its limit": _percent(limit, own["median_us"]),
@@ -424,7 +422,7 @@ def _percent(part: float, whole: float) -> str:
 def _bound(one: Reached) -> str:
     """The error that the goal allows and what it is, where it names one."""
     most = one.goal.most
-    return f"error {formats.number(one.own['max_error'])} of {most:g} allowed, " if math.isfinite(most) else ""
+    return f"largest absolute error {largest(one.own)}, {most:g} allowed, " if math.isfinite(most) else ""
 
 
 def target(lab: Evidence, machine: str) -> Finding | None:

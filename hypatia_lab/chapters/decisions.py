@@ -111,7 +111,7 @@ def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
 def contests(lab: Evidence, machine: str) -> list[Row]:
     """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
 
-    Its ratio is the time of its best peer over its own, its ``baseline`` that peer, ``peer_error`` that peer's error.
+    Its ratio is the time of its best peer over its own, its ``baseline`` that peer, ``peer_error`` that peer's largest.
     """
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
@@ -124,7 +124,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
             if workload not in found and own is not None and peer is not None:
                 factor = over(peer, own)
                 ratio = {"ratio": factor.value, "ratio_low": factor.low, "ratio_high": factor.high}
-                found[workload] = own | ratio | {"baseline": peer["variant"], "peer_error": peer["error"]}
+                found[workload] = own | ratio | {"baseline": peer["variant"], "peer_error": peer["max_error"]}
     return list(found.values())
 
 
@@ -252,12 +252,13 @@ def library(lab: Evidence, machine: str) -> Finding | None:
 
 
 def _errors(row: Row) -> str:
-    """Both errors of a contest, where split operands won it, and the bound that their goal has."""
+    """Both largest absolute errors of a contest that split operands won, and the bound that their goal has."""
     if row["variant"] not in conv_block.SPLIT:
         return ""
-    text = f", at an error of {formats.number(row['error'])} where that has {formats.number(row['peer_error'])}"
+    own, peer = (formats.number(row[name]) for name in ("max_error", "peer_error"))
+    text = f", at a largest absolute error of {own} where that has {peer}"
     bounds = [goal.most for goal in conv_block.GOALS if (goal.dtype, goal.math) == (row["dtype"], row["math"])]
-    return text + f" (the goal allows {min(bounds):g} in the largest)" if bounds else text
+    return text + f" (the goal allows {min(bounds):g})" if bounds else text
 
 
 def _factor(row: Row) -> str:
@@ -293,10 +294,6 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     ]
 
 
-def _short(found: Finding) -> str:
-    return found.title if found.figure in found.title else f"{found.title} ({found.figure})"
-
-
 def _why(lab: Evidence, machine: str, question: str) -> str:
     launching = question == QUESTIONS[0][0] and lab.primary(machine) != "graph"
     return "does not arise: a CPU launches no kernels" if launching else "not measured"
@@ -307,7 +304,9 @@ def overview(lab: Evidence) -> list[dict[str, str]]:
     lines = []
     for number, (question, answer) in enumerate(QUESTIONS, 1):
         found = {name: answer(lab, name) for name in lab.machines}
-        said = {name: _short(one) if one else _why(lab, name, question) for name, one in found.items()}
+        said = {
+            name: f"{one.title} ({one.figure})" if one else _why(lab, name, question) for name, one in found.items()
+        }
         lines.append({"": str(number), "question": question} | said)
     return lines
 

@@ -176,8 +176,8 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     stop = max((width for _, width in quick), default=0)
     slow = all(intervals.reading(factor) == "slower" for factor in found.values())
     return Finding(
-        f"width {stop}" if stop else "nowhere",
-        f"One kernel pays up to width {stop}"
+        f"up to width {stop}" if stop else "nowhere",
+        "One kernel pays while the layers are narrow"
         if stop
         else "One kernel never pays"
         if slow

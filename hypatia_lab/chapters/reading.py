@@ -94,6 +94,12 @@ def error(row: Row) -> float:
     return row["max_error"] / row["peak"] if row["peak"] else math.nan
 
 
+def largest(row: Row) -> str:
+    """The largest error of a row against float64 as text: absolute, and as a share of the reference's peak."""
+    share = "" if formats.absent(error(row)) else f" ({formats.number(error(row))} of the peak)"
+    return formats.number(row["max_error"]) + share
+
+
 def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
     """The records of ``machine`` that a figure is drawn from."""
     return [record for record in lab.of(machine) if record.experiment in experiments]

@@ -410,17 +410,13 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         seen.append(own.calls)
     if not said:
         return None
-    figure = spanning(spent, formats.duration)
-    back = (
-        "is never paid back in some cases"
-        if any(math.isinf(calls.low) for calls in seen)
-        else "whether that is paid back is open in some cases"
-        if any(math.isinf(calls.high) for calls in seen)
-        else "is paid back in every case"
-    )
     return Finding(
-        figure,
-        f"Compiling takes {figure}, and {back}",
+        spanning(spent, formats.duration),
+        "What compiling takes is never paid back in some cases"
+        if any(math.isinf(calls.low) for calls in seen)
+        else "Whether what compiling takes is paid back is open in some cases"
+        if any(math.isinf(calls.high) for calls in seen)
+        else "What compiling takes is paid back in every case",
         "With nothing stored, building and the first call of a fresh process take: "
         f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
         PAGE,
