@@ -124,7 +124,13 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
         key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
         symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
         origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
-        found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines.append(d)
+        lines = found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines
+        # Two probes of one start are more processes of it; other topics may list a name twice.
+        twin = next((n for n, line in enumerate(lines) if topic == "start" and line["name"] == d["name"]), None)
+        if twin is None:
+            lines.append(d)
+        else:
+            lines[twin] = lines[twin] | {"values": [*lines[twin]["values"], *d["values"]]}
     ways = list(found.values())
     fields = [f for f in ways[0].where if len({way.where[f] for way in ways}) > 1]
     places = list(dict.fromkeys((way.where["machine"], way.where["operation"]) for way in ways))

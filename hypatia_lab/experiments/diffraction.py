@@ -141,7 +141,9 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         rare += [("compile_max_autotune", "empty")]
     # The ways that compete for the first image are worth more processes; no verdict rests on the rare ones.
     counts = ((slow, 2), (rare, 2 if preset == "full" else 1), (fast, 4 if gpu else 6))
-    return probes + [Probe("start", work, *way, processes) for ways, processes in counts for way in ways]
+    asked = {(probe.workload, probe.variant, probe.case) for probe in probes}
+    rest = [(*way, processes) for ways, processes in counts for way in ways if (work, *way) not in asked]
+    return probes + [Probe("start", work, *way) for way in rest]
 
 
 EXPERIMENTS = (
