@@ -12,6 +12,7 @@ from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import claims, findings, notebook, records, results
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables, reading
+from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
@@ -406,6 +407,45 @@ def test_starts_by_size_and_the_size_that_most_is_known_of() -> None:
     assert [line["pixels"] for line in found] == ["256×256", "1024×1024"]
     assert {tuple(line["shape"]) for line in diffraction_tables.main_lines(lines)} == {(1024, 1024)}
     assert diffraction_tables.main_lines([]) == []
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("preset", ["quick", "seed", "full"])
+def test_no_start_is_asked_for_twice(preset: str, device: str) -> None:
+    planned = EXPERIMENTS["warm_up"].probes(preset, device, [])
+    ways = [(probe.workload, probe.variant, probe.case) for probe in planned]
+    assert len(set(ways)) == len(ways)
+
+
+def test_two_probes_of_one_start_are_more_processes_of_it() -> None:
+    lines = start("compile", "empty", [9, 1], 100.0) + start("compile", "empty", [9, 1], 300.0)
+    way = diffraction_findings.compiled_start(evidence(*lines), "box")
+    assert way is not None
+    assert way.per_process("first image") == [100e3, 101e3, 300e3, 303e3]
+
+
+def test_set_ups_that_differ_by_size_are_told() -> None:
+    def by_size(*seconds: float) -> str:
+        sizes = zip((256, 512, 1024), seconds, strict=True)
+        lines = flat([start("compile", "empty", [9, 1], 1e3 * s, shape=[n, n]) for n, s in sizes])
+        return diffraction_tables.uneven_by_size(evidence(*lines), "box")
+
+    assert by_size(10.0, 12.0, 11.0) == "On `box` they do: the largest mean is 1.20× the least."
+    text = by_size(10.0, 30.0, 12.0)
+    assert text.startswith("On `box` they do not: 30.0 and 30.3 s at 512×512, 10.0 s to 12.1 s at the other sizes.")
+    assert "Each process there took longer than any other." in text
+    assert diffraction_tables.uneven_by_size(evidence(*start("compile", "empty", [9, 1])), "box") == ""
+
+
+def test_what_stored_code_saves_and_what_its_loader_costs() -> None:
+    ways = [start("compile", "empty", [1, 1], 7000.0), start("compile", "aoti_raw", [1, 1], 10.0)]
+    title, text = diffraction_findings.stored(evidence(*flat(ways)), "box")
+    assert title == "Stored code saves up to 7.02 s of set-up and call 1"
+    ways.append(start("compile", "aoti_package", [1, 1], 31000.0))
+    title, text = diffraction_findings.stored(evidence(*flat(ways)), "box")
+    assert title.endswith("; PyTorch's package loader costs 31.1 s")
+    assert text.endswith("31.1 s longer than through the bare one, and 24.1 s longer than with nothing stored.")
+    assert diffraction_findings.stored(evidence(*ways[0]), "box")[1] == ""
 
 
 def test_the_mean_of_three_hides_a_dtype() -> None:

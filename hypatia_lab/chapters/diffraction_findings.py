@@ -226,6 +226,29 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
+def stored(lab: Evidence, machine: str) -> tuple[str, str]:
+    """What stored code saves of set-up and call 1, and what the loader of packages costs: a title and its sentences."""
+    ways = main_size(probed(lab, machine, "start", operation="diffraction"))
+    found = {way.case: way for way in ways if way.variant == "compile" and not way.fault}
+    means = {case: way.triple("first image", logarithms=False)[0] for case, way in found.items()}
+    means = {case: us for case, us in means.items() if not absent(us)}
+    if "empty" not in means or len(means) < 2:
+        return "What stored code saves of set-up and call 1", ""
+    empty, best = means["empty"], min(means, key=lambda case: means[case])
+    title = f"Stored code saves up to {formats.duration(empty - means[best])} of set-up and call 1"
+    text = f"On `{machine}` set-up and call 1 take {spent(found['empty'], 'first image')} with nothing stored, and "
+    text += f"{spent(found[best], 'first image')} at best (*{best}*). "
+    if not {"aoti_package", "aoti_raw"} <= set(means):
+        return title, text.strip()
+    package, over_raw = means["aoti_package"], means["aoti_package"] - means["aoti_raw"]
+    title += f"; PyTorch's package loader costs {formats.duration(over_raw)}"
+    text += f"Through PyTorch's Python loader the same package takes {spent(found['aoti_package'], 'first image')}: "
+    text += (
+        f"{formats.duration(over_raw)} longer than through the bare one, and {formats.duration(abs(package - empty))} "
+    )
+    return title, text + ("longer" if package > empty else "shorter") + " than with nothing stored."
+
+
 def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     """What it costs to multiply by π before the whole number is removed, in float32, over sizes."""
     found = [way for way in probed(lab, machine, "accuracy", case="") if way.variant in ("eager_direct", "eager")]

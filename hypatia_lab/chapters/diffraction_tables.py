@@ -5,6 +5,7 @@ Every figure is taken from the records when a page is made; a table of what a ma
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from hypatia_lab.chapters.reading import (
     waited,
 )
 from hypatia_lab.claims import Claim
+from hypatia_lab.drawing import spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.ways import Way, timed
@@ -267,6 +269,32 @@ def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
         }
         for own in found
     ]
+
+
+ALIKE = 1.5
+"""Set-ups whose means lie within this factor of each other are about the same."""
+
+
+def uneven_by_size(lab: Evidence, machine: str) -> str:
+    """A sentence on whether the set-ups of :func:`start_by_size` are about the same at every size, and where not."""
+    way = compiled_start(lab, machine)
+    found: dict[str, list[float]] = {}
+    if way is not None:
+        ways = probed(lab, machine, "start", operation="diffraction", variant=way.variant, case=way.case)
+        found = {own.where["shape"]: [us for us in own.per_process("first image") if us] for own in ways}
+        found = {shape: values for shape, values in found.items() if values}
+    if len(found) < 2:
+        return ""
+    means = {shape: math.fsum(values) / len(values) for shape, values in found.items()}
+    apart = max(means.values()) / min(means.values())
+    if apart <= ALIKE:
+        return f"On `{machine}` they do: the largest mean is {formats.number(apart)}× the least."
+    slowest = max(means, key=lambda shape: means[shape])
+    rest = [us for shape, values in found.items() if shape != slowest for us in values]
+    longer = min(found[slowest]) > max(rest)
+    text = f"On `{machine}` they do not: {durations(found[slowest])} at {slowest}, "
+    text += f"{spanning(rest, formats.duration)} at the other sizes. "
+    return text + ("Each process there took longer than any other. " if longer else "") + "Why was not looked into."
 
 
 def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
