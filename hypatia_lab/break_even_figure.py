@@ -50,11 +50,11 @@ def calls_text(found: Interval) -> str:
     if math.isinf(found.low):
         return "never"
     if math.isinf(found.value):
-        return f"{_count(found.low)} or more, if ever"
-    return f"{_count(found.value)} [{_count(found.low)}, {_count(found.high)}]"
+        return f"{count(found.low)} or more, if ever"
+    return f"{count(found.value)} [{count(found.low)}, {count(found.high)}]"
 
 
-def _count(value: float) -> str:
+def count(value: float) -> str:
     """A number of calls to two digits: no more of them are known."""
     if absent(value) or math.isinf(value):
         return "never" if value == NEVER else "?"
@@ -62,6 +62,18 @@ def _count(value: float) -> str:
         return "1"
     rounded = round(value, 1 - math.floor(math.log10(value)))
     return f"{max(1, round(rounded)):,}"
+
+
+def ahead_at_first(curves: Sequence[Curve]) -> str:
+    """Sentences on lines that begin below the first and end above it: up to how many calls they are ahead."""
+    said = []
+    for curve in curves[1:]:
+        saved, lost = (curves[0].paid.value - curve.paid.value, curve.call.value - curves[0].call.value)
+        if saved > 0 and lost > 0 and saved > lost:
+            where = f"is ahead of {curves[0].name} at first, and behind for good after {count(saved / lost)} calls"
+            sure = "" if curve.paid.high < curves[0].paid.low else " (its start is not surely the shorter one)"
+            said.append(f"`{curve.name}` {where}{sure}.")
+    return " ".join(said)
 
 
 def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tuple[Any, Any]:
@@ -85,7 +97,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
         look = style(curve.variant, curve.origin)
         own = {"color": LINE, "dash": "dash", "width": 2} if not number else {"color": look.colour, "width": 2}
         own |= {"dash": DASHES[(number - 1) % len(DASHES)]} if number else {}
-        hover = [f"{curve.name}<br>{_count(n)} calls: {formats.duration(1e6 * whole(curve, n))}" for n in numbers]
+        hover = [f"{curve.name}<br>{count(n)} calls: {formats.duration(1e6 * whole(curve, n))}" for n in numbers]
         line = {"type": "scatter", "mode": "lines", "line": own, "name": curve.name}
         line |= {"hovertext": hover, "hoverinfo": "text"}
         data.append(

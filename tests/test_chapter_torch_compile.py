@@ -11,7 +11,7 @@ import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import claims
-from hypatia_lab.break_even_figure import NEVER, Curve, break_even, calls_text
+from hypatia_lab.break_even_figure import NEVER, Curve, ahead_at_first, break_even, calls_text
 from hypatia_lab.chapters import front, torch_compile, torch_compile_tables
 from hypatia_lab.chapters.torch_compile import POINTS, STEP
 from hypatia_lab.drawing import FigureError
@@ -147,8 +147,9 @@ def test_the_title_says_whether_compiling_is_won_back() -> None:
         curves = [Curve(f"compile {n}", "compile", "peer", one, one, Interval(n, n, n, 2)) for n in calls]
         return torch_compile.curves_title([Curve("script", "script", "peer", one, one, one), *curves])
 
-    assert title(10.0).endswith("crosses eager's")
-    assert title(10.0, NEVER).endswith("some forms only")
+    assert title(10.0).endswith("won back after 10 calls")
+    assert title(41234.0, 56001.0).endswith("won back after 41,000 to 56,000 calls")
+    assert title(10.0, NEVER).endswith("some forms only, after 10 calls")
     assert title(NEVER).endswith("never won back")
 
 
@@ -189,7 +190,7 @@ def test_mixed_precision_is_held_to_twice_with_its_error(root: Path) -> None:
     found = said(torch_compile.precision(read(root, GPU, STARTS), "box"))
     assert "the block 2.11×" in found.text
     assert "a training step of the U-Net 1.50×" in found.text
-    assert "an error of 0.0200% of the peak" in found.text
+    assert "The price of 2.11× is a relative error of" in found.text
     only = [*cells("conv_block", {"eager": 400.0}), *cells("conv_block_autocast", {"eager": 600.0}, dtype="bfloat16")]
     found = said(torch_compile.precision(read(root / "other", only, []), "box"))
     assert found.title == "Mixed precision is slower by itself"
@@ -304,6 +305,10 @@ def test_the_curves_cross_where_they_say() -> None:
     assert "calls to break even: 20,000 [19,000, 21,000]" in figure.layout.meta["alt"]
     assert list(table["variant"]) == ["eager", "compile", "script"]
     assert table.iloc[2, -1] == "never"
+    assert ahead_at_first([first, second, never]) == ""
+    early = Curve("script", "script", "peer", exact(500.0), exact(101.0), exact(NEVER))
+    text = "`script` is ahead of eager at first, and behind for good after 500 calls."
+    assert ahead_at_first([first, second, early]) == text
     with pytest.raises(FigureError, match="at least two curves"):
         break_even([first], "Title", [])
 

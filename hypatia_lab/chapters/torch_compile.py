@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals
-from hypatia_lab.break_even_figure import NEVER, Curve, calls_text
-from hypatia_lab.chapters.reading import at, error, only, over, probed, times, waited
+from hypatia_lab.break_even_figure import NEVER, Curve, calls_text, count
+from hypatia_lab.chapters.reading import at, only, over, probed, times, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
 from hypatia_lab.findings import Finding
@@ -244,10 +244,12 @@ def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curv
 
 def curves_title(found: Sequence[Curve]) -> str:
     """What :func:`curves` show of the compiled forms."""
-    won = [curve.calls.value < NEVER for curve in found if curve.variant.startswith("compile")]
-    if all(won):
-        return "Compiling is won back where its line crosses eager's"
-    return "Compiling is won back by some forms only" if any(won) else "Compiling is never won back"
+    calls = [curve.calls.value for curve in found if curve.variant.startswith("compile")]
+    won = [value for value in calls if value < NEVER]
+    after = f"after {spanning(won, count)} calls" if won else ""
+    if len(won) == len(calls):
+        return f"Compiling is won back {after}"
+    return f"Compiling is won back by some forms only, {after}" if won else "Compiling is never won back"
 
 
 def per_call(row: Row) -> Interval:
@@ -433,14 +435,15 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     gains = [gain(first, row) for first, row in pairs]
     said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
     best = max(gains, key=lambda found: found.value)
-    # In a training step the largest error and the peak may be those of different gradients.
-    row = next((row for first, row in pairs if first["direction"] == FORWARD), None)
+    first, row = pairs[gains.index(best)]
     text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in float32: {listing(said)}. "
     text += "S000 expects twice the throughput. "
-    if row is not None and not absent(error(row)):
-        first = next(first for first, own in pairs if own is row)
-        text += f"The price is an error of {formats.number(100 * error(row))}% of the peak, where float32 has "
-        text += f"{formats.number(100 * error(first))}%."
+    if not absent(row["error"]):
+        worst = "" if first["direction"] == FORWARD else " in the worst of y and the gradients"
+        text += (
+            f"The price of {formats.number(best.value)}× is a relative error of {formats.number(100 * row['error'])}%"
+        )
+        text += f"{worst}, where float32 has {formats.number(100 * first['error'])}%."
     text = _on_gpu(lab, machine, text.strip())
     return Finding(
         f"{formats.number(best.value)}×",
