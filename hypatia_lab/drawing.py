@@ -162,7 +162,7 @@ def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def where(row: dict[str, Any], field: str) -> str:
     return {
-        "shape": tables.shape_text(row["shape"]),
+        "shape": formats.model(row["shape"]) if row["operation"] == "mlp" else tables.shape_text(row["shape"]),
         "math": f"{row['dtype']}/{row['math']}",
         "clock": f"{row['clock']} clock",
         "direction": tables.direction_text(row["direction"]),

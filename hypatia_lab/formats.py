@@ -27,6 +27,12 @@ def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def model(shape: str) -> str:
+    """An MLP, batch x in x hidden x layers x out, in words: ``784 → 2 × 256 → 10, batch 64``."""
+    batch, first, hidden, layers, last = shape.split("x")
+    return f"{first} → {layers} × {hidden} → {last}, batch {batch}"
+
+
 _ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call"}
 """Unit of a count → the same of one."""
 

@@ -226,17 +226,21 @@ def _limits(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, float]]]:
 
 
 def _size_axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """A log axis with a tick at each measured size, named as a shape is: ``1024²``."""
+    """A log axis with a tick at each measured size, named as a shape is: ``1024²``; images of one size are counted."""
     texts: dict[int, str] = {}
+    images = all(r["shape"].count("x") == 3 for r in rows) and len({r["shape"].partition("x")[2] for r in rows}) == 1
     for r in rows:
         extents = r["shape"].split("x")
+        if images:  # of one size: their number is what differs
+            texts[_pixels(r)] = extents[0]
+            continue
         square = len(extents) > 1 and extents[-1] == extents[-2]
         texts.setdefault(
             _pixels(r), "×".join([*extents[:-2], f"{extents[-1]}²"]) if square else tables.shape_text(r["shape"])
         )
     stride = math.ceil(len(texts) / 6)
     shown = list(texts)[::-1][::stride][::-1]  # the largest size is always named
-    what = "pixels" if all(r["shape"].count("x") < 3 for r in rows) else "numbers in x"
+    what = "images" if images else "pixels" if all(r["shape"].count("x") < 3 for r in rows) else "numbers in x"
     axis = log_axis(list(texts), what, plain, pad=1.6)
     return axis | {"tickvals": shown, "ticktext": [texts[n] for n in shown]}
 

@@ -118,7 +118,7 @@ def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
         assert other in {row["variant"] for row in there}
         assert other not in {row["variant"] for row in chapter.fitting(there)}
     (line,) = chapter.nine(lab, "box")
-    assert (line["e-graph, graph"][:4], line["e-graph, wall"][:4]) == ("1.33", "1.14")
+    assert (line["egraph_replayed, graph"][:4], line["egraph, wall"][:4]) == ("1.33", "1.14")
 
 
 def test_faster_and_equal_are_counted_as_the_figures_count_them(root: Path) -> None:
@@ -268,8 +268,8 @@ def test_a_line_a_model_and_dtype(root: Path) -> None:
         ("float32", True),
         ("float32", True),
     ]
-    assert lines[1]["e-graph, graph"].startswith("1.14×")
-    assert lines[0]["e-graph, split, graph"] == "–"
+    assert lines[1]["egraph, graph"].startswith("1.14×")
+    assert lines[0]["egraph_split, graph"] == "–"
 
 
 def test_stages_are_told_by_length(root: Path) -> None:

@@ -169,6 +169,14 @@ def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
     assert list(figure.layout.xaxis.ticktext) == ["100×300", "1×256²", "64×256²"]
 
 
+def test_over_sizes_counts_images_of_one_size(rows: Rows) -> None:
+    shapes = [f"{n}x64x128x128" for n in (1, 2, 20)]
+    own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
+    axis = scatter_figures.over_sizes(own, "Images")[0].layout.xaxis
+    assert list(axis.ticktext) == ["1", "2", "20"]
+    assert axis.title.text.startswith("images")
+
+
 def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:
     for draw in (scatter_figures.precision, scatter_figures.over_sizes):
         with pytest.raises(drawing.FigureError, match="no rows to draw"):

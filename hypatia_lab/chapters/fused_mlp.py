@@ -231,7 +231,8 @@ def models(lab: Evidence, machine: str) -> Finding | None:
         f"Plan C is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and too "
     )
     text += f"close to call in {len(rows) - len(same) - len(apart)}. It ranges from {times(_interval(worst))} "
-    text += f"({model(worst)}) to {times(_interval(best))} ({model(best)}). S004 expects about 1.0× of all nine. "
+    text += f"({formats.model(worst['shape'])}) to {times(_interval(best))} ({formats.model(best['shape'])}). "
+    text += "S004 expects about 1.0× of all nine. "
     walls = [row for row in model_rows(lab, machine) if (row["variant"], row["clock"]) == ("aten", "wall")]
     walls = [row["ratio"] for row in walls if not absent(row["ratio"])]
     if walls and clock == "graph":
@@ -240,7 +241,7 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     gains = [row for row in measured if row["variant"] == "epilogue" and tables.reading(row) == "faster"]
     if gains:
         most = max(gains, key=lambda row: row["ratio"])
-        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {model(most)}: "
+        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {formats.model(most['shape'])}: "
         text += f"{times(_interval(most))}."
     slower = all(row["ratio_high"] < 1 for row in apart)
     surely = f"surely {'slower than' if slower else 'another speed than'} eager"
@@ -292,17 +293,11 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
-def model(row: Row) -> str:
-    """A model of the documents in words: ``784 → 2 × 256 → 10, batch 64``."""
-    batch, first, hidden, layers, last = row["shape"].split("x")
-    return f"{first} → {layers} × {hidden} → {last}, batch {batch}"
-
-
 def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The documents' models layer by layer, against eager by every clock: a line a model."""
     lines: dict[str, dict[str, str]] = {}
     for row in model_rows(lab, machine):
-        line = lines.setdefault(model(row), {"model": model(row)})
+        line = lines.setdefault(formats.model(row["shape"]), {"model": formats.model(row["shape"])})
         if row["variant"] == row["baseline"]:
             line[f"eager, {row['clock']}"] = took(row)
         elif not absent(row["ratio"]):

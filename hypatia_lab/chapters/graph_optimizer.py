@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals
-from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL, model
+from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
 from hypatia_lab.chapters.reading import at, over, probed, times, took, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
@@ -115,7 +115,7 @@ def _interval(row: Row) -> Interval:
 
 
 def _at(row: Row) -> str:
-    return f"{model(row)}, {row['dtype']}"
+    return f"{formats.model(row['shape'])}, {row['dtype']}"
 
 
 def against(rows: Sequence[Row], variant: str, rival: str) -> list[tuple[Row, Interval]]:
@@ -171,7 +171,7 @@ def unmeasured(lab: Evidence, machine: str) -> str:
 
     there = {row["shape"] for row in model_rows(lab, machine)}
     asked = ["x".join(map(str, shape)) for shape in MODELS]
-    missing = [model({"shape": shape}) for shape in asked if shape not in there]
+    missing = [formats.model(shape) for shape in asked if shape not in there]
     if not missing or not there:
         return ""
     return f"On `{machine}` {len(asked) - len(missing)} of the nine were measured. Left out: {'; '.join(missing)}."
@@ -418,27 +418,17 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 # ---------------------------------------------------------------- tables
 
-NAMES = {
-    BACKEND: "e-graph as backend",
-    OWN: "e-graph",
-    REPLAYED: "e-graph",
-    SPLIT: "e-graph, split",
-    "compile": "compiled",
-    "compile_max_autotune": "max-autotune",
-}
-"""Variant → what the table of models calls it: by either clock the e-graph is the one with that clock's costs."""
-
 
 def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The documents' models against eager by every clock: a line a model and dtype."""
     lines: dict[str, dict[str, str]] = {}
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
         for row in fitting(model_rows(lab, machine, clock)):
-            line = lines.setdefault(_at(row), {"model": model(row), "dtype": row["dtype"]})
+            line = lines.setdefault(_at(row), {"model": formats.model(row["shape"]), "dtype": row["dtype"]})
             if row["variant"] == row["baseline"]:
                 line[f"eager, {clock}"] = took(row)
             elif not absent(row["ratio"]):
-                line[f"{NAMES.get(row['variant'], row['variant'])}, {clock}"] = times(_interval(row))
+                line[f"{row['variant']}, {clock}"] = times(_interval(row))
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 
