@@ -278,17 +278,17 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for own in in_one_kernel([row for row in rows if row["shape"] in GOAL_SHAPES]):
         peers = {row["variant"]: row for row in rows if row["workload"] == own["workload"]}
         line = {"layers": own["operation"].removeprefix("mlp"), "rows × width": at(own), "one kernel": took(own)}
-        line["by"] = own["variant"]
-        line |= {
-            name: took(peers[name]) if name in peers else formats.MISSING
-            for name in ("eager", "epilogue", "compile", "compile_max_autotune")
-        }
         line |= {
             "against eager": times(_interval(own)),
             "of memory's bandwidth": _percent(bandwidth_share(lab, own, "cold")),
         }
         line["of a cached copy's"] = _percent(bandwidth_share(lab, own, lab.primary(machine)))
         line["of the whole limit"] = _percent(own["limit_us"] / own["median_us"])
+        line["by"] = own["variant"]
+        line |= {
+            name: took(peers[name]) if name in peers else formats.MISSING
+            for name in ("eager", "epilogue", "compile", "compile_max_autotune")
+        }
         out.append(line)
     return out
 

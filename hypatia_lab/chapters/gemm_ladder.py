@@ -280,25 +280,26 @@ def ideas(summaries: Mapping[str, str]) -> list[dict[str, str]]:
 
 
 def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What each step buys: a line a step, for each size its factor and its share of the way to the library."""
+    """What each step buys: a line a step, for each size, the largest first, its factor and its share of the way."""
     found = climbs(lab, machine)
     lines: dict[str, dict[str, str]] = {}
+    reasons: dict[str, str] = {}
     for way in found.values():
         for rung in way.rungs:
-            lines.setdefault(
-                rung.name, {"step": rung.name, "reason of S001": _reasons(rung.reasons) or formats.MISSING}
-            )
+            lines.setdefault(rung.name, {"step": rung.name})
+            reasons[rung.name] = _reasons(rung.reasons) or formats.MISSING
     last = lines.pop(LEFT, None)  # behind the steps that only larger sizes have
     lines |= {} if last is None else {LEFT: last}
+    found = dict(reversed(found.items()))
     for shape, way in found.items():
         column = tables.shape_text(shape)
         own = {rung.name: f"{times(rung.factor)}, {_percent(rung.share)}" for rung in way.rungs}
         for name, line in lines.items():
             line[column] = own.get(name, formats.MISSING)
-    out = list(lines.values())
+    out = [line | {"reason of S001": reasons[name]} for name, line in lines.items()]
     if out:
         wholes = {tables.shape_text(shape): f"{times(way.whole)}, 100%" for shape, way in found.items()}
-        out.append({"step": "the whole way", "reason of S001": formats.MISSING} | wholes)
+        out.append({"step": "the whole way"} | wholes | {"reason of S001": formats.MISSING})
     return out
 
 
