@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypatia_lab.claims import ClaimError, arithmetic, ledger, load, load_file
-from hypatia_lab.claims.ledger import Figure
+from hypatia_lab.claims import ClaimError, arithmetic, ledger, load, load_file, verdicts
+from hypatia_lab.claims.ledger import UNITS, Figure
 
 # Arithmetic
 
@@ -114,6 +114,13 @@ def test_good_yaml_is_read(tmp_path):
         ("  variant: naive", "  variant: naive\n  expression: 1 + 1", 8, "does not go with"),
         ("  variant: naive", "  variant: naive\n  bound: roofline", 8, "does not go with"),
         ("quantity: slowdown", "quantity: constant", 8, "at least two workloads"),
+        (
+            "quantity: slowdown",
+            "quantity: time",
+            5,
+            "unit '×' does not go with quantity time, which is worked out in ms",
+        ),
+        ('"×"', '"%"', 5, "unit '%' does not go with quantity slowdown, which is worked out in ×; write unit, claimed"),
         ("S001-01", "S002-01", 1, "belongs in s002.yaml"),
         ("S001-01", "first", 1, "not of the form S001-01"),
         ("S001-01", "S001-1000", 1, "not of the form S001-01"),
@@ -133,6 +140,15 @@ def test_a_fault_names_file_and_line(tmp_path, old, new, line, message):
         load_file(path)
     assert str(caught.value).startswith(f"{path}:{line}: ")
     assert "\n" not in str(caught.value)
+
+
+def test_every_quantity_that_rows_give_has_a_unit_which_its_page_names():
+    assert set(UNITS) == set(verdicts.QUANTITIES)
+    page = Path(__file__).resolve().parent.parent / "book" / "your_own_kernel.md"
+    (told,) = re.findall(r"(?m)^\| `quantity` \| (.*) \|$", page.read_text(encoding="utf-8"))
+    for quantity, unit in UNITS.items():
+        if f"`{quantity}`" in told:
+            assert unit in told.partition(f"`{quantity}`")[2].partition(";")[0], quantity
 
 
 def test_an_entry_may_name_its_experiment(tmp_path):

@@ -135,6 +135,21 @@ QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 """Quantity → (keys its entries must have, keys they may have), besides those that every entry must or may have."""
 
+UNITS = {
+    **dict.fromkeys(("ratio", "slowdown", "constant"), "×"),
+    **dict.fromkeys(("time", "saving"), "ms"),
+    "launch": "µs",
+    "rate": "GFLOP/s",
+    "bandwidth": "GB/s",
+    "share": "%",
+    "max_error": "absolute",
+}
+"""Quantity → the unit in which a verdict works it out, and so the only one that its band may be in.
+
+Not here: the unit of quantity ``figure`` is converted to, a ``quotient`` is in % or a plain number, and ``arithmetic``
+and ``none`` are in whatever the document says.
+"""
+
 _CHOICES = {
     "quantity": tuple(QUANTITIES),
     "bound": ("roofline", "free_relu"),
@@ -328,6 +343,10 @@ def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> Claim:
 
 def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
     """What no single key shows: each raise names the key at fault."""
+    unit = UNITS.get(claim.quantity, claim.unit)
+    if claim.unit != unit:
+        told = f"unit {claim.unit!r} does not go with quantity {claim.quantity}, which is worked out in {unit}"
+        raise _Fault(nodes["unit"], f"{told}; write unit, claimed and band so")
     if claim.expression:
         try:
             arithmetic(claim.expression)
@@ -348,8 +367,8 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
     """The claims of one ledger file, each with the line it starts on.
 
     Raises :class:`ClaimError` naming file and line of the first fault: not YAML, not a list of entries, an
-    unknown, missing, doubled or misplaced key, a value of the wrong type, an expression that cannot be worked
-    out, a band without its claim, an id that is used twice or belongs to another seed.
+    unknown, missing, doubled or misplaced key, a value of the wrong type, a unit that the quantity does not have, an
+    expression that cannot be worked out, a band without its claim, an id that is used twice or belongs to another seed.
     """
     try:
         raw = path.read_bytes()
