@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,6 +26,8 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 STRICT = ("-n", "-W", "--keep-going")
 """Every warning is an error, missing references are warnings, and all of them are listed."""
+MARK = ".hypatia-lab-book"
+"""File that says of a folder of pages that it is a book of the lab, and so may be replaced."""
 
 
 class BookError(RuntimeError):
@@ -118,9 +121,8 @@ def fault(notebook: Path) -> str:
 
 
 def _assemble(repository: Path, source: Path, notebooks: Path | None, records: Path | None, say: Any) -> None:
-    """Lay the sources of the book out in ``source``, which is emptied first."""
-    shutil.rmtree(source, ignore_errors=True)
-    source.mkdir(parents=True)
+    """Lay the sources of the book out in the new folder ``source``."""
+    source.mkdir()
     for name in ("_config.yml", "_toc.yml"):
         shutil.copy(repository / name, source / name)
     for name in ("book", "notebooks"):
@@ -160,34 +162,57 @@ def build(
 
     The committed notebooks of ``repository`` are overlaid by those in ``notebooks`` (a folder of executed ones;
     one that failed, stopped early or is missing is left out and ``say`` is told), the committed records by those
-    in ``records``. Sources, log and scratch files lie beside ``output`` (``source/``, ``stage/``, ``book.log``);
-    ``output`` is replaced as a whole, and only by a book that was built without a warning.
+    in ``records``. ``output`` is replaced as a whole, and only by a book that was built without a warning. Beside it
+    lie a hidden folder while the book is being built, and its log, hidden too, once that has failed.
 
     Raises :class:`BookError` when jupyter-book is missing, when the sources are not there or cannot be written,
-    when ``output`` holds something else than a book, or when the build fails.
+    when ``output`` holds something else than a book of the lab, or when the build fails.
     """
     if find_spec("jupyter_book") is None:
         raise BookError("the book needs jupyter-book 1: pip install -c constraints.txt -e '.[book]'")
     if not (repository / "_toc.yml").is_file():
         raise BookError(f"{repository} holds no book (no _toc.yml); run this from a checkout of the repository")
     output = output.resolve()
-    if output.exists() and any(output.iterdir()) and not (output / "index.html").is_file():
-        raise BookError(f"{output} holds something else than a book; choose another folder or empty it")
-    source, stage, log = (output.parent / name for name in ("source", "stage", "book.log"))
     try:
-        _assemble(repository, source, notebooks, records, say)
-        shutil.rmtree(stage, ignore_errors=True)
-        status = _jupyter_book(source, stage, log, say)
-        built = stage / "_build" / "html"
-        if status or not (built / "index.html").is_file():
-            tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
-            raise BookError(f"jupyter-book failed (exit status {status}); the end of {log}:\n{tail}")
-        shutil.rmtree(output, ignore_errors=True)
-        built.rename(output)
-        shutil.rmtree(stage)
+        _ensure_ours(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the output, for one rename puts the book there.
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
+            source, stage, log = (Path(scratch) / name for name in ("source", "stage", "book.log"))
+            _assemble(repository, source, notebooks, records, say)
+            status = _jupyter_book(source, stage, log, say)
+            built, kept = stage / "_build" / "html", output.with_name(f".{output.name}-book.log")
+            if status or not (built / "index.html").is_file():
+                tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+                log.replace(kept)
+                raise BookError(f"jupyter-book failed (exit status {status}); the end of {kept}:\n{tail}")
+            (built / MARK).write_text("A book of hypatia-lab, which the next build replaces as a whole.\n", "utf-8")
+            if output.exists():
+                output.rename(Path(scratch) / "replaced")
+            built.rename(output)
+            kept.unlink(missing_ok=True)
     except OSError as cause:
-        raise BookError(f"the book cannot be written: {cause.filename}: {cause.strerror}") from None
+        raise BookError(f"the book cannot be written: {_told(cause)}") from None
     return output / "index.html"
+
+
+def _ensure_ours(output: Path) -> None:
+    """Raise :class:`BookError` when ``output`` holds something else than a book of the lab; nothing at all will do."""
+    if not output.exists() or not any(output.iterdir()) or (output / MARK).is_file():
+        return
+    # Built by jupyter-book alone, or before books were marked: Sphinx's own mark, and what only the lab's pages load.
+    certain = (".buildinfo", "index.html", "searchindex.js", "_static/figures.js", "_static/tables.js")
+    if not all((output / name).is_file() for name in certain):
+        raise BookError(f"{output} holds something else than a book of the lab; choose another folder or empty it")
+
+
+def _told(cause: OSError) -> str:
+    """What an error says of a file; of the many of a copied folder the first."""
+    if isinstance(cause, shutil.Error) and cause.args and isinstance(cause.args[0], list):
+        file, _, why = cause.args[0][0]
+        return f"{file}: {why}"
+    remedy = "; choose a folder that is open to you" if isinstance(cause, PermissionError) else ""
+    return f"{cause.filename}: {cause.strerror}{remedy}"
 
 
 def _jupyter_book(source: Path, stage: Path, log: Path, say: Callable[[str], None]) -> int:

@@ -381,9 +381,71 @@ def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
     with pytest.raises(book.BookError, match="something else than a book"):
         book.build(repository=toy, output=other)
     assert (other / "thesis.tex").exists()
+    (other / "index.html").write_text("a page of mine")
+    with pytest.raises(book.BookError, match="something else than a book of the lab"):
+        book.build(repository=toy, output=other)
+    assert (other / "thesis.tex").exists()
     (tmp_path / "file").write_text("")
     with pytest.raises(book.BookError, match="cannot be written"):
         book.build(repository=toy, output=tmp_path / "file" / "html")
+
+
+@pytest.fixture
+def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Builds take no time: the page is a word, or a failure where the sources hold a file ``fail``."""
+
+    def built(source: Path, stage: Path, log: Path, say: Any) -> int:
+        log.write_text("what jupyter-book said", encoding="utf-8")
+        (stage / "_build" / "html").mkdir(parents=True)
+        (stage / "_build" / "html" / "index.html").write_text("built", encoding="utf-8")
+        return int((source / "book" / "fail").exists())
+
+    monkeypatch.setattr(book, "_jupyter_book", built)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_lies_beside_the_book_stays_and_nothing_is_left_there(toy: Path, tmp_path: Path) -> None:
+    for name in ("source/mine.c", "stage/mine.c", "book.log"):
+        (tmp_path / "project" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "project" / name).write_text("mine")
+    output = tmp_path / "project" / "html"
+
+    def files() -> list[str]:
+        return sorted(str(path.relative_to(output.parent)) for path in output.parent.rglob("*") if path.is_file())
+
+    mine, pages = ["book.log", "source/mine.c", "stage/mine.c"], ["html/.hypatia-lab-book", "html/index.html"]
+    for _ in range(2):  # a book is replaced by the next one
+        book.build(output=output, repository=toy)
+        assert files() == sorted(mine + pages)
+        (output / "old.html").write_text("of the last book")
+    (toy / "book" / "fail").touch()
+    with pytest.raises(book.BookError, match=r"the end of .*/\.html-book\.log:\nwhat jupyter-book said"):
+        book.build(output=output, repository=toy)
+    assert files() == sorted([".html-book.log", *mine, *pages, "html/old.html"])
+    (toy / "book" / "fail").unlink()
+    book.build(output=output, repository=toy)
+    assert files() == sorted(mine + pages)
+    assert all((output.parent / name).read_text() == "mine" for name in mine)
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_book_from_before_there_was_a_mark_is_replaced(toy: Path, tmp_path: Path) -> None:
+    output = tmp_path / "html"
+    (output / "_static").mkdir(parents=True)
+    for name in (".buildinfo", "index.html", "searchindex.js", "_static/figures.js", "_static/tables.js"):
+        (output / name).write_text("old")
+    book.build(output=output, repository=toy)
+    assert (output / "index.html").read_text() == "built"
+    assert not (output / "searchindex.js").exists()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_what_cannot_be_copied_into_the_book_is_named(toy: Path, tmp_path: Path) -> None:
+    (toy / "book" / "gone.md").symlink_to(tmp_path / "nowhere.md")
+    with pytest.raises(book.BookError, match=r"cannot be written: .*/gone\.md: .*No such file") as caught:
+        book.build(output=tmp_path / "html", repository=toy)
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.glob(".html*"))
 
 
 def test_plain_jupyter_book_builds_the_committed_book(toy: Path) -> None:
