@@ -32,12 +32,14 @@ CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 _us = {"type": "number", "minimum": 1e-6, "maximum": 1e12}  # from a picosecond to eleven days
 _us_or_null = {"anyOf": [_us, {"type": "null"}]}
 _amount = {"type": "integer", "minimum": 0, "maximum": 10**24}
-_number_or_null = {"anyOf": [{"type": "number", "minimum": 0}, {"type": "null"}]}
+# JSON has whole numbers without end, which no float holds.
+_any_number = {"type": "number", "minimum": -1e300, "maximum": 1e300}
+_number_or_null = {"anyOf": [_any_number | {"minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
 
 _WORKLOAD = {
     "operation": _name,
-    "shape": {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 1}},
+    "shape": {"type": "array", "minItems": 1, "items": _amount | {"minimum": 1}},
     "dtype": {"enum": ["float64", "float32", "bfloat16", "float16"]},
     "math": _name,
 }
@@ -56,6 +58,7 @@ RUN = {
         "commit",
         "dirty",
         "processes",
+        "cells",
         "facts",
     ],
     "additionalProperties": False,
@@ -123,14 +126,14 @@ CELL = {
         "traffic": _amount,
         "medians_us": {"type": "array", "items": _us_or_null},
         "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": _us},
-        "calls": {"type": "integer", "minimum": 0},
+        "calls": _amount,
         "outliers": {
             "type": "object",
             "required": ["mild", "severe", "of"],
-            "additionalProperties": {"type": "integer", "minimum": 0},
+            "additionalProperties": _amount,
         },
-        "sm_mhz": {"type": "array", "items": {"type": "number"}},
-        "power_w": {"type": "array", "items": {"type": "number"}},
+        "sm_mhz": {"type": "array", "items": _any_number},
+        "power_w": {"type": "array", "items": _any_number},
         "throttled": {"type": "boolean"},
         "peak": _number_or_null,  # largest |reference|, where errors are judged against it
     },
@@ -163,8 +166,8 @@ DETAIL = {
         "case": {"type": "string", "maxLength": 64},  # which of several ways, "" when there is one
         "name": {"type": "string", "minLength": 1, "maxLength": 200},
         "unit": {"enum": ["s", "ms", "us", "%", "1", "B", "B/s"]},
-        "count": {"type": "integer", "minimum": 1},  # how often it occurred in one call
-        "values": {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}},  # one a process
+        "count": _amount | {"minimum": 1},  # how often it occurred in one call
+        "values": {"type": "array", "items": {"anyOf": [_any_number, {"type": "null"}]}},  # one a process
         "direction": {"enum": ["forward", "forward_backward"]},  # forward where it is not there
         "status": {"enum": list(STATUSES)},
         "reason": {"type": "string"},
@@ -242,6 +245,21 @@ def parse(line: str, where: str) -> dict[str, Any]:
     return row
 
 
+def cell_key(cell: dict[str, Any]) -> tuple[Any, ...]:
+    """What a cell is the time of: its workload and clock, and its variant at the end. No two of a record share it."""
+    workload = (cell["operation"], *cell["shape"], cell["dtype"], cell["math"], cell["direction"])
+    return (*workload, cell["clock"], cell["variant"])
+
+
+def _ensure_once(path: Path, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise :class:`RecordError` when two of ``rows``, the lines after the run line, are the same cell."""
+    places: dict[tuple[Any, ...], int] = {}
+    for number, row in enumerate(rows, 2):
+        if row["kind"] == "cell" and (first := places.setdefault(cell_key(row), number)) != number:
+            said = f"a second cell of {row['variant']}, the same as that on line {first}"
+            raise RecordError(f"{path}:{number}: {said}; restore the file or measure again")
+
+
 def load_file(path: Path) -> Record:
     """Read one record file. Raises :class:`RecordError` naming the file and line of the first fault."""
     try:
@@ -268,6 +286,7 @@ def load_file(path: Path) -> Record:
                 f"{path}:{number}: {len(row['medians_us'])} medians for {run['processes']} processes; "
                 "restore the file or measure again"
             )
+    _ensure_once(path, lines_after)
     cells = tuple(row for row in lines_after if row["kind"] == "cell")
     details = tuple(row for row in lines_after if row["kind"] == "detail")
     for what, there, promised in (("cells", cells, run["cells"]), ("details", details, run.get("details", 0))):
@@ -354,8 +373,8 @@ def write(
     """Write one record under ``root`` and return its path.
 
     The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. Raises
-    :class:`RecordError` when a line is malformed, when the record exists and ``overwrite`` is false, or when the
-    folder cannot be written; nothing is left half-written.
+    :class:`RecordError` when a line is malformed or a cell doubled, when the record exists and ``overwrite`` is
+    false, or when the folder cannot be written; nothing is left half-written.
     """
     folder = root / machine_name(run.get("machine", ""))
     cells, details = list(cells), list(details)
@@ -368,6 +387,7 @@ def write(
         raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
     for number, line in enumerate(lines[1:], 2):
         parse(line, f"{path}:{number}")
+    _ensure_once(path, rows[1:])
     write_text(path, "\n".join(lines) + "\n")
     return path
 

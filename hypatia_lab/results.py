@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypatia_lab import intervals
-from hypatia_lab.records import Record
+from hypatia_lab.records import Record, cell_key
 
 COLUMNS = [
     "machine",
@@ -111,10 +111,7 @@ def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     for machine, own in by_machine.items():
         best = ceilings(own)
         for record in own:
-            index = {
-                (c["operation"], *c["shape"], c["dtype"], c["math"], c["direction"], c["clock"], c["variant"]): c
-                for c in record.cells
-            }
+            index = {cell_key(cell): cell for cell in record.cells}
             for cell in record.cells:
                 out.append(_row(machine, record, cell, index, best))
     return out
@@ -122,8 +119,7 @@ def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
 
 def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, Any], best: Any) -> dict[str, Any]:
     shape = "x".join(map(str, cell["shape"]))
-    place = (cell["operation"], *cell["shape"], cell["dtype"], cell["math"], cell["direction"], cell["clock"])
-    base = index.get((*place, cell["baseline"]))
+    base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
     measured = [m for m in _medians(cell) if m is not None]
     found = intervals.Interval(math.nan, math.nan, math.nan, 0)
     if base is not None and measured and _medians(base):

@@ -242,6 +242,8 @@ CELLS = st.fixed_dictionaries(
     }
 )
 
+LINES = st.lists(CELLS, max_size=8, unique_by=lambda cell: records.cell_key(cell_line() | cell))
+
 
 # Shrinking a failure would take minutes, and a cell tells enough as it is.
 @settings(
@@ -251,7 +253,7 @@ CELLS = st.fixed_dictionaries(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
     phases=[Phase.explicit, Phase.generate],
 )
-@given(st.lists(CELLS, max_size=8), st.lists(CELLS, max_size=8), st.booleans())
+@given(LINES, LINES, st.booleans())
 def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_path, ours, theirs, known):
     root = Path(tempfile.mkdtemp(dir=tmp_path))
     for machine, cells in (("box", ours), ("other", theirs)):

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic import cell_line, run_line
+from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import records
 from hypatia_lab.records import RecordError
@@ -106,6 +106,7 @@ def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
         (change(1, processes=0), 1, "processes"),
         (change(1, surprise=1), 1, "surprise"),
         (change(1, kind="cell"), 1, "must contain"),
+        (lambda rows: rows[0].pop("cells"), 1, "must contain ['cells']"),
         (change(1, machine="other"), 1, "it belongs in other/method.jsonl"),
         (change(1, experiment="other"), 1, "it belongs in box/other.jsonl"),
         (change(2, kind="note"), 2, "'note'"),
@@ -121,7 +122,11 @@ def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
         (change(3, samples_us=[1.0] * 21), 3, "samples_us"),
         (change(3, surprise=1), 3, "surprise"),
         (lambda rows: rows[3].pop("flops"), 4, "flops"),
-        (lambda rows: rows.append(run_line()), 5, "second run line"),
+        (change(4, shape=[2, 10**400, 4]), 4, "shape"),
+        (lambda rows: rows.append(detail_line(values=[10**400, 1.0])), 5, "values"),
+        (lambda rows: rows.append(detail_line(count=10**400)), 5, "count"),
+        (lambda rows: rows.append(cell_line()), 5, "a second cell of eager, the same as that on line 2"),
+        (lambda rows: rows.append(run_line(cells=0)), 5, "second run line"),
         (lambda rows: rows.append([1, 2]), 5, "kind"),
         (lambda rows: rows.append("text"), 5, "kind"),
         (lambda rows: rows.pop(0), 1, "first line must be the run"),
@@ -247,6 +252,13 @@ def test_an_experiment_name_cannot_lead_out_of_its_folder(tmp_path):
 def test_a_malformed_cell_is_refused_before_anything_is_written(tmp_path, number):
     with pytest.raises(RecordError, match=r"method\.jsonl:3: "):
         records.write(tmp_path, run_line(), [cell_line(), cell_line(medians_us=[number, 1.0])])
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_doubled_cell_is_refused_before_anything_is_written(tmp_path):
+    cells = [cell_line(), cell_line(seed=1, medians_us=[9.0, 9.0])]
+    with pytest.raises(RecordError, match=r"method\.jsonl:3: a second cell of eager"):
+        records.write(tmp_path, run_line(), cells)
     assert list(tmp_path.iterdir()) == []
 
 
