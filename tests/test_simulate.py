@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy
@@ -285,6 +286,8 @@ def test_the_defaults_that_help_states_are_the_scenes() -> None:
         ("--distance nan", "distance nan"),
         ("--cell 1 2 3", "'--cell' requires 6 arguments"),
         ("--cell 10 10 10 30 40 80", "close no cell"),
+        ("--cell 1 1 1 90 90 180", "cell γ 180.0 must be a finite number greater than 0 and less than 180 degrees"),
+        ("--cell 1 1 1 90 90 179.99999", "cell angles 90, 90, 179.99999 close no cell"),
         ("--pixels 0 5", "pixels along slow 0"),
         ("--pixel abc", "'abc' is not a valid float"),
         ("--hkl missing.hkl", "cannot read the reflections in missing.hkl"),
@@ -305,6 +308,20 @@ def test_bad_input_is_one_clear_line(call: Call, options: str, message: str) -> 
     assert err[0].startswith("hypatia-lab: ")
     assert message in err[0]
     assert [path.name for path in Path().iterdir()] == ["folder.npy"]
+
+
+def test_an_image_that_memory_does_not_hold_is_one_clear_line(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    empty = torch.empty
+
+    def full(*size: Any, **how: Any) -> torch.Tensor:
+        if size == (60000, 60000):
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
+        return empty(*size, **how)
+
+    monkeypatch.setattr(torch, "empty", full)
+    code, out, err = call("--pixels", "60000", "60000", "--device", "cpu", "--variant", "eager")
+    assert (code, out, len(err)) == (2, "", 1)
+    assert "an image of 60000 x 60000 pixels takes 13.4 GiB in float32, which cpu does not have" in err[0]
 
 
 def test_a_full_disk_is_one_clear_line(call: Call) -> None:

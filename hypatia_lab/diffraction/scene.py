@@ -20,12 +20,14 @@ class SceneError(ValueError):
     """A scene that cannot exist: the message names the field, its value and what would do."""
 
 
-def _number(name: str, value: object, low: float, high: float, unit: str, *, above: bool = False) -> None:
-    """Refuse ``value`` unless it is a finite number in [low, high] (``above``: greater than ``low``)."""
+def _number(
+    name: str, value: object, low: float, high: float, unit: str, *, above: bool = False, below: bool = False
+) -> None:
+    """Refuse ``value`` unless it is a finite number in [low, high] (``above`` low, ``below`` high: and not the end)."""
     fine = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-    if not fine or value > high or (value <= low if above else value < low):  # pyright: ignore[reportOperatorIssue]
+    if not fine or not low <= value <= high or (above and value == low) or (below and value == high):  # pyright: ignore[reportOperatorIssue]
         bounds = f"{'greater than' if above else 'at least'} {low:g}" + (
-            f" and at most {high:g}" if high < math.inf else ""
+            f" and {'less than' if below else 'at most'} {high:g}" if high < math.inf else ""
         )
         raise SceneError(f"{name} {value!r} must be a finite number {bounds}{' ' if unit else ''}{unit}")
 
@@ -65,9 +67,9 @@ class Crystal:
         for name, value in zip(("cell a", "cell b", "cell c"), self.cell[:3], strict=True):
             _number(name, value, 0.0, 1e5, "Å", above=True)
         for name, value in zip(("cell α", "cell β", "cell γ"), self.cell[3:], strict=True):
-            _number(name, value, 0.0, 179.9999, "degrees", above=True)
+            _number(name, value, 0.0, 180.0, "degrees", above=True, below=True)
         if self.volume_factor() <= 1e-6:
-            angles = ", ".join(f"{angle:g}" for angle in self.cell[3:])
+            angles = ", ".join(f"{angle:.10g}" for angle in self.cell[3:])
             raise SceneError(
                 f"cell angles {angles} close no cell: each must be smaller than the sum of the other two, "
                 "and all three together below 360 degrees"

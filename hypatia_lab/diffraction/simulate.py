@@ -18,7 +18,7 @@ from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.scene import Scene
 from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
+from hypatia_lab.workloads import DTYPES, Workload
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -59,7 +59,8 @@ def simulate(
     right to rounding; anchored forms to 5e-5 while a pixel is at most 0.3% of the distance, to 2e-4 at 3%; ``eager``
     to 3e-4.
 
-    Raises :class:`SimulationError` for what is no scene and for a variant that is unknown or cannot run here,
+    Raises :class:`SimulationError` for what is no scene, for a variant that is unknown or cannot run here and for an
+    image that the device's memory does not hold,
     ``WorkloadError`` for an unknown dtype, ``MachineError`` for an unknown or missing device, ``BuildError`` for a
     kernel that does not compile.
     """
@@ -75,7 +76,12 @@ def simulate(
     inputs = {name: tensor.to(place) for name, tensor in physics.vectors(scene).items()}
     corner, down = inputs["detector"][0:3].clone(), inputs["detector"][6:9].clone()
     run = chosen.factory(workload, inputs | {"layout": dataclasses.replace(Layout.of(scene), slow=rows).tensor()})
-    image = torch.empty(slow, fast, dtype=getattr(torch, dtype), device=place)
+    try:
+        image = torch.empty(slow, fast, dtype=getattr(torch, dtype), device=place)
+    except RuntimeError as cause:  # there is no memory: each device says so in words of its own
+        size = slow * fast * DTYPES[dtype] / 2**30
+        said = f"an image of {slow} x {fast} pixels takes {size:.1f} GiB in {dtype}, which {place} does not have"
+        raise SimulationError(f"{said}; ask for fewer pixels") from cause
     with tqdm(total=slow, unit="row", desc=chosen.name, delay=1.0, disable=not progress) as bar:
         for start in range(0, slow, rows):
             # All strips are of one height, for which the variant was built: the last may overlap the one before.
