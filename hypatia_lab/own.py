@@ -20,6 +20,7 @@ import hashlib
 import inspect
 import re
 import sys
+import tokenize
 import traceback
 import types
 from collections.abc import Callable, Sequence
@@ -236,6 +237,17 @@ def digest(path: Path) -> str:
         return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
     except OSError as cause:
         raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
+
+
+def text(path: Path) -> str:
+    """The file as Python reads it, in the encoding that it declares. Raises :class:`OwnError` for what is no text."""
+    try:
+        with tokenize.open(path) as stream:
+            return stream.read()
+    except OSError as cause:
+        raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
+    except (SyntaxError, UnicodeDecodeError) as cause:
+        raise OwnError(f"{path}:1: {type(cause).__name__}: {cause}") from None
 
 
 @contextmanager

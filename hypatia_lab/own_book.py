@@ -10,6 +10,9 @@ import json
 import keyword
 import re
 import shutil
+import sys
+import sysconfig
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from hypatia_lab.book import REPOSITORY, BookError
@@ -88,9 +91,17 @@ def template(file: str) -> str:
 
     if name in operations() or name in EXPERIMENTS:
         raise TemplateError(f"{path}: {name} is the name of an operation or experiment of the lab; name it otherwise")
+    if path.stem in (*sys.stdlib_module_names, "hypatia_lab") or _installed(path.stem):
+        # A process started in the file's folder would import it in place of the other.
+        raise TemplateError(f"{path}: {path.stem} is a module that Python programs import; name it otherwise")
     if keyword.iskeyword(name) or name in ("torch", "operation", "variant", "draw"):
         raise TemplateError(f"{path}: {name} has a meaning of its own in the file; name it otherwise")
     return TEMPLATE.replace("@NAME@", name).replace("@FILE@", path.name)
+
+
+def _installed(module: str) -> bool:
+    """Whether a package was installed that is imported by this name."""
+    return PathFinder.find_spec(module, [sysconfig.get_path(kind) for kind in ("purelib", "platlib")]) is not None
 
 
 def write_template(path: Path) -> None:

@@ -106,6 +106,17 @@ def test_what_is_installed_is_not_shadowed_by_a_neighbour(tmp_path):
     own.load(write(tmp_path, ("import torch\n", "import colorsys\n\nimport torch\n")))
 
 
+def test_a_file_is_shown_in_the_encoding_that_it_declares(tmp_path):
+    path = write(tmp_path)
+    path.write_bytes(b"# -*- coding: latin-1 -*-\n# gr\xfcn\n" + path.read_bytes())
+    assert own.load(path).name == "tiny"
+    assert own.text(path).splitlines()[1] == "# grün"
+    path.write_bytes(b"# -*- coding: ascii -*-\n# gr\xfcn\n")
+    for read in (own.load, own.text):
+        with pytest.raises(OwnError, match=f"{path}:1: "):
+            read(path)
+
+
 def test_every_group_has_the_baselines_a_control_and_the_readers_variants(tmp_path):
     path = write(tmp_path)
     spec = own.experiment(path, own.load(path), dtypes=("float32", "bfloat16"))
