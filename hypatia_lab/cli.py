@@ -9,7 +9,7 @@ import os
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
@@ -30,11 +30,24 @@ class _Clear(click.Group):
         except click.UsageError as cause:
             click.echo(f"hypatia-lab: {cause.format_message()}", err=True)
             ctx.exit(2)
+        except PermissionError as cause:
+            if cause.filename is None:
+                raise
+            click.echo(f"hypatia-lab: {_closed(Path(os.fsdecode(cause.filename)))}", err=True)
+            ctx.exit(2)
         except (ValueError, RuntimeError, OSError) as cause:
             if not type(cause).__module__.startswith("hypatia_lab"):
                 raise
             click.echo(f"hypatia-lab: {cause}", err=True)
             ctx.exit(2)
+
+
+def _closed(path: Path) -> str:
+    """Why ``path`` may not be reached, and what would do: the first folder on the way that may not be searched."""
+    for folder in reversed(path.absolute().parents):
+        if not os.access(folder, os.X_OK):
+            return f"folder {folder} may not be searched by you (it needs chmod u+x); choose another folder"
+    return f"{path}: permission denied; choose another file or folder"
 
 
 @click.group(cls=_Clear, context_settings={"help_option_names": ["-h", "--help"]})
@@ -48,7 +61,7 @@ _records = click.option(
     "folders",
     multiple=True,
     type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of more records, beside the committed ones; may be given again.",
+    help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
 )
 _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
 
@@ -56,7 +69,18 @@ _json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one ar
 def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any]:
     from hypatia_lab import records
 
-    return records.load(records.COMMITTED, *folders, machines=[records.machine_name(name) for name in machines])
+    names = [records.machine_name(name) for name in machines]
+    return records.load(records.COMMITTED, *map(_root, folders), machines=names)
+
+
+def _root(folder: Path) -> Path:
+    """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
+    from hypatia_lab import records
+
+    for root in (folder / "book" / "records", folder):
+        if records.files(root):
+            return root
+    raise click.UsageError(f"{folder} holds no records")
 
 
 def _print_json(rows: list[dict[str, Any]]) -> None:
@@ -134,11 +158,15 @@ def run(
     click.echo(
         f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
     )
-    failed = [
-        path.stem
-        for number, path in enumerate(chosen, 1)
-        if not _execute(path, folder, given, f"[{number}/{len(chosen)}]")
-    ]
+    failed = []
+    for number, path in enumerate(chosen, 1):
+        try:
+            if not _execute(path, folder, given, f"[{number}/{len(chosen)}]"):
+                failed.append(path.stem)
+        except KeyboardInterrupt:
+            left = " ".join(later.stem for later in chosen[number - 1 :])
+            # Whole notebooks would be measured once more: that they were is not told from that they are to be.
+            _interrupted(f"with these notebooks alone: {left}" if overwrite and number > 1 else "")
     if failed:
         click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder}", err=True)
         sys.exit(1)
@@ -190,12 +218,18 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
     except KeyboardInterrupt:
         # The kernel dies of the same interrupt; whoever still waited for it would be told so by asyncio at exit.
         logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
-        sys.exit(130)
+        raise
     except OSError as cause:
         click.echo(f"{path.stem}: cannot write {folder}: {cause.strerror}", err=True)
         return False
     return True
+
+
+def _interrupted(how: str = "") -> NoReturn:
+    """End an interrupted measurement: what was measured is kept, and the same command goes on (``how``)."""
+    again = f"run the same command again to go on{how and ', '}{how}"
+    click.echo(f"interrupted; every finished measurement is kept: {again}", err=True)
+    sys.exit(130)
 
 
 @main.command()
@@ -257,6 +291,8 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     from hypatia_lab.claims import differences, judge
 
     sides = [_side(text, folders) for text in (machine_a, machine_b)]
+    if sides[0] == sides[1]:
+        raise click.UsageError(f"{machine_a} and {machine_b} are the same records; name two machines or folders")
     names = [side[0].machine for side in sides]
     if names[0] == names[1]:
         names = [machine_a, machine_b]
@@ -292,17 +328,12 @@ def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
     from hypatia_lab import records
 
     place = Path(text)
-    if not place.is_dir() or (os.sep not in text and (records.COMMITTED / text).is_dir()):
+    if not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/")):
         return _load(folders, (text,))
-    root = next((above for above in (place / "book" / "records", place) if any(above.glob("*/*.jsonl"))), None)
-    if root is None and any(place.glob("*.jsonl")):
-        place = place.resolve()
-        return records.load(place.parent, machines=[records.machine_name(place.name)])
-    found = records.load(root) if root else []
+    found = records.load(_root(place))
     machines = sorted({record.machine for record in found})
-    if len(machines) != 1:
-        said = f"holds records of {', '.join(machines)}; name one of its folders" if machines else "holds no records"
-        raise click.UsageError(f"{text} {said}")
+    if len(machines) > 1:
+        raise click.UsageError(f"{text} holds records of {', '.join(machines)}; name one of its folders")
     return found
 
 
@@ -394,6 +425,13 @@ def new(file: Path) -> None:
     click.echo(f"{file}: now hypatia-lab judge {file}")
 
 
+def _number(context: click.Context, option: click.Parameter, value: float) -> float:
+    """``value``, which lies in every range if it is NaN."""
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number", context, option)
+    return value
+
+
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
@@ -410,7 +448,8 @@ def new(file: Path) -> None:
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded there already.")
 @click.option(
     "--time-limit",
-    type=click.FloatRange(min=1),
+    type=click.FloatRange(1, 1e6),
+    callback=_number,
     default=300.0,
     show_default=True,
     help="Seconds of silence after which a variant is taken to hang.",
@@ -456,7 +495,7 @@ def judge(
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         own.rehearse(file, Path(scratch) / "log.txt", time_limit)
-    text = file.read_text(encoding="utf-8")
+    text = own.text(file)
     found = own.load(file)
     experiment = own.experiment(file, found, sizes, kinds)
     name = named or default_name(place)
@@ -475,8 +514,7 @@ def judge(
             silence_s=time_limit,
         )
     except KeyboardInterrupt:
-        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
-        sys.exit(130)
+        _interrupted()
     data = own_kernel.read(root, found.name)
     click.echo(own_kernel.every_cell(data, name, found.name).to_string(index=False))
     for finding in own_kernel.findings(data, name, found.name):
@@ -498,7 +536,11 @@ def _write_page(folder: Path, notebook: Path) -> None:
 
     from hypatia_lab import book as pages
 
-    if not _execute(notebook, notebook.parent, {}, "chapter"):
+    try:
+        executed = _execute(notebook, notebook.parent, {}, "chapter")
+    except KeyboardInterrupt:
+        _interrupted()
+    if not executed:
         click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
         sys.exit(1)
     if find_spec("jupyter_book") is None:

@@ -304,8 +304,14 @@ def load_file(path: Path) -> Record:
     return Record(path, run, cells, hashlib.sha256(canonical.encode()).hexdigest()[:12], details)
 
 
+def files(root: Path) -> list[Path]:
+    """The record files of ``root``: of the machines that have folders there, else of the machine whose folder it is."""
+    found = sorted(root.glob("*/*.jsonl")) or sorted(root.resolve().glob("*.jsonl"))
+    return [path for path in found if not path.name.startswith(".")]
+
+
 def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] = ()) -> list[Record]:
-    """All records below ``roots`` (default: the committed ones), by machine and experiment.
+    """All records of ``roots`` (see :func:`files`; default: the committed ones), by machine and experiment.
 
     ``machines`` and ``experiments`` restrict the result; empty means all. Where two roots hold the same
     machine and experiment the later root wins. Raises :class:`RecordError` for a malformed file or for a
@@ -313,13 +319,13 @@ def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] 
     """
     found: dict[tuple[str, str], Record] = {}
     for root in roots or (COMMITTED,):
-        for path in sorted(root.glob("*/*.jsonl")):
+        for path in files(root):
             wanted = (not machines or path.parent.name in machines) and (not experiments or path.stem in experiments)
-            if wanted and not path.name.startswith("."):
+            if wanted:
                 found[path.parent.name, path.stem] = load_file(path)
     for name in machines:
         if name not in {machine for machine, _ in found}:
-            known = sorted({p.parent.name for root in roots or (COMMITTED,) for p in root.glob("*/*.jsonl")})
+            known = sorted({path.parent.name for root in roots or (COMMITTED,) for path in files(root)})
             raise RecordError(f"no records of machine {name!r}; recorded machines: {', '.join(known) or 'none'}")
     return [found[key] for key in sorted(found)]
 

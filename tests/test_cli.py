@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, run_line
 
-from hypatia_lab import claims, cli, records
+from hypatia_lab import claims, cli, own_book, records
 from hypatia_lab.notebook import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
@@ -282,7 +282,43 @@ def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call
     found = call("compare", "one", "other", "--records", str(root))
     assert (found.code, found.err) == (0, [])
     assert "no rows of machine 'other'" in found.out or "share no measured ratio" in found.out
-    assert json.loads(call("compare", "one", "one", "--json").out) == []
+
+
+def test_compare_refuses_one_side_twice(folder, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(folder / "one")
+    for sides in (("one", "one"), (".", "one"), (str(folder / "two"), "two")):
+        found = call("compare", *sides)
+        assert (found.code, found.out) == (2, "")
+        assert found.err == [
+            f"hypatia-lab: {sides[0]} and {sides[1]} are the same records; name two machines or folders"
+        ]
+
+
+def test_folders_are_compared_by_any_name(folder, call, one_claim, tmp_path, monkeypatch):
+    (tmp_path / "mine" / "below").mkdir(parents=True)
+    write_record(tmp_path / "mine", "box", 20.0)
+    for place, name in (("mine", "."), ("mine/below", ".."), ("mine/box", ".")):
+        monkeypatch.chdir(tmp_path / place)
+        (row,) = json.loads(call("compare", "one", name, "--json").out)
+        assert (row["machine_a"], row["machine_b"]) == ("one", "box")
+
+
+@pytest.mark.parametrize("below", ["book/records", ""])
+@pytest.mark.parametrize("own", ["", "box"])
+def test_records_are_found_in_a_readers_book_and_in_one_machines_folder(folder, call, tmp_path, below, own):
+    write_record(tmp_path / "mine" / below, "box", 2.0)
+    place = tmp_path / "mine" / (below if own else "") / own
+    rows = json.loads(call("results", "--json", "--records", str(place)).out)
+    assert {row["machine"] for row in rows} == {"one", "two", "box"}
+    rows = json.loads(call("results", "--json", "--records", str(place), "--machine", "box").out)
+    assert {row["machine"] for row in rows} == {"box"}
+
+
+@pytest.mark.parametrize("command", ["results", "claims"])
+def test_a_folder_that_adds_no_record_is_refused(folder, call, tmp_path, command):
+    (tmp_path / "empty").mkdir()
+    found = call(command, "--records", str(tmp_path / "empty"))
+    assert (found.code, found.out, found.err) == (2, "", [f"hypatia-lab: {tmp_path / 'empty'} holds no records"])
 
 
 def test_the_claims_in_a_readers_book_are_compared_too(folder, call, one_claim, tmp_path):
@@ -462,6 +498,34 @@ def test_every_command_refuses_bad_input_in_one_line(folder, call, arguments, to
     assert told in message
 
 
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["simulate", "--output", "locked/x.npy"],
+        ["compare", "locked/x", "one"],
+        ["book", "--output", "locked/in"],
+        ["judge", "tiny.py", "--device", "cpu", "--output", "locked/in"],
+    ],
+)
+def test_a_folder_that_may_not_be_searched_is_named_with_what_would_do(folder, call, tmp_path, monkeypatch, arguments):
+    monkeypatch.chdir(tmp_path)
+    own_book.write_template(Path("tiny.py"))
+    stat, access = os.stat, os.access
+
+    def closed(path: Any, *rest: Any, **how: Any) -> Any:  # whoever may do everything is told of no lock
+        if "locked/" in str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return stat(path, *rest, **how)
+
+    monkeypatch.setattr(os, "stat", closed)
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked" and access(path, mode))
+    found = call(*arguments)
+    assert (found.code, found.out) == (2, "")
+    (message,) = found.err
+    assert "locked" in message
+    assert re.search("choose (another|a) folder", message)
+
+
 def test_a_fault_of_the_lab_itself_is_not_dressed_up_as_bad_input(folder, monkeypatch):
     from hypatia_lab import results
 
@@ -586,6 +650,21 @@ def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_pa
     assert found.code == 130
     assert started == ["01_one"]
     assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
+
+
+def test_an_interrupt_while_overwriting_names_the_notebooks_that_are_left(execution, call, tmp_path, monkeypatch):
+    import papermill
+
+    def interrupted(source: str, *_: Any, **__: Any) -> None:
+        if source.endswith("02_two.ipynb"):
+            raise KeyboardInterrupt
+
+    execution(None)
+    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
+    found = call("run", "--device", "cpu", "--overwrite", "--output", str(tmp_path / "out"))
+    assert found.code == 130
+    assert found.err[-1].endswith("run the same command again to go on, with these notebooks alone: 02_two")
+    assert call("run", "--device", "cpu", "--output", str(tmp_path / "out")).err[-1].endswith("again to go on")
 
 
 def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):
