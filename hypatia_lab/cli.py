@@ -206,8 +206,9 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
             cwd=str(path.parent),
             progress_bar=False,
             stderr_file=sys.stderr,
-            # Notebook and kernel talk on this machine alone: that they do so in plain text is no news for a reader.
-            extra_arguments=["--log-level=ERROR"],
+            # What a cell raises is no part of the kernel's own log. That says that notebook and kernel talk in plain
+            # text, on one machine, and at an interrupt in twenty lines that nobody is listening any more.
+            extra_arguments=["--log-level=CRITICAL"],
         )
     except papermill.PapermillExecutionError as cause:
         click.echo(f"{path.stem}: {cause.ename}: {cause.evalue}", err=True)
