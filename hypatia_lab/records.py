@@ -15,7 +15,8 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -406,3 +407,46 @@ def ensure_writable(folder: Path) -> None:
             pass
     except OSError as cause:
         raise explain(cause, folder) from None
+
+
+_HELD: set[Path] = set()
+"""Folders of machines that this process holds: a measurement may ask for another one, such as the ceilings."""
+
+
+@contextmanager
+def held(folder: Path) -> Iterator[None]:
+    """Hold a machine's ``folder`` while something is measured there: two at once would take each other's parts away.
+
+    The lock ends with the process that holds it, however that ends, and leaves no file behind. Within one process it
+    may be taken again. Raises :class:`RecordError` when another process has it, or when the folder cannot be written.
+    """
+    import fcntl
+
+    if folder in _HELD:
+        yield
+        return
+    path = folder / ".parts" / "lock"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        stream = path.open("a", encoding="utf-8")
+    except OSError as cause:
+        raise explain(cause, path) from None
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = os.path.samestat(os.fstat(stream.fileno()), path.stat())
+        except (BlockingIOError, FileNotFoundError):  # held, or let go of and removed since it was opened
+            taken = False
+        except OSError:  # a file system without locks: measuring goes before being sure
+            taken = True
+        if not taken:
+            said = "another process is measuring this machine there"
+            raise RecordError(f"{folder}: {said}; wait until it has ended, or choose another folder of records")
+        _HELD.add(folder)
+        try:
+            yield
+        finally:
+            _HELD.discard(folder)
+            path.unlink(missing_ok=True)
+            with suppress(OSError):  # the parts of what was interrupted stay
+                path.parent.rmdir()

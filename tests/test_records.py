@@ -5,7 +5,10 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -364,3 +367,51 @@ def test_every_committed_record_is_sound():
     assert found, f"no records below {records.COMMITTED}"
     for record in found:
         assert record.cells or record.details, f"{record.path} holds nothing"
+
+
+# ---------------------------------------------------------------- one at a time
+
+HOLD = """
+import sys
+from pathlib import Path
+from hypatia_lab import records
+try:
+    with records.held(Path(sys.argv[1])):
+        print("held", flush=True)
+        sys.stdin.read()
+except records.RecordError as cause:
+    print(cause)
+"""
+
+
+def test_a_second_process_is_told_that_another_measures_and_the_lock_ends_with_it(tmp_path):
+    folder = tmp_path / "box"
+    told = f"{folder}: another process is measuring this machine there; wait until it has ended"
+    command = [sys.executable, "-c", HOLD, str(folder)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "held\n"
+        with pytest.raises(RecordError, match=re.escape(told)), records.held(folder):
+            pass
+        other.kill()
+    assert everything_below(tmp_path) == ["box/.parts/lock"], "a killed process cleans nothing up"
+    with records.held(folder), records.held(folder):
+        asked = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True)
+        assert asked.stdout.startswith(told)
+    assert [path.name for path in folder.iterdir()] == []
+
+
+def test_a_folder_that_was_held_keeps_the_parts_of_what_was_interrupted(tmp_path):
+    part = tmp_path / "box" / ".parts" / "method" / "0.jsonl"
+
+    def interrupted() -> None:
+        with records.held(tmp_path / "box"):
+            part.parent.mkdir()
+            part.write_text("{}")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert everything_below(tmp_path) == ["box/.parts/method/0.jsonl"]
+    with pytest.raises(RecordError, match="cannot write .*; a file stands where"), records.held(part):
+        pass
