@@ -98,11 +98,20 @@ def _medians(cell: dict[str, Any]) -> list[float | None]:
     return cell["medians_us"] if cell["status"] == "ok" else []
 
 
+def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> dict[str, Any]:
+    """``cell``, ok where it was too fast for the ceilings of its day and the machine has reached more since."""
+    times = [m for m in cell["medians_us"] if m is not None]
+    if cell["status"] == "too_fast" and times and min(times) >= limit_us(cell, best) / TOLERANCE:
+        return cell | {"status": "ok", "reason": ""}
+    return cell
+
+
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Tidy rows (:data:`COLUMNS`, and ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``, ``peak``).
 
     ``ratio`` is baseline time over variant time within the same processes, so above 1 is faster; numbers
-    that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio.
+    that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio. A cell that was too
+    fast is ok once the machine's ceilings, measured again, allow its time.
     """
     by_machine: dict[str, list[Record]] = {}
     for record in records:
@@ -111,8 +120,9 @@ def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     for machine, own in by_machine.items():
         best = ceilings(own)
         for record in own:
-            index = {cell_key(cell): cell for cell in record.cells}
-            for cell in record.cells:
+            cells = [_believed(cell, best) for cell in record.cells]
+            index = {cell_key(cell): cell for cell in cells}
+            for cell in cells:
                 out.append(_row(machine, record, cell, index, best))
     return out
 

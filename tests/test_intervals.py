@@ -293,6 +293,20 @@ def test_a_cell_that_is_not_ok_carries_no_time_and_no_ratio(status):
     assert (row["status"], row["reason"]) == (status, "told")
 
 
+@pytest.mark.parametrize(("reached_us", "status"), [(2.0, "too_fast"), (1.0, "ok"), (None, "too_fast")])
+def test_what_was_too_fast_is_believed_once_the_ceilings_allow_it(reached_us, status):
+    # 125 numbers are the 1000 bytes of the cell: what a copy of them takes is the limit.
+    again = [copied(125, [reached_us, reached_us]), product(99, [1e-3, 1e-3])] if reached_us else []
+    fast = cell((2, 3, 4), [1.0, 1.0], "naive", status="too_fast", reason="not believed")
+    found = record(cell((2, 3, 4), [4.0, 4.0]), fast)
+    known = [record(*again, experiment="ceilings")] if again else []
+    row = {r["variant"]: r for r in results.rows([*known, found]) if r["experiment"] == "method"}["naive"]
+    assert row["status"] == status
+    assert row["reason"] == ("" if status == "ok" else "not believed")
+    assert row["median_us"] == (1.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
+    assert row["ratio"] == (4.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
+
+
 def test_a_baseline_that_is_not_ok_gives_no_ratio():
     rows = results.rows([record(cell((2, 3, 4), [1.0, 1.0], status="too_fast"), cell((2, 3, 4), [5.0, 5.0], "naive"))])
     assert math.isnan(rows[1]["ratio"])
