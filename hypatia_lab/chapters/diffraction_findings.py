@@ -103,9 +103,7 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
         title = _reads(found, "Warm, PyTorch is faster than C", "Warm, PyTorch is slower than C", "Warm, it is a draw")
     else:
         title = _reads(found, "On the CPU, PyTorch outruns the C program", "On the CPU, C is faster", "A draw with C")
-    return Finding(
-        f"{formats.number(found.value)}×", title, text, "07_diffraction", claims=("S003-57", "S003-67", "S003-70")
-    )
+    return Finding(f"{formats.number(found.value)}×", title, text, "07_diffraction", claims=("S003-57", "S003-67"))
 
 
 def near_limit(lab: Evidence, machine: str) -> Finding | None:

@@ -267,7 +267,6 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
         else "Fusing in the graph alone changes no call",
         text,
         PAGE,
-        claims=("S004-17", "S004-57", "S004-58"),
     )
 
 
