@@ -118,21 +118,23 @@ class _Part:
 
     @property
     def peak(self) -> float:
-        """Largest |reference|, or what stands for it."""
-        return max(self.least, float(self.reference.abs().max()) if self.reference.numel() else 0.0)
+        """Largest finite |reference|, or what stands for it."""
+        finite = _finite(self.reference)
+        return max(self.least, float(finite.abs().max()) if finite.numel() else 0.0)
 
     @property
     def norm(self) -> float:
-        """‖reference‖, or what stands for it."""
-        return max(self.least * self.reference.numel() ** 0.5, float(self.reference.norm()))
+        """‖reference‖ of the finite elements, or what stands for it."""
+        finite = _finite(self.reference)
+        return max(self.least * finite.numel() ** 0.5, float(finite.norm()))
 
     @property
     def allowed(self) -> float:
         """Largest acceptable error of one element."""
-        reference, tolerance, peak = self.reference, self.tolerance, self.peak
+        tolerance, peak = self.tolerance, self.peak
         if self.problem.workload.spec.peak_error is not None:
             return tolerance * peak
-        rms = self.norm / max(1, reference.numel()) ** 0.5
+        rms = self.norm / max(1, _finite(self.reference).numel()) ** 0.5
         # A gradient summed over few rows has elements far above its rms, which carry their own rounding.
         return tolerance * (max(PEAK * rms, peak) if self.number else PEAK * rms)
 
@@ -276,16 +278,36 @@ def _is_poison(out: torch.Tensor) -> torch.Tensor:
     return (bits == ours) | (bits == junk)
 
 
+def _finite(reference: torch.Tensor) -> torch.Tensor:
+    """The elements that have a size: infinities and NaN have none, and must be met exactly."""
+    there = reference.isfinite()
+    return reference if bool(there.all()) else reference[there]
+
+
+def _difference(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
+    """|out − reference|: 0 where both are the same infinity or both NaN, infinite where only one is."""
+    difference = (out.double() - reference).abs()
+    if bool(difference.isfinite().all()):
+        return difference
+    same = (out == reference) | (out.isnan() & reference.isnan())
+    return difference.masked_fill(difference.isnan(), float("inf")).masked_fill(same, 0.0)
+
+
 def _errors(out: torch.Tensor, reference: torch.Tensor, norm: float | None = None) -> tuple[float, float]:
     """Of the norm, relative to ``norm`` (left out: the reference's), and of the worst element."""
-    difference = out.double() - reference
-    norm = float(reference.norm()) if norm is None else norm
-    return float(difference.norm()) / (norm or 1.0), float(difference.abs().max()) if difference.numel() else 0.0
+    difference = _difference(out, reference)
+    norm = float(_finite(reference).norm()) if norm is None else norm
+    return float(difference.norm()) / (norm or 1.0), float(difference.max()) if difference.numel() else 0.0
+
+
+def _grid(mask: torch.Tensor) -> torch.Tensor:
+    """``mask`` as rows and columns; of a scalar one element."""
+    return mask.reshape(-1, mask.shape[-1]) if mask.dim() else mask.reshape(1, 1)
 
 
 def _region(mask: torch.Tensor) -> str:
     """Where ``mask`` is true, in words: how many elements, and the rows and columns they span."""
-    grid = mask.reshape(-1, mask.shape[-1]) if mask.dim() else mask.reshape(1, 1)
+    grid = _grid(mask)
     rows, columns = grid.any(1).nonzero().flatten(), grid.any(0).nonzero().flatten()
     total = int(grid.sum())
     if total == grid.numel():
@@ -311,8 +333,8 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, agrees: Callable[[fl
     for name, wrong in part.faults().items():
         if wrong.shape == reference.shape and agrees(*_errors(out, wrong)):
             return f"{name}: the output matches that mistake to {_errors(out, wrong)[0]:.1e}"
-    bad = (out.double() - reference).abs() > allowed
-    grid = bad.reshape(-1, bad.shape[-1])
+    bad = _difference(out, reference) > allowed
+    grid = _grid(bad)
     share = float(grid.double().mean()) if grid.numel() else 0.0
     if grid.shape[1] > 1 and int(bad.sum()) > 1 and not bool(grid[:, 1:].any()):
         return f"writes past a row: only column 0 is wrong ({_region(bad)}), where an overrun of the row before lands"

@@ -7,7 +7,7 @@ import torch
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
 from hypatia_lab import planted
-from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.check import Check, Problem, _judge, _Part, check, judge
 from hypatia_lab.workloads import Workload, operations
 
 SQUARE = planted.LINEAR_RELU
@@ -104,3 +104,36 @@ def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:
     out = reference + noise.double().clamp(-1, 1) * 2 * SQUARE.tolerance() * reference.norm() / reference.numel() ** 0.5
     found = judge(out.float(), problem)
     assert found.reason.endswith("0 of 3072 elements alone are off"), found.reason
+
+
+def against(reference: list[float] | float, out: list[float] | float) -> Check:
+    """The check of a float32 output against a reference made up for it."""
+    part = _Part(Problem(SQUARE, "cpu"), 0, torch.tensor(reference, dtype=torch.float64))
+    return _judge(torch.tensor(out), part, "")
+
+
+def test_a_wrong_scalar_is_told_like_any_other_output() -> None:
+    assert against(2.0, 2.0).ok
+    assert against(2.0, 2.2).reason.endswith("all 1 elements are off")
+
+
+INF, NAN = float("inf"), float("nan")
+
+
+def test_infinities_and_nan_of_the_reference_can_be_met_and_count_for_nothing_else() -> None:
+    found = against([1.0, 2.0, -INF, INF, NAN], [1.0, 2.0 + 1e-6, -INF, INF, NAN])
+    assert found.ok, found.reason
+    assert found.error == pytest.approx(1e-6 / 5**0.5, rel=0.1)
+    assert found.max_error == pytest.approx(1e-6, rel=0.1)
+    assert against([-INF, NAN], [-INF, NAN]).ok
+    assert not against([1.0, 2.0, -INF], [1.0, 2.1, -INF]).ok
+
+
+@pytest.mark.parametrize(
+    ("is_", "became"), [(-INF, -1e30), (-INF, INF), (1.0, INF), (NAN, 1.0), (NAN, INF), (INF, NAN)]
+)
+def test_an_infinity_or_nan_that_is_missed_is_wrong(is_: float, became: float) -> None:
+    found = against([3.0, 4.0, is_], [3.0, 4.0, became])
+    assert not found.ok
+    assert "1 of 3 elements" in found.reason
+    assert found.error in (None, INF)
