@@ -18,8 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, intervals, machine, own, probes, records, results, variants
-from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group
+from hypatia_lab import check, clock, failures, intervals, machine, own, probes, records, results, variants
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
@@ -57,15 +57,19 @@ class _Session:
 
     def run(self, index: int, group: Group) -> None:
         workload = group.workload
+        self.emit("begin", what=[index, ""])  # whoever dies from here on dies of the inputs, not of a variant
         with workload.precision():
             try:
-                problem = check.Problem(workload, self.device)
+                status, reason = self.excluded.get(f"{index}/", ("", ""))
+                problem = None if status else check.Problem(workload, self.device)
             except Exception as cause:  # no memory for them, say
                 traceback.print_exc()
+                problem, status, reason = None, "crashed", failures.one_line(cause)
+            if problem is None:
+                reason = f"nothing was run, for the inputs could not be drawn: {reason}"
                 for name in group.variants:
                     for word in group.clocks or ("none",):
-                        reason = f"nothing was run, for the inputs could not be drawn: {_first_line(cause)}"
-                        self._row(index, name, word, "crashed", reason, None)
+                        self._row(index, name, word, status, reason, None)
                 return
             ready: dict[str, variants.Run] = {}
             found: dict[str, check.Check] = {}
@@ -110,7 +114,7 @@ class _Session:
         except Exception as cause:
             traceback.print_exc()
             clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
-            return "crashed", _first_line(cause)
+            return "crashed", failures.one_line(cause)
         if seconds > OVERHEAD_S:
             self.rates[pace] = amount / seconds
         if seconds > LONGEST_CALL_S:
@@ -150,7 +154,7 @@ class _Session:
                 traceback.print_exc()
                 clock.synchronize(self.device)  # as above
                 for word in group.clocks or ("none",):
-                    self._row(index, name, word, "crashed", f"after timing: {_first_line(cause)}", found[name])
+                    self._row(index, name, word, "crashed", f"after timing: {failures.one_line(cause)}", found[name])
                 continue
             if not again.ok:
                 for word in group.clocks or ("none",):
@@ -196,10 +200,6 @@ class _Session:
         )
 
 
-def _first_line(cause: BaseException) -> str:
-    return f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}"
-
-
 def _group(data: dict[str, Any]) -> Group:
     workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
     return Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
@@ -215,20 +215,21 @@ def session_main() -> None:
         try:
             session.run(index, _group(data))
         except Exception as cause:  # a device left in error; the next process goes on without whoever did it
-            emit("dying", reason=_first_line(cause))
+            emit("dying", reason=failures.one_line(cause))
             raise
         emit("done", group=index)
         if plan["device"] == "cuda":
             import torch
 
             torch.cuda.empty_cache()
+    emit("end")
 
 
 # ---------------------------------------------------------------- in the parent
 
 
 def commit() -> tuple[str, bool]:
-    """Commit of the source tree, and whether the package differs from it; ("unknown", True) without git.
+    """Commit of the source tree, and whether the package differs from it; ("unknown", True) where it is in none.
 
     A copy that was sent to a machine without its history says where it came from in ``HYPATIA_COMMIT``.
     """
@@ -237,14 +238,26 @@ def commit() -> tuple[str, bool]:
         return told, False
     root = Path(__file__).resolve().parent.parent
     try:
-        head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=root, capture_output=True, text=True, check=True).stdout
+        tree, head = _git(root, "rev-parse", "--show-toplevel", "HEAD").splitlines()
         # Records and executed notebooks are what a run leaves behind; they do not change what it measures.
-        changed = subprocess.run(
-            ["git", "status", "--porcelain", "--", "hypatia_lab"], cwd=root, capture_output=True, text=True, check=True
-        ).stdout
+        changed = _git(root, "status", "--porcelain", "--", "hypatia_lab")
     except (OSError, subprocess.CalledProcessError):
         return "unknown", True
-    return head.strip(), bool(changed.strip())
+    # A copy within a repository of something else: that one's commit says nothing of it.
+    return (head, bool(changed.strip())) if Path(tree).resolve() == root else ("unknown", True)
+
+
+def _git(root: Path, *asked: str) -> str:
+    return subprocess.run(["git", *asked], cwd=root, capture_output=True, text=True, check=True).stdout
+
+
+def _sources() -> str:
+    """Digest of the package's files, of which no commit tells."""
+    home, found = Path(__file__).resolve().parent, hashlib.sha256()
+    for path in sorted(home.rglob("*")):
+        if path.is_file() and "__pycache__" not in path.parts:
+            found.update(f"{path.relative_to(home)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return found.hexdigest()
 
 
 def _known(experiment: str | Experiment) -> Experiment:
@@ -325,7 +338,7 @@ def measure(
                 f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
-        _ensure_same(kept, spec, groups, bool(shapes))
+        _ensure_same(kept, spec, groups, spec.probes(preset, device, shapes))
         return kept
     if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
         measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
@@ -336,7 +349,8 @@ def measure(
     described = [asdict(group) for group in groups]
     asked = spec.probes(preset, device, shapes)
     source = asdict(spec.source) if spec.source else None
-    planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked]]
+    planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked], machine.versions()]
+    planned += [_sources()] if dirty else []
     planned += [source] if source else []
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     parts = _Parts(target.parent / ".parts" / experiment, key)
@@ -367,17 +381,19 @@ def measure(
         again: dict[str, Any] = {"machine_name": machine_name, "root": root, "progress": progress, "overwrite": True}
         measure("ceilings", preset=_own_ceilings(target.parent, device).run["preset"], device=device, **again)
         cells = _cells(groups, per_process, _best(target.parent, device))
-    records.write(root, run, cells, details, overwrite=overwrite)
+    # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
     probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
+    records.write(root, run, cells, details, overwrite=overwrite)
     parts.clear()
     return records.load_file(target)
 
 
-def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: bool) -> None:
+def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: Sequence[Probe]) -> None:
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
-    shapes = {group.workload.shape for group in groups}
-    if (asked or spec.source) and groups and {tuple(cell["shape"]) for cell in kept.cells} != shapes:
+    shapes, seen = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
+    # A record may hold more probes than are asked for today.
+    if shapes != {group.workload.shape for group in groups} or not seen >= {probe.workload.shape for probe in asked}:
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
@@ -450,9 +466,12 @@ def _one_process(
     advance(len(finished))
     pending: list[dict[str, Any]] = []
     words: list[str] = []
+    begun: list[Any] = []
 
     def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "row":
+        if event["event"] == "begin":
+            begun[:] = event["what"]
+        elif event["event"] == "row":
             pending.append({key: value for key, value in event.items() if key != "event"})
         elif event["event"] == "dying":
             words.append(event["reason"])
@@ -466,13 +485,18 @@ def _one_process(
     while todo := [(index, described[index]) for index in due if index not in finished]:
         pending.clear()
         words.clear()
+        begun[:] = [todo[0][0], ""]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
         casualty = sessions.run_session("hypatia_lab.bench", plan, log, on_event=on_event, silence_s=silence_s)
-        if casualty is not None:
-            index, name = casualty.what
-            if f"{index}/{name}" in excluded:
-                raise sessions.SessionError(f"a measuring process dies although {name} is left out; see {log}")
-            excluded[f"{index}/{name}"] = (casualty.status, ": ".join([casualty.reason, *words]))
+        if casualty is None and not finished.issuperset(index for index, _ in todo):  # somebody called exit(0)
+            casualty = sessions.Casualty(begun, "crashed", "the process ended before it was done")
+        if casualty is None or casualty.what[0] in finished:  # whose group was done had nothing to do with it
+            continue
+        index, name = casualty.what
+        if f"{index}/{name}" in excluded:
+            left_out = name or f"the workload of {', '.join(described[index]['variants'])}"
+            raise sessions.SessionError(f"a measuring process dies although {left_out} is left out; see {log}")
+        excluded[f"{index}/{name}"] = (casualty.status, ": ".join([casualty.reason, *words]))
     return rows
 
 

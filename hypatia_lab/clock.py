@@ -20,6 +20,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypatia_lab import failures
+
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 
 SAMPLE_S = {"cpu": 5e-3, "cuda": 2e-3}
@@ -104,10 +106,10 @@ def _children() -> dict[int, tuple[int, str]]:
     seen: dict[int, tuple[int, str]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):  # a process may end while it is looked at
-            told = path.read_text().rpartition(")")[2].split()  # its name, before that, may hold anything
+            told = path.read_bytes().rpartition(b")")[2].split()  # its name, before that, may hold any bytes
             pid = int(path.parent.name)
             families.setdefault(int(told[1]), []).append(pid)
-            seen[pid] = int(told[11]) + int(told[12]), told[0]
+            seen[pid] = int(told[11]) + int(told[12]), told[0].decode()
     found: dict[int, tuple[int, str]] = {}
     due = families.get(os.getpid(), [])
     while due:
@@ -347,7 +349,7 @@ def measure(
         except ClockError as cause:
             out[name] = cause
         except Exception as cause:
-            out[name] = _failure(cause)
+            out[name] = RunError(failures.one_line(cause))
             synchronize(device)  # a device left in error ends this process here, with this name announced
         else:
             out[name], samplers[name] = timing, sampler
@@ -365,8 +367,11 @@ def measure(
             announce(name)
             try:
                 timing.samples_us.append(samplers[name]() * 1e6)
+            except ClockError as cause:
+                out[name] = cause
+                continue
             except Exception as cause:
-                out[name] = _failure(cause)
+                out[name] = RunError(failures.one_line(cause))
                 synchronize(device)
                 continue
             if probe is not None:
@@ -388,7 +393,3 @@ def _replayed_s(run: Run, seconds: float) -> float:
 def _calls(seconds: float, device: str) -> int:
     """How many calls of ``seconds`` make up one sample."""
     return max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
-
-
-def _failure(cause: Exception) -> RunError:
-    return RunError(f"{type(cause).__name__}: {(str(cause).strip() or 'no message').splitlines()[0][:200]}")

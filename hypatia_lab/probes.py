@@ -165,12 +165,18 @@ def _round(value: float) -> float:
 
 
 def keep_files(probes: Sequence[Probe], folder: Path, target: Path, keep: Callable[[str], bool]) -> None:
-    """Copy the files whose name ``keep`` accepts from the probes' scratch folders to ``target``, named by the probe."""
+    """Copy the files whose name ``keep`` accepts from the probes' scratch folders to ``target``, named by the probe.
+
+    Raises :class:`records.RecordError` when that folder cannot be written.
+    """
     for index, probe in enumerate(probes):
         for path in sorted((folder / "scratch" / str(index)).glob("*")):
             if path.is_file() and keep(path.name):
-                target.mkdir(parents=True, exist_ok=True)
                 work = probe.workload
                 kind = [word for word in (work.dtype, work.math) if word not in ("float32", "ieee")]
                 name = "-".join([work.operation, work.shape_text, *kind, probe.variant, path.name])
-                shutil.copyfile(path, target / name)
+                try:
+                    target.mkdir(parents=True, exist_ok=True)
+                    shutil.copyfile(path, target / name)
+                except OSError as cause:
+                    raise records.explain(cause, target / name) from None

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import bench, clock, records, results, variants
-from hypatia_lab.experiments import Experiment, Group
+from hypatia_lab import bench, clock, failures, machine, probes, records, results, variants
+from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.sessions import Casualty, SessionError
 from hypatia_lab.workloads import Workload
@@ -132,11 +132,14 @@ class Process:
         self.plans.append(plan)
         casualty = self.casualties.pop(0) if self.casualties else None
         for index, described in plan["groups"]:
-            for name in described["variants"]:
+            for name in ("", *described["variants"]):
                 on_event({"event": "begin", "what": [index, name]})
                 if casualty and casualty.what in (None, [index, name]):
                     return casualty
-                status, reason = plan["excluded"].get(f"{index}/{name}", ("ok", ""))
+                if not name:
+                    continue
+                left_out = plan["excluded"].get(f"{index}/{name}") or plan["excluded"].get(f"{index}/")
+                status, reason = left_out or ("ok", "")
                 changes = self.alter(plan["number"], index, name)
                 if status != "ok":
                     changes |= {"status": status, "reason": reason, "median_us": None, "samples_us": []}
@@ -524,6 +527,34 @@ def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch, capfd):
         (1, "eager", "hot", "ok"),
     ]
     assert rows[0]["reason"] == "nothing was run, for the inputs could not be drawn: MemoryError: no room for x"
+    assert [event["what"] for event in events if event["event"] == "begin"][:3] == [[0, ""], [1, ""], [1, "eager"]]
+
+
+def test_inputs_that_killed_an_earlier_process_are_not_drawn_again(monkeypatch):
+    monkeypatch.setattr(bench.check, "Problem", lambda workload, device: pytest.fail("drawn"))
+    rows = rows_by_name(
+        run_here("eager", "epilogue", excluded={"0/": ["crashed", "the process died (signal SIGKILL)"]})
+    )
+    assert {(row["status"], row["reason"]) for row in rows.values()} == {
+        ("crashed", "nothing was run, for the inputs could not be drawn: the process died (signal SIGKILL)")
+    }
+
+
+@pytest.mark.parametrize(
+    ("message", "told"),
+    [
+        ("", "no message"),
+        ("\n  no such tile\nand a long story", "no such tile"),
+        (
+            "backend='inductor' raised:\n\nCppCompileError: C++ error\nCommand:",
+            "backend='inductor' raised: CppCompileError: C++ error",
+        ),
+        ("nothing follows:\n", "nothing follows:"),
+        ("x" * 300, "x" * 200),
+    ],
+)
+def test_a_failure_is_told_in_one_line_and_an_announced_cause_with_it(message, told):
+    assert failures.one_line(RuntimeError(message)) == f"RuntimeError: {told}"
 
 
 def test_a_variant_that_cannot_run_here_is_skipped_unbuilt(deadly):
@@ -653,6 +684,47 @@ def test_a_variant_that_hangs_is_a_timeout_and_the_rest_is_measured(tmp_path, la
     assert process.plans[1]["excluded"] == {"1/epilogue": ["timeout", "no sign of life for 300 s"]}
 
 
+def test_a_death_while_inputs_are_drawn_is_of_that_workload_alone(tmp_path, lab, process):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    process.casualties = [Casualty([1, ""], "crashed", "the process died (signal SIGKILL)")]
+    found = {(tuple(c["shape"]), c["variant"]): c["status"] for c in measure(tmp_path).cells}
+    assert found == {(shape, name): word for shape, word in ((SMALL, "ok"), (LARGE, "crashed")) for name in NAMES}
+    assert process.measured() == [[0, 1], [1]]
+
+
+@pytest.mark.parametrize("name", ["", "epilogue"])
+def test_a_death_after_a_workload_was_done_is_nobodys(tmp_path, lab, process, monkeypatch, name):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    stub = bench.sessions.run_session
+
+    def dies(module: str, plan: Any, log: Path, **more: Any) -> Any:
+        """After its first workload, whatever it is told to measure."""
+        stub(module, plan | {"groups": plan["groups"][:1]}, log, **more)
+        return Casualty([plan["groups"][0][0], name], "crashed", "the process died (exit status 139)")
+
+    monkeypatch.setattr(bench.sessions, "run_session", dies)
+    assert {cell["status"] for cell in measure(tmp_path).cells} == {"ok"}
+    assert process.measured() == [[0], [1]]
+
+
+def test_a_variant_that_leaves_with_status_0_is_named_and_the_rest_is_measured(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    stub = bench.sessions.run_session
+
+    def leaves(module: str, plan: Any, log: Path, **more: Any) -> Any:
+        if "0/epilogue" not in plan["excluded"]:
+            more["on_event"]({"event": "begin", "what": [0, "epilogue"]})
+            return None
+        return stub(module, plan, log, **more)
+
+    monkeypatch.setattr(bench.sessions, "run_session", leaves)
+    cells = {cell["variant"]: cell for cell in measure(tmp_path).cells}
+    assert [cells[name]["status"] for name in NAMES] == ["ok", "ok", "crashed"]
+    assert cells["epilogue"]["reason"] == "the process ended before it was done"
+
+
 def test_who_hung_once_is_not_waited_for_in_every_process(tmp_path, lab, process):
     lab(group(SMALL), group(LARGE), processes=3)
     give_ceilings(tmp_path)
@@ -750,6 +822,51 @@ def test_another_preset_or_device_without_overwrite_is_an_error(tmp_path, lab, p
     assert records.load_file(first.path).digest == first.digest
 
 
+def test_a_record_of_other_shapes_is_not_taken_for_the_presets(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    lab(group(LARGE))
+    measure(tmp_path, shapes=[LARGE])
+    lab(group(SMALL))
+    with pytest.raises(bench.BenchError, match="tiny of box is recorded with other shapes; measure again with --over"):
+        measure(tmp_path)
+
+
+def test_probes_of_other_shapes_are_not_taken_for_those_asked_for(tmp_path):
+    kept = records.Record(tmp_path, {"machine": "box"}, (), "", ({"shape": [4, 8, 6]}, {"shape": [8, 8, 8]}))
+    asked = [Probe("trace", Workload("linear_relu", SMALL), "eager")]
+    bench._ensure_same(kept, experiment("tiny"), [], asked)
+    with pytest.raises(bench.BenchError, match="other shapes"):
+        bench._ensure_same(kept, experiment("tiny"), [], [Probe("trace", Workload("linear_relu", LARGE), "eager")])
+
+
+def test_every_committed_record_has_the_shapes_of_its_preset():
+    for kept in records.load():
+        spec, preset, device = EXPERIMENTS[kept.experiment], kept.run["preset"], kept.run["device"]
+        bench._ensure_same(kept, spec, bench.plan(spec, preset, device), spec.probes(preset, device, ()))
+
+
+def test_no_record_is_written_before_its_traces_are_kept(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(probes, "keep_files", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            measure(tmp_path)
+    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    measure(tmp_path)
+    assert process.measured() == [[0]], "what was measured is still there"
+
+
+def test_traces_that_cannot_be_kept_are_an_error_that_says_why(tmp_path):
+    scratch = tmp_path / "scratch" / "0"
+    scratch.mkdir(parents=True)
+    (scratch / "trace.json.gz").touch()
+    (tmp_path / "traces").touch()
+    with pytest.raises(records.RecordError, match="a file stands where the folder should be"):
+        probes.keep_files(
+            [Probe("trace", Workload("linear_relu", SMALL), "eager")], tmp_path, tmp_path / "traces", lambda name: True
+        )
+
+
 def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(tmp_path, monkeypatch, lab, process):
     lab(group(SMALL), group(LARGE))
     give_ceilings(tmp_path)
@@ -805,6 +922,48 @@ def test_parts_of_another_plan_are_not_mixed_in(tmp_path, lab, process):
     assert process.measured() == [[0, 1], [0, 1]]
 
 
+@pytest.mark.parametrize("changed", ["versions", "sources of a tree with changes"])
+def test_parts_of_other_software_are_not_mixed_in(tmp_path, lab, process, monkeypatch, changed):
+    give_ceilings(tmp_path)
+    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, changed != "versions"))
+
+    def interrupted(*given: Any, **more: Any) -> Any:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(probes, "collect", interrupted)
+    for software in ("old", "old", "new"):
+        if changed == "versions":
+            monkeypatch.setattr(machine, "versions", lambda software=software: {"torch": software})
+        else:
+            monkeypatch.setattr(bench, "_sources", lambda software=software: software)
+        with pytest.raises(KeyboardInterrupt):
+            measure(tmp_path)
+    assert process.measured() == [[0], [0]], "twice with the old software is once"
+
+
+def test_the_sources_digest_changes_with_any_file_of_the_package(tmp_path, monkeypatch):
+    monkeypatch.setattr(bench, "__file__", str(tmp_path / "bench.py"))
+    (tmp_path / "kernels").mkdir()
+    found = set()
+    for text in ("one", "two"):
+        (tmp_path / "kernels" / "a.cu").write_text(text)
+        found.add(bench._sources())
+    (tmp_path / "kernels" / "a.cu").rename(tmp_path / "a.cu")
+    assert len(found | {bench._sources()}) == 3
+
+
+def test_the_commit_of_a_repository_around_the_tree_is_not_its_own(tmp_path, monkeypatch):
+    monkeypatch.delenv("HYPATIA_COMMIT", raising=False)
+    by = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for asked in (["init", "-q"], [*by, "commit", "-q", "--allow-empty", "-m", "none"]):
+        subprocess.run(["git", *asked], cwd=tmp_path, check=True)
+    for package, known in ((tmp_path / "hypatia_lab", True), (tmp_path / "copy" / "hypatia_lab", False)):
+        package.mkdir(parents=True)
+        monkeypatch.setattr(bench, "__file__", str(package / "bench.py"))
+        head, dirty = bench.commit()
+        assert (len(head) == 40, head == "unknown", dirty) == (known, not known, not known)
+
+
 @pytest.mark.parametrize("damage", ["", "{", '{"key": "other", "excluded": {}}\n', "\x00\xff"])
 def test_damaged_parts_are_measured_again(tmp_path, lab, process, damage):
     give_ceilings(tmp_path)
@@ -853,7 +1012,7 @@ def test_malformed_ceilings_are_named_with_their_line(tmp_path, lab, process):
 # ---------------------------------------------------------------- sessions: fresh processes and their ends
 
 CHILD = """
-import ctypes, os, subprocess, sys, time
+import ctypes, os, subprocess, sys, threading, time
 from hypatia_lab.profiler import sessions
 
 plan, emit = sessions.child_plan()
@@ -878,6 +1037,16 @@ for word, value in plan["steps"]:
         if os.fork() == 0:
             time.sleep(value)
             os._exit(0)
+    elif word == "lab":
+        emit("lab", value=sessions.__file__)
+    elif word == "leave":
+        emit("helper", pid=subprocess.Popen(["sleep", str(value)], start_new_session=True, close_fds=False).pid)
+    elif word == "thread":
+        threading.Thread(target=time.sleep, args=(value,)).start()
+    elif word == "close":
+        os.close(int(sys.argv[1]))
+    elif word == "end":
+        emit("end")
     elif word == "raise":
         raise RuntimeError(value)
 """
@@ -1002,6 +1171,37 @@ def test_a_child_that_hangs_before_it_began_is_an_error_too(session):
 def test_a_crash_is_seen_although_a_forked_helper_lives_on(session):
     found = session(("begin", [0, "a"]), ("fork", 3), ("segfault", None), silence_s=1.5)
     assert found == Casualty([0, "a"], "crashed", "the process died (signal SIGSEGV)")
+
+
+def test_who_left_the_childs_group_and_holds_its_pipe_holds_nothing_up(session):
+    begun = time.monotonic()
+    assert session(("begin", [0, "a"]), ("leave", 30)) is None
+    assert time.monotonic() - begun < 15
+    os.kill(session.events[-1]["pid"], signal.SIGKILL)
+
+
+@pytest.mark.parametrize("after", [("exit", 139), ("segfault", None), ("sleep", 60), ("thread", 60)])
+def test_what_becomes_of_a_child_that_has_said_all_is_nobodys_fault(session, monkeypatch, after):
+    monkeypatch.setattr(sessions, "LEAVE_S", 0.2)
+    assert session(("begin", [0, "a"]), ("end", None), after) is None
+    assert [event["event"] for event in session.events] == ["begin"]
+
+
+def test_a_child_that_says_no_more_and_lives_on_is_a_timeout_of_what_it_had_begun(session, monkeypatch):
+    monkeypatch.setattr(sessions, "LEAVE_S", 1.0)
+    found = session(("begin", [0, "a"]), ("thread", 60), ("close", None))
+    assert found == Casualty([0, "a"], "timeout", "the process said no more, and had not ended 1 s later")
+
+
+def test_modules_in_the_current_folder_stand_in_for_nobodys(session, tmp_path, monkeypatch):
+    here = tmp_path / "here"
+    here.mkdir()
+    for name in ("random", "statistics", "hypatia_lab"):
+        (here / f"{name}.py").write_text("raise RuntimeError('the reader's own')")
+    monkeypatch.chdir(here)
+    monkeypatch.setenv("PYTHONPATH", f"{os.pathsep}{tmp_path}")  # an empty entry is the current folder, too
+    assert session(("lab", None)) is None
+    assert [event["value"] for event in session.events] == [sessions.__file__], "not the same hypatia_lab"
 
 
 def test_an_interrupt_kills_the_child_and_passes_on(session):

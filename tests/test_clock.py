@@ -249,6 +249,20 @@ def test_a_variant_that_fails_has_its_error_and_the_others_their_times():
     assert isinstance(found["c"], clock.RunError)
 
 
+def test_a_clock_that_fails_while_it_times_is_no_failure_of_the_variant(monkeypatch):
+    taken = iter([1e-6, 1e-6])
+
+    def sample() -> float:
+        for seconds in taken:
+            return seconds
+        raise ClockError("the profiler recorded no kernel")
+
+    monkeypatch.setitem(clock._SAMPLERS, "hot", lambda run, device, calls: sample)
+    found = clock.measure({"a": lambda: None}, "hot", "cpu", budget_s=0.0)["a"]
+    assert type(found) is ClockError
+    assert str(found) == "the profiler recorded no kernel"
+
+
 def test_whoever_runs_next_is_announced():
     heard: list[str] = []
     calls: list[str] = []
@@ -323,6 +337,18 @@ def test_one_who_never_rests_is_waited_for_no_longer_than_the_limit():
             assert 0.4 < clock.settle(limit_s=0.5) < 2
         finally:
             busy.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_process_whose_name_is_cut_in_mid_character_is_seen():
+    program = "open('/proc/self/comm', 'wb').write(b') caf\\xc3'); print(); input()"
+    with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
+        try:
+            assert named.stdout is not None
+            named.stdout.readline()
+            assert clock._children()[named.pid][1] in ("R", "S")
+        finally:
+            named.kill()
 
 
 def test_nobody_to_wait_for_takes_no_time(monkeypatch):

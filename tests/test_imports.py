@@ -15,7 +15,7 @@ HOME = Path(hypatia_lab.__file__).resolve().parent
 
 ALLOWED: dict[str, set[str]] = {
     # Leaves.
-    "clock": set(),
+    "failures": set(),
     "formats": set(),
     "intervals": set(),
     "kernels": set(),
@@ -23,6 +23,7 @@ ALLOWED: dict[str, set[str]] = {
     "records": set(),
     "variants": set(),
     "workloads": set(),
+    "clock": {"failures"},
     # What is computed, and whether it is right.
     "check": {"workloads"},
     "compiled": {"kernels"},
@@ -31,7 +32,17 @@ ALLOWED: dict[str, set[str]] = {
     "egraph": {"clock", "fused_ops", "intervals", "kernels", "machine", "variants", "workloads"},
     "diffraction": {"compiled", "kernels", "machine", "variants", "workloads"},
     "planted": {"check", "diffraction", "egraph", "fused_ops", "variants", "workloads"},
-    "profiler": {"check", "clock", "diffraction", "egraph", "fused_ops", "kernels", "variants", "workloads"},
+    "profiler": {
+        "check",
+        "clock",
+        "diffraction",
+        "egraph",
+        "failures",
+        "fused_ops",
+        "kernels",
+        "variants",
+        "workloads",
+    },
     "experiments": {"diffraction", "egraph", "fused_ops", "variants", "workloads"},
     "probes": {"experiments", "profiler", "records"},
     "own": {"compiled", "experiments", "profiler", "variants", "workloads"},
@@ -55,6 +66,7 @@ ALLOWED: dict[str, set[str]] = {
         "check",
         "clock",
         "experiments",
+        "failures",
         "intervals",
         "machine",
         "own",

@@ -65,7 +65,7 @@ def _import_everything(kept: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as empty:
         caches = {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty}
         subprocess.run(
-            [sys.executable, "-c", _EVERYTHING],
+            [sys.executable, "-P", "-c", _EVERYTHING],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

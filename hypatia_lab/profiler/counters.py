@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypatia_lab import clock
+from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.subject import Ended, Subject, probe, subject
 
 if TYPE_CHECKING:
@@ -204,7 +205,7 @@ def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]
     # Clocks stay as they are, for they are the machine's; base units need no prefix.
     watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
     watch += [*CASES[found.case], "--metrics", metrics]
-    return [*watch, sys.executable, "-m", "hypatia_lab.profiler.counters", json.dumps(plan), "program"]
+    return [*watch, *sessions.python("hypatia_lab.profiler.counters", json.dumps(plan), "program")]
 
 
 def watched(line: list[str]) -> tuple[int, str]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypatia_lab import check, clock, variants
+from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.subject import Ended, Subject, probe, workload_of
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ def command(subject: Subject, image: Path) -> list[str]:
     if subject.variant.name == "c_openmp":
         return _c_command(subject, image)
     plan = {"workload": asdict(subject.workload), "variant": subject.variant.name, "device": subject.device}
-    return [sys.executable, "-m", "hypatia_lab.profiler.process", json.dumps(plan), str(image)]
+    return sessions.python("hypatia_lab.profiler.process", json.dumps(plan), str(image))
 
 
 def program(plan: str, image: str) -> None:

@@ -1,7 +1,8 @@
 """Fresh processes: each is one independent observation, and none can take the others down with it.
 
-A session runs ``python -m <module> <plan> <events fd>``. The child writes one JSON line an event; when it
-crashes or falls silent, the last ``begin`` event names the culprit, which is left out of the restart.
+A session runs ``python -P -m <module> <events fd>``, which reads its plan and writes one JSON line an event. When the
+child crashes or falls silent, the last ``begin`` event names the culprit, which is left out of the restart. Its last
+event is ``end``: everything was said, and whatever happens to the process after that is nobody's fault.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import queue
 import signal
+import site
 import subprocess
 import sys
 import threading
@@ -18,11 +20,16 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from hypatia_lab.profiler import bytecode
 
 Event = dict[str, Any]
+
+LEAVE_S = 30.0
+"""A process that has no more to say may take so long to end."""
+HOME = Path(__file__).resolve().parents[2]
+"""The folder that this hypatia_lab is imported from."""
 
 
 class SessionError(RuntimeError):
@@ -38,6 +45,22 @@ class Casualty:
     reason: str
 
 
+def python(module: str, *given: str) -> list[str]:
+    """The command line of a fresh Python that runs ``module``, without the current folder in its path.
+
+    That is the reader's, where a ``random.py`` would stand in for Python's own.
+    """
+    return [sys.executable, "-P", "-m", module, *given]
+
+
+def path() -> dict[str, str]:
+    """What a fresh Python needs in its environment to import the same hypatia_lab as this one."""
+    folders = [folder for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
+    # Where packages are installed is looked in anyway, and only after Python's own modules.
+    installed = [Path(folder).resolve() for folder in (*site.getsitepackages(), site.getusersitepackages())]
+    return {"PYTHONPATH": os.pathsep.join(folders if HOME in installed else [str(HOME), *folders])}
+
+
 def run_session(
     module: str,
     plan: dict[str, Any],
@@ -47,64 +70,90 @@ def run_session(
     silence_s: float,
     env: dict[str, str] | None = None,
 ) -> Casualty | None:
-    """Run one fresh process over ``plan`` and hand each of its events to ``on_event``.
+    """Run one fresh process over ``plan`` and hand each of its events but ``end`` to ``on_event``.
 
-    Returns None when the child finished, else the :class:`Casualty` that ended it. ``silence_s`` is the longest
-    a child may go without an event; ``env`` adds to its environment. The child's own output goes to ``log``. The plan
-    gets ``spawned``: the monotonic clock (s) just before the process was made. Raises :class:`SessionError` when
-    the child fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
+    Returns None when the child finished, else the :class:`Casualty` that ended it. A child has finished when it said
+    ``end``, or left with exit status 0. ``silence_s`` is the longest it may go without an event; ``env`` adds to its
+    environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic clock (s) just before the
+    process was made. Raises :class:`SessionError` when the child fails before it began anything; on an interrupt the
+    child is killed and the interrupt passes on.
     """
-    reader, writer = os.pipe()
-    with log.open("ab") as output, os.fdopen(reader, "r", encoding="utf-8") as events:
+    environment = {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | path() | bytecode.environment() | (env or {})
+    with log.open("ab") as output:
+        reader, writer = os.pipe()
+        lines = _lines(reader)
         spawned = time.monotonic()
-        child = subprocess.Popen(
-            [sys.executable, "-m", module, str(writer)],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            pass_fds=(writer,),
-            env=os.environ | {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | bytecode.environment() | (env or {}),
-            start_new_session=True,
-        )
-        os.close(writer)
+        try:
+            child = subprocess.Popen(
+                python(module, str(writer)),
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=(writer,),
+                env=os.environ | environment,
+                start_new_session=True,
+            )
+        finally:
+            os.close(writer)
         assert child.stdin is not None
         try:
-            child.stdin.write(json.dumps(plan | {"spawned": spawned}).encode() + b"\n")
-            child.stdin.flush()
-            begun, silent = _follow(child, events, on_event, silence_s)
-            code = None if silent else child.wait(timeout=30)
-        except (BrokenPipeError, subprocess.TimeoutExpired):
-            begun, silent, code = None, False, -signal.SIGKILL
+            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit status says how
+                child.stdin.write(json.dumps(plan | {"spawned": spawned}).encode() + b"\n")
+                child.stdin.flush()
+            begun, last = _follow(child, lines, on_event, silence_s)
+            status, why = _ending(child, last, silence_s)
         finally:
             _kill(child)
             with contextlib.suppress(BrokenPipeError):  # a child that ended at once left unread what is still held here
                 child.stdin.close()
-    if code == 0:
+    if not why:
         return None
-    why = f"no sign of life for {silence_s:.0f} s" if silent else _death(code or 0)
     if begun is None:
-        last = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
-        raise SessionError(f"a measuring process ended before it began: {why}; it said last:\n{last}")
-    return Casualty(begun, "timeout" if silent else "crashed", why)
+        told = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        raise SessionError(f"a measuring process ended before it began: {why}; it said last:\n{told}")
+    return Casualty(begun, status, why)
 
 
-def _death(code: int) -> str:
+def _ending(child: subprocess.Popen[bytes], last: str, silence_s: float) -> tuple[str, str]:
+    """Status and reason of how ``child`` ended, after what came ``last`` of it; no reason where all is well."""
+    if last == "silent":
+        return "timeout", f"no sign of life for {silence_s:.0f} s"
+    try:
+        code = child.wait(timeout=LEAVE_S)
+    except subprocess.TimeoutExpired:  # a thread of it goes on, say
+        code = None
+    if last == "end" or code == 0:
+        return "ok", ""
+    if code is None:
+        return "timeout", f"the process said no more, and had not ended {LEAVE_S:.0f} s later"
     how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
-    return f"the process died ({how})"
+    return "crashed", f"the process died ({how})"
 
 
-def _follow(
-    child: subprocess.Popen[bytes], events: IO[str], on_event: Callable[[Event], None], silence_s: float
-) -> tuple[Any, bool]:
-    """Hand on the child's events until it ends or falls silent: what it began last, and whether it fell silent."""
+def _lines(reader: int) -> queue.Queue[str | None]:
+    """The lines that arrive at the file descriptor ``reader``, then None.
+
+    Whoever holds its other end may outlive the session, so the thread that waits for it is the one that closes it.
+    """
     lines: queue.Queue[str | None] = queue.Queue()
 
     def read() -> None:
-        for line in events:
-            lines.put(line)
+        with os.fdopen(reader, "r", encoding="utf-8", errors="replace") as events:
+            for line in events:
+                lines.put(line)
         lines.put(None)
 
     threading.Thread(target=read, daemon=True).start()
+    return lines
+
+
+def _follow(
+    child: subprocess.Popen[bytes],
+    lines: queue.Queue[str | None],
+    on_event: Callable[[Event], None],
+    silence_s: float,
+) -> tuple[Any, str]:
+    """Hand on the child's events; returns what it began last, and what came last: "end", "closed" or "silent"."""
     begun: Any = None
     heard = time.monotonic()
     while time.monotonic() - heard < silence_s:
@@ -112,18 +161,20 @@ def _follow(
             line = lines.get(timeout=min(0.5, silence_s))
         except queue.Empty:
             if child.poll() is not None:  # dead, while a process it forked still holds the pipe
-                return begun, False
+                return begun, "closed"
             continue
         heard = time.monotonic()
         if line is None:
-            return begun, False
+            return begun, "closed"
         if not line.endswith("\n"):
             continue  # cut off by a crash in mid-write
         event = json.loads(line)
+        if event["event"] == "end":
+            return begun, "end"
         if event["event"] == "begin":
             begun = event["what"]
         on_event(event)
-    return begun, True
+    return begun, "silent"
 
 
 def _kill(child: subprocess.Popen[bytes]) -> None:

@@ -163,6 +163,7 @@ def main() -> None:
     finally:
         if own is not None:
             own.close()
+    emit("end")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, variants
+from hypatia_lab import check, failures, variants
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
@@ -78,8 +78,7 @@ def subject(plan: dict[str, Any]) -> Subject:
 def crashed(emit: Emit, cause: Exception) -> None:
     """Say that a probe ended with ``cause``, whose traceback goes to the log."""
     traceback.print_exception(cause)
-    said = (str(cause).strip() or "no message").splitlines()[0][:200]
-    emit("status", status="crashed", reason=f"{type(cause).__name__}: {said}")
+    emit("status", status="crashed", reason=failures.one_line(cause))
 
 
 def probe(look: Callable[[Subject, Emit], None]) -> None:
@@ -100,3 +99,4 @@ def probe(look: Callable[[Subject, Emit], None]) -> None:
 
             torch.cuda.synchronize()  # a device left in error ends this process here, with this subject named
             torch.cuda.empty_cache()
+    emit("end")
