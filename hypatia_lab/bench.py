@@ -26,8 +26,7 @@ from hypatia_lab.workloads import Workload
 LONGEST_CALL_S = 5.0
 """Nothing that needs longer a call is timed."""
 OVERHEAD_S = 0.02
-"""A shorter call may be all overhead (a compiled step of training keeps its host busy for 1.4 ms), which no larger size
-multiplies."""
+"""A shorter call may be all overhead, which no larger size multiplies: a compiled step of training has 1.4 ms of it."""
 HICCUP_S = 0.5
 """A call that seems to take less is made once more before its pace is believed."""
 CHECKED_IN = 2
@@ -340,52 +339,58 @@ def measure(
             )
         _ensure_same(kept, spec, groups, spec.probes(preset, device, shapes))
         return kept
-    if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
-        measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
-    if experiment != "ceilings":
-        _own_ceilings(target.parent, device)
-    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    head, dirty = commit()
-    described = [asdict(group) for group in groups]
-    asked = spec.probes(preset, device, shapes)
-    source = asdict(spec.source) if spec.source else None
-    planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked], machine.versions()]
-    planned += [_sources()] if dirty else []
-    planned += [source] if source else []
-    key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
-    parts = _Parts(target.parent / ".parts" / experiment, key)
-    records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-    work = {"device": device, "groups": described, "source": source}
-    per_process = _sessions(experiment, preset, work, parts, silence_s, progress) if groups else []
-    details = probes.collect(asked, device, parts.folder, key, progress=progress)
-    run = {
-        "kind": "run",
-        "schema": records.SCHEMA,
-        "machine": machine_name,
-        "experiment": experiment,
-        "preset": preset,
-        "device": device,
-        "started": started,
-        "commit": head,
-        "dirty": dirty,
-        "processes": PROCESSES[preset],
-        "facts": machine.facts(device),
-    }
-    if spec.source:
-        run["source"] = spec.source.digest
-    cells = _cells(groups, per_process, {} if experiment == "ceilings" else _best(target.parent, device))
-    if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
-        # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
-        if progress:
-            print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
-        again: dict[str, Any] = {"machine_name": machine_name, "root": root, "progress": progress, "overwrite": True}
-        measure("ceilings", preset=_own_ceilings(target.parent, device).run["preset"], device=device, **again)
-        cells = _cells(groups, per_process, _best(target.parent, device))
-    # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
-    probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
-    records.write(root, run, cells, details, overwrite=overwrite)
-    parts.clear()
-    return records.load_file(target)
+    with records.held(target.parent):
+        if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
+            measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
+        if experiment != "ceilings":
+            _own_ceilings(target.parent, device)
+        started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        head, dirty = commit()
+        described = [asdict(group) for group in groups]
+        asked = spec.probes(preset, device, shapes)
+        source = asdict(spec.source) if spec.source else None
+        planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked], machine.versions()]
+        planned += [_sources()] if dirty else []
+        planned += [source] if source else []
+        key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
+        parts = _Parts(target.parent / ".parts" / experiment, key)
+        records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
+        work = {"device": device, "groups": described, "source": source}
+        per_process = _sessions(experiment, preset, work, parts, silence_s, progress) if groups else []
+        details = probes.collect(asked, device, parts.folder, key, progress=progress)
+        run = {
+            "kind": "run",
+            "schema": records.SCHEMA,
+            "machine": machine_name,
+            "experiment": experiment,
+            "preset": preset,
+            "device": device,
+            "started": started,
+            "commit": head,
+            "dirty": dirty,
+            "processes": PROCESSES[preset],
+            "facts": machine.facts(device),
+        }
+        if spec.source:
+            run["source"] = spec.source.digest
+        cells = _cells(groups, per_process, {} if experiment == "ceilings" else _best(target.parent, device))
+        if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
+            # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
+            if progress:
+                print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
+            again: dict[str, Any] = {
+                "machine_name": machine_name,
+                "root": root,
+                "progress": progress,
+                "overwrite": True,
+            }
+            measure("ceilings", preset=_own_ceilings(target.parent, device).run["preset"], device=device, **again)
+            cells = _cells(groups, per_process, _best(target.parent, device))
+        # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
+        probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
+        records.write(root, run, cells, details, overwrite=overwrite)
+        parts.clear()
+        return records.load_file(target)
 
 
 def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: Sequence[Probe]) -> None:

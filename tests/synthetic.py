@@ -120,7 +120,7 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(
         hypatia_lab,
         "verify",
-        lambda operation, device, without=(): (
+        lambda operation, device, without=(), report=None: (
             f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
         ),
         raising=False,

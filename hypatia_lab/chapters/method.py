@@ -82,6 +82,15 @@ def agreeing(told: Iterable[str]) -> Any:
     return pandas.DataFrame(out)
 
 
+def peers(faults: Sequence[str]) -> str:
+    """In Markdown, which of PyTorch's own forms :func:`hypatia_lab.notebook.verify` reported as wrong, and how."""
+    if not faults:
+        return "Of PyTorch's own forms none is wrong on the machine that made this page."
+    return "Of PyTorch's own forms, some miss the bound on the machine that made this page:\n\n" + "\n".join(
+        f"- {fault}" for fault in faults
+    )
+
+
 WRONG_SOMEWHERE = "wrong at some shape, and not timed there"
 AGREES = "every variant this machine can run, torch.compile's aside, agrees with float64"
 """What the check says of an operation that is right."""
