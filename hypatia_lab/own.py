@@ -389,6 +389,7 @@ def rehearsal_main() -> None:
         load(Path(plan["path"]))
     except OwnError as cause:
         emit("refused", reason=str(cause))
+    emit("end")  # a thread that the file has left behind refuses nothing
 
 
 if __name__ == "__main__":

@@ -120,7 +120,7 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(
         hypatia_lab,
         "verify",
-        lambda operation, device, without=(), report=None: (
+        lambda operation, device, without=(), peers=True: (
             f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
         ),
         raising=False,

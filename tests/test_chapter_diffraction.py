@@ -541,7 +541,7 @@ def test_errors_by_depth_have_a_line_a_form_also_one_that_missed_the_check() -> 
 def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def wrong(operation: str, device: str, direction: str, without: Sequence[str]) -> list[tuple[str, str]]:
+    def wrong(operation: str, device: str, direction: str, without: Sequence[str], peers: bool) -> list[str]:
         asked.append(without)
         return []
 
@@ -551,19 +551,6 @@ def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None
         "(left out: eager_direct, known to be wrong)"
     )
     assert asked == [(), ["eager_direct"]]
-
-
-def test_verify_reports_what_is_wrong_of_pytorchs_own_and_fails_for_the_labs(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [("peer", "eager at 3: off")]
-    monkeypatch.setattr(notebook, "_wrong_variants", lambda *asked: list(found))
-    told: list[str] = []
-    assert notebook.verify("diffraction", "cpu", report=told.append).endswith("agrees with float64")
-    assert told == ["diffraction: eager at 3: off"]
-    with pytest.raises(AssertionError, match="eager at 3: off"):
-        notebook.verify("diffraction", "cpu")
-    found.append(("own", "cuda at 3: off"))
-    with pytest.raises(AssertionError, match="^cuda at 3: off$"):
-        notebook.verify("diffraction", "cpu", report=told.append)
 
 
 def source(page: str) -> str:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import experiments, findings, notebook, planted
+from hypatia_lab import check, experiments, findings, notebook, planted
 from hypatia_lab.chapters import method
 
 WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
@@ -153,6 +153,21 @@ def test_what_a_check_says_is_read_into_a_table():
     lines = method.agreeing(told).to_dict("records")
     assert {(line["operation"], line["direction"]) for line in lines} >= {("mlp2", "forward"), ("relu", "forward")}
     assert [line["left out, known to be wrong"] for line in lines][:: len(lines) - 1] == ["", "x"]
+
+
+def test_without_peers_only_pytorchs_baseline_is_checked(monkeypatch):
+    tried = []
+
+    def right(run, problem, place=""):
+        tried.append(run)
+        return check.Check("")
+
+    monkeypatch.setattr(check, "check", right)
+    notebook.verify("linear_relu", "cpu")
+    everything = len(tried)
+    tried.clear()
+    notebook.verify("linear_relu", "cpu", peers=False)
+    assert 0 < len(tried) < everything
 
 
 def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tmp_path, monkeypatch):

@@ -88,6 +88,7 @@ ALLOWED: dict[str, set[str]] = {
         "detail_figures",
         "drawing",
         "egraph",
+        "experiments",
         "figures",
         "findings",
         "formats",

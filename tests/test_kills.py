@@ -33,7 +33,7 @@ chance = random.Random(int(sys.argv[4]))
 def write_for_ever(first, tell):
     os.write(tell, b"begun\\n")
     for number in itertools.count(first):
-        cells = [cell | {"seed": number}] * (1 + number % 20)
+        cells = [cell | {"seed": number, "variant": f"v{place}"} for place in range(1 + number % 20)]
         records.write(root, run | {"experiment": f"e{number}"}, cells, overwrite=True)
         records.write(root, run | {"experiment": "latest"}, cells, overwrite=True)
         os.write(tell, b"%d\\n" % number)
@@ -86,7 +86,7 @@ root, (run, cell) = Path(sys.argv[1]), json.loads(sys.argv[2])
 records.write(root, run, [cell])
 resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
 try:
-    records.write(root, run, [cell] * 100, overwrite=True)
+    records.write(root, run, [cell | {"variant": f"v{place}"} for place in range(100)], overwrite=True)
 except records.RecordError as cause:
     print(cause)
 """
