@@ -65,7 +65,7 @@ sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try
 	@HYPATIA_EXAMPLES=1000 $(BIN)/pytest -q tests/test_own_book.py -k "template_is or says_is or whatever or any_argument or damaged"
 
 pages: .venv/installed ## the committed book in a browser
-	@$(BIN)/pytest -q tests/test_book.py
+	@$(BIN)/pytest -q tests/test_book.py -m "not slow"
 
 nbval: .venv/installed ## every committed notebook against its records
 	@$(BIN)/pytest -q --nbval notebooks

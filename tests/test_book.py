@@ -171,8 +171,14 @@ def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]
     assert sum(seen.look["math"] for seen in pages.values()) > 0
 
 
+ON_A_PHONE = [name for name in PAGES if name.startswith(("notebooks/", "book/"))]
+
+
+# A page takes five seconds: every second one is left to the slow tests.
 @pytest.mark.browser
-@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith(("notebooks/", "book/"))])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 2)) for place, name in enumerate(ON_A_PHONE)]
+)
 def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str, Seen], committed_book: Path) -> None:
     dark = visit(browser, committed_book / name, PHONE, "dark")
     assert faults(dark, committed_book) == []
@@ -194,6 +200,7 @@ def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: 
 
 
 @pytest.mark.browser
+@pytest.mark.slow
 def test_headings_are_broken_where_the_window_ends(browser: Any, toy: Path, tmp_path: Path) -> None:
     title, under = "A line falls from three to one and rises to two again", ["first part", "second part", "third part"]
     layout = drawing.heading(title, under * 3) | {"height": 300}
