@@ -174,10 +174,10 @@ def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]
 ON_A_PHONE = [name for name in PAGES if name.startswith(("notebooks/", "book/"))]
 
 
-# A page takes five seconds: every second one is left to the slow tests.
+# A page takes five seconds: two of three are left to the slow tests.
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * (place % 2)) for place, name in enumerate(ON_A_PHONE)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(place % 3)) for place, name in enumerate(ON_A_PHONE)]
 )
 def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str, Seen], committed_book: Path) -> None:
     dark = visit(browser, committed_book / name, PHONE, "dark")
