@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations)
-from hypatia_lab import planted
+from hypatia_lab import planted, variants
 from hypatia_lab.check import Check, Problem, _judge, _Part, check, judge
 from hypatia_lab.workloads import Workload, operations
 
@@ -137,3 +137,11 @@ def test_an_infinity_or_nan_that_is_missed_is_wrong(is_: float, became: float) -
     assert not found.ok
     assert "1 of 3 elements" in found.reason
     assert found.error in (None, INF)
+
+
+@pytest.mark.parametrize(("dtype", "columns"), [("bfloat16", True), ("float16", True), ("float32", False)])
+def test_a_processor_multiplies_halves_in_the_layout_that_suits_every_processor(dtype: str, columns: bool) -> None:
+    problem = Problem(Workload("matmul", (24, 40, 56), dtype), "cpu")
+    run = variants.find("matmul", "eager").factory(problem.workload, problem.inputs)
+    assert check(run, problem).ok  # with new numbers in the same tensors
+    assert problem.inputs["b"].stride() == ((1, 40) if columns else (56, 1))

@@ -19,7 +19,7 @@ def _ceilings(preset: str, device: str, shapes: Shapes) -> list[Group]:
         Group(Workload("matmul", shape, dtype, math), ("eager",), clocks, budget_s)
         for dtype, math in kinds
         for shape in cubes
-        # A CPU without float16 matrix units needs seconds for a large half-precision product.
+        # A CPU without float16 matrix units takes about a second for the largest.
         if gpu or dtype != "float16" or shape == cubes[0]
     ]
     lengths = [2**n for n in ((18, 20, 21, 22, 24, 26, 28, 30) if gpu else (12, 14, 16, 18, 20, 22, 24))]
