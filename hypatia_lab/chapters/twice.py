@@ -12,7 +12,7 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, tables
 from hypatia_lab.chapters.reading import at, times, took, waited
-from hypatia_lab.drawing import listing, spanning
+from hypatia_lab.drawing import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
@@ -26,10 +26,6 @@ PAGES = {
 """Experiments that time eager, the library and the compiler at the same sizes → the link to their page in the book."""
 TUNED = ("aten_fusion", "tensor_cores")
 """Those of them that time what the compiler makes."""
-WAITS_SINCE = "2026-11-22T16:44"
-"""From when on nothing is timed while a process that the lab started computes in the background."""
-SPREAD = 2.0
-"""From so many times its quickest process on, a row's processes did not all see the same machine."""
 
 
 def _named(row: Row) -> str:
@@ -123,25 +119,7 @@ def waits(lab: Evidence, machine: str, one: str = "precision", other: str = "dif
     said += [f"{name} {took(row)} and {took(peer)}" for name, (row, peer) in list(zip(names, apart, strict=True))[1:]]
     text = f"By the {waited(lab, machine)} clock {len(apart)} of {len(pairs)} forms that [the simulator's own page]"
     text += f"(07_diffraction.html) times too lie more than 2% apart on `{machine}`: {'; '.join(said)}. "
-    text += f"This page's record began on {runs[one][:10]}, that page's on {runs[other][:10]}. "
-    split = [row for row, _ in apart if row["variant"] == "c_openmp" and _scatter(row) > SPREAD]
-    if not split or lab.primary(machine) != "graph" or runs[one] > WAITS_SINCE:
-        return text.strip()
-    first, *rest = [us for us in split[0]["medians_us"] if us is not None]
-    text += f"C takes {formats.duration(first)} in the first process and {spanning(rest, formats.duration)} in the "
-    text += "others. As an experiment on such a machine has shown since, it was timed while torch.compile's pool of "
-    text += "compilers still started in the background, on the same cores. The lab now waits for such processes "
-    text += "before it times anything (*Who takes a core from C*, in the laboratory's log); this record is older. "
-    others = [row for row, _ in apart if row["variant"] != "c_openmp"]
-    if others and all(_scatter(row) <= SPREAD for row in others):
-        text += "The others wait longer in every process, the first too: that is not explained by it."
-    return text.strip()
-
-
-def _scatter(row: Row) -> float:
-    """The slowest process of a row over its quickest."""
-    known = [us for us in row["medians_us"] if us is not None]
-    return max(known) / min(known)
+    return text + f"This page's record began on {runs[one][:10]}, that page's on {runs[other][:10]}."
 
 
 def show(sentences: Sequence[str]) -> None:
