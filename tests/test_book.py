@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -70,19 +70,36 @@ def browser() -> Iterator[Any]:
         chromium.close()
 
 
-def visit(browser: Any, path: Path, viewport: dict[str, int] = DESK, scheme: str = "light") -> Seen:
-    """Open the page at ``path`` from disk, wait until it has settled, and note all that happened."""
-    page = browser.new_page(viewport=viewport, color_scheme=scheme)
-    seen = Seen(path.as_uri())
-    page.on("console", lambda message: seen.console.append(message.text) if message.type == "error" else None)
-    page.on("pageerror", lambda error: seen.console.append(str(error)))
-    page.on("request", lambda request: seen.requests.append(request.url))
-    page.on("requestfailed", lambda request: seen.failed.append(request.url))
-    page.goto(seen.url)
-    page.wait_for_load_state("load")
-    seen.look = page.evaluate(LOOK)
-    page.close()
-    return seen
+Visit = Callable[..., Seen]
+
+
+@pytest.fixture(scope="module")
+def visit(browser: Any) -> Visit:
+    """A way to open a page from disk, wait until it has settled, and note all that happened.
+
+    A window of a kind goes from page to page, for each new one would compile all of plotly anew.
+    """
+    windows: dict[tuple[int, str], tuple[Any, list[Seen]]] = {}
+
+    def opened(viewport: dict[str, int], scheme: str) -> tuple[Any, list[Seen]]:
+        page, visits = browser.new_page(viewport=viewport, color_scheme=scheme), [Seen("about:blank")]
+        page.on("console", lambda told: visits[-1].console.append(told.text) if told.type == "error" else None)
+        page.on("pageerror", lambda error: visits[-1].console.append(str(error)))
+        page.on("request", lambda request: visits[-1].requests.append(request.url))
+        page.on("requestfailed", lambda request: visits[-1].failed.append(request.url))
+        return page, visits
+
+    def go(path: Path, viewport: dict[str, int] = DESK, scheme: str = "light") -> Seen:
+        kind = viewport["width"], scheme
+        page, visits = windows[kind] = windows.get(kind) or opened(viewport, scheme)
+        seen = Seen(path.as_uri())
+        visits.append(seen)
+        page.goto(seen.url)
+        page.wait_for_load_state("load")
+        seen.look = page.evaluate(LOOK)
+        return seen
+
+    return go
 
 
 def faults(seen: Seen, root: Path) -> list[str]:
@@ -130,9 +147,9 @@ def dead(url: str, root: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def pages(browser: Any, committed_book: Path) -> dict[str, Seen]:
+def pages(visit: Visit, committed_book: Path) -> dict[str, Seen]:
     """Every page of the committed book, seen once."""
-    return {name: visit(browser, committed_book / name) for name in PAGES if (committed_book / name).is_file()}
+    return {name: visit(committed_book / name) for name in PAGES if (committed_book / name).is_file()}
 
 
 @pytest.mark.browser
@@ -174,13 +191,13 @@ def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]
 ON_A_PHONE = [name for name in PAGES if name.startswith(("notebooks/", "book/"))]
 
 
-# A page takes five seconds: two of three are left to the slow tests.
+# A page takes two seconds: every second one is left to the slow tests.
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(place % 3)) for place, name in enumerate(ON_A_PHONE)]
+    "name", [pytest.param(name, marks=[pytest.mark.slow] * bool(place % 2)) for place, name in enumerate(ON_A_PHONE)]
 )
-def test_page_fits_a_phone_in_the_dark(name: str, browser: Any, pages: dict[str, Seen], committed_book: Path) -> None:
-    dark = visit(browser, committed_book / name, PHONE, "dark")
+def test_page_fits_a_phone_in_the_dark(name: str, visit: Visit, pages: dict[str, Seen], committed_book: Path) -> None:
+    dark = visit(committed_book / name, PHONE, "dark")
     assert faults(dark, committed_book) == []
     for light, figure in zip(pages[name].look["figures"], dark.look["figures"], strict=True):
         assert figure["size"][0] <= PHONE["width"]
@@ -491,11 +508,11 @@ def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> No
 
 
 @pytest.mark.browser
-def test_the_checks_can_fail(browser: Any, toy: Path, tmp_path: Path) -> None:
+def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
     root = book.build(output=tmp_path / "html", repository=toy).parent
     page = root / "notebooks" / "00_toy.html"
     whole = page.read_text(encoding="utf-8")
-    assert faults(visit(browser, page), root) == []
+    assert faults(visit(page), root) == []
     alt, table = FIGURE["layout"]["meta"]["alt"], whole[whole.index("<table") : whole.index("</table>") + 8]
     end = "</article>"
     planted: list[dict[str, tuple[str, str]]] = [
@@ -527,5 +544,5 @@ def test_the_checks_can_fail(browser: Any, toy: Path, tmp_path: Path) -> None:
             assert old in text, name
             text = text.replace(old, new)
         page.write_text(text, encoding="utf-8")
-        found = faults(visit(browser, page), root)
+        found = faults(visit(page), root)
         assert [name for name in together if not any(name in fault for fault in found)] == [], found
