@@ -77,7 +77,7 @@ Visit = Callable[..., Seen]
 def visit(browser: Any) -> Visit:
     """A way to open a page from disk, wait until it has settled, and note all that happened.
 
-    A window of a kind goes from page to page, for each new one would compile all of plotly anew.
+    A window of a kind goes from page to page: a new one for each takes twice as long.
     """
     windows: dict[tuple[int, str], tuple[Any, list[Seen]]] = {}
 

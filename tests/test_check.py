@@ -140,7 +140,7 @@ def test_an_infinity_or_nan_that_is_missed_is_wrong(is_: float, became: float) -
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [("bfloat16", True), ("float16", True), ("float32", False)])
-def test_a_processor_multiplies_halves_in_the_layout_that_suits_every_processor(dtype: str, columns: bool) -> None:
+def test_halves_lie_in_columns_where_a_processor_multiplies_them(dtype: str, columns: bool) -> None:
     problem = Problem(Workload("matmul", (24, 40, 56), dtype), "cpu")
     run = variants.find("matmul", "eager").factory(problem.workload, problem.inputs)
     assert check(run, problem).ok  # with new numbers in the same tensors

@@ -160,7 +160,8 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
 def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
-    if (DEVICE, dtype) == ("cpu", "bfloat16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    held = name == "group_norm"  # it meets the bound there, too
+    if not held and (DEVICE, dtype) == ("cpu", "bfloat16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("PyTorch's own gradient misses the bound by a hair on a processor without bfloat16 (LOG.md)")
     right(name, Workload("conv_block", (3, 5, 33, 29), dtype, direction=BOTH))
     right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))

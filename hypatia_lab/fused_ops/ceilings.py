@@ -20,7 +20,7 @@ def _matmul_inputs(workload: Workload, device: str, generator: torch.Generator) 
     a = torch.randn(m, k, device=device, generator=generator).to(dtype)
     b = torch.randn(k, n, device=device, generator=generator).to(dtype)
     if device == "cpu" and dtype.itemsize == 2:
-        # In columns, as a layer keeps its weight: a processor without instructions for halves multiplies them 7 to 15
+        # In columns, as a layer keeps its weight: a processor without instructions for halves multiplies them 7 to 20
         # times as slowly row by row, and a ceiling is what the machine can do at best.
         b = b.t().contiguous().t()
     return {"a": a, "b": b}
