@@ -18,7 +18,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, failures, intervals, machine, own, probes, records, results, variants
+from hypatia_lab import check, clock, failures, intervals, machine, own, probes, programs, records, results, variants
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
@@ -208,7 +208,8 @@ def session_main() -> None:
     """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
     plan, emit = sessions.child_plan()
     if plan["source"]:
-        own.load(Path(plan["source"]["path"]), plan["source"]["digest"])
+        load = programs.load if plan["source"]["kind"] == "program" else own.load
+        load(Path(plan["source"]["path"]), plan["source"]["digest"])
     session = _Session(plan, emit)
     for index, data in plan["groups"]:
         try:
@@ -357,7 +358,7 @@ def measure(
         records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
         work = {"device": device, "groups": described, "source": source}
         per_process = _sessions(experiment, preset, work, parts, silence_s, progress) if groups else []
-        details = probes.collect(asked, device, parts.folder, key, progress=progress)
+        details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
         run = {
             "kind": "run",
             "schema": records.SCHEMA,
@@ -373,6 +374,8 @@ def measure(
         }
         if spec.source:
             run["source"] = spec.source.digest
+            if spec.source.provenance:
+                run["provenance"] = list(spec.source.provenance)
         cells = _cells(groups, per_process, {} if experiment == "ceilings" else _best(target.parent, device))
         if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
             # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
@@ -397,13 +400,16 @@ def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group]
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
     shapes, seen = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
-    # A record may hold more probes than are asked for today.
-    if shapes != {group.workload.shape for group in groups} or not seen >= {probe.workload.shape for probe in asked}:
+    # A record may hold more probes than are asked for today; a program's figures say themselves what they are of.
+    wanted = {probe.workload.shape for probe in asked if probe.topic != "program"}
+    if shapes != {group.workload.shape for group in groups} or not seen >= wanted:
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
     if kept.run.get("source") != spec.source.digest:
         raise BenchError(f"{spec.name} {again.format('another version of ' + Path(spec.source.path).name)}")
+    if kept.run.get("provenance", []) != list(spec.source.provenance):
+        raise BenchError(f"{spec.name} {again.format('other files of the program')}")
     if {cell["dtype"] for cell in kept.cells} != {group.workload.dtype for group in groups}:
         raise BenchError(f"{spec.name} {again.format('other dtypes')}")
 

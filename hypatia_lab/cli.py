@@ -6,6 +6,7 @@ import json
 import logging
 import math
 import os
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -116,6 +117,13 @@ def _clean(value: Any) -> Any:
 @click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
+@click.option(
+    "--program",
+    "programs",
+    multiple=True,
+    type=click.Path(path_type=Path),
+    help="Program file to measure first, and alone where no notebook is named; may be given again.",
+)
 def run(
     notebooks: tuple[str, ...],
     preset: str,
@@ -125,22 +133,27 @@ def run(
     records: str,
     output: str,
     overwrite: bool,
+    programs: tuple[Path, ...],
 ) -> None:
     """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
 
     A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
     stopped when it is started again; finished records are kept. A notebook that fails does not stop the
-    others; the exit status is then 1.
+    others; the exit status is then 1. So it is when a program, or a part of one, fails. A program file
+    (see the page on programs from outside) is a program of yours and runs as such.
     """
     from hypatia_lab.notebook import Parameters
     from hypatia_lab.records import ensure_writable
 
-    chosen = _choose(notebooks)
+    chosen = _choose(notebooks) if notebooks or not programs else []
+    if shapes and not chosen:
+        raise click.UsageError("--shapes is for notebooks; a program file says its own")
     parameters = Parameters("measure", preset, device, machine, shapes, records)
     from hypatia_lab import bench
     from hypatia_lab.machine import choose_device, default_name
 
     place = choose_device(device)
+    specs = _programs(programs, preset, place)
     ensure_writable(parameters.root)
     given = {
         "mode": "measure",
@@ -158,7 +171,7 @@ def run(
     click.echo(
         f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
     )
-    failed = []
+    failed = _measure_programs(specs, given, parameters.root)
     for number, path in enumerate(chosen, 1):
         try:
             if not _execute(path, folder, given, f"[{number}/{len(chosen)}]"):
@@ -168,9 +181,55 @@ def run(
             # Whole notebooks would be measured once more: that they were is not told from that they are to be.
             _interrupted(f"with these notebooks alone: {left}" if overwrite and number > 1 else "")
     if failed:
-        click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder}", err=True)
+        click.echo(
+            f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else parameters.root}", err=True
+        )
         sys.exit(1)
-    click.echo(f"done; executed notebooks are in {folder}", err=True)
+    click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {parameters.root}", err=True)
+
+
+def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> list[str]:
+    """Measure the experiments of program files; the names of those that fail, or of which a part does."""
+    from hypatia_lab import bench
+
+    failed = []
+    for spec in specs:
+        click.echo(f"{spec.name}: {spec.summary}", err=True)
+        place = {"preset": given["preset"], "device": given["device"], "machine_name": given["machine"], "root": root}
+        try:
+            found = bench.measure(spec, **place, overwrite=given["overwrite"])
+        except KeyboardInterrupt:
+            _interrupted()
+        except (ValueError, RuntimeError) as cause:
+            if not type(cause).__module__.startswith("hypatia_lab"):
+                raise
+            click.echo(f"{spec.name}: {cause}", err=True)
+            failed.append(spec.name)
+            continue
+        for line in found.details:
+            if values := [value for value in line["values"] if value is not None]:
+                unit = line["unit"].removesuffix("1")
+                click.echo(
+                    f"{line['case']}: {line['name']}: {statistics.median(values):.5g} {unit} (n = {len(values)})"
+                )
+        bad = [line for line in (*found.cells, *found.details) if line["status"] not in ("ok", "skipped")]
+        for line in {(line.get("case") or line["variant"], line["reason"]): line for line in bad}.values():
+            what = line.get("case") or line["variant"]
+            click.echo(f"{spec.name}: {what}: {line['status'].replace('_', ' ')}: {line['reason']}", err=True)
+        failed += [spec.name] if bad else []
+    return failed
+
+
+def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
+    """The experiments of program files, each planned once: what is wrong with one is said before anything runs."""
+    if not paths:
+        return []
+    from hypatia_lab import bench, programs
+
+    specs = [programs.experiment(path, programs.load(path)) for path in dict.fromkeys(map(Path.resolve, paths))]
+    for spec in specs:
+        bench.plan(spec, preset, device)
+    return specs
 
 
 def _choose(names: tuple[str, ...]) -> list[Path]:
@@ -287,8 +346,8 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     --output of judge. Two folders may hold records of one machine. Verdicts where both sides have one come first.
     With --json: the verdicts that differ.
     """
+    from hypatia_lab import records, tables
     from hypatia_lab import results as tidy
-    from hypatia_lab import tables
     from hypatia_lab.claims import differences, judge
 
     sides = [_side(text, folders) for text in (machine_a, machine_b)]
@@ -303,7 +362,7 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
         for record in side
     ]
     ledger = _own_ledger(machine_a, machine_b)
-    found = differences(judge(loaded, ledger), *names)
+    found = differences(judge(loaded, ledger, beside=records.load()), *names)
     if as_json:
         _print_json(found)
         return
@@ -319,7 +378,7 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     for row in found:
         click.echo(f"  {row['id']}  {row['claim']}")
         for side in "ab":
-            own = {key: row[f"{key}_{side}"] for key in ("measured", "low", "high")} | {"unit": row["unit"]}
+            own = {key: row[f"{key}_{side}"] for key in ("measured", "low", "high", "n")} | {"unit": row["unit"]}
             verdict = tables.verdict_text(row[f"verdict_{side}"])
             click.echo(f"    {row[f'machine_{side}']}: {verdict}, {tables.judged(own)}. {row[f'reason_{side}']}")
 

@@ -1,7 +1,7 @@
 """The one visual language of every figure: looks of variants, axes, traces, headings.
 
-A variant keeps its colour, marker and place everywhere; seed, peer and own differ in the marker's shape, so they
-are told apart without colour too. Grounds are transparent and text has no colour: the page's mode decides.
+A variant keeps its colour, marker and place everywhere; author, seed, peer and own differ in the marker's shape, so
+they are told apart without colour too. Grounds are transparent and text has no colour: the page's mode decides.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.tables import Triple
 
@@ -25,12 +25,13 @@ PALETTE = (ORANGE, SKY, GREEN, BLUE, RED, PURPLE)
 OLIVE, WINE = "#999933", "#AA4499"
 """Two of Paul Tol's, for named variants beyond the palette (https://personal.sron.nl/~pault/)."""
 SHAPES = {
+    "author": ("cross", "x", "bowtie", "hourglass", "star-square", "star-diamond"),
     "seed": ("square", "diamond", "square-x", "diamond-x", "square-cross", "diamond-cross"),
     "peer": ("circle", "circle-x", "circle-cross", "hexagon", "hexagon2", "octagon"),
     "own": ("triangle-up", "star", "triangle-down", "hexagram", "triangle-left", "triangle-right"),
 }
-"""Marker symbols by origin: angular, round, pointed."""
-KEY = {"seed": "■◆ seed", "peer": "●⬢ peer", "own": "▲★ own"}
+"""Marker symbols by origin: crossed, angular, round, pointed."""
+KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", "own": "▲★ own"}
 """Origin → a marker or two of its kind, and its name."""
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
@@ -70,6 +71,13 @@ class Style:
 
 KNOWN = {
     "eager": Style(GREY, "circle", 0),
+    "author_v0": Style(OLIVE, "hourglass", 18),
+    "author_v1": Style(RED, "cross", 19),  # in the colour of what was rebuilt from it
+    "author_v2": Style(ORANGE, "x", 20),
+    "author_planc": Style(PURPLE, "bowtie", 21),
+    "author_c": Style(PURPLE, "cross", 22),
+    "author_torch": Style(RED, "x", 23),
+    "author_block": Style(RED, "star-square", 24),
     "eager_direct": Style(RED, "diamond", 1),
     "one_by_one": Style(BLUE, "hexagon2", 2),
     "c_openmp": Style(PURPLE, "square", 3),
@@ -373,6 +381,16 @@ def rule_trace(
 
 def origins_key(rows: Sequence[dict[str, Any]]) -> str:
     return "  ".join(KEY[o] for o in KEY if any(r["origin"] == o for r in rows))
+
+
+def launch_note(rows: Sequence[dict[str, Any]]) -> str:
+    """Which of ``rows`` are timed with the lab's launch path, for the line under a title; empty where none is."""
+    own = [r for r in rows if results.launch_path(r)]
+    if not own:
+        return ""
+    others = any(r["origin"] == "seed" and not results.launch_path(r) for r in rows)
+    clocks = listing([c for c in CLOCKS if any(r["clock"] == c for r in own)])
+    return f"seed by {clocks}: the lab's launch path" if others else "seed: the lab's launch path"
 
 
 def contenders(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -30,6 +30,7 @@ from hypatia_lab.drawing import (
     contenders,
     equivalence_band,
     heading,
+    launch_note,
     legend_names,
     listing,
     log_axis,
@@ -153,12 +154,14 @@ def _forest(
 def slowdowns(rows: Sequence[dict[str, Any]], *, claimed: float | None = None, title: str = "") -> tuple[Any, Any]:
     """How many times longer than its baseline each variant takes, per shape, on a log axis, with 95% intervals.
 
-    Drawn is variant time / baseline time, the inverse of a row's ``ratio``; ``claimed`` (×) is a seed's figure,
-    drawn as a dashed line. Baselines and A/A controls are left out; a cell that was not measured shows its status.
+    Drawn is variant time / baseline time, the inverse of a row's ``ratio``; ``claimed`` (×) is a seed's figure, drawn
+    as a dashed line unless the rows include the lab's launch path, by which no seed is judged. Baselines and A/A
+    controls are left out; a cell that was not measured shows its status.
     Raises :class:`FigureError` when no row has a ratio.
     """
     rows = ordered(contenders(rows))
     kept = measured(rows, "slowdowns", "ratio", "a ratio against its baseline")
+    claimed = None if any(map(results.launch_path, kept)) else claimed
     triples = [(1 / r["ratio"], 1 / r["ratio_high"], 1 / r["ratio_low"]) for r in rows]
     said = [formats.interval(*t) for t in triples]
     fields, common = split_fields(rows, always=["shape"])
@@ -184,7 +187,7 @@ def slowdowns(rows: Sequence[dict[str, Any]], *, claimed: float | None = None, t
         triples,
         [f"{several(r, fields)}<br>{s} the time of {r['baseline']}" for r, s in zip(rows, said, strict=True)],
         axis=log_axis(seen, f"time / time of {base}, ×", plain),
-        head=heading(title or claim, [*common, origins_key(rows), "bars: 95% intervals"]),
+        head=heading(title or claim, [*common, origins_key(rows), launch_note(rows), "bars: 95% intervals"]),
         fields=fields,
         alt=alt + (against and f" A dashed line marks the claimed {against}."),
         lines=lines,
@@ -204,7 +207,8 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
     fields, common = split_fields(rows, always=["shape"])
     base = listing([r["baseline"] for r in kept])
     words = [tables.reading(r) for r in kept]
-    counts = listing([f"{words.count(w)} {w}" for w in ("faster", "equal", "slower", "undecided") if w in words])
+    said_of = {w: w for w in ("faster", "equal", "slower", "undecided")} | {tables.LAUNCH: "by the lab's launch path"}
+    counts = listing([f"{words.count(w)} {text}" for w, text in said_of.items() if w in words])
     points = "; ".join(
         f"{r['variant']} at {several(r, fields)}: {s}"
         for r, s in zip(rows, said, strict=True)
@@ -212,7 +216,8 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
     )
     table = tables.results_table(rows)
     table.insert(7, "reads", [tables.reading(r) for r in rows])
-    under = [*common, origins_key(rows), "bars: 95% intervals", "right is faster", "grey: equal within ±2%"]
+    under = [*common, origins_key(rows), launch_note(rows), "bars: 95% intervals", "right is faster"]
+    under.append("grey: equal within ±2%")
     figure = _forest(
         rows,
         [tables.ratio_of(r) for r in rows],
@@ -260,6 +265,7 @@ def times_against_limit(rows: Sequence[dict[str, Any]], *, title: str = "") -> t
     under = [
         *common,
         origins_key(rows),
+        launch_note(rows),
         "bars: 95% intervals",
         "grey line: limit by measured ceilings" if fastest else "",
     ]
@@ -328,17 +334,19 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
         }
         for r in rated
     ]
-    readings = {v: {tables.reading(r) for r in rated if r["variant"] == v} for v in looks}
+    judged = [r for r in rated if not results.launch_path(r)]  # the others' clock is not all that tells them apart
+    readings = {v: {tables.reading(r) for r in judged if r["variant"] == v} for v in looks}
     torn, compared = (
         [v for v, found in readings.items() if len(found) > 1],
         [v for v, found in readings.items() if found],
     )
-    claim = f"Every clock reads the same of {listing(compared)} against {base}"
+    claim = f"Every clock reads the same of {listing(compared)} against {base}" if compared else "Time by every clock"
     if torn:
         claim = f"The clock decides how {listing(torn)} read{'s' if len(torn) == 1 else ''} against {base}"
     missing = [c for c in CLOCKS if c not in clocks and any(r["clock"] == c for r in rows)]
     _, common = split_fields([r for r in rows if r["clock"] == clocks[0]], always=["clock"])
     under = [*common, "bars: 95% intervals", "right is faster", "grey: equal within ±2%", "grey line: limit"]
+    under.append(launch_note(kept))
     head = heading(title or claim, [*under, f"not timed: {', '.join(missing)}" if missing else ""])
     panel, gap = max(90, len(clocks) * max(24, 16 * len(looks))), 70
     share = round(panel / (2 * panel + gap), 4)
@@ -374,7 +382,7 @@ def roofline(
     """Attained FLOP/s over arithmetic intensity (FLOP per compulsory byte) under one machine's measured ceilings.
 
     ``ceilings`` is :func:`hypatia_lab.results.ceilings` of that machine's records, of which those by ``clock`` and of
-    the rows' dtype/math are drawn. A/A controls are left out. Raises :class:`FigureError` when no row has a time,
+    the rows' arithmetic are drawn. A/A controls are left out. Raises :class:`FigureError` when no row has a time,
     when rows hold several machines, or when copy bandwidth or every matrix rate is missing.
     """
     rows = ordered([r for r in singles(rows) if r["flops"] > 0 and r["traffic"] > 0])
@@ -382,7 +390,7 @@ def roofline(
     if len(machines := list(dict.fromkeys(r["machine"] for r in kept))) > 1:
         raise FigureError(f"roofline: ceilings belong to one machine, the rows hold {', '.join(machines)}")
     bandwidth = ceilings.get(("copy", "", clock))
-    used = dict.fromkeys(f"{r['dtype']}/{r['math']}" for r in kept)
+    used = dict.fromkeys(results.arithmetic(r, ceilings) for r in kept)
     roofs = {p: ceilings["matmul", p, clock] for p in used if ("matmul", p, clock) in ceilings}
     if bandwidth is None or not roofs:
         lacking = "copy bandwidth" if bandwidth is None else f"a matrix rate for {', '.join(used)}"
@@ -418,7 +426,7 @@ def roofline(
                 style(variant, own[0]["origin"]), rates, across, [f"{name}<br>{s}" for s in said], along="y", name=name
             )
         )
-    summit = max(kept, key=lambda r: r["flops"] / r["median_us"])
+    summit = max([r for r in kept if not results.launch_path(r)] or kept, key=lambda r: r["flops"] / r["median_us"])
     share = summit["limit_us"] / summit["median_us"]
     reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
     attained = [tables.rate_of(r)[0] for r in kept]
@@ -428,6 +436,7 @@ def roofline(
         *common,
         "grey lines: measured ceilings",
         f"copy {formats.scaled(bandwidth, 'B/s')}",
+        launch_note(kept),
         "bars: 95% intervals",
     ]
     head = heading(title or claim, under)

@@ -67,6 +67,22 @@ def ratio(numerator: Sequence[float | None], denominator: Sequence[float | None]
     return geometric([a / b for a, b in zip(numerator, denominator, strict=True) if a is not None and b is not None])
 
 
+def widened(interval: Interval, spread: float) -> Interval:
+    """``interval`` of a positive figure, made wider by a further ``spread`` (standard deviation of its logarithm).
+
+    Both are independent, so half-widths add as squares on a logarithmic scale, the new one taken at 95% of a normal
+    distribution. One without bounds, or not wholly positive, is returned as it is.
+    """
+    from scipy.special import ndtri
+
+    if not interval.low > 0 or not spread:
+        return interval
+    more = float(ndtri(0.5 + CONFIDENCE / 2)) * spread
+    below = math.hypot(math.log(interval.value / interval.low), more)
+    above = math.hypot(math.log(interval.high / interval.value), more)
+    return Interval(interval.value, interval.value * math.exp(-below), interval.value * math.exp(above), interval.n)
+
+
 def equal(interval: Interval) -> bool:
     """Equivalence within ±2%: the whole interval lies in [0.98, 1.02]."""
     return interval.within(1 - EQUIVALENCE, 1 + EQUIVALENCE)

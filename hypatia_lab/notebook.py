@@ -130,14 +130,24 @@ class Evidence:
         ]
 
     @functools.cached_property
-    def verdicts(self) -> dict[str, dict[str, str]]:
-        """The verdict of these records on every claim of the ledger: id → machine (or ``any``) → verdict."""
+    def judged(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What these records make of every claim of the ledger and of its parts: id → machine (or ``any``) → row.
+
+        Rows of :func:`hypatia_lab.claims.judge` and :func:`hypatia_lab.claims.statements`.
+        """
         from hypatia_lab import claims
 
-        found: dict[str, dict[str, str]] = {}
-        for row in claims.judge(self.records):
-            found.setdefault(row["id"], {})[row["machine"]] = row["verdict"]
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        parts = claims.judge(self.records)
+        for row in (*parts, *claims.statements(parts)):
+            found.setdefault(row["id"], {})[row["machine"]] = row
         return found
+
+    @property
+    def verdicts(self) -> dict[str, dict[str, str]]:
+        """The verdict of these records on every claim of the ledger and on its parts: id → machine (or ``any``) →
+        verdict."""
+        return {name: {on: row["verdict"] for on, row in own.items()} for name, own in self.judged.items()}
 
     def digest(self) -> str:
         """A line a record; any altered record changes it."""
@@ -237,13 +247,14 @@ def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
 def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str], peers: bool) -> list[str]:
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
-    from hypatia_lab.workloads import MATH, SPLIT, Workload, operations
+    from hypatia_lab.workloads import DTYPES, SPLIT, Workload, operations
 
     place = machine.choose_device(device)
     wrong = []
-    plain = {dtype: [math for math in maths if math not in SPLIT] for dtype, maths in MATH.items()}
+    spec = operations()[operation]
+    plain = {dtype: [math for math in spec.maths(dtype) if math not in SPLIT] for dtype in DTYPES}
     kinds = [(dtype, math) for dtype, maths in plain.items() for math in (maths if place == "cuda" else maths[:1])]
-    shapes = _shapes(len(operations()[operation].dims))
+    shapes = _shapes(len(spec.dims))
     for dtype, math in kinds:
         for shape in shapes:
             workload = Workload(operation, shape, dtype, math, direction)

@@ -16,20 +16,17 @@ the baseline ``eager``, and through torch.compile the variant ``compile``.
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import re
-import sys
 import tokenize
-import traceback
 import types
 from collections.abc import Callable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab import source_file
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Source
 from hypatia_lab.experiments.plan import cpu_clocks
@@ -199,7 +196,7 @@ def _imagined(
         try:
             given = inputs(shape, _torch_dtype(dtype), "cpu", torch.Generator())
         except Exception as cause:
-            raise OwnError(f"inputs of {name} fail at {text}{_said(cause)}") from None
+            raise OwnError(f"inputs of {name} fail at {text}{source_file.said(cause)}") from None
         if not isinstance(given, dict) or not all(isinstance(value, torch.Tensor) for value in given.values()):
             raise OwnError(f"inputs of {name} must return a dict of tensors by name")
         try:
@@ -209,23 +206,11 @@ def _imagined(
         try:
             out = reference(**given)
         except Exception as cause:
-            raise OwnError(f"the reference of {name} fails at {text} in {dtype}{_said(cause)}") from None
+            raise OwnError(f"the reference of {name} fails at {text} in {dtype}{source_file.said(cause)}") from None
     if not isinstance(out, torch.Tensor) or not out.is_floating_point():
         what = f"a tensor of {out.dtype}" if isinstance(out, torch.Tensor) else type(out).__name__
         raise OwnError(f"the reference of {name} must return one tensor of floating-point numbers, not {what}")
     return [*given.values(), out]
-
-
-def _said(cause: BaseException, path: Path | None = None) -> str:
-    """Where in the reader's file ``cause`` arose (the last line of it that was running), and what it says."""
-    frames = traceback.extract_tb(cause.__traceback__)
-    there = [frame.lineno for frame in frames if path is not None and frame.filename == str(path)]
-    line = f":{there[-1]}" if there else ""
-    said = (str(cause).strip() or "no message").splitlines()[0][:200]
-    own = type(cause).__module__.startswith("hypatia_lab") or (
-        isinstance(cause, ValueError) and frames and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
-    )
-    return f"{line}: {said}" if own else f"{line}: {type(cause).__name__}: {said}"
 
 
 # ---------------------------------------------------------------- from a file
@@ -233,10 +218,7 @@ def _said(cause: BaseException, path: Path | None = None) -> str:
 
 def digest(path: Path) -> str:
     """Digest of the file's text, 12 hexadecimal digits. Raises :class:`OwnError` when it cannot be read."""
-    try:
-        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
-    except OSError as cause:
-        raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
+    return source_file.digest(path, OwnError)
 
 
 def text(path: Path) -> str:
@@ -248,19 +230,6 @@ def text(path: Path) -> str:
         raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
     except (SyntaxError, UnicodeDecodeError) as cause:
         raise OwnError(f"{path}:1: {type(cause).__name__}: {cause}") from None
-
-
-@contextmanager
-def _importing(path: Path) -> Any:
-    """The file's folder can be imported from (what is installed comes first), and no bytecode is left there."""
-    before = sys.dont_write_bytecode
-    sys.dont_write_bytecode = True
-    if str(path.parent) not in sys.path:
-        sys.path.append(str(path.parent))
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
 
 
 def load(path: Path, expected: str = "") -> Own:
@@ -275,25 +244,7 @@ def load(path: Path, expected: str = "") -> Own:
     if expected and digest(path) != expected:
         raise OwnError(f"{path}: was changed while it was being measured; judge it again")
     known, before = set(_DECLARED), {name: set(variants(name)) for name in operations()}
-    try:
-        source = path.read_bytes()
-        code = compile(source, str(path), "exec")
-    except OSError as cause:
-        raise OwnError(f"{path}: cannot be read ({cause.strerror})") from None
-    except SyntaxError as cause:
-        raise OwnError(f"{path}:{cause.lineno or 1}: {type(cause).__name__}: {cause.msg}") from None
-    except ValueError as cause:  # a null byte
-        raise OwnError(f"{path}:1: {cause}") from None
-    module = types.ModuleType(f"own_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}")
-    module.__file__ = str(path)
-    sys.modules[module.__name__] = module  # where inspect and torch look for the source of a kernel
-    try:
-        with _importing(path):
-            exec(code, module.__dict__)
-    except KeyboardInterrupt:
-        raise
-    except BaseException as cause:  # SystemExit too: a script that ends itself declares nothing
-        raise OwnError(f"{path}{_said(cause, path)}") from None
+    source_file.run(path, OwnError)
     names = [name for name in _DECLARED if name not in known]
     if len(names) != 1:
         said = f"declares {' and '.join(names)}; one file, one operation" if names else "declares no operation"
@@ -333,7 +284,7 @@ def amounts(path: Path, own: Own, shape: tuple[int, ...]) -> None:
         except OwnError as cause:
             raise OwnError(f"{path}: {cause}") from None
         except Exception as cause:
-            raise OwnError(f"{path}: {what} of {own.name} fails at {text}{_said(cause)}") from None
+            raise OwnError(f"{path}: {what} of {own.name} fails at {text}{source_file.said(cause)}") from None
         if type(amount) is not int or amount < least:
             raise OwnError(f"{path}: {what} of {own.name} at {text} is {amount!r}, not a whole number from {least} on")
 

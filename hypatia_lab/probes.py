@@ -17,15 +17,28 @@ from hypatia_lab.profiler import sessions
 SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong")
 SILENCE_S = 300.0
 """A probe that says nothing for so long is taken to hang."""
-TOGETHER = ("trace", "accuracy", "process", "oracle")
+TOGETHER = ("trace", "accuracy", "process", "program", "oracle")
 """Topics whose probes share a process: warm calls, outputs and programs of their own do not depend on what it did
 before, and to start a process takes longer than to look. Every other probe has processes of its own."""
+
+SAID = ("topic", "name", "unit", "count", "operation", "shape", "dtype", "variant")
+"""What an event says of its line, of its name and of what it was seen at, where that is not the probe's."""
 
 Events = list[dict[str, Any]]
 
 
-def collect(probes: Sequence[Probe], device: str, folder: Path, key: str, *, progress: bool = True) -> Events:
+def collect(
+    probes: Sequence[Probe],
+    device: str,
+    folder: Path,
+    key: str,
+    *,
+    source: dict[str, Any] | None = None,
+    progress: bool = True,
+) -> Events:
     """Run every probe in fresh processes and return the detail lines, in the order of the plan.
+
+    ``source`` is the reader's file that declares them, if one does.
 
     What a finished probe said is kept in ``folder`` under ``key`` until the record is written, so an interrupted
     run goes on where it stopped. Raises :class:`sessions.SessionError` when a process fails before it began.
@@ -44,13 +57,18 @@ def collect(probes: Sequence[Probe], device: str, folder: Path, key: str, *, pro
 
             todo = []
             for index in indices:
+                before = heard.get((index, number - 1), [])
+                hung = [event for event in before if event["event"] == "status" and event["status"] == "timeout"]
                 if (kept := _kept(_path(folder, index, number), key)) is None:
-                    todo.append(index)
+                    if hung and probes[index].topic == "program":  # it would be waited for as long again
+                        keep(index, hung)
+                    else:
+                        todo.append(index)
                 else:
                     heard[index, number] = kept
                     bar.update(1)
             while todo:
-                plans = [_plan(probes[index], index, number, device, folder) for index in todo]
+                plans = [_plan(probes[index], index, number, device, folder) | {"source": source} for index in todo]
                 todo = todo[_look(probes[todo[0]].topic, plans, todo, folder / "log.txt", keep) :]
     return [
         line
@@ -112,7 +130,8 @@ def _look(
             said[-1].append(event)
 
     plan = plans[0] | {"more": plans[1:]}
-    casualty = sessions.run_session(f"hypatia_lab.profiler.{topic}", plan, log, on_event=hear, silence_s=SILENCE_S)
+    module = "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.profiler.{topic}"
+    casualty = sessions.run_session(module, plan, log, on_event=hear, silence_s=SILENCE_S)
     if casualty is not None:
         said[-1].append({"event": "status", "status": casualty.status, "reason": casualty.reason})
     keep(indices[len(said) - 1], said[-1])
@@ -141,18 +160,20 @@ def merge(probe: Probe, heard: Sequence[Events]) -> Events:
     }
     if probe.workload.backward:
         line["direction"] = probe.workload.direction
-    found: dict[tuple[str, str], dict[str, Any]] = {}
+    if probe.topic == "program":
+        line["origin"] = "author"
+    found: dict[tuple[Any, ...], dict[str, Any]] = {}
     lines: Events = []
     for number, events in enumerate(heard):
         for event in events:
             if event["event"] != "detail":
                 continue
-            own = {key: event[key] for key in ("topic", "name", "unit", "count") if key in event}
+            own = {key: event[key] for key in SAID if key in event}
             if "values" in event:  # a list of its own, such as start and duration: the first process speaks for all
                 if number == 0:
                     lines.append(line | own | {"values": [_round(value) for value in event["values"]]})
                 continue
-            place = (own["topic"], own["name"])
+            place = tuple(str(own.get(key)) for key in SAID if key != "count")
             if place not in found:
                 found[place] = line | own | {"values": [None] * len(heard)}
                 lines.append(found[place])

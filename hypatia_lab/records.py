@@ -37,6 +37,7 @@ _amount = {"type": "integer", "minimum": 0, "maximum": 10**24}
 _any_number = {"type": "number", "minimum": -1e300, "maximum": 1e300}
 _number_or_null = {"anyOf": [_any_number | {"minimum": 0}, {"type": "null"}]}
 _name = {"type": "string", "pattern": r"^[a-z0-9][a-z0-9_.-]{0,63}$"}
+_origin = {"enum": ["author", "seed", "peer", "own"]}
 
 _WORKLOAD = {
     "operation": _name,
@@ -45,6 +46,18 @@ _WORKLOAD = {
     "math": _name,
 }
 
+_hash = {"type": "string", "pattern": "^[0-9a-f]{40}$"}
+_PROVENANCE = {
+    "type": "object",
+    "required": ["repository", "commit", "licence", "files"],
+    "additionalProperties": False,
+    "properties": {
+        "repository": {"type": "string", "pattern": r"^[A-Za-z0-9_.-]+/[A-Za-z0-9_.-]+$"},
+        "commit": _hash,
+        "licence": {"type": "string"},
+        "files": {"type": "object", "additionalProperties": _hash},  # path → git blob id
+    },
+}
 
 RUN = {
     "type": "object",
@@ -77,6 +90,7 @@ RUN = {
         "cells": {"type": "integer", "minimum": 0},
         "details": {"type": "integer", "minimum": 0},
         "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured
+        "provenance": {"type": "array", "minItems": 1, "items": _PROVENANCE},  # of the programs that it ran
         "facts": {"type": "object"},
     },
 }
@@ -117,7 +131,7 @@ CELL = {
         "seed": {"type": "integer"},
         "clock": {"enum": list(CLOCKS)},
         "variant": {"type": "string", "pattern": r"^[a-z][a-z0-9_]{0,63}(@again)?$"},
-        "origin": {"enum": ["seed", "peer", "own"]},
+        "origin": _origin,
         "baseline": {"type": "string"},
         "status": {"enum": list(STATUSES)},
         "reason": {"type": "string"},
@@ -170,6 +184,7 @@ DETAIL = {
         "count": _amount | {"minimum": 1},  # how often it occurred in one call
         "values": {"type": "array", "items": {"anyOf": [_any_number, {"type": "null"}]}},  # one a process
         "direction": {"enum": ["forward", "forward_backward"]},  # forward where it is not there
+        "origin": _origin,  # author, where a program from outside said it
         "status": {"enum": list(STATUSES)},
         "reason": {"type": "string"},
     },

@@ -48,6 +48,22 @@ def primary_clock(device: str) -> str:
     return "graph" if device == "cuda" else "hot"
 
 
+CALLED = ("linear_relu", "mlp")
+"""Operations whose forms rebuilt from a document are called through the lab: an operator or a gradient in Python."""
+
+
+def launch_path(row: dict[str, Any]) -> bool:
+    """Whether the time of ``row`` includes the lab's launch path, and so says nothing of a document's program.
+
+    True of a form rebuilt from a document (origin ``seed``) of one of :data:`CALLED` where the clock times the call and
+    not its kernels alone: ``wall`` and ``hot``, and on a CPU every clock. The authors' own way in is a C++ extension; a
+    replayed graph has no way in at all.
+    """
+    if row["origin"] != "seed" or row["operation"] not in CALLED or row["clock"] == "none":
+        return False
+    return row["clock"] in ("wall", "hot") or row["device"] == "cpu"
+
+
 def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     """Best measured rates of one machine: (quantity, dtype/math, clock) → rate.
 
@@ -74,6 +90,18 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     return best
 
 
+def arithmetic(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> str:
+    """dtype/math of the ceiling that the products of a cell (or row) are held against.
+
+    That of ``default``, which only operations that convolve have, is TF32's on a GPU (it has the graph clock) and
+    IEEE's on a CPU; every other math has its own.
+    """
+    mode = cell["math"]
+    if mode == "default":
+        mode = "tf32" if ("copy", "", "graph") in best else "ieee"
+    return f"{cell['dtype']}/{mode}"
+
+
 def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
     """Shortest time (µs) the machine's own ceilings allow for a cell; NaN where no ceiling was measured.
 
@@ -82,7 +110,7 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     the host's doing, no physical limit). A variant of :data:`SPLITS` is held against the arithmetic that it uses.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
-    own = f"{cell['dtype']}/{cell['math']}", 1
+    own = arithmetic(cell, best), 1
     precision, products = (
         SPLITS.get(cell["variant"].partition("@")[0].removesuffix("_graph"), own) if own[0] == "float32/ieee" else own
     )
@@ -107,7 +135,8 @@ def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> 
 
 
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Tidy rows (:data:`COLUMNS`, and ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``, ``peak``).
+    """Tidy rows: :data:`COLUMNS`, and ``device``, ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``,
+    ``peak``.
 
     ``ratio`` is baseline time over variant time within the same processes, so above 1 is faster; numbers
     that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio. A cell that was too
@@ -158,6 +187,7 @@ def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, An
         "max_error": math.nan if cell["max_error"] is None else cell["max_error"],
         "status": cell["status"],
         "reason": cell["reason"],
+        "device": record.run["device"],
         "processes": record.run["processes"],
         "medians_us": cell["medians_us"] if cell["status"] == "ok" else [],
         "flops": cell["flops"],

@@ -15,6 +15,7 @@ from hypatia_lab.drawing import (
     assemble,
     heading,
     intervals_key,
+    launch_note,
     legend_names,
     listing,
     log_axis,
@@ -83,7 +84,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         text |= {"textposition": [sides[n] or "top center" for n in own], "mode": "markers+text", "cliponaxis": False}
         data.append(points_trace(style(variant, kept[own[0]]["origin"]), triples, at, hover, name=name, **text))
     corner = SMALL | {"text": "<i>↙ faster and more exact</i>", "xref": "paper", "yref": "paper", "x": 0.01, "y": 0.01}
-    layout = heading(title, [*common, origins_key(kept), intervals_key(data)]) | {
+    layout = heading(title, [*common, origins_key(kept), launch_note(kept), intervals_key(data)]) | {
         "height": 310,
         "xaxis": x,
         "yaxis": y,
@@ -200,7 +201,7 @@ def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True
             told.append(f"{name}: {spanning([t[0] for t in triples], formats.duration)}")
     seen = [x for r in kept for x in tables.time_of(r)] + [t for points in limits for _, t in points]
     grey = "grey line: limit by measured ceilings" if limits else ""
-    layout = heading(title, [*common, origins_key(kept), "bars: 95% intervals", grey]) | {
+    layout = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey]) | {
         "height": 310,
         "xaxis": _size_axis(kept),
         "yaxis": time_axis([x for x in seen if not absent(x)]),
@@ -300,7 +301,7 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
         y = round(y + len(at) + 1.3, 1)
     _, common = split_fields(kept, always=["shape", "math"])
     grey = "grey line: limit by measured ceilings" if any(not absent(r["limit_us"]) for r in kept) else ""
-    head = heading(title, [*common, origins_key(kept), "bars: 95% intervals", grey])
+    head = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey])
     head["margin"] |= {"l": left}
     ticks = {"tickvals": list(lanes), "ticktext": list(lanes.values())}
     layout = head | {

@@ -15,9 +15,11 @@ from hypatia_lab.records import Record
 
 VERDICTS = {
     "confirmed": "✓",
+    "exceeded": "»",
     "refuted": "✗",
     "conditional": "◐",
     "undecided": "?",
+    "not_reproduced": "◇",
     "not_testable": "○",
     "inconsistent": "≠",
     "invalid": "!",
@@ -33,6 +35,18 @@ class TableError(ValueError):
 
 class _Html(str):
     """Text that is HTML already."""
+
+
+class _Told(str):
+    """Text to be folded away beneath ``summary``, a sentence of its own, in place of its column's name."""
+
+    summary = ""
+
+
+def _told(summary: str, text: str) -> _Told:
+    found = _Told(text)
+    found.summary = summary
+    return found
 
 
 def shape_text(shape: str) -> str:
@@ -51,12 +65,19 @@ def workload_text(row: dict[str, Any]) -> str:
     return text if row["direction"] == "forward" else f"{text} {direction_text(row['direction'])}"
 
 
+LAUNCH = "launch path"
+"""What a row reads whose time includes the lab's way in (:func:`hypatia_lab.results.launch_path`)."""
+
+
 def reading(row: dict[str, Any]) -> str:
     """What a row's interval says against its baseline: ``equal`` (wholly within ±2%), ``faster``, ``slower``,
-    ``undecided`` (the interval holds 1 and reaches beyond ±2%, or there is none); ``–`` without a ratio.
+    ``undecided`` (the interval holds 1 and reaches beyond ±2%, or there is none); ``–`` without a ratio. A row whose
+    time includes the lab's launch path reads :data:`LAUNCH` whatever its interval.
     """
     if absent(row["ratio"]):
         return MISSING
+    if results.launch_path(row):
+        return LAUNCH
     if absent(row["ratio_low"]):
         return "undecided"
     if intervals.equal(intervals.Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])):
@@ -100,6 +121,8 @@ def _remark(row: dict[str, Any]) -> str:
     said = f"{row['status']}: {row['reason']}".removesuffix(": ")
     if row["reason"].startswith(row["status"]):  # "wrong values: ...", which need not be called wrong twice
         said = row["reason"]
+    if row["medians_us"] and results.launch_path(row):
+        said += "; the lab's launch path"
     return f"{said} (throttled)" if row["throttled"] else said
 
 
@@ -153,15 +176,24 @@ def _claimed(row: Mapping[str, Any]) -> str:
     """What a row of the judge claims, and the band that decides it where that is not about the figure itself.
 
     A verdict may look false beside a figure alone: 9.58% are confirmed by 0.642% where the band is 18.62% or less.
+    What is claimed at least or at most is said so, and of its band the end that decides.
     """
-    text, band = claimed_text(row["claimed"], row["unit"]), row.get("band")
-    if not band or any(map(absent, band)) or isinstance(row["claimed"], str):
-        return text
+    if isinstance(row["claimed"], str):
+        return claimed_text(row["claimed"], row["unit"])
     ends = row["claimed"] if isinstance(row["claimed"], list | tuple) else [row["claimed"]]
+    band = list(row.get("band") or ())
+    band = [] if any(map(absent, band)) else band
+    if (sense := row["sense"]) != "about":
+        side, word = (min, "or more") if sense == "at_least" else (max, "or less")
+        end, edge = side(ends), side(band or ends)
+        text = f"{quantity_text(end, row['unit'])} {word}"
+        near = abs(edge - end) <= _USUAL * abs(end)
+        return text if near else f"{text} (band: {quantity_text(edge, row['unit'])} {word})"
+    text = claimed_text(row["claimed"], row["unit"])
     margin = _USUAL * abs(ends[0]) if len(ends) == 1 else 0
-    if abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin:
+    if not band or (abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin):
         return text
-    return f"{text} (band: {claimed_text(list(band), row['unit'])})"
+    return f"{text} (band: {claimed_text(band, row['unit'])})"
 
 
 _USUAL = 0.105
@@ -178,10 +210,11 @@ def verdict_text(verdict: str) -> str:
 
 
 def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text: id, verdict, claimed, measured, claim, bound, machine, section, reason.
+    """The ledger as a DataFrame of text, a line a row.
 
-    ``claimed`` is written as the seed wrote it, with the band where that is not ±10% or the range itself; ``measured``
-    with its interval, or as the span of all intervals where several workloads were judged. Raises
+    Columns: id, verdict, claimed, measured, claim, bound, machine, program, section, reason. ``claimed`` is written as
+    the seed wrote it, with the band where that is not ±10% or the range itself; ``measured`` with its interval and n,
+    or as the span of all intervals where several workloads were judged; ``program`` is whose was measured. Raises
     :class:`TableError` when there is no claim, ``KeyError`` for an unknown verdict.
     """
     if not claim_rows:
@@ -196,6 +229,7 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
                 "claim": row["claim"],
                 "bound": quantity_text(row["bound"], row["unit"]),
                 "machine": _machine(row["machine"]),
+                "program": row["program"] or MISSING,
                 "section": row["section"],
                 "reason": row["reason"] or MISSING,
             }
@@ -204,13 +238,17 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     )
 
 
-def judged(row: dict[str, Any]) -> str:
-    """What was measured for a claim: with its interval, as a span of several, or ``–``."""
+def judged(row: Mapping[str, Any]) -> str:
+    """What was measured for a claim: with its interval and n, as a span of several, or ``–``.
+
+    n is the number of processes, the fewest of several workloads; what was worked out has none.
+    """
+    count = f" (n = {row['n']})" if row["n"] else ""
     if absent(row["measured"]):
-        return MISSING if absent(row["low"]) else quantity_text([row["low"], row["high"]], row["unit"])
+        return MISSING if absent(row["low"]) else quantity_text([row["low"], row["high"]], row["unit"]) + count
     if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
-        return quantity_text(row["measured"], row["unit"])
-    return interval(row["measured"], row["low"], row["high"], row["unit"])
+        return quantity_text(row["measured"], row["unit"]) + count
+    return interval(row["measured"], row["low"], row["high"], row["unit"]) + count
 
 
 def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
@@ -362,7 +400,8 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
     which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
-    long text; nothing where there is none). The same frame gives the same text. Floats get 3 significant digits.
+    long text; nothing where there is none), beneath its column's name or a sentence of its own. The same frame gives
+    the same text. Floats get 3 significant digits.
     """
     folded = folded or {}
     columns = [column for column in frame.columns if column not in folded]
@@ -377,11 +416,13 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
         values = [line[column] for column in columns]
         cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
         for column, under in folded.items():
-            inside = line[column] if isinstance(line[column], _Html) else escape(str(line[column]))
+            text = line[column]
+            inside = text if isinstance(text, _Html) else escape(str(text))
+            title = escape(text.summary if isinstance(text, _Told) else column)
             if inside:
-                cells[columns.index(under)] += f"<details><summary>{escape(column)}</summary>{inside}</details>"
+                cells[columns.index(under)] += f"<details><summary>{title}</summary>{inside}</details>"
         # The ids of claims have a hyphen, at which no line should break.
-        single = ' style="white-space:nowrap"' if re.fullmatch(r"S\d+-\d+", cells[0]) else right[0]
+        single = ' style="white-space:nowrap"' if re.fullmatch(r"S\d+-\d+[a-z]?", cells[0]) else right[0]
         first = f'<th scope="row"{single}>{cells[0]}</th>'
         rest = "".join(f"<td{s}>{c}</td>" for c, s in zip(cells[1:], right[1:], strict=True))
         lines.append(f"<tr>{first}{rest}</tr>")
@@ -423,7 +464,7 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
 
 
 def show_claims(claim_rows: Sequence[dict[str, Any]]) -> None:
-    """Display :func:`claims_table` in a notebook, with section and reason folded under each claim.
+    """Display :func:`claims_table` in a notebook, under each claim its reason, and folded beneath that the details.
 
     Where a machine has no figure for a claim that another has one for, or that stands there already, a sentence
     beneath the table says so in place of a row of dashes.
@@ -432,11 +473,12 @@ def show_claims(claim_rows: Sequence[dict[str, Any]]) -> None:
 
     kept, silent = _heard(claim_rows)
     table = claims_table(kept)
-    table["why"] = table["reason"] + " Section of the document: " + table["section"] + "."
-    table = table.drop(columns=["section", "reason"])
+    table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
+    table = table.drop(columns=["section"])
     said = [f"Not testable on {machine}: {', '.join(names)}." for machine, names in silent.items()]
     below = "".join(f"\n<p>{markup.escape(sentence)}</p>" for sentence in said)
-    text = "\n".join([table.to_string(index=False), *said])
+    text = "\n".join([table.drop(columns="why").to_string(index=False), *said])
+    table = table.drop(columns="reason")
     # Figures with an interval and a band beside each other may be broken, so that the claim stays within the window.
     broken = html(table, folded={"why": "claim"}).replace('class="lab-table"', 'class="lab-table lab-broken"', 1)
     display({"text/html": broken + below, "text/plain": text}, raw=True)
@@ -457,7 +499,18 @@ def _heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], 
 
 
 def _dumb(row: Mapping[str, Any]) -> bool:
-    return row["verdict"] == "not_testable" and judged(dict(row)) == MISSING
+    return row["verdict"] == "not_testable" and judged(row) == MISSING
+
+
+def _registered(row: Mapping[str, Any]) -> list[str]:
+    """When the band was set, and where in the document the claim stands, in a sentence each."""
+    said = [f"Band set {_set_on(row)} the first record."] if row["band_set"] else []
+    return [*said, f"Section of the document: {row['section']}."]
+
+
+def _set_on(row: Mapping[str, Any]) -> str:
+    """The day on which the band of ``row`` was set and whether before or after the first record that bears on it."""
+    return row["band_set"].replace(" ", ", ") or MISSING
 
 
 def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
@@ -500,12 +553,14 @@ def show_statements(claim_rows: Sequence[dict[str, Any]]) -> None:
 def _parts(rows: Sequence[dict[str, Any]]) -> str:
     """The parts of one claim as HTML: a body of lines a part, of each machine its figures and, beneath, the reason.
 
-    ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first.
+    ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first. Beneath a
+    reason the details are folded.
     """
     parts: dict[str, dict[str, dict[str, Any]]] = {}
     for part in (part for row in rows for part in row["parts"]):
         parts.setdefault(part["id"], {})[part["machine"]] = part
-    titles, escape, bodies = ("machine", "verdict", "claimed", "measured", "bound"), markup.escape, []
+    titles = ("machine", "verdict", "claimed", "measured", "bound", "program", "band set")
+    escape, bodies = markup.escape, []
     wide = f' colspan="{len(titles)}"'
     for name, own in parts.items():
         first = next(iter(own.values()))
@@ -514,10 +569,12 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
         claimed = escape(_claimed(first))
         for part in own.values():
             # What the claim itself explains stands once, beneath its machines.
-            reason = escape(" ".join(part["reason"].replace(part["why"], " ").split()))
+            more = escape(" ".join(text for text in part["details"] if text != part["why"]))
+            reason = escape(part["reason"]) + (f"<details><summary>details</summary>{more}</details>" if more else "")
             figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
             seen = figures != [MISSING, MISSING]
             shown = "".join(f"<td>{text}</td>" for text in figures) if seen else f'<td colspan="2">{reason}</td>'
+            shown += f"<td>{escape(part['program'] or MISSING)}</td><td>{escape(_set_on(part))}</td>"
             verdict = escape(verdict_text(part["verdict"]))
             machine = escape(_machine(part["machine"]))
             lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')

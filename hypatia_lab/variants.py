@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     Run = Callable[[], Any]  # a tensor; in direction forward_backward a tuple of them
     Factory = Callable[[Workload, Inputs], Run]
 
-ORIGINS = ("seed", "peer", "own")
-"""seed: rebuilt from one of the five documents; peer: a library's; own: this project's."""
+ORIGINS = ("author", "seed", "peer", "own")
+"""author: a document's own program; seed: rebuilt from one of the five documents; peer: a library's; own: this
+project's."""
 
 AGAIN = "@again"
 """Suffix of the A/A control: the same variant, built a second time, under another name."""
@@ -91,6 +92,11 @@ def variant(
 def variants(operation: str) -> dict[str, Variant]:
     """The registered variants of ``operation`` by name, in order of registration."""
     return dict(_VARIANTS.get(operation, {}))
+
+
+def registered() -> tuple[str, ...]:
+    """The operations that have variants, whether or not there is such an operation."""
+    return tuple(_VARIANTS)
 
 
 def find(operation: str, name: str) -> Variant:

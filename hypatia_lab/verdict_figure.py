@@ -7,14 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import tables
-from hypatia_lab.drawing import GREEN, GREY, ORANGE, PURPLE, RED, SKY, WINE, FigureError, assemble, heading
+from hypatia_lab.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, WINE, FigureError, assemble, heading
 from hypatia_lab.ways import bar_trace, lanes, legend_columns
 
 LOOKS = {
     "confirmed": (GREEN, ""),
+    "exceeded": (BLUE, "+"),
     "refuted": (RED, "/"),
     "conditional": (ORANGE, "x"),
     "undecided": (SKY, "."),
+    "not_reproduced": (GREY, "|"),
     "not_testable": (GREY, ""),
     "inconsistent": (PURPLE, "\\"),
     "invalid": (WINE, "-"),
@@ -46,11 +48,20 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
         data.append(bars)
         starts = {seed: starts[seed] + sizes[seed] for seed in seeds}
     found = Counter(row["verdict"] for row in rows)
-    hold, fall = found["confirmed"], found["refuted"] + found["inconsistent"]
+    hold, fall = found["confirmed"] + found["exceeded"], found["refuted"] + found["inconsistent"]
     title = f"Of {len(rows)} claims {hold} hold and {fall} fall"
     place_legends = legend_columns(data)
     layout = lanes(
-        heading(title, [machine, "numbers: claims, where there is room", "fall: refuted or inconsistent"]), seeds
+        heading(
+            title,
+            [
+                machine,
+                "numbers: claims, where there is room",
+                "hold: confirmed or exceeded",
+                "fall: refuted or inconsistent",
+            ],
+        ),
+        seeds,
     )
     layout |= {"barmode": "overlay", "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of claims, %"}}}
     told = []

@@ -23,13 +23,16 @@ DTYPES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 
 MATH = {
     "float64": ("ieee",),
-    "float32": ("ieee", "tf32", "tf32x3", "bf16x3"),
+    "float32": ("ieee", "tf32", "tf32x3", "bf16x3", "default"),
     "bfloat16": ("ieee",),
     "float16": ("ieee",),
 }
 """dtype → math modes it can run in; ``ieee`` means the dtype's own arithmetic.
 
-``tf32x3`` and ``bf16x3`` split each operand into two terms and add three of their products.
+``tf32x3`` and ``bf16x3`` split each operand into two terms and add three of their products. ``default`` is PyTorch as
+installed, the arithmetic of whoever asks for none: on a GPU its convolutions multiply in TF32 and its matrix products
+as IEEE asks; on a CPU both are IEEE. It goes with operations that convolve: of all others it would be another name of
+``ieee``.
 """
 
 SPLIT = ("tf32x3", "bf16x3")
@@ -80,7 +83,8 @@ class Operation:
     ``roundings(shape)`` how often one after another what is accumulated is rounded to the dtype: once a layer.
     ``peak_error(workload)``, where given, judges in another way: the largest acceptable max |out − ref| / max |ref|,
     for outputs such as images, whose dark parts carry no digits worth holding.
-    ``backward``, where given, is what direction ``forward_backward`` needs.
+    ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
+    convolutions, which PyTorch as installed may compute in TF32.
     """
 
     name: str
@@ -95,6 +99,11 @@ class Operation:
     roundings: Callable[[tuple[int, ...]], int] = lambda shape: 1
     peak_error: Callable[[Workload], float] | None = None
     backward: Backward | None = None
+    convolves: bool = False
+
+    def maths(self, dtype: str) -> tuple[str, ...]:
+        """The math modes that the operation has in ``dtype``. Raises ``KeyError`` for an unknown dtype."""
+        return tuple(math for math in MATH[dtype] if math != "default" or self.convolves)
 
 
 _OPERATIONS: dict[str, Operation] = {}
@@ -128,7 +137,8 @@ class Workload:
     """One problem to solve: ``operation`` at ``shape`` in ``dtype`` and ``math`` mode.
 
     Raises :class:`WorkloadError` for an unknown operation, a shape of the wrong rank or with an extent below 1, an
-    unknown dtype, a math mode that the dtype does not have, or a direction that the operation does not have.
+    unknown dtype, a math mode that the dtype or the operation does not have, or a direction that the operation does not
+    have.
     """
 
     operation: str
@@ -151,7 +161,12 @@ class Workload:
             raise WorkloadError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
         if self.math not in MATH[self.dtype]:
             raise WorkloadError(
-                f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(MATH[self.dtype])}"
+                f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(spec.maths(self.dtype))}"
+            )
+        if self.math not in spec.maths(self.dtype):
+            raise WorkloadError(
+                f"math {self.math!r} does not go with {self.operation}, which does not convolve: "
+                "PyTorch's matrix products are IEEE by default, so its default is ieee"
             )
         if self.direction not in DIRECTIONS:
             raise WorkloadError(f"unknown direction {self.direction!r}; known: {', '.join(DIRECTIONS)}")
@@ -167,6 +182,14 @@ class Workload:
     def shape_text(self) -> str:
         """The shape as written everywhere, such as ``1024x784x2048``."""
         return "x".join(str(n) for n in self.shape)
+
+    @property
+    def arithmetic(self) -> str:
+        """How exact its products may be: the math, and of ``default`` that of TF32, which convolutions then use.
+
+        A CPU computes ``default`` as ``ieee`` and is held to the same: a workload does not know where it is computed.
+        """
+        return "tf32" if self.math == "default" else self.math
 
     @property
     def backward(self) -> Backward | None:
@@ -203,34 +226,43 @@ class Workload:
     def precision(self) -> Iterator[None]:
         """Run the body with torch's float32 matrix products and convolutions in this workload's math mode.
 
+        ``default`` is what torch has when it is imported, whatever was set since. What torch.compile finds stored is
+        told apart by the convolutions' switch too: its own key knows that of the products only, and max-autotune
+        writes the other one into its kernels.
+
         Sources: ``torch.set_float32_matmul_precision``: "highest" is IEEE float32, "high" allows TF32;
-        ``torch.backends.cudnn.allow_tf32``: convolutions have a switch of their own, and it is on by default.
+        ``torch.backends.cudnn.allow_tf32``: convolutions have a switch of their own, and it is on by default;
+        ``torch._inductor.codecache.FxGraphHashDetails`` (cuda_matmul_settings, cache_key_tag).
         """
         import torch
+        from torch.compiler import config
 
         before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+        tag = config.cache_key_tag
         tf32 = self.math in ("tf32", "tf32x3")
         torch.set_float32_matmul_precision("high" if tf32 else "highest")
-        torch.backends.cudnn.allow_tf32 = tf32
+        torch.backends.cudnn.allow_tf32 = tf32 or self.math == "default"
+        config.cache_key_tag = f"{tag}tf32" if self.math == "default" else tag
         try:
             yield
         finally:
             torch.set_float32_matmul_precision(before)
             torch.backends.cudnn.allow_tf32 = convolutions
+            config.cache_key_tag = tag
 
     def tolerance(self, part: str = "y") -> float:
         """Largest acceptable ‖out − ref‖/‖ref‖ against float64 (max |out − ref| / max |ref| by ``peak_error``).
 
-        Three roundings add up: operands (TF32 keeps 11 bits), accumulation (float32 at best, a random
-        walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Where results are rounded
-        again and again, operands and results are a random walk too. Twice the sum is allowed. Source: Higham,
+        Three roundings add up: operands (TF32 keeps 11 bits; see :attr:`arithmetic`), accumulation (float32 at best,
+        a random walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Where results are
+        rounded again and again, operands and results are a random walk too. Twice the sum is allowed. Source: Higham,
         Accuracy and Stability of Numerical Algorithms, ch. 3 (unit roundoffs).
         Each ``part`` of an answer has a depth of its own; a gradient behind a mask is rounded no more often, as a
         product with 0 or 1 is exact. Raises ``KeyError`` for a part that the answer does not have.
         """
         unit = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
         # Split operands lack the product of their two small terms: twice the digits of one term, less a little.
-        operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.math, 0.0)
+        operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.arithmetic, 0.0)
         accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
         depths = {"y": self.spec.depth(self.shape)} | (self.backward.depth(self.shape) if self.backward else {})
         if self.spec.peak_error is not None:

@@ -249,7 +249,9 @@ def test_plan_c_by_the_wall_clock_and_where_only_some_models_tell() -> None:
     assert found.title == (
         "Plan C is surely slower than eager in 3 of the documents' models; of the others it cannot be told"
     )
-    assert "called from Python, by the wall clock, it runs at 0.800×." in found.text
+    (told,) = [sentence for sentence in found.text.split(". ") if "wall clock" in sentence]
+    assert "0.800×" in told
+    assert "launch path" in told
 
 
 def test_the_table_of_models_has_a_column_a_clock() -> None:
@@ -269,9 +271,9 @@ def test_the_table_of_models_has_a_column_a_clock() -> None:
 
 def test_claims_of_the_chapter_can_be_judged() -> None:
     about = fused_mlp.chapter_claims()
-    assert {"S004-46", "S004-48", "S004-49"} <= {claim.id for claim in about}
+    assert {"S004-46", "S004-49"} <= {claim.lead for claim in about}
     verdicts = {row["id"]: row["verdict"] for row in claims.judge(evidence(*nine(), *goal()).records, about)}
-    assert (verdicts["S004-46"], verdicts["S004-49"]) == ("confirmed", "refuted")
+    assert (verdicts["S004-46a"], verdicts["S004-49a"]) == ("not_reproduced", "exceeded")
 
 
 def test_noise_decides_nothing() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -84,10 +85,11 @@ def test_every_step_that_is_measured_has_its_place_and_its_reason() -> None:
 
 
 def test_the_ledger_shows_the_same_reasons_by_the_same_steps() -> None:
-    judged = [claim for claim in gemm_ladder.chapter_claims() if claim.claim.startswith("Reason")]
-    assert {int(claim.claim[7]) for claim in judged} == set(gemm_ladder.REASONS)
-    for claim in judged:
-        assert int(claim.claim[7]) in gemm_ladder.STEPS[claim.variant], claim.id
+    judged = [claim for claim in gemm_ladder.chapter_claims() if claim.lead in gemm_ladder.REASONED]
+    numbers = {claim.id: set(map(int, re.findall(r"\d", claim.claim.partition(" of 8")[0]))) for claim in judged}
+    assert set().union(*numbers.values()) == set(gemm_ladder.REASONS)
+    for claim in (claim for claim in judged if claim.variant):
+        assert numbers[claim.id] <= set(gemm_ladder.STEPS[claim.variant]), claim.id
 
 
 # ---------------------------------------------------------------- the way up
@@ -282,5 +284,5 @@ def test_the_page_of_a_machine_that_was_never_asked(chapter: Callable[[], str], 
 def test_claims_of_the_chapter_can_be_judged() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
     verdicts = {row["id"]: row["verdict"] for row in claims.judge(lab.records, gemm_ladder.chapter_claims())}
-    assert verdicts["S001-98"] == "confirmed"
-    assert verdicts["S001-101"] == "refuted"
+    assert verdicts["S001-94e"] == "confirmed"
+    assert verdicts["S001-94h"] == "not_reproduced"

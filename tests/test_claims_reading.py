@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypatia_lab.claims import ClaimError, arithmetic, ledger, load, load_file, verdicts
+from hypatia_lab.claims import Claim, ClaimError, arithmetic, ledger, load, load_file, verdicts
 from hypatia_lab.claims.ledger import UNITS, Figure
 
 # Arithmetic
@@ -75,6 +76,7 @@ GOOD = """\
   variant: naive
   workloads: [linear_relu/1024x784x2048/float32/ieee/forward]
   band: [6.9, 8.4]
+  program: rewrite
   why: It re-reads its inputs.
 """
 
@@ -87,7 +89,9 @@ def write(tmp_path: Path, text: str, name: str = "s001.yaml") -> Path:
 
 def test_good_yaml_is_read(tmp_path):
     [(line, claim)] = load_file(write(tmp_path, "# a comment\n" + GOOD))
-    assert (line, claim.id, claim.seed, claim.claimed, claim.baseline) == (2, "S001-01", "S001", (7.67, 7.67), "eager")
+    assert (line, claim.id, claim.lead, claim.seed, claim.claimed) == (2, "S001-01a", "S001-01", "S001", (7.67, 7.67))
+    assert (claim.baseline, claim.program, claim.sense) == ("eager", "rewrite", "about")
+    assert claim.statement == claim.claim == "The naive kernel is slower."
 
 
 @pytest.mark.parametrize(
@@ -124,7 +128,21 @@ def test_good_yaml_is_read(tmp_path):
         ("S001-01", "S002-01", 1, "belongs in s002.yaml"),
         ("S001-01", "first", 1, "not of the form S001-01"),
         ("S001-01", "S001-1000", 1, "not of the form S001-01"),
-        ("  why:", "  experiment: chapter 4\n  why:", 10, "experiment 'chapter 4' is not of the form"),
+        ("S001-01", "S001-01a", 1, "not of the form S001-01"),
+        ("  why:", "  experiment: chapter 4\n  why:", 11, "experiment 'chapter 4' is not of the form"),
+        ("  program: rewrite\n", "", 1, "key 'program' is missing"),
+        ("program: rewrite", "program: arithmetic", 10, "program 'arithmetic' is none of"),
+        ("  why:", "  sense: roughly\n  why:", 11, "sense 'roughly' is none of"),
+        ("  why:", "  favour: up\n  why:", 11, "favour 'up' is none of"),
+        ("  why:", "  favour: high\n  sense: at_most\n  why:", 11, "cannot be exceeded"),
+        ("  why:", "  forecast: yes please\n  why:", 11, "forecast must be true or false"),
+        ("  why:", "  forecast: true\n  why:", 11, "a forecast is judged by a program of the lab's own or a library's"),
+        ("  why:", "  band_set: yesterday\n  why:", 11, "band_set 'yesterday' is not of the form"),
+        ("  why:", "  rewrites: {author_v1: naive}\n  why:", 11, r"rewrites stand in .* \(program: author\)"),
+        ("program: rewrite", "program: author\n  rewrites: naive", 11, "rewrites must say which variant stands in"),
+        ("program: rewrite", "program: author\n  rewrites: {}", 11, "rewrites must say which variant stands in"),
+        ("program: rewrite", "program: author\n  rewrites: {author_v1: naive}", 11, "names author_v1, which the part"),
+        ("program: rewrite", "program: author\n  rewrites: {naive: a, naive: b}", 11, "names a variant twice"),
         ("  unit:", "\tunit:", 5, "not YAML"),
         ('"×"', '"×', 5, "not YAML"),
         ("[6.9, 8.4]", "[6.9, 8.4", 10, "not YAML"),
@@ -154,9 +172,9 @@ def test_every_quantity_that_rows_give_has_a_unit_which_its_page_names():
 def test_an_entry_may_name_its_experiment(tmp_path):
     text = GOOD.replace("  why:", "  experiment: gemm_ladder\n  why:").replace("S001-01", "S001-101")
     [(_, claim)] = load_file(write(tmp_path, text))
-    assert (claim.id, claim.experiment) == ("S001-101", "gemm_ladder")
+    assert (claim.id, claim.experiment) == ("S001-101a", "gemm_ladder")
     arithmetic_only = text.replace("quantity: slowdown", "quantity: arithmetic\n  expression: 8.47 / 1.1")
-    arithmetic_only = re.sub(r"  variant.*\n  workloads.*\n", "", arithmetic_only)
+    arithmetic_only = re.sub(r"  variant.*\n  workloads.*\n|  program.*\n", "", arithmetic_only)
     with pytest.raises(ClaimError, match="key 'experiment' does not go with quantity arithmetic"):
         load_file(write(tmp_path, arithmetic_only))
 
@@ -165,7 +183,7 @@ def test_faults_of_whole_files(tmp_path):
     for text, message in [("", ":1: empty"), ("a: 1\n", ":1: a ledger file is a list"), ("- 1\n", ":1: an entry must")]:
         with pytest.raises(ClaimError, match=message):
             load_file(write(tmp_path, text))
-    with pytest.raises(ClaimError, match=r":11: id S001-01 is used twice \(first on line 1\)"):
+    with pytest.raises(ClaimError, match=r":12: id S001-01 is used twice \(first on line 1\)"):
         load_file(write(tmp_path, GOOD + GOOD))
     (tmp_path / "s001.yaml").write_bytes(b"- id: S001-01\n  section: \xff\n")
     with pytest.raises(ClaimError, match=":2: not UTF-8"):
@@ -179,67 +197,127 @@ def test_faults_of_whole_files(tmp_path):
 def test_faults_of_a_whole_ledger(tmp_path):
     with pytest.raises(ClaimError, match="no ledger files"):
         ledger(tmp_path)
-    write(tmp_path, GOOD + "  conflicts: [S004-01]\n")
-    with pytest.raises(ClaimError, match=r"s001.yaml:1: S001-01 conflicts with S004-01, which is no other entry"):
+    write(tmp_path, GOOD + "  conflicts: [S004-01a]\n")
+    with pytest.raises(ClaimError, match=r"s001.yaml:1: S001-01a conflicts with S004-01a, which is no other part"):
         ledger(tmp_path)
     write(tmp_path, GOOD.replace("S001", "S004"), "s004.yaml")
-    assert [claim.id for claim in ledger(tmp_path)] == ["S001-01", "S004-01"]
-    assert [claim.id for claim in ledger(tmp_path, ["S004"])] == ["S004-01"]
+    assert [claim.id for claim in ledger(tmp_path)] == ["S001-01a", "S004-01a"]
+    assert [claim.id for claim in ledger(tmp_path, ["S004"])] == ["S004-01a"]
     with pytest.raises(ClaimError, match="no claims of seed 'S003'; known: S001, S004"):
         ledger(tmp_path, ["S003"])
 
 
-def part(number: int, seed: str = "S001", **more: str) -> str:
-    """The good entry under another number, with more keys."""
-    return GOOD.replace("S001-01", f"{seed}-{number:02d}") + "".join(f"  {key}: {text}\n" for key, text in more.items())
+# Parts
 
 
-def test_parts_name_the_entry_that_leads(tmp_path):
-    whole = part(1, statement="All of it.") + part(2) + part(3, part_of="S001-01")
-    write(tmp_path, whole)
-    found = ledger(tmp_path)
-    assert [(claim.id, claim.lead, claim.statement) for claim in found] == [
-        ("S001-01", "S001-01", "All of it."),
-        ("S001-02", "S001-02", ""),
-        ("S001-03", "S001-01", ""),
+PARTS = """\
+- id: S001-01
+  section: Problem Statement
+  claim: The naive kernel is slower.
+  parts:
+    - claimed: 7.67
+      unit: "×"
+      quantity: slowdown
+      program: author
+      rewrites: {author_v1: naive}
+      variant: author_v1
+      workloads: [linear_relu/1024x784x2048/float32/ieee/forward]
+      band: [6.9, 8.4]
+      band_set: 2026-11-21 before
+      conflicts: [S001-01b]
+      why: It re-reads its inputs.
+    - claim: 8.47 ms against 1.10 is 7.67.
+      section: Table
+      claimed: 7.67
+      unit: "×"
+      quantity: arithmetic
+      expression: 8.47 / 1.10
+      band: [7.66, 7.68]
+      conflicts: [S001-01a]
+      why: It is 7.70.
+"""
+
+
+def test_parts_stand_under_their_claim_and_take_its_wording_where_they_have_none(tmp_path):
+    write(tmp_path, PARTS + GOOD.replace("S001-01", "S001-02"))
+    first, second, other = found = ledger(tmp_path)
+    assert [(claim.id, claim.lead) for claim in found] == [
+        ("S001-01a", "S001-01"),
+        ("S001-01b", "S001-01"),
+        ("S001-02a", "S001-02"),
     ]
+    assert first.claim == first.statement == second.statement == "The naive kernel is slower."
+    assert (second.claim, second.section, first.section) == ("8.47 ms against 1.10 is 7.67.", "Table", other.section)
+    assert (first.program, second.program, first.band_set) == ("author", "arithmetic", "2026-11-21 before")
+    assert [line for line, _ in load_file(tmp_path / "s001.yaml")] == [5, 16, 25]
     assert load(tmp_path / "s001.yaml") == found
 
 
+def test_a_part_may_be_rewritten_throughout(tmp_path):
+    text = PARTS.replace("variant: author_v1", "variant: author_v1\n      baseline: author_v1")
+    first, second = ledger_of(tmp_path, text)
+    assert (first.rewritten().variant, first.rewritten().baseline) == ("naive", "naive")
+    assert second.rewritten() == second
+    figures = "of: [{variant: author_v1}, {topic: trace, name: kernel launches, variant: eager}]"
+    text = re.sub(r"      variant: author_v1\n", f"      {figures}\n", PARTS, count=1).replace("slowdown", "figure")
+    first, _ = ledger_of(tmp_path, text)
+    assert [figure.variant for figure in first.rewritten().of] == ["naive", "eager"]
+
+
+def ledger_of(folder: Path, text: str) -> list[Claim]:
+    return load(write(folder, text))
+
+
 @pytest.mark.parametrize(
-    ("entries", "message"),
+    ("old", "new", "line", "message"),
     [
-        ([part(1), part(2, part_of="S001-09")], "s001.yaml:11: S001-02 is part of S001-09, which is no entry"),
-        ([part(1, part_of="S001-01")], "s001.yaml:1: S001-01 is part of S001-01, which is itself a part"),
-        (
-            [part(1), part(2, part_of="S001-01"), part(3, part_of="S001-02")],
-            "s001.yaml:22: S001-03 is part of S001-02, which is itself a part; name the entry that leads",
-        ),
-        ([part(1, statement="All.")], "s001.yaml:1: S001-01 has a statement, and no entry is part of it"),
-        (
-            [part(1), part(2, part_of="S001-01", statement="All.")],
-            "s001.yaml:11: S001-02 has a statement, and no entry is part of it",
-        ),
-        ([part(1, part_of="1")], "s001.yaml:11: part_of '1' is not of the form S001-01|part_of must be text"),
+        ("  parts:", "  unit: ms\n  parts:", 4, "key 'unit' belongs to one of the parts"),
+        ("  parts:", "  quantity: none\n  parts:", 4, "key 'quantity' belongs to one of the parts"),
+        ("    - claimed: 7.67\n", "    - id: S001-02\n      claimed: 7.67\n", 5, "unknown key 'id'"),
+        ("      why: It re-reads its inputs.\n", "", 5, "key 'why' is missing"),
+        ("      band: [7.66, 7.68]", "      band: [7.68, 7.70]", 22, "the band must contain what is claimed"),
+        ("  claim: The naive kernel is slower.\n", "", 1, "key 'claim' is missing"),
+        ("conflicts: [S001-01b]", "conflicts: [S001-01]", 14, "not of the form S001-01a"),
+        ("conflicts: [S001-01b]", "conflicts: [S001-01c]", 5, "S001-01a conflicts with S001-01c"),
+        ("conflicts: [S001-01b]", "conflicts: [S001-01a]", 5, "S001-01a conflicts with S001-01a"),
     ],
 )
-def test_a_part_without_a_lead_is_named_with_its_line(tmp_path, entries, message):
-    write(tmp_path, "".join(entries))
-    for read in (lambda: ledger(tmp_path), lambda: load(tmp_path / "s001.yaml")):
-        with pytest.raises(ClaimError, match=message):
-            read()
+def test_a_fault_in_a_part_names_file_and_line(tmp_path, old, new, line, message):
+    assert old in PARTS
+    path = write(tmp_path, PARTS.replace(old, new, 1))
+    with pytest.raises(ClaimError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: ")
 
 
-def test_a_part_belongs_to_its_own_document(tmp_path):
-    write(tmp_path, part(1))
-    write(tmp_path, part(1, seed="S002", part_of="S001-01"), "s002.yaml")
-    with pytest.raises(ClaimError, match=r"s002.yaml:1: S002-01 is part of S001-01, a claim of another document"):
-        ledger(tmp_path)
+@pytest.mark.parametrize("listed", ["parts: []", "parts: 7", "parts:", "parts: [7, 8]"])
+def test_parts_are_a_list_of_two_or_more(tmp_path, listed):
+    whole = PARTS.partition("  parts:")[0]
+    with pytest.raises(ClaimError, match=r"s001\.yaml:4: (parts must be a list of two|a part must be a mapping)"):
+        load(write(tmp_path, f"{whole}  {listed}\n"))
+    one = PARTS.partition("    - claim: 8.47")[0].replace("      conflicts: [S001-01b]\n", "")
+    with pytest.raises(ClaimError, match=r":5: parts must be a list of two"):
+        load(write(tmp_path, one))
+
+
+def test_a_reader_s_own_claim_is_judged_by_his_own_program(tmp_path):
+    text = GOOD.replace("S001-01", "MINE-1").replace("  program: rewrite\n", "")
+    (claim,) = load(write(tmp_path, text, "mine.yaml"))
+    assert (claim.id, claim.program) == ("MINE-1a", "own")
+
+
+@pytest.mark.parametrize(
+    ("sense", "limits"),
+    [("about", (6.9, 8.4)), ("at_least", (6.9, math.inf)), ("at_most", (-math.inf, 8.4))],
+)
+def test_a_band_is_open_where_the_sense_says_so(tmp_path, sense, limits):
+    (claim,) = load(write(tmp_path, GOOD.replace("  why:", f"  sense: {sense}\n  why:")))
+    assert claim.limits == limits
 
 
 def test_an_expression_is_checked_when_read(tmp_path):
-    text = re.sub(r"  variant.*\n  workloads.*\n", "  expression: __import__('os')\n", GOOD)
-    text = text.replace("slowdown", "arithmetic")
+    text = GOOD.replace("slowdown", "arithmetic").replace("  program: rewrite\n", "")
+    text = re.sub(r"  variant.*\n  workloads.*\n", "  expression: __import__('os')\n", text)
     with pytest.raises(ClaimError, match=r"s001.yaml:7: expression .* cannot be worked out"):
         load_file(write(tmp_path, text))
 
@@ -296,6 +374,7 @@ QUOTIENT = """\
     - {clock: wall, variant: cuda, workload: diffraction/8x8/float64/ieee/forward}
   workloads: [diffraction/8x8/float32/ieee/forward]
   band: [3.69, 4.51]
+  program: library
   why: It replays.
 """
 

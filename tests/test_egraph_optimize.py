@@ -8,6 +8,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import entry_points
 from pathlib import Path
 from unittest import mock
 
@@ -669,7 +670,7 @@ def test_a_compiled_module_trains_as_eager_does_whatever_the_batch(monkeypatch):
     monkeypatch.setattr(backend, "rewrite_graph", spied)
     backend.register()
     module = mlp(3, 8)
-    compiled = torch.compile(module, backend="hypatia", dynamic=True)
+    compiled = torch.compile(module, backend="hypatia_lab", dynamic=True)
     for batch in (4, 7):
         x = torch.randn(batch, 8)
         gradients = [torch.autograd.grad(f(x).square().sum(), list(module.parameters())) for f in (compiled, module)]
@@ -682,8 +683,22 @@ def test_a_compiled_module_trains_as_eager_does_whatever_the_batch(monkeypatch):
 
 def test_the_backend_is_known_to_torch_compile_by_its_name():
     project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
-    path, _, name = project["project"]["entry-points"]["torch_dynamo_backends"]["hypatia"].partition(":")
+    path, _, name = project["project"]["entry-points"]["torch_dynamo_backends"]["hypatia_lab"].partition(":")
     assert callable(getattr(importlib.import_module(path), name))
+
+
+def test_the_backend_leaves_the_authors_name_free():
+    from torch._dynamo import list_backends
+
+    from hypatia_lab.egraph import backend
+
+    backend.register()
+    assert "hypatia_lab" in list_backends(exclude_tags=None)
+    registered = entry_points(group="torch_dynamo_backends")
+    ours = [entry.name for entry in registered if entry.value.startswith("hypatia_lab.")]
+    assert "hypatia" not in ours, "installed before the backend was renamed? install the package again"
+    project = tomllib.loads((Path(__file__).resolve().parent.parent / "pyproject.toml").read_text(encoding="utf-8"))
+    assert list(project["project"]["entry-points"]["torch_dynamo_backends"]) == ["hypatia_lab"]
 
 
 def test_the_compiled_forward_graph_is_fused_after_differentiation(monkeypatch):
@@ -699,7 +714,7 @@ def test_the_compiled_forward_graph_is_fused_after_differentiation(monkeypatch):
 
     monkeypatch.setattr(backend, "rewrite_graph", spied)
     module, x = mlp(3, 8), torch.randn(4, 8)
-    torch.compile(module, backend=backend.hypatia, dynamic=False)(x).sum().backward()
+    torch.compile(module, backend=backend.hypatia_lab, dynamic=False)(x).sum().backward()
     forward, backward = reports
     assert [rewrite.into for rewrite in forward.rewrites].count("LinearRelu") == 2
     assert backward.nodes_after > 0

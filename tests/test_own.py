@@ -176,7 +176,7 @@ RETURN = "return torch.nn.functional.silu(gate) * x"
         ("depth=lambda shape: 1,", "depth=lambda shape: 0,", ": depth of tiny at 256x1024 is 0, not a whole number"),
         (VARIANT, "", ": tiny has no variant of yours; decorate one with @hypatia_lab.variant('tiny', 'mine'"),
         (VARIANT, VARIANT.replace("own", "peer"), ": tiny has no variant of yours"),
-        (VARIANT, VARIANT.replace("own", "mine"), ": origin 'mine' of tiny/mine is none of seed, peer, own"),
+        (VARIANT, VARIANT.replace("own", "mine"), ": origin 'mine' of tiny/mine is none of author, seed, peer, own"),
         (VARIANT, VARIANT.replace('"mine"', '"eager"'), ": variant name tiny/eager is taken or reserved"),
         (VARIANT, VARIANT.replace('"mine"', '"Mine!"'), ": variant name 'Mine!' must be lower-case letters"),
         (VARIANT, VARIANT.replace("tiny", "linear_relu"), ": variant 'mine' is of linear_relu, which is not this"),

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -115,9 +116,15 @@ CLAIM = {
     "measured": 27.1234,
     "low": 26.9,
     "high": 27.3,
+    "n": 8,
+    "sense": "about",
+    "program": "author",
+    "band_set": "2026-11-21 before",
     "bound": None,
     "verdict": "refuted",
     "reason": "interval outside the band",
+    "details": ["Because.", "It contradicts S001-09a."],
+    "why": "Because.",
 }
 
 
@@ -182,7 +189,7 @@ def test_units() -> None:
     ],
 )
 def test_reading_follows_the_interval(triple: tuple[float, float, float], word: str) -> None:
-    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"processes": 8}
+    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"processes": 8, "origin": "peer"}
     assert tables.reading(row) == word
 
 
@@ -217,12 +224,14 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
                 "measured": None,
                 "low": None,
                 "high": None,
+                "n": 0,
                 "verdict": "not_testable",
             },
         ]
     )
     assert table.loc[0, "claimed"] == "7.67×"
-    assert table.loc[0, "measured"] == "27.1× [26.9, 27.3]"
+    assert table.loc[0, "measured"] == "27.1× [26.9, 27.3] (n = 8)"
+    assert table.loc[0, "program"] == "author"
     assert table.loc[0, "verdict"] == tables.verdict_text("refuted")
     assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == [
         "50–200×",
@@ -254,10 +263,54 @@ def test_a_band_is_shown_where_it_is_not_the_figure_itself(claimed: Any, band: A
     assert tables.claims_table([CLAIM | {"claimed": claimed, "band": band}]).loc[0, "claimed"] == text
 
 
+@pytest.mark.parametrize(
+    ("sense", "claimed", "band", "ends", "other"),
+    [
+        ("at_least", 2, (2.0, 16.0), ["2×"], "16"),
+        ("at_least", [2, 5], (1.5, 6.0), ["2×", "1.5×"], "5"),
+        ("at_most", [0, 1], (0.0, 1.02), ["1×"], "1.02"),
+        ("at_most", 1, (0.0, 1.5), ["1×", "1.5×"], "0"),
+    ],
+)
+def test_of_what_is_claimed_at_least_or_at_most_only_the_end_that_decides_is_shown(
+    sense: str, claimed: Any, band: Any, ends: list[str], other: str
+) -> None:
+    text = tables.claims_table([CLAIM | {"sense": sense, "claimed": claimed, "band": band}]).loc[0, "claimed"]
+    assert re.findall(r"[0-9.]+×", text) == ends
+    assert not re.search(rf"(?<![0-9.]){re.escape(other)}×", text)
+
+
+@pytest.mark.parametrize(
+    ("found", "text"),
+    [
+        ({}, "27.1× [26.9, 27.3] (n = 8)"),
+        ({"measured": math.nan, "n": 3}, "26.9–27.3× (n = 3)"),
+        ({"measured": 2, "low": 2, "high": 2, "n": 1, "unit": "launches"}, "2 launches (n = 1)"),
+        ({"measured": 7.7, "low": 7.7, "high": 7.7, "n": 0}, "7.7×"),
+        ({"measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}, "–"),
+    ],
+)
+def test_every_measured_figure_has_its_n(found: dict[str, Any], text: str) -> None:
+    assert tables.judged(CLAIM | found) == text
+
+
+def test_a_reason_is_seen_and_its_details_are_folded_beneath_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    told = {"reason": "Outside <b>.", "details": ["First detail.", "Second <i>."]}
+    tables.show_claims([CLAIM | told])
+    ((summary, inside),) = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", shown[0]["text/html"])
+    assert summary == "Outside &lt;b&gt;."
+    assert "First detail. Second &lt;i&gt;." in inside
+    assert "2026-11-21, before" in inside
+    assert CLAIM["section"] in inside
+    assert "Outside <b>." in shown[0]["text/plain"]
+
+
 def test_a_machine_without_a_figure_has_no_row_of_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    none = {"verdict": "not_testable", "measured": None, "low": None, "high": None}
+    none = {"verdict": "not_testable", "measured": None, "low": None, "high": None, "n": 0}
     cpu = CLAIM | none | {"machine": "epyc-2c"}
     tables.show_claims([CLAIM, cpu, cpu | {"id": "S001-02", "machine": "h200"}, cpu | {"id": "S001-02"}])
     text = shown[0]["text/html"]
@@ -389,7 +442,7 @@ def test_one_of_a_unit_is_singular() -> None:
 
 
 def test_a_reason_does_not_say_its_status_twice() -> None:
-    own = {"throttled": False, "status": "wrong"}
+    own = {"throttled": False, "status": "wrong", "medians_us": []}
     assert tables._remark(own | {"reason": "wrong values: off"}) == "wrong values: off"
     assert tables._remark(own | {"reason": "shape: (2,)"}) == "wrong: shape: (2,)"
     assert tables._remark(own | {"status": "ok", "reason": ""}) == "ok"

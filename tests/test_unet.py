@@ -313,7 +313,7 @@ def test_inductors_gradient_of_three_norms_in_bfloat16_channels_last() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("experiment", ["torch_compile", "compile_time"])
+@pytest.mark.parametrize("experiment", ["library_defaults", "torch_compile", "compile_time"])
 def test_plans_name_what_there_is(experiment: str, device: str, preset: str) -> None:
     spec = EXPERIMENTS[experiment]
     for group in spec.plan(preset, device, ()):

@@ -68,11 +68,13 @@ def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
     """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
     rows = [row for row in judged if row["machine"] in (machine, tables.ANY)]
     count = Counter(row["verdict"] for row in rows)
-    fallen, open_ = count["refuted"] + count["inconsistent"], count["not_testable"] + count["invalid"]
+    hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
+    open_ = count["not_testable"] + count["invalid"]
     documents = len({row["seed"] for row in rows})
     return (
-        f"Of {len(rows)} claims in {documents} documents, **{count['confirmed']} hold and {fallen} fall** on {device}: "
+        f"Of {len(rows)} claims in {documents} documents, **{hold} hold and {fallen} fall** on {device}: "
         f"they are refuted, or fail their own arithmetic. {count['conditional']} hold in part or under some "
-        f"conditions, {count['undecided']} are undecided, and {open_} could not be judged by what was measured "
+        f"conditions, and {count['undecided']} are undecided. {count['not_reproduced']} are not reproduced: only a "
+        f"rewrite could be measured, or a forecast was not reached. {open_} could not be judged by what was measured "
         '(<a href="12_claims.html">the ledger</a>).'
     )

@@ -14,7 +14,7 @@ from hypatia_lab import claims, formats, intervals, results, tables
 from hypatia_lab.chapters.reading import at, over, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, way_in
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
@@ -213,7 +213,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         f"Against eager in {rows[0]['dtype']} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
         f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
         PAGE,
-        claims=("S004-48", "S004-49"),
+        claims=("S004-49",),
     )
 
 
@@ -227,17 +227,18 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     same = [row for row in rows if intervals.equal(_interval(row))]
     apart = [row for row in rows if _interval(row).outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
     best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
-    text = (
-        f"Plan C is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and too "
-    )
-    text += f"close to call in {len(rows) - len(same) - len(apart)}. It ranges from {times(_interval(worst))} "
+    aside = way_in(rows)
+    form = "Called through the lab, Plan C" if aside else "Plan C"
+    text = f"{form} is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and "
+    text += f"too close to call in {len(rows) - len(same) - len(apart)}. It ranges from {times(_interval(worst))} "
     text += f"({formats.model(worst['shape'])}) to {times(_interval(best))} ({formats.model(best['shape'])}). "
-    text += "S004 expects about 1.0× of all nine. "
+    text += f"{aside or 'S004 expects about 1.0× of all nine.'} "
     walls = [row for row in model_rows(lab, machine) if (row["variant"], row["clock"]) == ("aten", "wall")]
     walls = [row["ratio"] for row in walls if not absent(row["ratio"])]
     if walls and clock == "graph":
         span = spanning(walls, lambda ratio: f"{formats.number(ratio)}×")
-        text += f"That is inside a CUDA graph; called from Python, by the wall clock, it runs at {span}. "
+        text += f"That is inside a CUDA graph; by the wall clock, through the lab's launch path, it runs at {span}, "
+        text += "which judges no document. "
     gains = [row for row in measured if row["variant"] == "epilogue" and tables.reading(row) == "faster"]
     if gains:
         most = max(gains, key=lambda row: row["ratio"])
@@ -247,18 +248,18 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     surely = f"surely {'slower than' if slower else 'another speed than'} eager"
     return Finding(
         f"{len(same) or len(apart) % len(rows)} of {len(rows)}",
-        "Plan C is as fast as eager in the documents' models"
+        f"{form} is as fast as eager in the documents' models"
         if len(same) == len(rows)
-        else "Plan C is as fast as eager in some of the documents' models"
+        else f"{form} is as fast as eager in some of the documents' models"
         if same
-        else "Plan C is not as fast as eager in the documents' models"
+        else f"{form} is not as fast as eager in the documents' models"
         if len(apart) == len(rows)
-        else f"Plan C is {surely} in {len(apart)} of the documents' models; of the others it cannot be told"
+        else f"{form} is {surely} in {len(apart)} of the documents' models; of the others it cannot be told"
         if apart
         else "Whether Plan C is as fast as eager cannot be told here",
         text.strip(),
         PAGE,
-        claims=("S004-46",),
+        claims=() if aside else ("S004-46",),
     )
 
 
@@ -301,7 +302,8 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if row["variant"] == row["baseline"]:
             line[f"eager, {row['clock']}"] = took(row)
         elif not absent(row["ratio"]):
-            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}"] = times(_interval(row))
+            mark = f" ({tables.LAUNCH})" if results.launch_path(row) else ""
+            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}{mark}"] = times(_interval(row))
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 

@@ -15,7 +15,7 @@ from hypatia_lab import claims, formats, intervals, tables
 from hypatia_lab.chapters.reading import at, over, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, way_in
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
@@ -38,6 +38,8 @@ REASONS = {
     8: "occupancy",
 }
 """S001's eight reasons why cuBLAS is fast, in its numbering."""
+REASONED = ("S001-94",)
+"""The claim that gives them, with a part for each."""
 STEPS: dict[str, tuple[int, ...]] = {
     "step_coalesced": (3, 5),
     "step_shared": (1,),
@@ -193,7 +195,7 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
     text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
     text += f"; {listing(idle)} at none." if idle else "."
-    clear = way.whole.low > 1
+    clear, aside = way.whole.low > 1, way_in([way.first])
     return Finding(
         f"{formats.number(100 * best[0].share)}%" if clear else f"{formats.number(way.whole.value)}×",
         "The way to the library is too uncertain to divide"
@@ -201,9 +203,9 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
         else f"Most of the way is one step: {_words(best[0])}"
         if best[0].share > 0.5
         else f"No single step makes the library fast; the largest is {_words(best[0])}",
-        text + " S001 gives eight reasons and no figures.",
+        f"{text} {aside or 'S001 gives eight reasons and no figures.'}",
         PAGE,
-        claims=("S001-94", "S001-95", "S001-96", "S001-97", "S001-98", "S001-99", "S001-100", "S001-101", "S001-102"),
+        claims=() if aside else REASONED,
     )
 
 

@@ -19,7 +19,7 @@ from hypatia_lab.notebook import Evidence
 
 Row = dict[str, Any]
 
-UNJUDGED = ("not_testable", "invalid")
+UNJUDGED = ("not_testable", "not_reproduced", "invalid")
 BASELINES = ("eager", "row_major")
 IDLE = 0.1
 """Below this share of the limit no ceiling is what takes the time: launches, waiting and idle multiprocessors are."""
@@ -168,7 +168,7 @@ def binding(lab: Evidence, machine: str, workload: str) -> tuple[str, float, flo
     rows = [row for row in rows if row["flops"] and row["traffic"]]
     if not rows:
         return None
-    turn = decisions.balance(lab, machine).get(f"{rows[0]['dtype']}/{rows[0]['math']}")
+    turn = decisions.balance(lab, machine).get(results.arithmetic(rows[0], results.ceilings(lab.of(machine))))
     if turn is None:
         return None
     relative = rows[0]["flops"] / rows[0]["traffic"] / turn

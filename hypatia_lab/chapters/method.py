@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
-from hypatia_lab.chapters.reading import quotient, times
-from hypatia_lab.drawing import listing
+from hypatia_lab.chapters.reading import at, quotient, times, took
+from hypatia_lab.drawing import CLOCKS, listing, spanning
 from hypatia_lab.notebook import Evidence
 
 CHECKED = (
@@ -22,6 +22,37 @@ WRONG = {"diffraction": ("eager_direct",)}
 
 BOUND = 0.05
 """The lab's clock and an independent timer are held to differ by less than this share."""
+
+
+def _eager(lab: Evidence, machine: str, workload: str) -> list[dict[str, Any]]:
+    """Eager's rows of ``workload``, a row a clock; empty where fewer than two clocks timed it."""
+    rows = lab.select(machine=machine, experiment="method", workload=workload, variant="eager", status="ok")
+    found = {row["clock"]: row for row in rows if not math.isnan(row["median_us"])}
+    return [found[clock] for clock in CLOCKS if clock in found] if len(found) > 1 else []
+
+
+def headline(lab: Evidence, machine: str, workload: str) -> str:
+    """The title of the ladder of clocks, told of one eager call; empty where fewer than two clocks timed it."""
+    rows = _eager(lab, machine, workload)
+    if not rows:
+        return ""
+    return f"One eager call takes {spanning([row['median_us'] for row in rows], formats.duration)}, by the clock"
+
+
+def clocks(lab: Evidence, machine: str, workload: str) -> str:
+    """How far apart the clocks read one and the same eager call of ``workload``, in a line of Markdown.
+
+    Empty where fewer than two clocks timed it on ``machine``.
+    """
+    rows = _eager(lab, machine, workload)
+    if not rows:
+        return ""
+    said = listing([f"{took(row)} by the {row['clock']} clock" for row in rows])
+    times_us = [row["median_us"] for row in rows]
+    return (
+        f"On `{machine}` one eager call at {at(rows[0])} in {rows[0]['dtype']} takes {said}: the clock alone makes a "
+        f"factor of {formats.number(max(times_us) / min(times_us))}."
+    )
 
 
 def control(found: dict[str, Any]) -> str:

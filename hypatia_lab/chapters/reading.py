@@ -6,12 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, records, tables, ways
+from hypatia_lab import formats, intervals, records, results, tables, ways
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.ways import Way, timed
 
 Row = dict[str, Any]
+
+FLOAT32 = {"default": "default float32", "ieee": "IEEE float32"}
+"""Arithmetic of PyTorch's float32 → what it is called in a sentence; the one that leads a page comes first."""
 
 
 def waited(lab: Evidence, machine: str) -> str:
@@ -32,6 +35,11 @@ def over(slow: Row, quick: Row) -> Interval:
 def took(row: Row) -> str:
     """The time of a row with its interval, in the unit that suits it."""
     return timed(tables.time_of(row))
+
+
+def named(row: Row) -> str:
+    """The variant of a row, marked where its time includes the lab's launch path."""
+    return f"{row['variant']} ({tables.LAUNCH})" if results.launch_path(row) else row["variant"]
 
 
 def times(found: Interval) -> str:

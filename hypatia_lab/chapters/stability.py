@@ -72,7 +72,7 @@ def visits(lab: Evidence) -> list[Visit]:
 def verdicts(visit: Visit) -> list[tuple[Row, Row]]:
     """What either visit says of each part of a claim that both could test, in order of the ledger."""
     then, now = (
-        {row["id"]: row for row in claims.judge(found) if row["machine"] == visit.machine}
+        {row["id"]: row for row in claims.judge(found, beside=records.load()) if row["machine"] == visit.machine}
         for found in (visit.then, visit.now)
     )
     pairs = [(then[name], now[name]) for name in then if name in now]

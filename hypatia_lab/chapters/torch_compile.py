@@ -1,8 +1,10 @@
 """S000's strategy in place of own kernels: findings, tables, curves and claims of its chapter.
 
-Everything is held against one thing: eager PyTorch in float32 with IEEE arithmetic, of the same shape and direction,
-even where the variant in question belongs to another operation (autocast, another GELU) or dtype. Ratios are paired
-by process. Every measured figure is taken from the records when a page is made; what was not measured is left out.
+Everything is held against one thing: eager PyTorch in float32, of the same shape and direction, even where the variant
+in question belongs to another operation (autocast, another GELU) or dtype. Its arithmetic is PyTorch's default where a
+machine has that recorded, with IEEE's beside it, and else IEEE's; each sentence names the one that it speaks of. Ratios
+are paired by process. Every measured figure is taken from the records when a page is made; what was not measured is
+left out.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.break_even_figure import NEVER, Curve, calls_text, count
-from hypatia_lab.chapters.reading import at, only, over, probed, times, waited
+from hypatia_lab.chapters.reading import FLOAT32, at, only, over, probed, times, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
 from hypatia_lab.findings import Finding
@@ -26,7 +28,8 @@ from hypatia_lab.tables import direction_text, time_of
 Row = dict[str, Any]
 
 PAGE = "06_torch_compile"
-EXPERIMENT, TIMES = "torch_compile", "compile_time"
+EXPERIMENT, TIMES, DEFAULTS = "torch_compile", "compile_time", "library_defaults"
+EXPERIMENTS = (DEFAULTS, EXPERIMENT, TIMES)
 FORWARD, STEP = "forward", "forward_backward"
 CLAIMED = (2.0, 5.0)
 """What S000 calls proven: times as fast."""
@@ -34,13 +37,16 @@ DOUBLED, TENTH = 2.0, 0.1
 """What S000 expects of mixed precision, and how far a single claimed figure may be off."""
 MODELS = {"conv_block": "the block", "unet": "the U-Net"}
 """Operation → what it is called in a sentence."""
+MATHS = {"default": DEFAULTS, "ieee": EXPERIMENT}
+"""Arithmetic of float32 that all else is held against → the experiment that has it; the leading one first."""
 
 
 @dataclass(frozen=True)
 class Point:
     """One way of S000's strategy: its number there, what it does, and the rows that are it.
 
-    ``suffix`` follows the model's name in the operation's; ``by_wall``: only the wall clock shows what it does.
+    ``suffix`` follows the model's name in the operation's; ``mode`` is its math, "" for that of what it is held against
+    (of 16 bits, ieee); ``by_wall``: only the wall clock shows what it does.
     """
 
     number: str
@@ -48,7 +54,7 @@ class Point:
     variant: str
     suffix: str = ""
     dtype: str = "float32"
-    mode: str = "ieee"
+    mode: str = ""
     by_wall: bool = False
 
 
@@ -59,6 +65,8 @@ POINTS = (
     Point("1", "torch.compile, channels last", "compile_channels_last"),
     Point("1", "torch.compile, reduce-overhead", "compile_reduce_overhead", by_wall=True),
     Point("1", "torch.compile, max-autotune", "compile_max_autotune"),
+    Point("–", "eager in IEEE float32", "eager", mode="ieee"),
+    Point("1", "torch.compile, IEEE float32", "compile", mode="ieee"),
     Point("2", "TF32", "eager", mode="tf32"),
     Point("1, 2", "torch.compile, TF32", "compile", mode="tf32"),
     Point("2", "bfloat16 by autocast", "eager", "_autocast", "bfloat16"),
@@ -91,15 +99,39 @@ def usable(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
 
 
-def base(lab: Evidence, machine: str, model: str, direction: str, clock: str = "") -> Row | None:
-    """Eager in float32, by ``clock`` (the primary one), at the first size of the plan; None where it has no time."""
+def maths(lab: Evidence, machine: str) -> list[str]:
+    """The arithmetics of float32 that ``machine`` has recorded, the leading one first.
+
+    On a CPU both are IEEE: it has one, under the name that has all the points.
+    """
+    eager = {"machine": machine, "variant": "eager", "dtype": "float32"}
+    found = [mode for mode, name in MATHS.items() if lab.select(**eager, experiment=name, math=mode)]
+    return found if lab.primary(machine) == "graph" else found[-1:]
+
+
+def views(lab: Evidence, machine: str) -> list[tuple[str, str, str]]:
+    """Model, direction and arithmetic of everything that is drawn or listed once for each, in order of the page."""
+    own = maths(lab, machine)
+    return [(model, direction, mode) for direction in (FORWARD, STEP) for model in MODELS for mode in own]
+
+
+def named(model: str, direction: str, mode: str) -> str:
+    """One of :func:`views` as a caption calls it."""
+    return MODELS[model] + ("" if direction == FORWARD else ", a training step") + f", against {FLOAT32[mode]}"
+
+
+def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clock: str = "") -> Row | None:
+    """Eager in float32 by arithmetic ``mode`` and ``clock`` (the primary one), at the first size of the plan.
+
+    None where it has no time.
+    """
     found = usable(
-        select(
-            lab,
-            machine,
+        lab.select(
+            machine=machine,
+            experiment=MATHS[mode],
             operation=model,
             dtype="float32",
-            math="ieee",
+            math=mode,
             direction=direction,
             clock=clock or lab.primary(machine),
             variant="eager",
@@ -116,14 +148,16 @@ def _same_work(lab: Evidence, row: Row) -> list[Row]:
 
 def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | None:
     """The row of ``point`` beside eager's ``first``, also one without a time; None where nobody asked for it."""
+    if point.mode == first["math"]:  # of what it is held against the points without a math speak
+        return None
     found = lab.select(
         machine=first["machine"],
-        experiment=EXPERIMENT,
+        experiment=first["experiment"],
         operation=first["operation"] + point.suffix,
         shape=first["shape"],
         direction=first["direction"],
         dtype=point.dtype,
-        math=point.mode,
+        math=point.mode or (first["math"] if point.dtype == first["dtype"] else "ieee"),
         clock=clock or first["clock"],
         variant=point.variant,
     )
@@ -142,13 +176,13 @@ def beside(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]
 
 
 def drawn(
-    lab: Evidence, machine: str, model: str, direction: str, clock: str = "", *, replacing: bool = False
+    lab: Evidence, machine: str, model: str, direction: str, mode: str, clock: str = "", *, replacing: bool = False
 ) -> list[Row]:
-    """Rows for a figure, each with its ratio against eager in float32 in place of its own.
+    """Rows for a figure, each with its ratio against eager in float32 by arithmetic ``mode`` in place of its own.
 
     ``replacing``: without those that compute another function.
     """
-    first = base(lab, machine, model, direction, clock)
+    first = base(lab, machine, model, direction, mode, clock)
     if first is None:
         return []
     rows = []
@@ -159,7 +193,7 @@ def drawn(
         rows.append(
             row
             | {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high}
-            | {"baseline": "eager in float32"}
+            | {"baseline": f"eager in {FLOAT32[mode]}"}
         )
     return rows
 
@@ -168,7 +202,10 @@ def drawn(
 
 
 def paid(lab: Evidence, machine: str, row: Row, case: str) -> list[float]:
-    """µs that a fresh process spends on building ``row``'s variant and on its first call, one a process."""
+    """µs that a fresh process spends on building ``row``'s variant and on its first call, one a process.
+
+    Fresh processes were measured in IEEE arithmetic. They speak for the default, too: to compile it is the same work.
+    """
     lines = [
         line
         for line in lab.details(
@@ -176,7 +213,7 @@ def paid(lab: Evidence, machine: str, row: Row, case: str) -> list[float]:
             topic="start",
             operation=row["operation"],
             dtype=row["dtype"],
-            math=row["math"],
+            math="ieee" if row["math"] == "default" else row["math"],
             variant=row["variant"],
             case=case,
         )
@@ -216,20 +253,21 @@ def until(first: Row, row: Row, once: Interval, before: float) -> Interval:
     )
 
 
-def curves(lab: Evidence, machine: str, model: str, direction: str) -> list[Curve]:
+def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -> list[Curve]:
     """What eager, compiled and scripted forms cost after so many calls, by the clock that a caller waits by.
 
-    Eager's curve is the first; empty when its fresh start was not measured, or nothing beside it.
+    Eager's curve, by arithmetic ``mode``, is the first; empty when its fresh start was not measured, or nothing beside
+    it.
     """
-    first = base(lab, machine, model, direction, waited(lab, machine))
+    first = base(lab, machine, model, direction, mode, waited(lab, machine))
     start = paid(lab, machine, first, "") if first else []
     if first is None or not start:
         return []
     none = Interval(math.nan, math.nan, math.nan, 0)
     before = intervals.geometric(start)
     found = [Curve("eager", "eager", first["origin"], before, per_call(first), none)]
-    for _, row in beside(lab, first):
-        if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager":
+    for point, row in beside(lab, first):
+        if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager" or point.mode:
             continue
         for case in cases(lab, machine, row):
             once = intervals.geometric(paid(lab, machine, row, case))
@@ -269,15 +307,36 @@ def _on_gpu(lab: Evidence, machine: str, text: str) -> str:
     return text if lab.primary(machine) == "graph" else f"{text} S000 speaks of GPUs, and this is a CPU."
 
 
-def _measured(lab: Evidence, machine: str, point: Point, direction: str, clock: str) -> list[tuple[Row, Row]]:
-    """(eager in float32, the point) of each model that has both."""
-    found = []
-    for model in MODELS:
-        first = base(lab, machine, model, direction, clock)
-        row = row_of(lab, first, point) if first else None
-        if first and row and row["status"] == "ok" and not absent(row["median_us"]):
-            found.append((first, row))
-    return found
+Pairs = list[tuple[Row, Row]]
+"""(eager in float32, a point) of each model and direction that has both."""
+
+
+def _measured(
+    lab: Evidence, machine: str, point: Point, clock: str, directions: Sequence[str] = (FORWARD, STEP)
+) -> dict[str, Pairs]:
+    """Arithmetic → the pairs of ``point`` that have a time, the leading one first; none without any."""
+    out: dict[str, Pairs] = {}
+    for mode in maths(lab, machine):
+        for direction, model in ((direction, model) for direction in directions for model in MODELS):
+            first = base(lab, machine, model, direction, mode, clock)
+            row = row_of(lab, first, point) if first else None
+            if first and row and usable([row]):
+                out.setdefault(mode, []).append((first, row))
+    return out
+
+
+def _gains(pairs: Pairs) -> list[Interval]:
+    return [gain(first, row) for first, row in pairs]
+
+
+def _listed(pairs: Pairs) -> str:
+    """``the block 1.43× [1.42, 1.44] and the U-Net 1.30× [1.29, 1.31]``."""
+    return listing([f"{_name(first)} {times(gain(first, row))}" for first, row in pairs])
+
+
+def _elsewhere(found: dict[str, Pairs]) -> str:
+    """The same against the other arithmetics, as sentences; empty where there is none."""
+    return "".join(f"Against {FLOAT32[mode]}: {_listed(pairs)}. " for mode, pairs in list(found.items())[1:])
 
 
 def _name(first: Row) -> str:
@@ -295,39 +354,43 @@ def _together(verdicts: Sequence[str]) -> str:
 
 def compiled(lab: Evidence, machine: str) -> Finding | None:
     """torch.compile alone, float32, as a caller waits, against 2 to 5 times."""
-    clock, point = waited(lab, machine), POINTS[0]
-    pairs = [pair for direction in (FORWARD, STEP) for pair in _measured(lab, machine, point, direction, clock)]
-    if not pairs:
+    clock = waited(lab, machine)
+    found = _measured(lab, machine, POINTS[0], clock)
+    if not found:
         return None
-    gains = [gain(first, row) for first, row in pairs]
+    mode, pairs = next(iter(found.items()))
+    gains = _gains(pairs)
     verdict = _together([_against(found, CLAIMED) for found in gains])
-    said = [f"{times(found)} ({_name(first)})" for (first, _), found in zip(pairs, gains, strict=True)]
-    best = max(gains, key=lambda found: found.value)
+    said = [f"{times(one)} ({_name(first)})" for (first, _), one in zip(pairs, gains, strict=True)]
+    best = max(gains, key=lambda one: one.value)
     title = {
         "confirmed": "torch.compile alone gives what is promised of it",
         "refuted": "torch.compile alone does not give 2 to 5 times"
         if best.high < CLAIMED[0]
         else "torch.compile alone gives something else than 2 to 5 times",
         "conditional": "torch.compile alone gives 2 to 5 times in some cases",
-        "undecided": "Whether torch.compile alone gives 2 to 5 times is open",
+        "undecided": "it is open whether torch.compile alone gives 2 to 5 times",
     }[verdict]
-    text = f"Compiled in float32 and warm, a call runs at {listing(said)} of eager's speed, by the {clock} clock, at "
-    text += f"{at(pairs[0][0])}. "
-    if others := _other_batches(lab, machine, clock):
+    text = f"Compiled in {FLOAT32[mode]} and warm, a call runs at {listing(said)} of eager's speed, by the {clock} "
+    text += f"clock, at {at(pairs[0][0])}. "
+    if others := _other_batches(lab, machine, mode, clock):
         text += f"The block alone depends on the number of images: {listing(others)}. "
+    for other, own in list(found.items())[1:]:
+        text += f"In {FLOAT32[other]}: {_listed(own)}. "
     text += "S000 calls 2 to 5 times proven."
     text = _on_gpu(lab, machine, text)
-    span = spanning([found.value for found in gains], lambda value: f"{formats.number(value)}×")
-    return Finding(span, title, text, PAGE, claims=("S000-32", "S000-33"))
+    title = f"In {FLOAT32[mode]} {title}"
+    span = spanning([one.value for one in gains], lambda value: f"{formats.number(value)}×")
+    return Finding(span, title, text, PAGE, claims=("S000-32a", "S000-32b"))
 
 
-def _other_batches(lab: Evidence, machine: str, clock: str) -> list[str]:
+def _other_batches(lab: Evidence, machine: str, mode: str, clock: str) -> list[str]:
     """The compiled block against eager at the sizes beside the plan's own, as text."""
-    first = base(lab, machine, "conv_block", FORWARD, clock)
+    first = base(lab, machine, "conv_block", FORWARD, mode, clock)
     if first is None:
         return []
-    where = {"operation": "conv_block", "dtype": "float32", "math": "ieee", "direction": FORWARD, "clock": clock}
-    rows = usable(select(lab, machine, **where, variant=("eager", "compile")))
+    same = {key: first[key] for key in ("machine", "experiment", "operation", "dtype", "math", "direction", "clock")}
+    rows = usable(lab.select(**same, variant=("eager", "compile")))
     found = {}
     for row in rows:
         found.setdefault(row["shape"], {})[row["variant"]] = row
@@ -340,57 +403,66 @@ FOURIER = ("fft", "region_transform", "cf32cf32")
 """What kernels of cuDNN's convolution by Fourier transforms, and its products of complex numbers, are named by."""
 
 
-def _fourier(lab: Evidence, machine: str, variant: str) -> float:
-    """Share of a block's time on the device in kernels of Fourier transforms; 0 where no kernels were recorded."""
-    lines = lab.details(
-        machine=machine, experiment=EXPERIMENT, topic="kernels", operation="conv_block", variant=variant
-    )
+def _fourier(lab: Evidence, first: Row, variant: str) -> float:
+    """Share of a block's time on the device in kernels of Fourier transforms, in the arithmetic of ``first``.
+
+    0 where no kernels were recorded.
+    """
+    where = {key: first[key] for key in ("machine", "experiment", "dtype", "math")}
+    lines = lab.details(**where, topic="kernels", operation="conv_block", variant=variant)
     spent = [(line["name"], intervals.mean(line["values"]).value) for line in lines if line["unit"] == "us"]
     total = sum(us for _, us in spent)
     return sum(us for name, us in spent if any(part in name for part in FOURIER)) / total if total else 0.0
 
 
+def _chosen(lab: Evidence, machine: str, mode: str, pairs: Pairs) -> str:
+    """Whether the compiler is as slow where channels last at least halves eager's speed, in sentences; empty if not."""
+    slow = [first["operation"] for first, row in pairs if gain(first, row).high < 1 / DOUBLED]
+    compared = _measured(lab, machine, POINTS[0], pairs[0][0]["clock"], [FORWARD]).get(mode, [])
+    same = [(first, row) for first, row in compared if first["operation"] in slow]
+    same = [(first, row) for first, row in same if gain(first, row).high < 1 / DOUBLED]
+    if not same:
+        return ""
+    text = f"torch.compile, which picks the order itself, is as slow there: {_listed(same)}. "
+    share = _fourier(lab, pairs[0][0], LAST.variant), _fourier(lab, pairs[0][0], "compile")
+    if min(share) > 0.5:
+        text += f"Kernels of a Fourier transform take {share[0]:.0%} of a call's time on the GPU in eager channels "
+        text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order and size. "
+    return text
+
+
 def channels_last(lab: Evidence, machine: str) -> Finding | None:
     """Channels last in eager float32, and whether what the compiler makes is as slow by choosing it."""
     clock = lab.primary(machine)
-    pairs = _measured(lab, machine, LAST, FORWARD, clock)
-    if not pairs:
+    found = _measured(lab, machine, LAST, clock, [FORWARD])
+    if not found:
         return None
-    gains = [gain(first, row) for first, row in pairs]
-    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    text = f"In eager float32 at {at(pairs[0][0])}, by the {clock} clock, channels last against the usual order: "
-    text += f"{listing(said)} as fast. S000 counts it among what pays. "
-    slow = [first["operation"] for (first, _), found in zip(pairs, gains, strict=True) if found.high < 1 / DOUBLED]
-    chosen = [
-        f"{_name(first)} {times(gain(first, row))}"
-        for first, row in _measured(lab, machine, POINTS[0], FORWARD, clock)
-        if first["operation"] in slow and gain(first, row).high < 1 / DOUBLED
-    ]
-    if chosen:
-        text += f"torch.compile, which picks the order itself, is as slow there: {listing(chosen)}. "
-        share = _fourier(lab, machine, LAST.variant), _fourier(lab, machine, "compile")
-        if min(share) > 0.5:
-            text += f"Kernels of a Fourier transform take {share[0]:.0%} of a call's time on the GPU in eager channels "
-            text += f"last and {share[1]:.0%} compiled: the library picks that algorithm for this order and size. "
-    pair = {name: row_of(lab, pairs[0][0], p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
+    mode, pairs = next(iter(found.items()))
+    gains, first, chosen = _gains(pairs), pairs[0][0], _chosen(lab, machine, mode, pairs)
+    text = f"In eager {FLOAT32[mode]} at {at(first)}, by the {clock} clock, channels last against the usual order: "
+    text += f"{_listed(pairs)} as fast. S000 counts it among what pays. {chosen}"
+    for other, own in list(found.items())[1:]:
+        text += f"In {FLOAT32[other]}: {_listed(own)} as fast. {_chosen(lab, machine, other, own)}"
+    pair = {name: row_of(lab, first, p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
     if all(row is not None and usable([row]) for row in pair.values()):
-        found = over(*(row for row in pair.values() if row is not None))
-        text += "All this is of IEEE float32. PyTorch lets convolutions use TF32 unless told otherwise: then "
-        text += f"{_name(pairs[0][0])} compiled is {times(found)} as fast as eager."
+        factor = over(*(row for row in pair.values() if row is not None))
+        text += "PyTorch lets convolutions use TF32 unless told otherwise: then "
+        text += f"{_name(first)} compiled is {times(factor)} as fast as eager."
     text = _on_gpu(lab, machine, text.strip())
-    least = min(gains, key=lambda found: found.value)
+    least = min(gains, key=lambda one: one.value)
+    what = f"convolutions in {FLOAT32[mode]}"
     return Finding(
         f"{formats.number(least.value)}×",
-        "Channels last slows float32 convolutions down, and torch.compile chooses it"
+        f"Channels last slows {what} down, and torch.compile chooses it"
         if chosen
-        else "Channels last slows float32 convolutions down"
-        if all(found.high < 1 - intervals.EQUIVALENCE for found in gains)
-        else "Channels last does not always speed up float32 convolutions"
-        if any(found.low <= 1 + intervals.EQUIVALENCE for found in gains)
-        else "Channels last speeds up float32 convolutions",
+        else f"Channels last slows {what} down"
+        if all(one.high < 1 - intervals.EQUIVALENCE for one in gains)
+        else f"Channels last does not always speed up {what}"
+        if any(one.low <= 1 + intervals.EQUIVALENCE for one in gains)
+        else f"Channels last speeds up {what}",
         text,
         PAGE,
-        claims=("S000-27",),
+        claims=("S000-21c",),
     )
 
 
@@ -400,16 +472,17 @@ TF32, TF32_COMPILED = (
 
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
-    """After how many calls compiling has paid for itself, nothing stored."""
-    said, spent, seen = [], [], []
-    for model, direction in ((model, direction) for direction in (FORWARD, STEP) for model in MODELS):
-        own = next((c for c in curves(lab, machine, model, direction) if c.name == "compile"), None)
-        if own is None:
+    """After how many calls compiling has paid for itself, nothing stored, in the leading arithmetic that tells."""
+    said, spent, seen, held = [], [], [], ""
+    for model, direction, mode in views(lab, machine):
+        own = next((c for c in curves(lab, machine, model, direction, mode) if c.name == "compile"), None)
+        if own is None or held not in ("", mode):
             continue
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
         said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
         spent.append(own.paid.value)
         seen.append(own.calls)
+        held = mode
     if not said:
         return None
     return Finding(
@@ -420,7 +493,8 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         if any(math.isinf(calls.high) for calls in seen)
         else "What compiling takes is paid back in every case",
         "With nothing stored, building and the first call of a fresh process take: "
-        f"{'; '.join(said)}. Whoever comes with a new shape pays again.",
+        f"{'; '.join(said)}. Calls are counted against eager in {FLOAT32[held]}. Whoever comes with a new shape pays "
+        "again.",
         PAGE,
     )
 
@@ -428,67 +502,64 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
 def precision(lab: Evidence, machine: str) -> Finding | None:
     """bfloat16 by autocast on eager PyTorch, against twice the throughput, with its error."""
     point = next(p for p in POINTS if p.what == "bfloat16 by autocast")
-    pairs = [p for d in (FORWARD, STEP) for p in _measured(lab, machine, point, d, lab.primary(machine))]
-    if not pairs:
+    found = _measured(lab, machine, point, lab.primary(machine))
+    if not found:
         return None
     band = DOUBLED * (1 - TENTH), DOUBLED * (1 + TENTH)
-    gains = [gain(first, row) for first, row in pairs]
-    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    best = max(gains, key=lambda found: found.value)
+    mode, pairs = next(iter(found.items()))
+    gains, held = _gains(pairs), FLOAT32[mode]
+    best = max(gains, key=lambda one: one.value)
     first, row = pairs[gains.index(best)]
-    text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in float32: {listing(said)}. "
-    text += "S000 expects twice the throughput. "
+    text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in {held}: {_listed(pairs)}. "
+    text += f"{_elsewhere(found)}S000 expects twice the throughput. "
     if not absent(row["error"]):
         worst = "" if first["direction"] == FORWARD else " in the worst of y and the gradients"
         text += (
             f"The price of {formats.number(best.value)}× is a relative error of {formats.number(100 * row['error'])}%"
         )
-        text += f"{worst}, where float32 has {formats.number(100 * first['error'])}%."
+        text += f"{worst}, where {held} has {formats.number(100 * first['error'])}%."
     text = _on_gpu(lab, machine, text.strip())
     return Finding(
         f"{formats.number(best.value)}×",
-        "Mixed precision gains more than twice"
-        if min(found.low for found in gains) > band[1]
-        else "Mixed precision doubles the speed"
-        if all(found.within(*band) for found in gains)
-        else "Mixed precision is slower by itself"
+        f"Mixed precision gains more than twice over {held}"
+        if min(one.low for one in gains) > band[1]
+        else f"Mixed precision doubles the speed of {held}"
+        if all(one.within(*band) for one in gains)
+        else f"Mixed precision by itself is slower than {held}"
         if best.high < 1
-        else "Mixed precision by itself does not double the speed everywhere",
+        else f"Mixed precision by itself does not double the speed of {held} everywhere",
         text,
         PAGE,
-        claims=("S000-22", "S000-25"),
+        claims=("S000-22a", "S000-22d"),
     )
 
 
 def together(lab: Evidence, machine: str) -> Finding | None:
     """All points that go together, against 2 to 5 times, and what of it is the compiler's."""
     point = next(p for p in POINTS if p.what == "together, bfloat16 by autocast")
-    pairs = [p for d in (FORWARD, STEP) for p in _measured(lab, machine, point, d, lab.primary(machine))]
-    if not pairs:
+    found = _measured(lab, machine, point, lab.primary(machine))
+    if not found:
         return None
-    gains = [gain(first, row) for first, row in pairs]
-    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    best = max(gains, key=lambda found: found.value)
-    plain = [pair for d in (FORWARD, STEP) for pair in _measured(lab, machine, TOGETHER, d, lab.primary(machine))]
+    mode, pairs = next(iter(found.items()))
+    gains, held = _gains(pairs), FLOAT32[mode]
+    best = max(gains, key=lambda one: one.value)
+    plain = _measured(lab, machine, TOGETHER, lab.primary(machine)).get(mode, [])
     text = f"By the {lab.primary(machine)} clock, compiled, channels last, by group_norm's kernel and under bfloat16 "
-    text += "autocast, against eager in float32: "
-    text += f"{listing(said)}. "
-    if plain:
-        kept = [f"{_name(first)} {times(gain(first, row))}" for first, row in plain]
-        text += f"The same without autocast, in float32: {listing(kept)}. "
-    text += "S000 expects 2 to 5 times. TorchScript is not among them: torch.compile takes no scripted function."
-    text = _on_gpu(lab, machine, text)
+    text += f"autocast, against eager in {held}: {_listed(pairs)}. "
+    text += f"The same without autocast, in {held}: {_listed(plain)}. " if plain else ""
+    text += f"{_elsewhere(found)}S000 expects 2 to 5 times. TorchScript is not among them: torch.compile takes no "
+    text = _on_gpu(lab, machine, f"{text}scripted function.")
     title = {
-        "confirmed": "All points together reach 2 to 5 times",
-        "refuted": "All points together give more than 5 times"
-        if min(found.low for found in gains) > CLAIMED[1]
-        else "All points together do not reach 2 times"
+        "confirmed": "All points together reach 2 to 5 times the speed of {}",
+        "refuted": "All points together give more than 5 times the speed of {}"
+        if min(one.low for one in gains) > CLAIMED[1]
+        else "All points together do not reach 2 times the speed of {}"
         if best.high < CLAIMED[0]
-        else "All points together give something else than 2 to 5 times",
-        "conditional": "All points together reach 2 to 5 times in some cases",
-        "undecided": "Whether all points together reach 2 times is open",
-    }[_together([_against(found, CLAIMED) for found in gains])]
-    return Finding(f"{formats.number(best.value)}×", title, text, PAGE, claims=("S000-34", "S000-35"))
+        else "All points together give something else than 2 to 5 times the speed of {}",
+        "conditional": "All points together reach 2 to 5 times the speed of {} in some cases",
+        "undecided": "Whether all points together reach 2 times the speed of {} is open",
+    }[_together([_against(one, CLAIMED) for one in gains])]
+    return Finding(f"{formats.number(best.value)}×", title.format(held), text, PAGE, claims=("S000-32c", "S000-32d"))
 
 
 TOGETHER = next(point for point in POINTS if point.what == "together, float32")
@@ -497,21 +568,24 @@ SCRIPT = next(point for point in POINTS if point.variant == "script")
 
 def script(lab: Evidence, machine: str) -> Finding | None:
     """TorchScript against eager, as a caller waits."""
-    pairs = _measured(lab, machine, SCRIPT, FORWARD, waited(lab, machine))
-    if not pairs:
+    found = _measured(lab, machine, SCRIPT, waited(lab, machine), [FORWARD])
+    if not found:
         return None
-    gains = [gain(first, row) for first, row in pairs]
-    said = [f"{_name(first)} {times(found)}" for (first, _), found in zip(pairs, gains, strict=True)]
-    faster = [found for found in gains if found.low > 1 + intervals.EQUIVALENCE]
-    text = f"Scripted, {listing(said)} as fast as eager. PyTorch calls torch.jit.script deprecated, and means "
-    text = _on_gpu(lab, machine, f"{text}torch.compile or torch.export instead.")
-    best = max(gains, key=lambda found: found.value)
+    mode, pairs = next(iter(found.items()))
+    gains = _gains(pairs)
+    faster = [one for one in gains if one.low > 1 + intervals.EQUIVALENCE]
+    text = f"Scripted, in {FLOAT32[mode]}, {_listed(pairs)} as fast as eager. "
+    for other, own in list(found.items())[1:]:
+        text += f"In {FLOAT32[other]}: {_listed(own)}. "
+    text += "PyTorch calls torch.jit.script deprecated, and means torch.compile or torch.export instead."
+    text = _on_gpu(lab, machine, text)
+    best = max(gains, key=lambda one: one.value)
     return Finding(
         f"{formats.number(best.value)}×",
         "TorchScript gains" if len(faster) == len(gains) else "TorchScript gains little, if anything",
         text,
         PAGE,
-        claims=("S000-31",),
+        claims=("S000-21g",),
     )
 
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.break_even_figure import calls_text
-from hypatia_lab.chapters.reading import at, error, times, took, waited
+from hypatia_lab.chapters.reading import FLOAT32, at, error, times, took, waited
 from hypatia_lab.chapters.torch_compile import (
     FORWARD,
+    MATHS,
     MODELS,
     base,
     beside,
@@ -29,19 +30,19 @@ from hypatia_lab.tables import direction_text
 Row = dict[str, Any]
 
 
-def summary(lab: Evidence, machine: str, model: str, direction: str) -> list[dict[str, str]]:
+def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) -> list[dict[str, str]]:
     """Every point beside eager in float32: time, gain, error, what it costs once and when that is won back.
 
-    A line a point and clock. The error is the largest over the peak; of a training step, that of the norm, largest of
-    its parts.
+    Eager's arithmetic is ``mode``. A line a point and clock. The error is the largest over the peak; of a training
+    step, that of the norm, largest of its parts.
     """
     out = []
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        first = base(lab, machine, model, direction, clock)
+        first = base(lab, machine, model, direction, mode, clock)
         if first is None:
             continue
         start = paid(lab, machine, first, "")
-        out.append(_line("–", "eager in float32", first, first) | _once(start, None))
+        out.append(_line("–", f"eager in {FLOAT32[mode]}", first, first) | _once(start, None))
         for point, row in beside(lab, first):
             if point.by_wall and clock != waited(lab, machine):
                 continue
@@ -79,17 +80,20 @@ def _once(once: Sequence[float], won: Interval | None) -> dict[str, str]:
     return {"paid once": cost, "won back in": formats.MISSING if won is None else calls_text(won)}
 
 
-def batches(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first."""
+def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
+    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first.
+
+    In float32 by arithmetic ``mode``.
+    """
     out = []
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
         rows = usable(
-            select(
-                lab,
-                machine,
+            lab.select(
+                machine=machine,
+                experiment=MATHS[mode],
                 operation="conv_block",
                 dtype="float32",
-                math="ieee",
+                math=mode,
                 direction=FORWARD,
                 clock=clock,
                 variant=("eager", "compile"),
@@ -139,18 +143,20 @@ def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
     ]
 
 
-def roofed(lab: Evidence, machine: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
-    """Rows for the roofline, and the machine's ceilings: both models in one dtype and math, float32."""
-    rows = usable(
-        select(lab, machine, operation=tuple(MODELS), dtype="float32", math="ieee", clock=lab.primary(machine))
-    )
-    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD))}
+def roofed(lab: Evidence, machine: str, mode: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
+    """Rows for the roofline, and the machine's ceilings: both models in float32 by arithmetic ``mode``."""
+    own = {"experiment": MATHS[mode], "dtype": "float32", "math": mode}
+    rows = usable(lab.leading(machine, operation=tuple(MODELS), **own))
+    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD, mode))}
     return [row for row in rows if row["shape"] in shapes], results.ceilings(lab.of(machine))
 
 
-def priced(lab: Evidence, machine: str, model: str) -> list[Row]:
-    """Rows for error against time: a forward pass of ``model``, eager in float32 first; without other functions."""
-    first = base(lab, machine, model, FORWARD)
+def priced(lab: Evidence, machine: str, model: str, mode: str) -> list[Row]:
+    """Rows for error against time: a forward pass of ``model``, eager in float32 by arithmetic ``mode`` first.
+
+    Without other functions.
+    """
+    first = base(lab, machine, model, FORWARD, mode)
     if first is None:
         return []
-    return [first, *drawn(lab, machine, model, FORWARD, replacing=True)]
+    return [first, *drawn(lab, machine, model, FORWARD, mode, replacing=True)]

@@ -7,7 +7,7 @@ from typing import Any
 
 Row = dict[str, Any]
 
-SIDES = ("machine", "verdict", "measured", "low", "high", "reason")
+SIDES = ("machine", "verdict", "measured", "low", "high", "n", "program", "reason")
 """What is told of either side, with ``_a`` or ``_b`` behind it."""
 
 
@@ -29,4 +29,5 @@ def differences(rows: Sequence[Row], machine_a: str, machine_b: str) -> list[Row
         for suffix, side in (("a", a), ("b", b)):
             line |= {f"{key}_{suffix}": side[key] for key in SIDES}
         out.append(line)
-    return sorted(out, key=lambda line: "not_testable" in (line["verdict_a"], line["verdict_b"]))
+    silent = {"not_testable", "not_reproduced"}
+    return sorted(out, key=lambda line: not silent.isdisjoint((line["verdict_a"], line["verdict_b"])))

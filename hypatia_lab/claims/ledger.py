@@ -1,7 +1,8 @@
-"""Reading the ledger: one YAML file a seed, one entry a part of a claim. Data in, checked :class:`Claim` objects out.
+"""Reading the ledger: one YAML file a seed, one entry a claim. Data in, checked :class:`Claim` objects out.
 
-What a document says once is one statement, however many ways there are to test it: an entry that is a part of another
-entry's statement names it in ``part_of``.
+What a document says once is one entry, however many ways there are to test it: those are its ``parts``, which stand
+under it and are called S001-05a, S001-05b and so on in their order. An entry with one way to test it has that part's
+keys itself; the part is S001-05a all the same.
 
 Only text and numbers are ever built from the YAML, so a ledger file can name nothing that runs; every fault is
 one :class:`ClaimError` that names the file and the line.
@@ -12,9 +13,10 @@ from __future__ import annotations
 import ast
 import math
 import re
+import string
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -50,19 +52,36 @@ class Figure:
     workload: str = ""
 
 
+PROGRAMS = ("author", "rewrite", "library", "own", "arithmetic")
+"""Whose program a part is judged by: the document's author's; the lab's rewrite of that; a library's; one of the lab's
+own; or none, because the document's own figures decide."""
+SENSES = ("about", "at_least", "at_most")
+"""What a claimed figure means: about so much, at least, at most."""
+
+
 @dataclass(frozen=True)
 class Claim:
-    """One claim of one seed, with the band that decides it, written down before measuring.
+    """One part of a claim of one seed, with the band that decides it.
 
-    ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high.
+    ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high. ``band_set``
+    is the day on which the band was written down and whether that was before the first record that bears on it or
+    after, such as ``2026-11-21 before``. ``sense`` is one of :data:`SENSES`: what is claimed at least has no upper end
+    to its band, what is claimed at most no lower one. ``favour`` (``high`` or ``low``) is the side of an "about" on
+    which a figure exceeds what is claimed instead of refuting it.
+
+    ``program`` is one of :data:`PROGRAMS`. Where it is the author's, ``variant``, ``baseline`` and the figures name
+    his, and ``rewrites`` says for each which variant of the lab's stands in where his was not measured: as the thing
+    itself where a record shows both equal by that clock, else as a finding. A ``forecast`` is what the document expects
+    of something that its author has not built: a program of the lab's or a library's may confirm or exceed it, and
+    refutes it only where it says that something cannot be (``at_most``).
+
     ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
     open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
     ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
     one that measures what decides; a verdict takes its figures from where they have most processes, and where several
-    have as many, from there. ``part_of`` is the id of the entry
-    that leads the statement, ``""`` for a lead; ``statement`` is the lead's wording of the whole, ``""`` where its own
-    claim says it.
+    have as many, from there. ``lead`` is the id of the whole claim, such as ``S001-05`` of part ``S001-05a``, and
+    ``statement`` its wording.
     """
 
     id: str
@@ -72,11 +91,17 @@ class Claim:
     unit: str
     quantity: str
     why: str
+    program: str = ""
+    sense: str = "about"
+    favour: str = ""
+    forecast: bool = False
+    rewrites: tuple[tuple[str, str], ...] = ()
     workloads: tuple[str, ...] = ()
     variant: str = ""
     baseline: str = "eager"
     part: str = ""
     band: tuple[float, float] = (math.nan, math.nan)
+    band_set: str = ""
     bound: str = ""
     device: str = ""
     clock: str = ""
@@ -87,18 +112,13 @@ class Claim:
     expression: str = ""
     untestable: str = ""
     conflicts: tuple[str, ...] = ()
-    part_of: str = ""
+    lead: str = ""
     statement: str = ""
 
     @property
     def seed(self) -> str:
         """The document that makes the claim, such as ``S001``."""
         return self.id.partition("-")[0]
-
-    @property
-    def lead(self) -> str:
-        """The id of the entry that leads the statement: another's or its own."""
-        return self.part_of or self.id
 
     @property
     def testable(self) -> bool:
@@ -110,26 +130,52 @@ class Claim:
         """Whether its own figures give what it says; True of a claim without an expression."""
         return not self.expression or self.band[0] <= arithmetic(self.expression) <= self.band[1]
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """The band as it decides: open above for ``at_least``, below for ``at_most``."""
+        low, high = self.band
+        return -math.inf if self.sense == "at_most" else low, math.inf if self.sense == "at_least" else high
 
-_COMMON = ("id", "section", "claim", "claimed", "unit", "quantity", "why")
-_ANY = ("conflicts", "part_of", "statement")
+    def rewritten(self) -> Claim:
+        """The same part with every program of the author's replaced by the rewrite that stands in for it."""
+        known = dict(self.rewrites)
+
+        def own(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
+            return tuple(replace(figure, variant=known.get(figure.variant, figure.variant)) for figure in figures)
+
+        return replace(
+            self,
+            variant=known.get(self.variant, self.variant),
+            baseline=known.get(self.baseline, self.baseline),
+            of=own(self.of),
+            over=own(self.over),
+            under=own(self.under),
+        )
+
+
+_COMMON = ("section", "claim", "claimed", "unit", "quantity", "why")
+_ANY = ("conflicts", "sense")
+_WHOLE = ("id", "section", "claim")
+"""What a claim has of its own; each of its parts may have a section or wording instead."""
 _MEASURED = ("workloads", "band")
+_JUDGED = ("program", "band_set", "favour", "forecast", "rewrites")
 _NAMED = ("device", "experiment", "untestable")
 _MAY = (*_NAMED, "clock")
 
 QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ratio": ((*_MEASURED, "variant"), (*_MAY, "baseline", "bound")),
-    "slowdown": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
-    "constant": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
-    "saving": ((*_MEASURED, "variant"), (*_MAY, "baseline")),
-    "time": ((*_MEASURED, "variant"), (*_MAY, "bound")),
-    "rate": ((*_MEASURED, "variant"), (*_MAY, "bound")),
-    "bandwidth": ((*_MEASURED, "variant"), (*_MAY, "bound")),
-    "share": ((*_MEASURED, "part"), _MAY),
-    "launch": (_MEASURED, _NAMED),
-    "max_error": ((*_MEASURED, "variant"), _MAY),
-    "figure": ((*_MEASURED, "of"), _NAMED),
-    "quotient": ((*_MEASURED, "over", "under"), _NAMED),
+    "ratio": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline", "bound")),
+    "slowdown": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
+    "constant": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
+    "saving": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
+    "time": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
+    "rate": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
+    "bandwidth": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
+    "attained": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY)),
+    "share": ((*_MEASURED, "part"), (*_JUDGED, *_MAY)),
+    "launch": (_MEASURED, (*_JUDGED, *_NAMED)),
+    "max_error": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY)),
+    "figure": ((*_MEASURED, "of"), (*_JUDGED, *_NAMED)),
+    "quotient": ((*_MEASURED, "over", "under"), (*_JUDGED, *_NAMED)),
     "arithmetic": (("expression", "band"), ()),
     "none": (("untestable",), ()),
 }
@@ -141,7 +187,7 @@ UNITS = {
     "launch": "µs",
     "rate": "GFLOP/s",
     "bandwidth": "GB/s",
-    "share": "%",
+    **dict.fromkeys(("share", "attained"), "%"),
     "max_error": "absolute",
 }
 """Quantity → the unit in which a verdict works it out, and so the only one that its band may be in.
@@ -156,7 +202,10 @@ _CHOICES = {
     "device": ("cpu", "cuda"),
     "clock": ("hot", "cold", "graph", "wall", "profiler"),
     "part": ("relu", "linear"),
-    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph"),
+    "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph", "program"),
+    "program": PROGRAMS[:-1],
+    "sense": SENSES,
+    "favour": ("high", "low"),
 }
 _SEED = r"S[0-9]{3}"
 _ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,3}"
@@ -173,7 +222,9 @@ _PATTERNS = {
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
     "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
-    **dict.fromkeys(("conflicts", "part_of"), (_ID, "S001-01 or MINE-1")),
+    "conflicts": (f"({_ID})[a-z]", "S001-01a or MINE-1a"),
+    "band_set": (r"[0-9]{4}-[0-9]{2}-[0-9]{2} (before|after)", "2026-11-21 before"),
+    "rewrites": (r"[a-z][a-z0-9_]*", "naive"),
 }
 
 
@@ -303,10 +354,28 @@ def _all_named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[Figu
     return found
 
 
+def _pairs(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...]:
+    """Variant of the author's → variant that stands in for it, ``{author_v1: naive}``."""
+    if not isinstance(node, yaml.MappingNode) or not node.value:
+        raise _Fault(node, f"{key} must say which variant stands in for which, such as {{author_v1: naive}}")
+    found = [(_text(loader, own, key), _text(loader, stand_in, key)) for own, stand_in in node.value]
+    if len(dict(found)) < len(found):
+        raise _Fault(node, f"{key} names a variant twice")
+    return tuple(found)
+
+
+def _flag(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> bool:
+    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
+        raise _Fault(node, f"{key} must be true or false")
+    return loader.construct_yaml_bool(node)
+
+
 _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
     **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
-    **dict.fromkeys(("part_of", "statement"), _text),
+    **dict.fromkeys(("program", "sense", "favour", "band_set"), _text),
+    "rewrites": _pairs,
+    "forecast": _flag,
     **dict.fromkeys(("workloads", "conflicts"), _texts),
     **dict.fromkeys(("of", "over", "under"), _all_named),
     "claimed": _figure,
@@ -314,19 +383,51 @@ _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
 }
 
 
-def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> Claim:
-    """One entry. Raises :class:`_Fault` at the node that is wrong."""
+def _mapping(node: yaml.Node, known: Sequence[str], what: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
+    """Key → its own node and its value's. Raises :class:`_Fault` for anything else, and unknown keys."""
     if not isinstance(node, yaml.MappingNode):
-        raise _Fault(node, "an entry must be a mapping that starts with '- id: …'")
+        raise _Fault(node, f"{what} must be a mapping that starts with '- id: …'")
     nodes: dict[str, tuple[yaml.Node, yaml.Node]] = {}
     for key, value in node.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-        if name not in _READERS:
-            raise _Fault(key, f"unknown key {name!r}; known: {', '.join(_READERS)}")
+        if name not in known:
+            raise _Fault(key, f"unknown key {name!r}; known: {', '.join(known)}")
         if name in nodes:
             raise _Fault(key, f"key {name!r} stands twice in one entry")
         nodes[name] = key, value
-    fields = {name: _READERS[name](loader, value, name) for name, (_, value) in nodes.items()}
+    return nodes
+
+
+def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
+    """The parts of one entry, each with its node. Raises :class:`_Fault` at the node that is wrong."""
+    nodes = _mapping(node, (*_READERS, "parts"), "an entry")
+    for name in _WHOLE:
+        if name not in nodes:
+            raise _Fault(node, f"key {name!r} is missing")
+    whole = {name: _READERS[name](loader, nodes[name][1], name) for name in _WHOLE}
+    lead = whole.pop("id")
+    inherited = {"lead": lead, "statement": whole["claim"]}
+    if "parts" not in nodes:
+        own = {name: value for name, value in nodes.items() if name not in _WHOLE}
+        return [(node, _one(loader, node, own, whole | inherited | {"id": f"{lead}a"}))]
+    for name, (key, _) in nodes.items():
+        if name not in (*_WHOLE, "parts"):
+            raise _Fault(key, f"key {name!r} belongs to one of the parts, or the claim has no parts")
+    listed = nodes["parts"][1]
+    if not isinstance(listed, yaml.SequenceNode) or not 1 < len(listed.value) <= len(string.ascii_lowercase):
+        raise _Fault(listed, "parts must be a list of two to 26; a single part's keys stand in the entry itself")
+    found = []
+    for letter, inner in zip(string.ascii_lowercase, listed.value, strict=False):
+        own = _mapping(inner, [name for name in _READERS if name != "id"], "a part")
+        found.append((inner, _one(loader, inner, own, whole | inherited | {"id": f"{lead}{letter}"})))
+    return found
+
+
+def _one(
+    loader: yaml.SafeLoader, node: yaml.Node, nodes: dict[str, tuple[yaml.Node, yaml.Node]], given: dict[str, Any]
+) -> Claim:
+    """One part, whose keys are ``nodes`` and what it has of the whole claim ``given``. Raises :class:`_Fault`."""
+    fields = given | {name: _READERS[name](loader, value, name) for name, (_, value) in nodes.items()}
     if "quantity" not in fields:
         raise _Fault(node, "key 'quantity' is missing")
     must, may = QUANTITIES[fields["quantity"]]
@@ -336,6 +437,13 @@ def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> Claim:
     for name, (key, _) in nodes.items():
         if name not in (*_COMMON, *_ANY, *must, *may):
             raise _Fault(key, f"key {name!r} does not go with quantity {fields['quantity']}")
+    measured = "band" in must and fields["quantity"] != "arithmetic"
+    if fields["quantity"] == "arithmetic":
+        fields["program"] = "arithmetic"
+    elif measured and "program" not in fields:
+        if re.fullmatch(_SEED, fields["id"].partition("-")[0]):
+            raise _Fault(node, f"key 'program' is missing: one of {', '.join(PROGRAMS[:-1])}")
+        fields["program"] = "own"  # a reader judges his own kernel
     claim = Claim(**fields)
     _check(claim, {name: value for name, (_, value) in nodes.items()})
     return claim
@@ -354,6 +462,16 @@ def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
             raise _Fault(nodes["expression"], str(cause)) from None
     if "band" in nodes and not claim.band[0] <= claim.claimed[0] <= claim.claimed[1] <= claim.band[1]:
         raise _Fault(nodes["band"], "the band must contain what is claimed")
+    if claim.rewrites and claim.program != "author":
+        raise _Fault(nodes["rewrites"], "rewrites stand in for a program of the author's (program: author)")
+    named = {claim.variant, claim.baseline} | {figure.variant for figure in (*claim.of, *claim.over, *claim.under)}
+    for own, _ in claim.rewrites:
+        if own not in named:
+            raise _Fault(nodes["rewrites"], f"rewrites names {own}, which the part does not")
+    if claim.favour and claim.sense != "about":
+        raise _Fault(nodes["favour"], f"what is claimed {claim.sense.replace('_', ' ')} cannot be exceeded: no favour")
+    if claim.forecast and claim.program not in ("own", "library"):
+        raise _Fault(nodes["forecast"], "a forecast is judged by a program of the lab's own or a library's")
     if claim.bound == "free_relu" and claim.quantity != "ratio":
         raise _Fault(nodes["bound"], "bound free_relu goes with quantity ratio only")
     if claim.quantity == "constant" and len(claim.workloads) < 2:
@@ -364,7 +482,7 @@ def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
 
 
 def load_file(path: Path) -> list[tuple[int, Claim]]:
-    """The claims of one ledger file, each with the line it starts on.
+    """The parts of the claims of one ledger file, each with the line it starts on.
 
     Raises :class:`ClaimError` naming file and line of the first fault: not YAML, not a list of entries, an
     unknown, missing, doubled or misplaced key, a value of the wrong type, a unit that the quantity does not have, an
@@ -387,15 +505,17 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         if not isinstance(root, yaml.SequenceNode) or not root.value:
             raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
         claims: list[tuple[int, Claim]] = []
+        lines: dict[str, int] = {}
         for node in root.value:
-            claim = _entry(loader, node)
-            seeds = [re.fullmatch(_SEED, name.upper()) for name in (claim.seed, path.stem)]
-            if any(seeds) and claim.seed.lower() != path.stem:
-                raise _Fault(node, f"{claim.id} belongs in {claim.seed.lower()}.yaml")
-            for line, other in claims:
-                if other.id == claim.id:
-                    raise _Fault(node, f"id {claim.id} is used twice (first on line {line})")
-            claims.append((node.start_mark.line + 1, claim))
+            entry = _entry(loader, node)
+            lead = entry[0][1]
+            seeds = [re.fullmatch(_SEED, name.upper()) for name in (lead.seed, path.stem)]
+            if any(seeds) and lead.seed.lower() != path.stem:
+                raise _Fault(node, f"{lead.lead} belongs in {lead.seed.lower()}.yaml")
+            if lead.lead in lines:
+                raise _Fault(node, f"id {lead.lead} is used twice (first on line {lines[lead.lead]})")
+            lines[lead.lead] = node.start_mark.line + 1
+            claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
         return claims
     except _Fault as fault:
         raise ClaimError(f"{path}:{fault.line}: {fault}") from None
@@ -414,31 +534,17 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
 
 
 def _ensure_linked(claims: Sequence[Claim], places: dict[str, str]) -> None:
-    """Refuse ids that lead nowhere, and statements that are not one lead with its parts."""
-    leads = {claim.id: claim for claim in claims if not claim.part_of}
-    wanted = {claim.part_of for claim in claims}
+    """Refuse ids of other parts that lead nowhere."""
     for claim in claims:
         for other in claim.conflicts:
             if other not in places or other == claim.id:
-                raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other entry")
-        fault = ""
-        if claim.part_of and claim.part_of not in places:
-            fault = f"is part of {claim.part_of}, which is no entry"
-        elif claim.part_of and claim.part_of not in leads:
-            fault = f"is part of {claim.part_of}, which is itself a part; name the entry that leads the statement"
-        elif claim.part_of and leads[claim.part_of].seed != claim.seed:
-            fault = f"is part of {claim.part_of}, a claim of another document"
-        elif claim.statement and claim.id not in wanted:
-            fault = "has a statement, and no entry is part of it; its claim says the whole"
-        if fault:
-            raise ClaimError(f"{places[claim.id]}: {claim.id} {fault}")
+                raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other part")
 
 
 def load(path: Path) -> list[Claim]:
     """The claims of one file, a reader's own, in order of line.
 
-    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), a ``conflicts`` id that no entry has, or a
-    ``part_of`` that names no lead of the same document.
+    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`) or a ``conflicts`` id that no part has.
     """
     found = load_file(path)
     _ensure_linked([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
@@ -448,9 +554,8 @@ def load(path: Path) -> list[Claim]:
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     """All claims of the ledger files in ``folder``, in order of file and line; ``seeds`` restricts them.
 
-    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no entry
-    has, for a ``part_of`` that names no lead of the same document, for a folder without ledger files and for a seed
-    that has none.
+    Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no part has,
+    for a folder without ledger files and for a seed that has none.
     """
     claims: list[Claim] = []
     places: dict[str, str] = {}

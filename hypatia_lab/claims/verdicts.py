@@ -1,7 +1,11 @@
-"""Judging the ledger: each claim against the records of each machine, by interval, in plain words.
+"""Judging the ledger: each part of a claim against the records of each machine, by interval, in plain words.
 
 A verdict sees results rows and the details of records only. Its reason is put together from those and the claim, so
-no measured figure is ever typed. The verdict on a statement follows from those on its parts alone.
+no measured figure is ever typed. The verdict on a claim follows from those on its parts alone.
+
+A document is judged by its author's program. Where a machine has no record of that, a rewrite of the lab's stands in
+for it if some record shows both equal by the same clock (:mod:`hypatia_lab.claims.stand_ins`); any other rewrite is a
+finding and refutes nobody.
 """
 
 from __future__ import annotations
@@ -12,23 +16,28 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import intervals, results
-from hypatia_lab.claims import details
+from hypatia_lab.claims import details, stand_ins
 from hypatia_lab.claims.details import NoFigure, place
-from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
+from hypatia_lab.claims.ledger import PROGRAMS, Claim, arithmetic, ledger
 from hypatia_lab.formats import interval, number, span, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
 COLUMNS = (
     *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
-    *("measured", "low", "high", "bound", "verdict", "reason"),
+    *("measured", "low", "high", "n", "sense", "program", "band_set", "bound", "verdict", "reason"),
 )
-VERDICTS = ("confirmed", "refuted", "conditional", "undecided", "not_testable", "inconsistent", "invalid")
+VERDICTS = (
+    *("confirmed", "exceeded", "refuted", "conditional", "undecided"),
+    *("not_reproduced", "not_testable", "inconsistent", "invalid"),
+)
 ANY = "any"
 """Machine of a row that holds on every machine: arithmetic, and claims that no lab can test."""
-HOLD = frozenset({"confirmed", "conditional"})
+HOLD = frozenset({"confirmed", "exceeded", "conditional"})
 FAIL = frozenset({"refuted", "inconsistent", "conditional"})
 """Verdicts that say of a part that it holds, and that it does not; a conditional one says both."""
+SILENT = frozenset({"not_testable", "not_reproduced"})
+"""Verdicts on a part that say nothing for or against its claim."""
 DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
 MANY = 1000
@@ -83,6 +92,11 @@ QUANTITIES = {
     "rate": _Quantity("the arithmetic rate of {variant}", _own, lambda t, row: row["flops"] / t[0] / 1e3),  # GFLOP/s
     "bandwidth": _Quantity(  # GB/s
         "the compulsory traffic of {variant} over its time", _own, lambda t, row: row["traffic"] / t[0] / 1e3
+    ),
+    "attained": _Quantity(  # %
+        "the share of what the measured ceilings allow that {variant} reaches",
+        _own,
+        lambda t, row: 100 * row["limit_us"] / t[0],
     ),
     "share": _Quantity(  # %
         "the time of {part} alone as a share of eager Linear+ReLU",
@@ -197,13 +211,22 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
         return _Case(workload, cause.verdict, str(cause))
-    if found.within(*claim.band):
+    low, high = claim.limits
+    if found.within(low, high):
         verdict = "confirmed"
-    elif found.outside(*claim.band):
-        verdict = "refuted"
+    elif found.outside(low, high):
+        verdict = "exceeded" if _favoured(claim, found) else "refuted"
+    elif _favoured(claim, found):  # inside or beyond: it holds either way
+        verdict = "confirmed"
     else:  # also when a single process leaves no interval
         verdict = "undecided"
     return _Case(workload, verdict, "", found, bound, throttled)
+
+
+def _favoured(claim: Claim, found: Interval) -> bool:
+    """Whether the whole interval lies in the band or beyond it on the side that the claim favours."""
+    low, high = claim.band
+    return (claim.favour == "high" and found.low >= low) or (claim.favour == "low" and found.high <= high)
 
 
 def _places(cases: Sequence[_Case], verdict: str) -> str:
@@ -219,30 +242,55 @@ def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
         return "confirmed" if seen == {"confirmed"} and len(judged) > 1 else "undecided"
     if len(seen) == 1:
         return seen.pop()
-    return "conditional" if {"confirmed", "refuted"} <= seen else "undecided"
+    if seen == {"confirmed", "exceeded"}:
+        return "exceeded"
+    return "conditional" if "refuted" in seen and seen & HOLD else "undecided"
+
+
+def _counts(claim: Claim, program: str, verdict: str) -> str:
+    """What ``verdict`` is worth: a rewrite that no record shows equal, and a forecast that falls short, refute nobody.
+
+    ``program`` is ``rewrite`` for such a rewrite. Who says that something cannot be is refuted by whoever does it.
+    """
+    if program == "rewrite":
+        return "not_reproduced"
+    short = claim.forecast and claim.sense != "at_most"
+    return "not_reproduced" if short and verdict == "refuted" else verdict
+
+
+def _band(claim: Claim) -> str:
+    """The band in words, by the claim's sense."""
+    low, high = claim.band
+    if claim.sense == "about":
+        return f"the band {_span(claim.band, claim.unit)}"
+    word, end = ("at least", low) if claim.sense == "at_least" else ("at most", high)
+    return f"{word} {_span((end, end), claim.unit)}"
 
 
 def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
-    """The sentence that says how the figures lie to the band."""
-    band = f"the band {_span(claim.band)} registered for the claimed {_span(claim.claimed, claim.unit)}"
+    """How the figures lie to the band, as the end of a sentence."""
+    band = _band(claim)
+    inside, outside = ("inside", "outside") if claim.sense == "about" else ("as claimed,", "not")
     many = len(judged) > 1
     if verdict == "confirmed":
-        return f"{'Every interval' if many else 'It'} lies inside {band}."
+        return f"{'all ' if many else ''}{inside} {band}"
+    if verdict == "exceeded":
+        return f"beyond {band}, in the document's favour"
     if verdict == "refuted":
         part = any(case.verdict != "refuted" for case in judged)
         where = f" at {_places(judged, 'refuted')}" if part else ""
-        return f"It lies outside {band}{where}."
+        return f"{outside} {band}{where}"
     if verdict == "conditional":
+        there = ", ".join(filter(None, (_places(judged, "confirmed"), _places(judged, "exceeded"))))
         open_ = _places(judged, "undecided")
         rest = f"; undecided at {open_}" if open_ else ""
-        return f"It lies inside {band} at {_places(judged, 'confirmed')} but not at {_places(judged, 'refuted')}{rest}."
+        return f"{inside} {band} at {there} but not at {_places(judged, 'refuted')}{rest}"
     if any(case.found.n < 2 for case in judged):
-        return f"A single process gives no interval to hold against {band}."
+        return f"and a single process gives no interval to hold against {band}"
     if claim.quantity == "constant" and not many:
-        return f"One size cannot show that the figure is the same at all of them; {band} needs at least two."
-    if many:
-        return f"These records cannot tell at {_places(judged, 'undecided')} whether it lies inside {band}."
-    return f"These records cannot tell whether it lies inside {band}."
+        return f"and one size cannot show that the figure is the same at all of them; {band} needs at least two"
+    where = f" at {_places(judged, 'undecided')}" if many else ""
+    return f"across an edge of {band}{where}"
 
 
 def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
@@ -256,36 +304,45 @@ def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
         return "A second fresh process would begin to decide it."
     if not open_:  # a figure said to be the same everywhere, seen at one size
         return "Another size would decide it."
-    edges = [(found, edge) for found in open_ for edge in claim.band if found.low <= edge <= found.high]
+    edges = [(found, edge) for found in open_ for edge in claim.limits if found.low <= edge <= found.high]
     needed = max(intervals.processes_to_clear(found, edge, MANY) for found, edge in edges)
     some = f"over {MANY} fresh processes" if needed > MANY else f"about {needed} fresh processes"
     return f"It would take {some} in place of {open_[0].n} to decide it, if they scatter as these did."
 
 
-def _show(case: _Case, claim: Claim, many: bool) -> str:
-    found, unit = case.found, claim.unit
-    text = with_unit(number(found.value), unit)
+def _value(found: Interval, claim: Claim) -> str:
+    """A figure with its interval, where it has one."""
     if claim.quantity == "figure" and found.low == found.high:  # exact: a correlation of 0.9999 must not read 1
-        text = with_unit(f"{found.value:,.8g}", unit)
-    elif found.low < found.high:
-        text = f"{interval(found.value, found.low, found.high, unit)} (95% interval)"
-    return f"{text} at {place(case.workload)}" + (f", {case.verdict}" if many else "")
+        return with_unit(f"{found.value:,.8g}", claim.unit)
+    if found.low < found.high:
+        return interval(found.value, found.low, found.high, claim.unit)
+    return with_unit(number(found.value), claim.unit)
 
 
-def _row(claim: Claim, machine: str, verdict: str, reason: Sequence[str], **figures: Any) -> dict[str, Any]:
-    own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan}
-    own |= {"bound": math.nan, "cases": [], "settles": "", **figures}
+def _show(case: _Case, claim: Claim, many: bool) -> str:
+    text = f"{_value(case.found, claim)} at {place(case.workload)}"
+    return text + (f", {case.verdict}" if many else "")
+
+
+def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Row:
+    """One row of :func:`judge`: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
+    own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}
+    own |= {"bound": math.nan, "cases": [], "settles": "", "program": claim.program, **figures}
     low, high = claim.claimed
     return {
         "id": claim.id,
+        "lead": claim.lead,
         "seed": claim.seed,
         "section": claim.section,
         "claim": claim.claim,
         "claimed": low if low == high else [low, high],
         "unit": claim.unit,
         "machine": machine,
+        "sense": claim.sense,
+        "band_set": claim.band_set,
         "verdict": verdict,
-        "reason": " ".join(part for part in reason if part),
+        "reason": reason,
+        "details": [part for part in details if part],
         "quantity": claim.quantity,
         "band": claim.band,
         "why": claim.why,
@@ -313,16 +370,16 @@ def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
     return " ".join(said)
 
 
-def _worked_out(claim: Claim) -> dict[str, Any]:
-    """The row of a claim that arithmetic alone decides."""
+def _worked_out(claim: Claim, said: str) -> Row:
+    """The row of a claim that arithmetic alone decides; ``said`` is what it contradicts."""
     value = arithmetic(claim.expression)
-    sentence = (
-        f"{claim.expression} = {with_unit(number(value), claim.unit)}; the claim says {_span(claim.claimed)}, and "
-        + ("that follows" if claim.adds_up else "that does not follow from its own figures")
-        + f" (allowed: {_span(claim.band)})."
-    )
     verdict = "confirmed" if claim.adds_up else "inconsistent"
-    return _row(claim, ANY, verdict, [sentence, claim.why], measured=value, low=value, high=value)
+    reason = (
+        f"Its own figures give {with_unit(number(value), claim.unit)}, which is "
+        f"{'what' if claim.adds_up else 'not what'} it says ({_span(claim.claimed, claim.unit)})."
+    )
+    worked = f"{claim.expression} = {number(value)}; allowed: {_span(claim.band)}."
+    return _row(claim, ANY, verdict, reason, [worked, claim.why, said], measured=value, low=value, high=value)
 
 
 def _subject(claim: Claim, clock: str) -> str:
@@ -334,57 +391,93 @@ def _subject(claim: Claim, clock: str) -> str:
     return text if claim.quantity in ("launch", "max_error") else f"{text} ({clock} clock)"
 
 
-def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
-    """The row of a claim that this machine's records decide, or the reason why they cannot."""
+def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Row:
+    """The row of a claim that this machine's records decide, or the reason why they cannot.
+
+    Of a claim about an author's program it is that program's row where this machine has it, else that of the rewrites
+    that stand in for it.
+    """
     if claim.device and claim.device != machine.device:
         kind = "CUDA GPUs" if claim.device == "cuda" else "CPUs"
-        reason = [f"This is a claim about {kind}, and {machine.name} was measured as a {machine.device} device."]
-        return _row(claim, machine.name, "not_testable", [*reason, claim.untestable, claim.why])
+        reason = f"This is a claim about {kind}, and {machine.name} was measured as a {machine.device} device."
+        told = [reason, claim.why, said]
+        return _row(claim, machine.name, "not_testable", claim.untestable or told.pop(0), told)
     clock = claim.clock or results.primary_clock(machine.device)
-    cases = [_case(claim, machine, workload, clock) for workload in claim.workloads]
+    cases = _cases(claim, machine, clock)
+    program, equality = claim.program, ""
+    if claim.rewrites and not any(case.found.n or case.verdict == "invalid" for case in cases):
+        rewritten = claim.rewritten()
+        found = _cases(rewritten, machine, clock)
+        if any(case.found.n or case.verdict == "invalid" for case in found):
+            equal, equality = stand_in.shown(claim, clock)
+            claim, cases, program = rewritten, found, "equal" if equal else "rewrite"
+    row = _judged(claim, machine, clock, cases, program, [equality, claim.why, said])
+    return row | {"program": "rewrite" if program == "equal" else program}
+
+
+def _cases(claim: Claim, machine: _Machine, clock: str) -> list[_Case]:
+    return [_case(claim, machine, workload, clock) for workload in claim.workloads]
+
+
+def _judged(
+    claim: Claim, machine: _Machine, clock: str, cases: Sequence[_Case], program: str, more: Sequence[str]
+) -> Row:
+    """The row of ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
     judged = [case for case in cases if case.found.n]
     failed = [case for case in cases if case.verdict == "invalid"]
-    missing = [case.reason for case in cases if case.verdict == "not_testable"]
+    missing = [case.reason.rstrip(".") for case in cases if case.verdict == "not_testable"]
     if failed:
-        reason = [f"{failed[0].reason.rstrip('.')}; a claim is not judged by a measurement that failed a check."]
+        reason = f"{failed[0].reason.rstrip('.')}; a claim is not judged by a measurement that failed a check."
         verdict = "not_testable" if claim.untestable else "invalid"
-        return _row(claim, machine.name, verdict, [claim.untestable, *reason, claim.why])
+        return _row(claim, machine.name, verdict, reason, [claim.untestable, *more])
     if not judged:
-        reason = [f"On {machine.name} {missing[0].rstrip('.')}."]
-        if claim.experiment and missing[0].startswith(details.MISSING):
-            reason.append(f"Experiment {claim.experiment} measures it.")
-        return _row(claim, machine.name, "not_testable", [claim.untestable, *reason, claim.why])
+        lacking = f"On {machine.name} {missing[0]}."
+        measures = claim.experiment and missing[0].startswith(details.MISSING)
+        told = [lacking, f"Experiment {claim.experiment} measures it." if measures else ""]
+        reason = claim.untestable or told.pop(0)
+        if program == "author" and not claim.untestable:
+            reason = f"No record of {machine.name} has the author's program."
+            told.insert(0, lacking)
+        return _row(claim, machine.name, "not_testable", reason, [*told, *more])
     many = len(judged) > 1
-    shown = "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)
-    reason = [f"On {machine.name}, {_subject(claim, clock)} is {shown}."]
+    what = f"Measured was {_subject(claim, clock)}, on {machine.name}"
+    told = [what + (": " + "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)) + "."]
     settles = ""
     if claim.untestable:
-        verdict = "not_testable"
-        reason.insert(0, claim.untestable)
+        verdict, reason = "not_testable", claim.untestable
     else:
         verdict = _combine(claim, judged)
+        counted = _counts(claim, program, verdict)
+        reason = f"{_figures(claim, judged)}: {_compare(claim, verdict, judged)}."
+        if counted != verdict and program == "rewrite":
+            reason = f"Only a rewrite of the lab's could be measured, which refutes nobody: {_figures(claim, judged)}."
+            told.append(f"It lies {_compare(claim, verdict, judged)}.")
+        elif counted != verdict:
+            reason = f"Nothing of the author's backs this forecast, and here it is not reached: {reason}"
+        verdict = counted
         settles = _settles(claim, judged) if verdict == "undecided" else ""
-        reason += [_compare(claim, verdict, judged), settles]
+    told.append(settles)
     if missing:
-        reason.append(f"Left out of the verdict: {'; '.join(m.rstrip('.') for m in missing)}.")
+        told.append(f"Left out of the verdict: {'; '.join(missing)}.")
     bounds = [case.bound for case in judged if not math.isnan(case.bound)]
     bound = math.nan if not bounds else min(bounds) if claim.quantity == "time" else max(bounds)
     if not math.isnan(bound):
         word = "no less than" if claim.quantity == "time" else "at most"
         cause = "A ReLU that cost nothing" if claim.bound == "free_relu" else "The machine's own measured ceilings"
-        reason.append(f"{cause} would allow {word} {with_unit(number(bound), claim.unit)}.")
-    reason.append(claim.why)
+        told.append(f"{cause} would allow {word} {with_unit(number(bound), claim.unit)}.")
     if any(case.throttled for case in judged):
-        reason.append("Caution: the device throttled during this measurement.")
+        told.append("Caution: the device throttled during this measurement.")
     return _row(
         claim,
         machine.name,
         verdict,
-        [*reason, _caution(machine.control, verdict)],
+        reason,
+        [*told, *more, _caution(machine.control, verdict)],
         workload=", ".join(case.workload for case in judged),
         measured=math.nan if many else judged[0].found.value,
         low=min(case.found.low for case in judged),
         high=max(case.found.high for case in judged),
+        n=min(case.found.n for case in judged),
         bound=bound,
         settles=settles,
         cases=[
@@ -393,12 +486,25 @@ def _measured(claim: Claim, machine: _Machine) -> dict[str, Any]:
                 "measured": case.found.value,
                 "low": case.found.low,
                 "high": case.found.high,
+                "n": case.found.n,
                 "bound": case.bound,
                 "verdict": "not_testable" if claim.untestable else case.verdict,
             }
             for case in judged
         ],
     )
+
+
+def _figures(claim: Claim, judged: Sequence[_Case]) -> str:
+    """What was measured, in a few words: the figure with its interval and n, or the span of several."""
+    found = judged[0].found
+    count = f"{min(case.found.n for case in judged)} processes" if max(case.found.n for case in judged) > 1 else "n = 1"
+    if len(judged) == 1:
+        return f"{_value(found, claim)} ({count})"
+    ends = sorted((case.found for case in judged), key=lambda found: found.value)
+    exact = all(found.low == found.high for found in ends)
+    texts = [_value(found, claim) if exact else with_unit(number(found.value), claim.unit) for found in ends]
+    return f"{texts[0]} to {texts[-1]} ({count})"
 
 
 def _caution(control: Row | None, verdict: str) -> str:
@@ -433,33 +539,39 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
     ]
 
 
-def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> list[dict[str, Any]]:
-    """The verdict on every claim: one row a claim and machine, in order of the ledger and of the records.
+def judge(
+    records: Sequence[Record], claims: Sequence[Claim] | None = None, *, beside: Sequence[Record] = ()
+) -> list[Row]:
+    """The verdict on every part of a claim: one row a part and machine, in order of the ledger and of the records.
 
     ``claimed`` is a number, or [low, high] where the claim gives a range.
     Claims that arithmetic decides, and those nothing measured here can, have a single row whose machine is
-    :data:`ANY`. Keys: :data:`COLUMNS`, and quantity, band (low, high), why (that of the claim, which the reason
-    holds as well), settles (what would decide an undecided one) and cases (one dict a judged workload: workload,
-    measured, low, high, bound, verdict). ``measured`` is NaN where several workloads were judged;
-    ``low`` and ``high`` then span them all. ``bound`` is the largest figure (time: the smallest) that the
-    machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist are NaN.
+    :data:`ANY`. Keys: :data:`COLUMNS`, and lead (the id of the whole claim), details (the sentences beneath the
+    reason, which is one sentence), quantity, band (low, high), why (that of the claim, which the details hold as
+    well), settles (what would decide an undecided one) and cases (one dict a judged workload: workload, measured, low,
+    high, n, bound, verdict). ``measured`` is NaN where several workloads were judged; ``low`` and ``high`` then span
+    them all, and ``n`` is the fewest processes behind one of them. ``program`` is what was measured: the author's, a
+    rewrite, a library's, one of the lab's own, or arithmetic. ``bound`` is the largest figure (time: the smallest) that
+    the machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist are NaN.
 
-    An interval wholly inside the registered band confirms, wholly outside refutes, else the claim is undecided;
-    confirmed at some workloads and refuted at others makes it conditional. ``claims`` defaults to :func:`ledger`.
+    An interval wholly inside the registered band confirms, wholly outside refutes (or exceeds, on the side that the
+    claim favours), else the claim is undecided; confirmed at some workloads and refuted at others makes it
+    conditional. What only a rewrite could measure, and a forecast that falls short, is not reproduced. ``claims``
+    defaults to :func:`ledger`. Records ``beside`` those that are judged may show a rewrite equal to its original.
     """
     machines = _machines(records)
+    equalities = stand_ins.equalities([*records, *beside])
     found = ledger() if claims is None else claims
     known = {claim.id: claim for claim in found}
     rows = []
     for claim in found:
-        if claim.quantity == "arithmetic":
-            own = [_worked_out(claim)]
-        elif claim.quantity == "none":
-            own = [_row(claim, ANY, "not_testable", [claim.untestable, claim.why])]
-        else:
-            own = [_measured(claim, machine) for machine in machines]
         said = _contradiction(claim, known)
-        rows += [row | {"reason": f"{row['reason']} {said}".rstrip()} for row in own]
+        if claim.quantity == "arithmetic":
+            rows.append(_worked_out(claim, said))
+        elif claim.quantity == "none":
+            rows.append(_row(claim, ANY, "not_testable", claim.untestable, [claim.why, said]))
+        else:
+            rows += [_measured(claim, machine, equalities, said) for machine in machines]
     return rows
 
 
@@ -467,67 +579,67 @@ def judge(records: Sequence[Record], claims: Sequence[Claim] | None = None) -> l
 
 
 def together(verdicts: Iterable[str]) -> str:
-    """The verdict on a statement from ``verdicts``, those on its parts.
+    """The verdict on a claim from ``verdicts``, those on its parts.
 
     Parts that hold and parts that fail make it conditional, whatever is left open. Else what is left open could change
     it: invalid if a part's measurement failed a check, or undecided. Else the parts that could be tested agree, and it
-    is confirmed, or refuted (inconsistent if each of them fails its own arithmetic). Parts that cannot be tested do not
-    count, unless there is no other.
+    is confirmed (exceeded if one of them is), or refuted (inconsistent if each of them fails its own arithmetic). Parts
+    that cannot be tested or reproduced do not count, unless there is no other.
     """
-    seen = set(verdicts) - {"not_testable"}
+    given = set(verdicts)
+    seen = given - SILENT
     if seen & HOLD and seen & FAIL:
         return "conditional"
-    for verdict in ("invalid", "undecided", "confirmed", "refuted", "inconsistent"):
+    for verdict in ("invalid", "undecided", "exceeded", "confirmed", "refuted", "inconsistent"):
         if verdict in seen:
             return verdict
-    return "not_testable"
+    return "not_reproduced" if "not_reproduced" in given else "not_testable"
 
 
 def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> list[Row]:
-    """The verdict on every statement: one row a statement and machine, in order of its lead in the ledger.
+    """The verdict on every claim as a whole: one row a claim and machine, in order of the ledger.
 
     ``rows`` are those of :func:`judge`, ``claims`` the whole ledger or file that they were judged by; it defaults to
-    :func:`ledger`. Keys: :data:`COLUMNS`, where the figures are the lead's, and ``parts``: the rows of the parts, the
-    lead's first. Of the parts that arithmetic decides, those that fail count on every machine where another part could
-    be tested; those that add up do not, for a document that divides rightly has measured nothing. A statement
+    :func:`ledger`. Keys: :data:`COLUMNS`, where the figures are the first part's that was judged, and ``parts``: the
+    rows of the parts. Of the parts that arithmetic decides, those that fail count on every machine where another part
+    could be tested; those that add up do not, for a document that divides rightly has measured nothing. A claim
     that no machine can decide has a single row, whose machine is :data:`ANY`; its parts may have a row a machine.
     """
     found = ledger() if claims is None else claims
-    parts: dict[str, list[Claim]] = {claim.id: [claim] for claim in found if not claim.part_of}
+    wholes: dict[str, list[Claim]] = {}
     for claim in found:
-        if claim.part_of:
-            parts[claim.part_of].append(claim)
+        wholes.setdefault(claim.lead, []).append(claim)
     own: dict[str, list[Row]] = {}
     for row in rows:
-        own.setdefault(row["id"], []).append(row)
+        own.setdefault(row["lead"], []).append(row)
     machines = list(dict.fromkeys(row["machine"] for row in rows if row["machine"] != ANY))
-    known = {claim.id: claim for claim in found}
     out = []
-    for members in parts.values():
-        shown = [row for claim in members for row in own.get(claim.id, [])]
+    for lead, members in wholes.items():
+        shown = own.get(lead, [])
         if not any(claim.testable for claim in members):
-            out += [_stated(members, shown, ANY, known)] if shown else []
+            out += [_stated(members[0], shown, ANY)] if shown else []
             continue
         for machine in machines:
-            out.append(_stated(members, [row for row in shown if row["machine"] in (machine, ANY)], machine, known))
+            out.append(_stated(members[0], [row for row in shown if row["machine"] in (machine, ANY)], machine))
     return out
 
 
-def _stated(members: Sequence[Claim], rows: Sequence[Row], machine: str, known: Mapping[str, Claim]) -> Row:
-    """The row of the statement of ``members``, the lead first, from those of its parts that concern ``machine``."""
-    lead = members[0]
+def _stated(lead: Claim, rows: Sequence[Row], machine: str) -> Row:
+    """The row of the claim that ``lead`` is the first part of, from those of its parts that concern ``machine``."""
     measured = any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
     tested = measured or machine == ANY
     counted = [row["verdict"] for row in rows if not (measured and _adds_up(row))]
     verdict = together(counted) if tested else "not_testable"
-    figures = [row for row in rows if row["id"] == lead.id]
-    # Of a lead that no machine decides, each machine has its own figures.
-    reason = [lead.untestable, lead.why, _contradiction(lead, known)]
-    row = figures[0] if len(figures) == 1 else _row(lead, machine, verdict, reason)
-    row = row | {"claim": lead.statement or lead.claim, "machine": machine, "verdict": verdict}
-    if len(members) > 1:
+    # The part that speaks for the whole: the first that was judged as the whole is, by the best program there is.
+    first = min(rows, key=lambda row: (row["verdict"] != verdict, _RANK.get(row["program"], len(_RANK))))
+    row = first | {"id": lead.lead, "section": lead.section, "claim": lead.statement, "machine": machine}
+    row["verdict"] = verdict
+    if len({one["id"] for one in rows}) > 1:
         row["reason"] = _sum_up(rows, machine, tested)
     return {key: row[key] for key in COLUMNS} | {"parts": list(rows)}
+
+
+_RANK = {program: number for number, program in enumerate(PROGRAMS)}
 
 
 def _adds_up(row: Row) -> bool:
@@ -538,28 +650,28 @@ def _adds_up(row: Row) -> bool:
 _SOUND = "sound"
 _SAYINGS = {
     "confirmed": ("holds", "hold"),
+    "exceeded": ("is exceeded", "are exceeded"),
     _SOUND: ("adds up", "add up"),
     "conditional": ("holds in part", "hold in part"),
     "refuted": ("is refuted", "are refuted"),
     "inconsistent": ("fails its own arithmetic", "fail their own arithmetic"),
     "undecided": ("is undecided", "are undecided"),
     "invalid": ("was not measured rightly", "were not measured rightly"),
+    "not_reproduced": ("is not reproduced", "are not reproduced"),
     "not_testable": ("cannot be tested", "cannot be tested"),
 }
 
 
 def _sum_up(rows: Sequence[Row], machine: str, tested: bool) -> str:
-    """The reason of a statement: what became of which part, and what would decide those that are open."""
+    """The reason of a claim of several parts, one sentence: what became of which of them, by its letter."""
     groups: dict[str, list[str]] = {}
     for row in rows:
-        names = groups.setdefault(_SOUND if _adds_up(row) else row["verdict"], [])
-        if row["id"] not in names:
-            names.append(row["id"])
-    count = len({row["id"] for row in rows})
+        letters = groups.setdefault(_SOUND if _adds_up(row) else row["verdict"], [])
+        if row["id"][-1] not in letters:
+            letters.append(row["id"][-1])
     if not tested:
         groups.pop("not_testable", None)
-    said = [f"{', '.join(names)} {_SAYINGS[key][len(names) > 1]}" for key in _SAYINGS if (names := groups.get(key))]
-    text = f"Of {count} parts {'; '.join(said)}." if tested else f"No part of it could be measured on {machine}."
-    if said and not tested:
-        text += f" By arithmetic alone {'; '.join(said)}."
-    return " ".join([text, *(f"{row['id']}: {row['settles']}" for row in rows if row["settles"])])
+    said = [f"{', '.join(own)} {_SAYINGS[key][len(own) > 1]}" for key in _SAYINGS if (own := groups.get(key))]
+    if tested:
+        return f"Of {len({row['id'] for row in rows})} parts {'; '.join(said)}."
+    return f"No part of it could be measured on {machine}" + (f"; by arithmetic {'; '.join(said)}." if said else ".")

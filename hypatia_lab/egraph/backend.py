@@ -1,7 +1,9 @@
-"""The e-graph behind torch.compile: ``torch.compile(module, backend=hypatia)``, for inference and for training.
+"""The e-graph behind torch.compile: ``torch.compile(module, backend="hypatia_lab")``, for inference and for training.
 
 AOTAutograd hands over graphs of ATen operations, the forward and the backward one apart, so the fusion happens after
 differentiation and the gradients are those of the original operations. Parameters arrive as inputs there.
+
+The name is the package's and not ``hypatia``: the authors' own backend is called that, and gives way where it is taken.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ def _compile(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[.
     return make_boxed_func(rewrite_graph(graph, costs=costs).forward)
 
 
-def hypatia(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+def hypatia_lab(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
     """A torch.compile backend: the default goals, the roofline of the inputs' device, no kernels generated."""
     # Found late: most uses of the e-graph do without torch.compile's machinery.
     from torch._dynamo.backends.common import aot_autograd
@@ -33,8 +35,8 @@ def hypatia(graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..
 
 
 def register() -> None:
-    """Make "hypatia" a name that torch.compile knows, where the package's entry point is not installed (yet)."""
+    """Make "hypatia_lab" a name that torch.compile knows, where the package's entry point is not installed (yet)."""
     from torch._dynamo.backends import registry
 
-    if "hypatia" not in registry.list_backends(exclude_tags=()):
-        registry.register_backend(hypatia)
+    if "hypatia_lab" not in registry.list_backends(exclude_tags=()):
+        registry.register_backend(hypatia_lab)

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.egraph import calls
-from hypatia_lab.egraph.backend import hypatia
+from hypatia_lab.egraph import backend, calls
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
@@ -84,7 +83,8 @@ def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
 def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
     module = module_of(inputs)
-    return _bind(torch.compile(module, backend=hypatia, dynamic=False, fullgraph=True), inputs, module.parameters())
+    compiled = torch.compile(module, backend=backend.hypatia_lab, dynamic=False, fullgraph=True)
+    return _bind(compiled, inputs, module.parameters())
 
 
 @variant("mlp", "egraph_split", origin="own", needs=_split)

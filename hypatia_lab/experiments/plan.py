@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypatia_lab.workloads import Workload
 
@@ -33,8 +34,9 @@ class Probe:
     """A look at one variant that no clock gives: ``processes`` fresh processes of ``profiler.<topic>``.
 
     ``topic``: start (every stage and call of a fresh process), trace (kernels), accuracy (error measures), process
-    (a whole program), counters (bytes that a call moves), graph (optimizing a model's graph) or oracle (the lab's clock
-    beside another timer). ``case`` says which of several ways, such as which caches are warm.
+    (a whole program), program (a command of a program from outside), counters (bytes that a call moves), graph
+    (optimizing a model's graph) or oracle (the lab's clock beside another timer). ``case`` says which of several ways,
+    such as which caches are warm.
     """
 
     topic: str
@@ -46,10 +48,16 @@ class Probe:
 
 @dataclass(frozen=True)
 class Source:
-    """A reader's file that registers an operation: its path, and the digest of its text as it was planned."""
+    """A reader's file: its path, and the digest of its text as it was planned.
+
+    ``kind``: own (it registers an operation) or program (it runs programs from outside, and says whose in
+    ``provenance``, in the form of a record).
+    """
 
     path: str
     digest: str
+    kind: str = "own"
+    provenance: tuple[dict[str, Any], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ CHAINS = ((3, 5, 33, 29), (1, 8, 64, 64))
 BOTH = ("eager", "eager" + AGAIN)
 LAYOUTS = ("eager_channels_last", "group_norm", "group_norm_channels_last")
 STEP = "forward_backward"
+CAST = "conv_block_autocast"
 
 
 def _shape(device: str, shapes: Shapes) -> tuple[int, ...]:
@@ -124,7 +125,88 @@ def _kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     return [Probe("trace", work, name, "", 1) for name in (names[:1] if preset == "quick" else names)]
 
 
+def _defaults(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    """The points in PyTorch's default arithmetic, and what is compared with it, so that one run has both sides."""
+    if device == "cuda":
+        return _defaults_on_gpu(preset, shapes)
+    # There default is ieee by another name: as much as shows that it is.
+    work, clock = Workload("conv_block", _shape(device, shapes), "float32", "default"), ("hot",)
+    ieee, cast = Workload("conv_block", work.shape), Workload("conv_block_autocast", work.shape, "bfloat16")
+    if preset == "quick":
+        return [Group(work, (*BOTH, "group_norm"), clock, 0.1), Group(ieee, ("eager",), clock, 0.1)]
+    unet = Workload("unet", work.shape, "float32", "default")
+    return [
+        Group(work, (*BOTH, *LAYOUTS, "preallocated", "script", "naive", "compile"), clock, 0.1),
+        Group(ieee, ("eager", "compile"), clock, 0.1),
+        Group(cast, ("eager",), clock, 0.1),
+        Group(unet, (*BOTH, "group_norm", "compile"), clock, 0.1),
+        Group(Workload("unet_autocast", work.shape, "bfloat16"), ("eager",), clock, 0.1),
+    ]
+
+
+def _defaults_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
+    """What compiles is chosen: in eight processes it takes half of the time, a U-Net two to three times a block's.
+
+    So the seeds' preset leaves to the full one: max-autotune and channels last of a compiled block, a U-Net that is
+    compiled in other ways than the default, what is cast to bfloat16 and compiled, and eighty images.
+    """
+    quick, full, shape = preset == "quick", preset == "full", _shape("cuda", shapes)
+    both, graph = ("graph", "wall"), ("graph",)
+    small, brief = 0.05, 0.03
+
+    def named(operation: str, *, images: int = shape[0], direction: str = "forward") -> Workload:
+        return Workload(operation, (images, *shape[1:]), "float32", "default", direction)
+
+    def cast(operation: str, dtype: str = "bfloat16", direction: str = "forward") -> Workload:
+        return Workload(operation, shape, dtype, direction=direction)
+
+    ieee = Group(Workload("conv_block", shape), ("eager", "compile"), both, small)
+    if quick:
+        few = (*BOTH, "group_norm", "naive", "compile")
+        return [Group(named("conv_block"), few, both, small), ieee, Group(cast(CAST), ("eager",), graph, small)]
+    plain = (*BOTH, *LAYOUTS, "preallocated", "script", "naive", "naive_malloc")
+    made = ("compile", "compile_together", "compile_reduce_overhead")
+    made += ("compile_channels_last", "compile_max_autotune") if full else ()
+    network = (*BOTH, *LAYOUTS, "script", "compile")
+    more = ("compile_together", "compile_reduce_overhead") if full else ()
+    together = ("eager", "compile_together")
+    whole = together if full else ("eager",)
+    groups = [
+        Group(named("conv_block"), plain + made, both, small),
+        ieee,
+        # The document's GELU is an approximation.
+        Group(named("conv_block_tanh"), ("eager", "naive", "compile"), both, small),
+        Group(cast(CAST), together, graph, small),
+        Group(cast(CAST, "float16"), ("eager",), graph, small),
+        Group(cast("conv_block"), whole, graph, small),
+        Group(named("unet"), network + more, both, small),
+        Group(cast("unet_autocast"), together, both, small),
+        Group(cast("unet"), whole, graph, small),
+        Group(named("unet", direction=STEP), (*BOTH, *LAYOUTS, "compile", *more[:1]), both, small),
+        Group(cast("unet_autocast", direction=STEP), together, graph, small),
+        Group(cast("unet", direction=STEP), ("eager",), graph, small),
+    ]
+    counts = () if shapes else (1, 20, 80) if full else (1, 20)
+    return groups + [Group(named("conv_block", images=n), ("eager", "compile"), both, brief) for n in counts]
+
+
+def _default_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
+    """How many kernels a block launches with PyTorch as installed: eager, compiled and the seeds' own."""
+    if (preset, device) == ("quick", "cpu"):
+        return []
+    work = Workload("conv_block", _shape(device, shapes), "float32", "default")
+    return [Probe("trace", work, name, "", 1) for name in ("eager", "compile", "naive")]
+
+
 EXPERIMENTS = (
+    Experiment(
+        "library_defaults",
+        "06_torch_compile",
+        "a block and a U-Net with PyTorch's arithmetic as installed, and what is compared with that",
+        "conv_block",
+        _defaults,
+        _default_kernels,
+    ),
     Experiment(
         "torch_compile",
         "06_torch_compile",

@@ -330,7 +330,7 @@ def _traffic(shape: tuple[int, ...], size: int) -> int:
 
 
 def _peak_error(workload: Workload) -> float:
-    return PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.math, 0.0)
+    return PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.arithmetic, 0.0)
 
 
 def _backward_depth(shape: tuple[int, ...]) -> dict[str, int]:
@@ -360,6 +360,7 @@ def _define(name: str, approximate: str) -> Operation:
                 faults=lambda inputs: _backward_faults(inputs, approximate),
                 scale=lambda inputs: summed(inputs, approximate),
             ),
+            convolves=True,
         )
     )
 

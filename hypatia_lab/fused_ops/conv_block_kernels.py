@@ -263,6 +263,8 @@ def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
             return "splitting operands is a way to float32's own accuracy: float32, ieee"
         if workload.math == "tf32x3":
             return "the kernels split operands into bfloat16 only"
+        if workload.math == "default":
+            return "default is PyTorch's own choice of arithmetic; these kernels compute in ieee, tf32 or bf16x3"
         how = precision or workload.math
         if form == "whole" and workload.dtype == "float32" and how == "ieee":
             return "the matrix units that the one kernel is made of have no float32"

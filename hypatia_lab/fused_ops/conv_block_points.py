@@ -74,6 +74,7 @@ def _define() -> Operation:
                 scale=backward.scale,
                 dtype="float32",
             ),
+            convolves=True,
         )
     )
 

@@ -264,7 +264,7 @@ def _peak_error(workload: Workload) -> float:
 
     In a training step every block is gone through twice.
     """
-    own = PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.math, 0.0)
+    own = PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.arithmetic, 0.0)
     if workload.operation == "unet_autocast":
         own = autocast_peak_error(workload)
     return math.sqrt(len(BLOCKS) * (2 if workload.backward else 1)) * own
@@ -308,6 +308,7 @@ def _define(name: str, form: Form) -> Operation:
                 scale=lambda inputs: summed(inputs, form),
                 dtype="float32" if name == "unet_autocast" else "",
             ),
+            convolves=True,
         )
     )
 

@@ -200,7 +200,7 @@ def finder() -> str:
 def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]:
     """The command line that counts one call of ``found``; ``left_out`` names what not to count."""
     plan = {"workload": asdict(found.workload), "variant": found.variant.name, "device": found.device}
-    plan |= {"case": found.case, "folder": str(found.folder), "number": found.number}
+    plan |= {"case": found.case, "folder": str(found.folder), "number": found.number, "source": found.source}
     metrics = ",".join(metric for name, metric in METRICS.items() if name not in left_out)
     # Clocks stay as they are, for they are the machine's; base units need no prefix.
     watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]

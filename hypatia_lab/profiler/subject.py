@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, failures, variants
+from hypatia_lab import check, failures, source_file, variants
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
@@ -28,7 +29,8 @@ class Subject:
     """What a probe looks at: ``variant`` on ``workload``, its output on ``device``.
 
     ``case`` says which of several ways; ``folder`` outlives this process and is shared by the probe's processes,
-    of which this is ``number``.
+    of which this is ``number``. ``source`` is the reader's file (path and digest) that registers the variant, if one
+    does.
     """
 
     workload: Workload
@@ -37,6 +39,7 @@ class Subject:
     case: str
     folder: Path
     number: int
+    source: dict[str, Any] | None = None
 
     def problem(self) -> check.Problem:
         """Inputs as published (draw 0) and their float64 reference, on ``device``."""
@@ -64,15 +67,24 @@ def workload_of(plan: dict[str, Any]) -> Workload:
     return Workload(**plan["workload"] | {"shape": tuple(plan["workload"]["shape"])})
 
 
+@functools.cache
+def _registered(path: str) -> None:
+    """Run the reader's file ``path``, once a process: its variants are then registered. Raises ``ValueError``."""
+    source_file.run(Path(path), ValueError)
+
+
 def subject(plan: dict[str, Any]) -> Subject:
     """What ``plan`` asks for. Raises :class:`Ended` (skipped) when the variant cannot run here."""
     workload = workload_of(plan)
+    source = plan.get("source")
+    if source:
+        _registered(source["path"])
     variant = variants.find(workload.operation, plan["variant"])
     missing = variant.needs(workload, plan["device"])
     if missing:
         raise Ended("skipped", missing)
     device = "cpu" if variant.host else plan["device"]
-    return Subject(workload, variant, device, plan["case"], Path(plan["folder"]), plan["number"])
+    return Subject(workload, variant, device, plan["case"], Path(plan["folder"]), plan["number"], source)
 
 
 def crashed(emit: Emit, cause: Exception) -> None:
@@ -81,13 +93,16 @@ def crashed(emit: Emit, cause: Exception) -> None:
     emit("status", status="crashed", reason=failures.one_line(cause))
 
 
-def probe(look: Callable[[Subject, Emit], None]) -> None:
-    """Entry of a probe's process: ``look`` at the plan's subjects, each in its math mode, and say how that ended."""
+def probe(look: Callable[[Any, Emit], None], made: Callable[[dict[str, Any]], Any] = subject) -> None:
+    """Entry of a probe's process: ``look`` at the plan's subjects, each in its math mode, and say how that ended.
+
+    ``made(plan)`` is what is looked at, of a ``workload``: a :class:`Subject` unless the probe has a kind of its own.
+    """
     plan, emit = sessions.child_plan()
     for number, one in enumerate([plan, *plan.get("more", [])]):
         emit("begin", what=one["variant"], subject=number)
         try:
-            found = subject(one)
+            found = made(one)
             with found.workload.precision():
                 look(found, emit)
         except Ended as end:
@@ -97,6 +112,7 @@ def probe(look: Callable[[Subject, Emit], None]) -> None:
         if plan.get("more") and plan["device"] == "cuda":
             import torch
 
-            torch.cuda.synchronize()  # a device left in error ends this process here, with this subject named
-            torch.cuda.empty_cache()
+            if torch.cuda.is_initialized():
+                torch.cuda.synchronize()  # a device left in error ends this process here, with this subject named
+                torch.cuda.empty_cache()
     emit("end")

@@ -1,0 +1,92 @@
+"""When a rewrite may stand in for an author's program: where a record shows both equal by the same clock.
+
+The author's program and the rewrite were then measured in one record, interleaved in the same processes, and the ratio
+of their times is surely within ±2%. One machine's record serves for all, so that whoever reruns the lab without the
+author's sources gets the same verdicts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import intervals, results
+from hypatia_lab.claims.ledger import Claim, Figure
+from hypatia_lab.formats import interval
+from hypatia_lab.intervals import Interval
+from hypatia_lab.records import Record
+
+Pair = tuple[str, str, str]
+"""(author's variant, rewrite, clock)."""
+Place = tuple[str, str, str, str]
+"""(operation, dtype, math, direction) of a workload."""
+
+
+def _place(workload: str) -> tuple[Place, str]:
+    operation, shape, dtype, math_mode, direction = workload.split("/")
+    return (operation, dtype, math_mode, direction), shape
+
+
+@dataclass(frozen=True)
+class Equalities:
+    """Times of rewrites relative to the authors' programs, as records have them: by pair and place, shape by shape."""
+
+    found: dict[tuple[Pair, Place], dict[str, list[tuple[str, Interval]]]]
+
+    def shown(self, claim: Claim, clock: str) -> tuple[bool, str]:
+        """Whether the rewrites of ``claim`` may stand in for the author's programs, and a sentence on why or why not.
+
+        Each that the claim names must be equal by the clock that it is judged by: at its own size where that was
+        compared, else at every size that was. What a probe saw, such as a count of kernels, and errors no comparison
+        of times shows to be equal.
+        """
+        figures = (*claim.of, *claim.over, *claim.under)
+        if claim.quantity == "max_error" or any(figure.topic for figure in figures):
+            return False, "No record shows that the rewrite and the author's program are alike in this."
+        told = []
+        for own, rewrite in claim.rewrites:
+            for workload, word in _timed(claim, figures, own, clock):
+                place, shape = _place(workload)
+                known = self.found.get(((own, rewrite, word), place), {})
+                pairs = known.get(shape) or [pair for pairs in known.values() for pair in pairs]
+                if not pairs:
+                    return False, f"No record compares {rewrite} with {own} by the {word} clock."
+                for machine, ratio in pairs:
+                    text = interval(ratio.value, ratio.low, ratio.high)
+                    if not intervals.equal(ratio):
+                        return False, f"{rewrite} runs at {text} of {own}'s speed by the {word} clock on {machine}."
+                    told.append(f"{rewrite} stands in for {own}: {text} of its speed by the {word} clock on {machine}.")
+        return True, told[-1] if told else ""
+
+
+def _timed(claim: Claim, figures: Sequence[Figure], own: str, clock: str) -> list[tuple[str, str]]:
+    """(workload, clock) of every time of ``own`` that ``claim`` rests on."""
+    if not figures:
+        return [(workload, clock) for workload in claim.workloads]
+    mine = [figure for figure in figures if figure.variant == own]
+    return [
+        (place, figure.clock or clock)
+        for figure in mine
+        for place in ([figure.workload] if figure.workload else claim.workloads)
+    ]
+
+
+def equalities(records: Sequence[Record]) -> Equalities:
+    """Every author's variant beside every variant of another origin, as far as ``records`` have both in one group."""
+    found: dict[tuple[Pair, Place], dict[str, list[tuple[str, Interval]]]] = {}
+    for record in records:
+        if not any(cell["origin"] == "author" for cell in record.cells):
+            continue
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in results.rows([record]):
+            if row["status"] == "ok" and row["medians_us"]:
+                groups.setdefault((row["workload"], row["clock"]), []).append(row)
+        for (workload, clock), rows in groups.items():
+            place, shape = _place(workload)
+            for own in (row for row in rows if row["origin"] == "author"):
+                for row in (row for row in rows if row["origin"] == "seed"):
+                    ratio = intervals.ratio(own["medians_us"], row["medians_us"])
+                    known = found.setdefault(((own["variant"], row["variant"], clock), place), {})
+                    known.setdefault(shape, []).append((record.machine, ratio))
+    return Equalities(found)

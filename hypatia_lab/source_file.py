@@ -1,0 +1,71 @@
+"""A reader's Python file: its digest, running it as a module, and what is said of one that fails.
+
+Shared by :mod:`hypatia_lab.own` (a kernel of the reader's) and :mod:`hypatia_lab.programs` (a program from outside).
+Each raises an ``error`` of its own, whose message begins with file and line.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def digest(path: Path, error: type[ValueError]) -> str:
+    """Digest of the file's text, 12 hexadecimal digits. Raises ``error`` when it cannot be read."""
+    try:
+        return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    except OSError as cause:
+        raise error(f"{path}: cannot be read ({cause.strerror})") from None
+
+
+def run(path: Path, error: type[ValueError]) -> None:
+    """Run the file as a module. Raises ``error`` naming file and line when it cannot be read or fails."""
+    try:
+        code = compile(path.read_bytes(), str(path), "exec")
+    except OSError as cause:
+        raise error(f"{path}: cannot be read ({cause.strerror})") from None
+    except SyntaxError as cause:
+        raise error(f"{path}:{cause.lineno or 1}: {type(cause).__name__}: {cause.msg}") from None
+    except ValueError as cause:  # a null byte
+        raise error(f"{path}:1: {cause}") from None
+    module = types.ModuleType(f"own_{re.sub(r'[^A-Za-z0-9_]', '_', path.stem)}")
+    module.__file__ = str(path)
+    sys.modules[module.__name__] = module  # where inspect and torch look for the source of a kernel
+    try:
+        with _importing(path):
+            exec(code, module.__dict__)
+    except KeyboardInterrupt:
+        raise
+    except BaseException as cause:  # SystemExit too: a script that ends itself declares nothing
+        raise error(f"{path}{said(cause, path)}") from None
+
+
+@contextmanager
+def _importing(path: Path) -> Iterator[None]:
+    """The file's folder can be imported from (what is installed comes first), and no bytecode is left there."""
+    before = sys.dont_write_bytecode
+    sys.dont_write_bytecode = True
+    if str(path.parent) not in sys.path:
+        sys.path.append(str(path.parent))
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
+
+
+def said(cause: BaseException, path: Path | None = None) -> str:
+    """Where in the reader's file ``cause`` arose (the last line of it that was running), and what it says."""
+    frames = traceback.extract_tb(cause.__traceback__)
+    there = [frame.lineno for frame in frames if path is not None and frame.filename == str(path)]
+    line = f":{there[-1]}" if there else ""
+    message = (str(cause).strip() or "no message").splitlines()[0]
+    own = type(cause).__module__.startswith("hypatia_lab") or (
+        isinstance(cause, ValueError) and frames and Path(frames[-1].filename).is_relative_to(Path(__file__).parent)
+    )
+    return f"{line}: {message}" if own else f"{line}: {type(cause).__name__}: {message[:200]}"

@@ -1,0 +1,257 @@
+"""The authors' programs beside the lab's rewrites, and where the lab's launch path is told: from synthetic records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import cell_line, run_line
+
+from hypatia_lab import figures, findings, results, tables
+from hypatia_lab.chapters import authors, backward, front, fused_mlp, gemm_ladder, method
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.findings import Finding
+from hypatia_lab.fused_ops.mlp import MODELS
+from hypatia_lab.notebook import Evidence
+from hypatia_lab.records import Record
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import Workload, operations
+
+SMALL, MEDIUM = [256, 256, 512], [1024, 784, 2048]
+SEEDS = ("naive", "cublas_relu", "aten")
+Lines = list[dict[str, Any]]
+
+
+def origin(variant: str) -> str:
+    return "author" if variant.startswith("author") else "seed" if variant in SEEDS else "peer"
+
+
+def cells(times: Mapping[str, float], clock: str, shape: Sequence[int] = SMALL, **changes: Any) -> Lines:
+    """Timed cells of three processes that differ by 1%, of which ratios are exact."""
+    work = Workload(changes.get("operation", "linear_relu"), tuple(shape), changes.get("dtype", "float32"))
+    own = {"operation": work.operation, "shape": list(shape), "clock": clock, "flops": work.flops}
+    own |= {"traffic": work.traffic, "max_error": 1e-6}
+    return [
+        cell_line(**own | {"variant": name, "origin": origin(name), "medians_us": [us, 1.01 * us, 1.02 * us]} | changes)
+        for name, us in times.items()
+    ]
+
+
+def evidence(parts: Mapping[str, Lines], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``, without a file."""
+    found = [
+        Record(Path("nowhere"), run_line(experiment=name, device=device, processes=3), tuple(lines), "")
+        for name, lines in parts.items()
+    ]
+    return Evidence(found, results.rows(found))
+
+
+GRAPH = {"eager": 8.6, "author_v1": 77.0, "naive": 77.1, "author_v2": 8.5, "cublas_relu": 8.52}
+WALL = {"eager": 25.4, "author_v1": 95.0, "naive": 150.0, "author_v2": 26.5, "cublas_relu": 73.0}
+BOTH = [*cells(WALL, "wall"), *cells(GRAPH, "graph")]
+
+
+def said(found: Finding | None) -> Finding:
+    assert found is not None
+    return found
+
+
+# ---------------------------------------------------------------- the authors' programs
+
+
+def test_every_rewrite_is_a_variant_of_the_lab_that_was_rebuilt_from_a_document() -> None:
+    known = variants("linear_relu")
+    assert {known[name].origin for name in authors.REWRITES.values()} == {"seed"}
+    assert set(authors.REWRITES) <= set(authors.NAMES)
+
+
+def test_programs_stand_beside_their_rewrites_by_size_and_clock() -> None:
+    lines = authors.table(evidence({authors.EXPERIMENT: [*cells(GRAPH, "graph", MEDIUM), *BOTH]}), "box")
+    assert [(line["size"], line["clock"], line["program"]) for line in lines] == [
+        ("256×256×512", "graph", "v1"),
+        ("256×256×512", "graph", "v2"),
+        ("256×256×512", "wall", "v1"),
+        ("256×256×512", "wall", "v2"),
+        ("1024×784×2048", "graph", "v1"),
+        ("1024×784×2048", "graph", "v2"),
+    ]
+    second = lines[3]
+    assert second["author's, × eager"].startswith("0.95")
+    assert second["author's, × eager"].endswith("n = 3")
+    assert second["rewrite, × eager"].startswith("0.34")
+    assert second["rewrite's time / author's"].startswith("2.75")
+    assert [line["equal within ±2%"] for line in lines] == ["yes", "yes", "no", "no", "yes", "yes"]
+
+
+def test_a_difference_that_may_be_within_two_percent_is_undecided() -> None:
+    lines = cells({"eager": 8.6, "author_v2": 8.5, "cublas_relu": 8.6}, "graph")
+    lines[-1]["medians_us"] = [8.4, 9.0, 8.7]
+    lab = evidence({authors.EXPERIMENT: lines})
+    assert [pair.equal for pair in authors.pairs(lab, "box")] == ["undecided"]
+    assert said(authors.finding(lab, "box")).figure == "0 of 1"
+
+
+def test_the_finding_counts_clock_by_clock_and_names_the_widest_gap() -> None:
+    found = said(authors.finding(evidence({authors.EXPERIMENT: BOTH}), "box"))
+    assert found.figure == "2 of 2"
+    assert "2 of 2 cases by the graph clock" in found.text
+    assert "0 of 2 cases by the wall clock" in found.text
+    assert "v2 at 256×256×512" in found.text
+    assert found.page in {experiment.notebook for experiment in EXPERIMENTS.values()}
+    assert found.claims == ()
+
+
+@pytest.mark.parametrize(("rewrite", "figure"), [(8.51, "1 of 1"), (10.0, "0 of 1")])
+def test_the_finding_of_the_graph_clock_alone(rewrite: float, figure: str) -> None:
+    times = {"eager": 8.6, "author_v2": 8.5, "cublas_relu": rewrite}
+    assert said(authors.finding(evidence({authors.EXPERIMENT: cells(times, "graph")}), "box")).figure == figure
+
+
+def test_what_failed_says_why_and_what_is_missing_stays_empty() -> None:
+    lines = cells({"eager": 8.6, "author_v0": 8.5, "author_v2": 8.5}, "graph")
+    lines[-1] |= {"status": "skipped", "reason": "no extension", "medians_us": []}
+    lab = evidence({authors.EXPERIMENT: lines})
+    first, second = authors.table(lab, "box")
+    assert (first["program"], first["the lab's rewrite"], first["equal within ±2%"]) == ("v0", "–", "–")
+    assert first["author's, × eager"].startswith("1.01")
+    assert second["the author's"] == "skipped: no extension"
+    assert second["author's, × eager"] == "–"
+    assert authors.finding(lab, "box") is None
+
+
+def test_a_machine_without_such_a_record_is_named() -> None:
+    lab = evidence({"aten_fusion": cells({"eager": 8.6, "aten": 8.6}, "graph")})
+    assert authors.table(lab, "box") == []
+    assert authors.finding(lab, "box") is None
+    assert "`box`" in authors.absent_on(lab, ["box"])
+    assert authors.absent_on(evidence({authors.EXPERIMENT: BOTH}), ["box"]) == ""
+
+
+# ---------------------------------------------------------------- the lab's launch path
+
+
+def row(**changes: Any) -> dict[str, Any]:
+    return {"origin": "seed", "operation": "linear_relu", "clock": "wall", "device": "cuda"} | changes
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"clock": "hot"}, True),
+        ({"operation": "mlp"}, True),
+        ({"clock": "graph"}, False),
+        ({"clock": "cold"}, False),
+        ({"clock": "cold", "device": "cpu"}, True),
+        ({"clock": "none", "device": "cpu"}, False),
+        ({"origin": "author"}, False),
+        ({"origin": "peer"}, False),
+        ({"origin": "own"}, False),
+        ({"operation": "linear_relu_layout"}, False),
+        ({"operation": "diffraction"}, False),
+    ],
+)
+def test_whose_time_includes_the_labs_launch_path(changes: dict[str, Any], expected: bool) -> None:
+    assert results.launch_path(row(**changes)) is expected
+
+
+def test_the_operations_of_the_launch_path_have_rebuilt_forms() -> None:
+    for name in results.CALLED:
+        assert name in operations()
+        assert any(variant.origin == "seed" for variant in variants(name).values())
+
+
+def test_every_row_tells_whether_it_has_the_launch_path() -> None:
+    lab = evidence({"aten_fusion": [*cells({"eager": 9.0, "aten": 12.0}, "wall"), *cells({"aten": 9.0}, "graph")]})
+    assert [row["clock"] for row in lab.rows if results.launch_path(row)] == ["wall"]
+
+
+FUSED = {"eager": 100.0, "cublas_relu": 130.0, "aten": 101.0, "epilogue": 90.0}
+
+
+@pytest.mark.parametrize(("device", "clock", "judged"), [("cuda", "graph", True), ("cpu", "hot", False)])
+def test_a_rewrite_timed_with_the_labs_way_in_judges_no_document(device: str, clock: str, judged: bool) -> None:
+    step = cells({"eager": 300.0, "cublas_relu": 330.0}, clock, MEDIUM, direction="forward_backward")
+    models = [line for shape in MODELS for line in cells({"eager": 9.0, "aten": 12.0}, clock, shape, operation="mlp")]
+    ladder = cells({"naive": 800.0, "eager": 20.0}, clock)
+    steps = {"step_coalesced": 400.0} if device == "cuda" else {"blocked": 400.0}
+    ladder += cells(steps, clock, origin="own")
+    naive = cells({"eager": 20.0, "naive": 800.0}, clock)
+    parts = {"aten_fusion": cells(FUSED, clock), "naive_vs_cublas": naive, "backward": step}
+    lab = evidence(parts | {"mlp_models": models, "gemm_ladder": ladder}, device)
+    found = [
+        findings.naive(lab, "box"),
+        findings.equivalents(lab, "box", "aten", "Plan C"),
+        findings.equivalents(lab, "box", "cublas_relu", "v2"),
+        backward.default(lab, "box"),
+        fused_mlp.models(lab, "box"),
+        gemm_ladder.reasons(lab, "box"),
+    ]
+    for one in map(said, found):
+        assert bool(one.claims) is judged, one.title
+        assert ("launch path" in one.text) is not judged, one.title
+    for one in map(said, found[:-1]):
+        # A document's own figure stands beside a rewrite only where the rewrite may speak for it.
+        assert any(seed in one.text for seed in ("S001", "S002", "S004")) is judged, one.title
+
+
+def test_no_clock_of_a_rewrite_opens_the_book() -> None:
+    times = [*cells({"eager": 20.0, "cublas_relu": 70.0}, "wall"), *cells({"eager": 9.0, "cublas_relu": 9.0}, "graph")]
+    lab = evidence({"method": times, "aten_fusion": cells(FUSED, "graph")})
+    assert not [found for found in front.findings(lab, "box") if "wall" in found.text or "0.286×" in found.figure]
+
+
+def test_tables_and_figures_mark_the_launch_path() -> None:
+    times = [*cells(FUSED, "wall"), *cells(FUSED | {"cublas_relu": 100.0}, "graph")]
+    rows = evidence({"method": times}).select(experiment="method")
+    frame = tables.results_table(rows)
+    marked = frame[frame["status"].str.contains("launch path")]
+    assert set(zip(marked["variant"], marked["clock"], strict=True)) == {("cublas_relu", "wall"), ("aten", "wall")}
+    figure, table = figures.ladder(rows)
+    assert "launch path" in figure.layout.title.text
+    reads = table.set_index(["variant", "clock"])["reads"]
+    assert reads["cublas_relu", "wall"] == tables.LAUNCH
+    assert reads["cublas_relu", "graph"] == "equal"
+    alone, _ = figures.ladder([row for row in rows if not results.launch_path(row)])
+    assert figure.layout.meta["title"] == alone.layout.meta["title"], "read apart by the way in, not by the clock"
+    figure, table = figures.speedups([row for row in rows if row["clock"] == "wall"])
+    assert figure.layout.meta["title"].count("1 faster") == 1
+    assert "slower" not in figure.layout.meta["title"]
+    for draw in (figures.slowdowns, figures.times_against_limit):
+        assert "launch path" in draw([row for row in rows if row["clock"] == "wall"])[0].layout.title.text
+        assert "launch path" not in draw([row for row in rows if row["clock"] == "graph"])[0].layout.title.text
+
+
+def test_a_ladder_of_rewrites_alone_can_be_drawn() -> None:
+    rows = evidence({"method": cells({"eager": 9.0, "aten": 12.0}, "hot")}, "cpu").select(experiment="method")
+    figure, _ = figures.ladder(rows)
+    assert "aten" not in figure.layout.meta["title"]
+
+
+def test_the_models_and_the_backward_pass_mark_it_too() -> None:
+    times = {"eager": 9.0, "aten": 12.0}
+    models = [line for clock in ("graph", "wall") for line in cells(times, clock, MODELS[0], operation="mlp")]
+    (line,) = fused_mlp.nine(evidence({"mlp_models": models}), "box")
+    assert [name for name in line if tables.LAUNCH in name] == ["Plan C, wall (launch path)"]
+    step = cells({"eager": 300.0, "cublas_relu": 330.0}, "hot", MEDIUM, direction="forward_backward")
+    parts = {"backward": step, "aten_fusion": cells({"eager": 90.0, "cublas_relu": 99.0}, "hot", MEDIUM)}
+    lines = backward.passes(evidence(parts, "cpu"), "box")
+    assert [line["variant"] for line in lines] == ["eager", "cublas_relu (launch path)"]
+
+
+# ---------------------------------------------------------------- one call by every clock
+
+
+def test_the_clocks_are_told_of_one_eager_call() -> None:
+    times = [*cells({"eager": 30.0, "aten": 90.0}, "wall"), *cells({"eager": 5.0, "aten": 5.0}, "graph")]
+    lab = evidence({"method": times})
+    (workload,) = {row["workload"] for row in lab.rows}
+    text = method.clocks(lab, "box", workload)
+    assert "factor of 6.00" in text
+    assert text.index("wall") < text.index("graph")
+    assert "aten" not in text
+    assert method.headline(lab, "box", workload).count("µs") == 2
+    once = evidence({"method": cells({"eager": 30.0}, "wall")})
+    assert method.clocks(once, "box", workload) == method.headline(once, "box", workload) == ""

@@ -1,0 +1,317 @@
+"""Math ``default``: PyTorch as installed, for float32 on operations that convolve; and who measures it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from synthetic import ceilings, cell_line, evidence_of, write_records
+from torch.compiler import config
+
+from hypatia_lab import machine, notebook, results
+from hypatia_lab import variants as registry
+from hypatia_lab.chapters import machines
+from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.experiments import EXPERIMENTS, PRESETS
+from hypatia_lab.fused_ops import conv_block, unet
+from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
+from hypatia_lab.kernels import loader
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import AGAIN, find, variants
+from hypatia_lab.workloads import DTYPES, MATH, Workload, WorkloadError, operations
+
+DEVICE = choose_device("auto")
+BOTH = "forward_backward"
+CONVOLVING = ("conv_block", "conv_block_tanh", "conv_block_autocast", "unet", "unet_group", "unet_autocast")
+SMALL = (2, 8, 24, 20)
+
+
+def default(operation: str = "conv_block", shape: tuple[int, ...] = SMALL, direction: str = "forward") -> Workload:
+    return Workload(operation, shape, "float32", "default", direction)
+
+
+# ---------------------------------------------------------------- the workload
+
+
+def test_operations_that_convolve_have_it_in_float32_alone() -> None:
+    assert {name for name, spec in operations().items() if spec.convolves} == set(CONVOLVING)
+    for spec in operations().values():
+        for dtype in DTYPES:
+            expected = set(MATH[dtype]) - (set() if spec.convolves else {"default"})
+            assert set(spec.maths(dtype)) == expected
+    for dtype in set(DTYPES) - {"float32"}:
+        with pytest.raises(WorkloadError, match=f"math 'default' does not go with {dtype}; known: ieee"):
+            Workload("conv_block", SMALL, dtype, "default")
+
+
+@pytest.mark.parametrize("name", [name for name in operations() if name not in CONVOLVING])
+def test_where_nothing_convolves_it_would_be_a_second_name_and_is_refused(name: str) -> None:
+    with pytest.raises(WorkloadError, match=rf"'default' does not go with {name}, which does not convolve.* is ieee"):
+        Workload(name, (4,) * len(operations()[name].dims), "float32", "default")
+
+
+@pytest.mark.parametrize("before", [("highest", True), ("high", False), ("medium", False)])
+def test_pytorch_is_as_installed_whatever_was_set_and_is_put_back(before: tuple[str, bool]) -> None:
+    usual = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    try:
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.allow_tf32 = before[1]
+        for end in (None, RuntimeError("a test")):
+            try:
+                with default().precision():
+                    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", True)
+                    if end is not None:
+                        raise end
+            except RuntimeError:
+                assert end is not None
+            assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == before
+    finally:
+        torch.set_float32_matmul_precision(usual[0])
+        torch.backends.cudnn.allow_tf32 = usual[1]
+
+
+def test_what_the_compiler_has_stored_is_not_taken_for_another_arithmetic() -> None:
+    """Inductor's own key has the precision of products, which default and ieee share, and not that of convolutions."""
+    tags = {}
+    for mode in ("ieee", "default"):
+        with Workload("conv_block", SMALL, "float32", mode).precision():
+            tags[mode] = torch.get_float32_matmul_precision(), config.cache_key_tag
+    assert tags["ieee"][0] == tags["default"][0]
+    assert tags["ieee"] != tags["default"]
+    assert config.cache_key_tag == tags["ieee"][1]
+
+
+# ---------------------------------------------------------------- what is right
+
+
+@pytest.mark.parametrize("direction", ["forward", BOTH])
+@pytest.mark.parametrize("name", ["conv_block", "conv_block_tanh", "unet", "unet_group"])
+def test_it_is_held_to_what_tf32_is_held_to(name: str, direction: str) -> None:
+    known = {mode: Workload(name, SMALL, "float32", mode, direction) for mode in ("default", "tf32", "ieee")}
+    for part in known["default"].parts:
+        assert known["default"].tolerance(part) == known["tf32"].tolerance(part)
+        assert known["default"].tolerance(part) > 10 * known["ieee"].tolerance(part)
+
+
+def short(t: torch.Tensor, digits: int) -> torch.Tensor:
+    """``t`` rounded to so many binary ``digits`` behind the first: TF32 has 10, bfloat16 7."""
+    step = 1 << (23 - digits)
+    return ((t.contiguous().view(torch.int32) + step // 2) & -step).view(torch.float32)
+
+
+class Short(torch.autograd.Function):
+    """A convolution 3×3 of operands rounded to so many digits, in its backward pass as well."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, digits: int) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.digits = digits
+        ones = [1, 1]
+        operands = short(x, digits), short(weight, digits)
+        return torch.ops.aten.convolution(*operands, None, ones, ones, ones, False, [0, 0], 1)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        operands = [short(t, ctx.digits) for t in (grads[0], *ctx.saved_tensors)]
+        ones, wanted = [1, 1], [True, True, False]
+        back = torch.ops.aten.convolution_backward
+        return *back(*operands, None, ones, ones, ones, False, [0, 0], 1, wanted)[:2], None
+
+
+@pytest.mark.parametrize(("digits", "right"), [(10, {"default"}), (7, set())])
+@pytest.mark.parametrize("name", ["conv_block", "unet"])
+def test_tf32s_rounding_is_right_both_ways_and_a_shorter_one_is_not(
+    name: str, digits: int, right: set[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact = torch.nn.functional.conv2d
+
+    def conv2d(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, **more: Any) -> torch.Tensor:
+        if x.dtype == torch.float64:  # the reference's
+            return exact(x, weight, bias, **more)
+        z = Short.apply(x, weight, digits)
+        return z if bias is None else z + bias.view(1, -1, 1, 1)
+
+    bind = {"conv_block": conv_block.eager, "unet": unet.eager}[name]
+    monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
+    agreed = set()
+    for mode in ("default", "ieee"):
+        problem = Problem(Workload(name, (2, 16, 32, 32), "float32", mode, BOTH), "cpu")
+        if judge(bind(problem.workload, problem.inputs)(), problem).ok:
+            agreed.add(mode)
+    assert agreed == right
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="a CPU is meant")
+def test_a_cpu_computes_it_as_ieee() -> None:
+    found = []
+    for mode in ("ieee", "default"):
+        workload = Workload("conv_block", SMALL, "float32", mode)
+        with workload.precision():
+            found.append(conv_block.eager(workload, workload.inputs("cpu"))())
+    assert torch.equal(*found)
+
+
+# ---------------------------------------------------------------- who computes it
+
+
+@pytest.fixture
+def h200(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the variants ask of a GPU is answered as an H200 would."""
+    pytest.importorskip("triton")
+    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    properties = SimpleNamespace(multi_processor_count=132)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("name", ["conv_block", "conv_block_tanh"])
+def test_the_library_and_the_seeds_loops_compute_it_and_our_gpu_kernels_do_not(name: str) -> None:
+    refused = {
+        one.name for one in variants(name).values() if one.needs(default(name, SEED_SHAPE), "cuda") and not one.host
+    }
+    own = {one.name for one in variants(name).values() if one.origin == "own"}
+    assert refused == own  # on a CPU `threaded` is one of them
+    for one in own - {"threaded"}:
+        assert "ieee" in find(name, one).needs(default(name, SEED_SHAPE), "cuda")
+
+
+@pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "naive", "threaded"])
+def test_a_variant_that_computes_it_here_agrees_with_float64(name: str) -> None:
+    workload = default(shape=(3, 5, 17, 14))
+    if missing := find("conv_block", name).needs(workload, DEVICE):
+        pytest.skip(missing)
+    with workload.precision():
+        problem = Problem(workload, DEVICE)
+        found = check(find("conv_block", name).factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize(("operation", "has_it"), [("conv_block", True), ("matmul", False)])
+def test_a_gpus_page_of_checks_tries_it_where_it_exists(
+    operation: str, has_it: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: set[tuple[str, str]] = set()
+
+    def needs(workload: Workload, device: str) -> str:
+        tried.add((workload.dtype, workload.math))
+        return "nothing runs in this test"
+
+    one = SimpleNamespace(needs=needs, directions=("forward",))
+    monkeypatch.setattr(registry, "variants", lambda name: {"one": one})
+    monkeypatch.setattr(machine, "choose_device", lambda device: "cuda")
+    notebook.verify(operation, "cuda")
+    assert (("float32", "default") in tried) is has_it
+    assert tried >= {("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")}
+
+
+# ---------------------------------------------------------------- limits
+
+
+def cell(mode: str, **changes: Any) -> dict[str, Any]:
+    work = default(shape=SEED_SHAPE)
+    own = {"operation": "conv_block", "dtype": "float32", "math": mode, "variant": "eager", "clock": "graph"}
+    return own | {"flops": work.flops, "traffic": work.traffic} | changes
+
+
+GPU = {
+    ("copy", "", "graph"): 5e12,
+    ("copy", "", "cold"): 4e12,
+    ("matmul", "float32/ieee", "graph"): 50e12,
+    ("matmul", "float32/tf32", "graph"): 400e12,
+}
+
+
+def test_on_a_gpu_its_ceiling_is_that_of_tf32() -> None:
+    assert results.arithmetic(cell("default"), GPU) == "float32/tf32"
+    assert results.limit_us(cell("default"), GPU) == results.limit_us(cell("tf32"), GPU)
+    assert results.limit_us(cell("ieee"), GPU) / results.limit_us(cell("default"), GPU) == pytest.approx(8)
+    # Nothing is known of a rate that was not measured; IEEE's would call the library too fast.
+    without = {key: rate for key, rate in GPU.items() if key[1] != "float32/tf32"}
+    assert results.limit_us(cell("default"), without) != results.limit_us(cell("default"), without)  # NaN
+
+
+def test_on_a_cpu_its_ceiling_is_that_of_ieee() -> None:
+    best = {("copy", "", "hot"): 1e10, ("matmul", "float32/ieee", "hot"): 1e11}
+    assert results.arithmetic(cell("default"), best) == "float32/ieee"
+    assert results.limit_us(cell("default", clock="hot"), best) == results.limit_us(cell("ieee", clock="hot"), best) > 0
+
+
+def test_what_binds_it_is_known_by_tf32s_balance(tmp_path: Path) -> None:
+    own = {"operation": "conv_block", "shape": list(SEED_SHAPE), "clock": "graph", "medians_us": [100.0, 101.0]}
+    work = default(shape=SEED_SHAPE)
+    lines = [cell_line(**own, math="default", flops=work.flops, traffic=work.traffic)]
+    top = ceilings({"ieee": 50.0, "tf32": 400.0})
+    write_records(tmp_path, "card", "cuda", {"ceilings": top, "library_defaults": lines})
+    name = "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
+    found = machines.binding(evidence_of(tmp_path), "card", name)
+    assert found is not None
+    what, relative, share = found
+    assert what == "arithmetic"
+    assert relative == pytest.approx(work.flops / work.traffic / (400e12 / 4e12))
+    assert share == pytest.approx(1e6 * work.flops / 400e12 / 100.5)
+
+
+# ---------------------------------------------------------------- the experiment
+
+
+SPEC = EXPERIMENTS["library_defaults"]
+
+
+@pytest.mark.usefixtures("h200")
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_plan_asks_for_what_there_is(device: str, preset: str) -> None:
+    seen = []
+    for group in SPEC.plan(preset, device, ()):
+        assert len(set(group.variants)) == len(group.variants)
+        for name in group.variants:
+            missing = find(group.workload.operation, name).needs(group.workload, device)
+            assert not missing or device == "cpu", (name, group.workload, missing)
+        seen += [(group.workload, name) for name in group.variants]
+        assert group.clocks
+    assert len(set(seen)) == len(seen)
+    for probe in SPEC.probes(preset, device, ()):
+        assert probe.workload.math == "default"
+        assert (probe.workload, probe.variant) in seen
+    assert {group.workload.shape for group in SPEC.plan(preset, device, [(2, 3, 8, 8)])} == {(2, 3, 8, 8)}
+
+
+def test_both_sides_of_every_quotient_are_measured_in_the_same_processes() -> None:
+    timed = {
+        (group.workload, name.removesuffix(AGAIN), clock)
+        for group in SPEC.plan("seed", "cuda", ())
+        for name in group.variants
+        for clock in group.clocks
+    }
+
+    def named(operation: str, dtype: str, math: str, direction: str = "forward") -> Workload:
+        return Workload(operation, SEED_SHAPE, dtype, math, direction)
+
+    for clock in ("graph", "wall"):
+        for variant in ("eager", "compile"):
+            for operation in ("conv_block", "conv_block_tanh", "unet"):
+                assert (named(operation, "float32", "default"), variant, clock) in timed
+            assert (named("unet", "float32", "default", BOTH), variant, clock) in timed
+            assert (named("conv_block", "float32", "ieee"), variant, clock) in timed
+            for images in (1, 20):
+                assert (default("conv_block", (images, *SEED_SHAPE[1:])), variant, clock) in timed
+        for variant in ("naive", "naive_malloc", "group_norm", "preallocated", "script", "compile_reduce_overhead"):
+            assert (named("conv_block", "float32", "default"), variant, clock) in timed
+    for operation, dtype in (("conv_block_autocast", "float16"), ("conv_block", "bfloat16"), ("unet", "bfloat16")):
+        assert (named(operation, dtype, "ieee"), "eager", "graph") in timed
+    for operation, direction in (("conv_block_autocast", "forward"), ("unet_autocast", "forward")):
+        for variant in ("eager", "compile_together"):
+            assert (named(operation, "bfloat16", "ieee", direction), variant, "graph") in timed
+    assert (named("unet_autocast", "bfloat16", "ieee", BOTH), "compile_together", "graph") in timed
+
+
+def test_a_cpus_quick_preset_compiles_nothing_and_looks_at_nothing() -> None:
+    groups = SPEC.plan("quick", "cpu", ())
+    assert not any("compile" in name for group in groups for name in group.variants)
+    assert {group.workload.math for group in groups} == {"default", "ieee"}
+    assert SPEC.probes("quick", "cpu", ()) == []

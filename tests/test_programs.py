@@ -1,0 +1,629 @@
+"""Programs from outside: what a program file may declare, what its programs may do, and what is left of them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from synthetic import run_line
+
+from hypatia_lab import bench, check, cli, drawing, probes, programs, records, results, tables, variants
+from hypatia_lab.profiler import fence, program, sessions
+from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.programs import ProgramError
+from hypatia_lab.workloads import Workload
+
+WORK = Workload("linear_relu", (4, 6, 8))
+COMMIT = "0123456789" * 4
+
+TOOL = """
+import ctypes, os, sys, time
+
+def fault(name="", *given):
+    if name == "writes":
+        open(given[0], "a").write("x")
+    if name == "ignores":
+        try:
+            open(given[0], "a").write("x")
+        except OSError:
+            pass
+    if name == "hangs":
+        os.system("sleep 600 & setsid sleep 600 &")
+        print("pids", os.getpid(), flush=True)
+        time.sleep(600)
+    if name == "leaves":
+        os.system("setsid sleep 600 &")
+        os.makedirs("locked/in")
+        os.chmod("locked", 0)
+    if name == "dies":
+        sys.exit("cannot go on")
+    if name == "segfaults":
+        print("so far so good", flush=True)
+        ctypes.string_at(0)
+
+fault(*sys.argv[1:])
+print("empty:", not os.listdir("."), "stdin:", repr(sys.stdin.read()))
+print("within:", all(os.environ[name].startswith(os.path.dirname(os.getcwd())) for name in (
+    "HOME", "TMPDIR", "XDG_CACHE_HOME", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR")))
+open("answer.txt", "w").write("42")
+print(f"Fused:   1,234.5 ms/iter", file=sys.stderr)
+"""
+"""Stands in for what somebody has published: does what its arguments say, and prints a figure."""
+
+FILE = """
+import sys
+from pathlib import Path
+
+import torch
+
+import hypatia_lab as lab
+
+HERE = Path(__file__).resolve().parent
+upstream = lab.Provenance.pinned(HERE / "stand_in.pins", root=HERE / "upstream", licence="MIT")
+TOOL = [sys.executable, upstream.root / "tool.py"]
+WORK = lab.Workload("linear_relu", (4, 6, 8))
+example = lab.program("author_example", "a stand-in", [upstream])
+
+
+@lab.variant("linear_relu", "author_v1", origin="author")
+def author_v1(workload, inputs):
+    "Theirs."
+    return lambda: torch.relu(torch.nn.functional.linear(inputs["x"], inputs["weight"], inputs["bias"]))
+
+
+@example.cells
+def cells(preset, device):
+    return [lab.Group(WORK, ("eager", "author_v1"), ("hot",), 0.01)]
+
+
+@example.command("kernel_only", WORK, variant="author_v1", processes=1, limit_s=60)
+def kernel_only(shell):
+    "Their benchmark."
+    out = shell.run([*TOOL, "writes", HERE / "runs"], writes=[HERE / "runs"])
+    yield shell.figure("fused", out.number(r"Fused: +([0-9.,]+) ms", "fused time"), unit="ms")
+    yield shell.figure("fused", 2.0, unit="s", variant="author_c", shape=(1, 2, 3), dtype="float64")
+
+
+@example.command("hung", WORK, variant="author_v1", processes=2, limit_s=0.5)
+def hung(shell):
+    "One that hangs."
+    yield shell.figure("begun", 1)
+    shell.run([*TOOL, "hangs"])
+
+
+@example.command("raises", WORK, variant="author_v1", processes=1)
+def raises(shell):
+    "One that is no good."
+    yield shell.nothing
+
+
+@example.command("unable", WORK, variant="author_tool", processes=1, needs=lambda workload, device: f"not on {device}")
+def unable(shell):
+    "One that cannot run here."
+    yield shell.figure("never", 1)
+"""
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What a test registers is forgotten when it ends; temporary folders are made where it can look for them."""
+    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+    monkeypatch.setattr(programs, "_DECLARED", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+
+
+def forget() -> None:
+    """What a program file has registered is unknown again, as in another process."""
+    variants._VARIANTS["linear_relu"].pop("author_v1", None)
+    programs._DECLARED.clear()
+
+
+def blob(text: str) -> str:
+    """What git calls a file of this text."""
+    return hashlib.sha1(f"blob {len(text.encode())}\0{text}".encode()).hexdigest()
+
+
+def stand_in(folder: Path, *changes: tuple[str, str]) -> Path:
+    """The program file in ``folder`` with texts replaced, beside the tool that it runs and its pins."""
+    (folder / "upstream").mkdir(exist_ok=True)
+    (folder / "upstream" / "tool.py").write_text(TOOL)
+    (folder / "stand_in.pins").write_text(f"someone/something {COMMIT}\n{blob(TOOL)}  tool.py\n")
+    text = FILE
+    for old, new in changes:
+        assert old in text, old
+        text = text.replace(old, new)
+    path = folder / "stand_in.py"
+    path.write_text(text)
+    return path
+
+
+# ---------------------------------------------------------------- what a file may declare
+
+
+def test_pins_are_what_git_says(tmp_path):
+    path = stand_in(tmp_path)
+    tool = tmp_path / "upstream" / "tool.py"
+    said = subprocess.run(["git", "hash-object", "--no-filters", tool], capture_output=True, text=True, check=True)
+    found = programs.load(path)
+    assert found.provenance[0].record() == {
+        "repository": "someone/something",
+        "commit": COMMIT,
+        "licence": "MIT",
+        "files": {"tool.py": said.stdout.strip()},
+    }
+
+
+def test_a_file_that_differs_from_its_pin_is_named_with_both_ids_and_nothing_of_it_runs(tmp_path):
+    path = stand_in(tmp_path, (PROGRAM, PROGRAM + "\n(HERE / 'ran').touch()"))
+    tool = tmp_path / "upstream" / "tool.py"
+    tool.write_text(TOOL + "# better\n")
+    with pytest.raises(ProgramError) as caught:
+        programs.load(path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{path}:")
+    assert all(said in line for said in (str(tool), blob(TOOL), blob(TOOL + "# better\n")))
+    tool.unlink()
+    assert not (tmp_path / "ran").exists()
+    with pytest.raises(ProgramError, match=r"tool\.py: cannot be read \(No such file.*someone/something") as caught:
+        programs.load(path)
+    assert len(str(caught.value).splitlines()) == 1
+    assert not programs._DECLARED
+
+
+PROGRAM = 'example = lab.program("author_example", "a stand-in", [upstream])'
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (FILE, "x = 1\n", "declares no program"),
+        (PROGRAM, PROGRAM + '\nother = lab.program("author_other", "two", [upstream])', "author_example and author_o"),
+        (PROGRAM, PROGRAM.replace("author_example", "method"), ":13: program name 'method' is taken"),
+        (PROGRAM, PROGRAM.replace("author_example", "../up"), ":13: program name '../up' is taken, or not"),
+        (PROGRAM, PROGRAM.replace("[upstream]", "[]"), "needs to say where it comes from"),
+        ("import torch\n", "import torch\n1 / 0\n", ":6: ZeroDivisionError: division by zero"),
+        (FILE[FILE.index("@example.cells") :], "", "author_example has nothing to run"),
+        (
+            '"linear_relu", "author_v1"',
+            '"linear_relo", "author_v1"',
+            "unknown operation 'linear_relo'; did you mean 'l",
+        ),
+        (
+            'origin="author"',
+            'origin="authors"',
+            ":16: origin 'authors' of linear_relu/author_v1 is none of author, seed",
+        ),
+        ('origin="author"', 'origin="seed"', "variant author_v1 has origin 'seed', not 'author'"),
+        ('variant="author_v1"', 'variant="autor_v1"', "is of unknown variant 'autor_v1'; did you mean 'author_v1'?"),
+        ('    "Their benchmark."\n', "", "command kernel_only needs a docstring"),
+        ('"hung"', '"kernel_only"', "command name 'kernel_only' is taken"),
+        ("processes=2", "processes=0", "command hung needs at least one process and a time limit"),
+        ("limit_s=60", "limit_s=0", "command kernel_only needs at least one process and a time limit"),
+        ("(4, 6, 8)", "(4, 6)", "shape (4, 6) of linear_relu must be"),
+        ("stand_in.pins", "no.pins", "no.pins: cannot be read (No such file or directory)"),
+        ('"MIT"', '""', "the name of its licence"),
+    ],
+)
+def test_a_file_that_is_no_good_is_told_why_in_one_line(tmp_path, old, new, told):
+    path = stand_in(tmp_path, (old, new))
+    with pytest.raises(ProgramError) as caught:
+        programs.load(path)
+    (line,) = str(caught.value).splitlines()
+    assert line.startswith(f"{path}:")
+    assert told in line
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "someone/something\n",
+        f"something {COMMIT}\n{COMMIT} tool.py\n",
+        f"someone/something {COMMIT}\n",
+        f"someone/something {COMMIT}\n{COMMIT[1:]} tool.py\n",
+        f"someone/something {COMMIT}\n{COMMIT}\n",
+        f"someone/something {COMMIT}\n{COMMIT} ../tool.py\n",
+        f"someone/something {COMMIT}\n{COMMIT} /tool.py\n",
+    ],
+)
+def test_pins_that_are_none_are_refused_by_name(tmp_path, text):
+    (tmp_path / "bad.pins").write_text(text)
+    with pytest.raises(ProgramError, match=r"bad\.pins: "):
+        programs.Provenance.pinned(tmp_path / "bad.pins", root=tmp_path, licence="MIT")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('("eager", "author_v1")', '("eager", "author_v2")', "unknown variant 'author_v2'; did you mean 'author_v1'?"),
+        ("return [lab.Group", "return 1 / 0, [lab.Group", ":24: ZeroDivisionError"),
+        ("return [lab.Group", "return [0, lab.Group", "must be a list of hypatia_lab.Group"),
+    ],
+)
+def test_groups_are_tried_out_before_anything_runs(tmp_path, old, new, told):
+    path = stand_in(tmp_path, (old, new))
+    given = ["run", "--program", str(path), "--device", "cpu", "--records", str(tmp_path / "records")]
+    done = CliRunner().invoke(cli.main, given)
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    assert str(path) in done.output
+    assert told in done.output
+    assert not (tmp_path / "records").exists()
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        (["02", "--program", "{folder}/none.py"], "none.py: cannot be read (No such file or directory)"),
+        (["--program", "{folder}/stand_in.py", "--shapes", "8x8x8"], "--shapes"),
+        (["--program", "{folder}/stand_in.py", "--program", "{folder}/twin.py"], "'author_example' is taken"),
+    ],
+)
+def test_what_cannot_be_run_is_told_before_anything_is(tmp_path, given, told):
+    path = stand_in(tmp_path)
+    (tmp_path / "twin.py").write_text(path.read_text())
+    given = ["run", *(word.format(folder=tmp_path) for word in given), "--records", str(tmp_path / "records")]
+    done = CliRunner().invoke(cli.main, [*given, "--device", "cpu"])
+    assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
+    assert told in done.output
+    assert not (tmp_path / "records").exists()
+
+
+# ---------------------------------------------------------------- what a program may do
+
+
+@pytest.fixture(params=["landlock", "snapshot"])
+def fenced(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """Whether the kernel refuses what is written outside; otherwise it is looked for afterwards."""
+    wanted = request.param == "landlock"
+    if wanted and not fence.abi():
+        pytest.skip("this kernel has no Landlock")
+    monkeypatch.setattr(program, "FENCE", wanted)
+    return wanted
+
+
+def shell(folder: Path, limit_s: float = 30.0, emit: Any = lambda *given, **more: None) -> program.Shell:
+    """What a command has to work with, beside the tool in ``folder``."""
+    stand_in(folder)
+    scratch = folder / "parts" / "scratch" / "0"
+    scratch.mkdir(parents=True)
+    due = time.monotonic() + limit_s
+    return program.Shell(WORK, "author_v1", "cpu", 0, scratch, due, (str(folder / "upstream"),), emit)
+
+
+def tool(folder: Path, *given: object) -> list[Any]:
+    return [sys.executable, folder / "upstream" / "tool.py", *given]
+
+
+def alive(folder: Path) -> list[str]:
+    """Command lines of the living processes that were started with ``folder``'s temporary folder."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            if str(folder / "tmp").encode() in (place / "environ").read_bytes() and int(place.name) != os.getpid():
+                found.append((place / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return [line for line in found if line]
+
+
+def nothing_left(folder: Path, wait_s: float = 10.0) -> bool:
+    """Whether no process of a program and no folder is left, if need be after a moment."""
+    due = time.monotonic() + wait_s
+    while (alive(folder) or list((folder / "tmp").iterdir())) and time.monotonic() < due:
+        time.sleep(0.02)
+    return not alive(folder) and not list((folder / "tmp").iterdir())
+
+
+def ended(folder: Path, *given: object, limit_s: float = 30.0, **more: Any) -> Ended:
+    """How a command ends that runs the tool; nothing of it is left."""
+    here = shell(folder, limit_s)
+    with pytest.raises(Ended) as caught:
+        here.run(tool(folder, *given), **more)
+    here.close()
+    assert nothing_left(folder, 0)
+    assert "\n" not in caught.value.reason
+    return caught.value
+
+
+def test_a_program_runs_in_an_empty_folder_that_is_gone_afterwards(tmp_path, fenced):
+    here = shell(tmp_path)
+    out = here.run(tool(tmp_path), env={"PYTHONUNBUFFERED": "1"})
+    assert "empty: True stdin: ''\nwithin: True\n" in out.text
+    assert out.number(r"Fused: +([0-9.,]+) ms", "time") == 1234.5
+    assert (out.folder / "answer.txt").read_text() == "42"
+    assert 0 < out.seconds < 30
+    assert [path.name for path in (tmp_path / "upstream").iterdir()] == ["tool.py"]
+    here.close()
+    assert nothing_left(tmp_path, 0)
+
+
+def test_the_environment_is_the_callers_where_he_says_so(tmp_path):
+    here = shell(tmp_path)
+    out = here.run(
+        [sys.executable, "-c", "import os; print(os.environ['HOME'], os.environ['PYTHONDONTWRITEBYTECODE'])"],
+        env={"HOME": "/elsewhere"},
+    )
+    here.close()
+    assert out.text == "/elsewhere 1\n"
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "told"),
+    [
+        (("dies",), "crashed", "exit status 1); it said last 'cannot go on'"),
+        (("segfaults",), "crashed", "signal SIGSEGV); it said last 'so far so good'"),
+    ],
+)
+def test_a_program_that_dies_says_how(tmp_path, given, status, told):
+    end = ended(tmp_path, *given)
+    assert end.status == status
+    assert told in end.reason
+
+
+def test_a_program_that_hangs_is_stopped_with_all_that_it_started(tmp_path, fenced):
+    end = ended(tmp_path, "hangs", limit_s=0.5)
+    assert end.status == "timeout"
+    assert "0.5 s" in end.reason
+    assert "it said last 'pids" in end.reason
+
+
+def test_what_a_program_leaves_running_or_locked_is_removed(tmp_path, fenced):
+    here = shell(tmp_path)
+    here.run(tool(tmp_path, "leaves"))
+    here.close()
+    assert nothing_left(tmp_path, 0)
+
+
+def test_what_is_written_outside_is_refused_or_told(tmp_path, fenced):
+    target = tmp_path / "upstream" / "left"
+    end = ended(tmp_path, "writes", target)
+    assert str(target) in end.reason
+    assert (end.status, target.exists()) == (("crashed", False) if fenced else ("wrong", True))
+
+
+def test_a_program_that_swallows_the_refusal_has_written_nothing_all_the_same(tmp_path):
+    if not fence.abi():
+        pytest.skip("this kernel has no Landlock")
+    here = shell(tmp_path)
+    before = (tmp_path / "upstream" / "tool.py").read_bytes()
+    here.run(tool(tmp_path, "ignores", tmp_path / "upstream" / "tool.py"))
+    here.close()
+    assert (tmp_path / "upstream" / "tool.py").read_bytes() == before
+
+
+def test_a_snapshot_sees_what_a_swallowed_refusal_would_have_stopped(tmp_path, monkeypatch):
+    monkeypatch.setattr(program, "FENCE", False)
+    assert (
+        str(tmp_path / "upstream" / "tool.py") in ended(tmp_path, "ignores", tmp_path / "upstream" / "tool.py").reason
+    )
+
+
+def test_devices_shared_memory_and_declared_places_may_be_written_to(tmp_path, fenced):
+    here = shell(tmp_path)
+    (tmp_path / "upstream" / "cache").mkdir()
+    shared = Path("/dev/shm") / f"hypatia-{os.getpid()}"
+    code = f"open('/dev/null', 'w').write('x'); open('{shared}', 'w').write('x'); import os; os.unlink('{shared}')"
+    here.run([sys.executable, "-c", code])
+    here.run(
+        tool(tmp_path, "writes", tmp_path / "upstream" / "cache" / "new"), writes=[tmp_path / "upstream" / "cache"]
+    )
+    here.close()
+    assert (tmp_path / "upstream" / "cache" / "new").read_text() == "x"
+
+
+def test_a_program_that_cannot_be_started_is_told_so(tmp_path):
+    here = shell(tmp_path)
+    with pytest.raises(Ended, match="could not be started: .*No such file or directory: '/no/such/program'"):
+        here.run(["/no/such/program"])
+    with pytest.raises(Ended, match="could not be started: .*/no/such/place"):
+        here.run(tool(tmp_path), writes=["/no/such/place"])
+    here.close()
+    assert nothing_left(tmp_path, 0)
+
+
+def test_a_program_that_prints_without_end_is_stopped_after_signs_of_life(tmp_path):
+    heard: list[str] = []
+    here = shell(tmp_path, emit=lambda event, **more: heard.append(event))
+    with pytest.raises(Ended, match="printed more than 64 MiB"):
+        here.run([sys.executable, "-c", "while True: print('x' * 1_000_000)"])
+    here.close()
+    assert nothing_left(tmp_path, 0)
+    assert set(heard) == {"alive"}
+
+
+PARENT = """
+import os, sys, time
+from pathlib import Path
+from hypatia_lab.profiler import program
+
+here = program.Shell(None, "", "cpu", 0, Path(sys.argv[1]), time.monotonic() + 60, (), lambda *given, **more: None)
+here.run([sys.executable, *sys.argv[2:]])
+"""
+
+
+def test_when_whoever_asked_is_killed_nothing_is_left(tmp_path):
+    shell(tmp_path).close()
+    given = [str(tmp_path / "parts" / "scratch" / "0"), str(tmp_path / "upstream" / "tool.py"), "hangs"]
+    with subprocess.Popen([sys.executable, "-c", PARENT, *given]) as parent:
+        due = time.monotonic() + 20
+        while sum("sleep 600" in line for line in alive(tmp_path)) < 2 and time.monotonic() < due:
+            time.sleep(0.02)
+        assert sum("sleep 600" in line for line in alive(tmp_path)) >= 2
+        parent.send_signal(signal.SIGKILL)
+    assert nothing_left(tmp_path)
+
+
+def test_a_figure_that_is_not_printed_or_is_none_says_so():
+    out = program.Output("Fused: nan ms\nNaive: fast\nall done\n", 1.0, Path())
+    with pytest.raises(Ended, match="did not print its eager time; it said last 'all done'") as caught:
+        out.number(r"Eager: ([0-9.]+)", "eager time")
+    assert caught.value.status == "wrong"
+    with pytest.raises(Ended, match="printed 'fast' as its naive time"):
+        out.number(r"Naive: (\w+)", "naive time")
+    assert out.number(r"^Fused: (\w+) ms$", "fused time") != 0
+
+
+def test_a_figure_that_no_record_can_hold_is_refused(tmp_path):
+    here = shell(tmp_path)
+    refused: list[tuple[Any, type[Exception]]] = [
+        ({"unit": "furlong"}, ValueError),
+        ({"dtype": "float8"}, ValueError),
+        ({"variant": "No!"}, ValueError),
+        ({"shape": (1, 2)}, ValueError),
+        ({"operation": "nothing"}, ValueError),
+        ({"value": float("nan")}, Ended),
+        ({"value": 1e301}, Ended),
+    ]
+    for given, cause in refused:
+        with pytest.raises(cause):
+            here.figure("time", **{"value": 1.0} | given)
+    figure = here.figure("time", 2, "s", operation="relu", shape=(3, 4), dtype="float16", variant="theirs")
+    assert figure["value"] == 2.0
+
+
+# ---------------------------------------------------------------- measured, and recorded
+
+
+def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_rest(tmp_path, monkeypatch):
+    path, store = stand_in(tmp_path), tmp_path / "records"
+    (tmp_path / "runs").touch()
+    records.write(store, run_line(experiment="ceilings"), [])
+    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))  # whoever works on the tree may change it meanwhile
+    monkeypatch.setitem(bench.PROCESSES, "quick", 1)
+    real, started = sessions.run_session, []
+
+    def interrupted(module: str, *given: Any, on_event: Any, **more: Any) -> Any:
+        def hear(event: Any) -> None:
+            on_event(event)
+            if len(started) == 2 and event["event"] == "begin" and event["subject"] == 1:
+                raise KeyboardInterrupt
+
+        started.append(module)
+        return real(module, *given, on_event=hear, **more)
+
+    monkeypatch.setattr(sessions, "run_session", interrupted)
+    given = ["run", "--program", str(path), "--device", "cpu", "--machine", "box", "--records", str(store)]
+    first = CliRunner().invoke(cli.main, given)
+    assert (first.exit_code, started) == (130, ["hypatia_lab.bench", "hypatia_lab.programs"])
+    assert nothing_left(tmp_path)
+    assert not (store / "box" / "author_example.jsonl").exists()
+    forget()
+    second = CliRunner().invoke(cli.main, given)
+    assert (second.exit_code, started[2:]) == (1, ["hypatia_lab.programs"])
+    assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
+    assert nothing_left(tmp_path, 0)
+    assert sorted(file.name for file in (store / "box").iterdir()) == ["author_example.jsonl", "ceilings.jsonl"]
+
+    found = records.load_file(store / "box" / "author_example.jsonl")
+    (one,) = programs._DECLARED
+    assert found.run["provenance"] == [one.provenance[0].record()]
+    assert found.run["source"] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    assert [(cell["variant"], cell["origin"], cell["status"]) for cell in found.cells] == [
+        ("eager", "peer", "ok"),
+        ("author_v1", "author", "ok"),
+    ]
+    row = next(row for row in results.rows([found]) if row["variant"] == "author_v1")
+    assert row["origin"] == "author"
+    assert row["ratio"] > 0
+    assert "author" in list(tables.results_table([row])["origin"])
+    keys = ("case", "name", "variant", "shape", "dtype", "unit", "values", "status")
+    here = [4, 6, 8]
+    assert [tuple(line[key] for key in keys) for line in found.details] == [
+        ("kernel_only", "fused", "author_v1", here, "float32", "ms", [1234.5], "ok"),
+        ("kernel_only", "fused", "author_c", [1, 2, 3], "float64", "s", [2.0], "ok"),
+        # What hung once is not waited for again.
+        ("hung", "begun", "author_v1", here, "float32", "1", [1.0, None], "timeout"),
+        ("raises", "program", "author_v1", here, "float32", "1", [], "crashed"),
+        ("unable", "program", "author_tool", here, "float32", "1", [], "skipped"),
+    ]
+    assert {(line["topic"], line["origin"]) for line in found.details} == {("program", "author")}
+    reasons = {line["case"]: line["reason"] for line in found.details}
+    assert reasons["raises"].startswith("stand_in.py:")
+    assert "AttributeError" in reasons["raises"]
+    assert reasons["unable"] == "not on cpu"
+    assert all(reasons[case] in second.output for case in ("hung", "raises"))
+    assert reasons["unable"] not in second.output
+
+    def again() -> records.Record:
+        return bench.measure(programs.experiment(path, one), machine_name="box", root=store, progress=False)
+
+    assert (again().digest, len(started)) == (found.digest, 3)
+    pinned = dict(one.provenance[0].files)
+    one.provenance = (replace(one.provenance[0], files=pinned | {"tool.py": "0" * 40}),)
+    with pytest.raises(bench.BenchError, match="recorded with other files of the program; measure again with --overw"):
+        again()
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(bench.BenchError, match=r"recorded with another version of stand_in\.py"):
+        again()
+
+
+def test_a_file_that_changes_while_it_is_measured_makes_no_figures(tmp_path):
+    path = stand_in(tmp_path)
+    source = programs.experiment(path, programs.load(path)).source
+    assert source is not None
+    forget()
+    (tmp_path / "upstream" / "tool.py").write_text("print('another')")
+    for digest, told in ((source.digest, "is not the file that was pinned"), ("0" * 12, "was changed while it was")):
+        plan = {"source": {"path": str(path), "digest": digest}, "case": "kernel_only", "device": "cpu"}
+        for _ in range(2):  # a second command in the same process is told the same
+            with pytest.raises(Ended, match=told):
+                programs._job(plan)
+
+
+# ---------------------------------------------------------------- the worked example of the page
+
+EXAMPLE = Path(cli.ROOT) / "book" / "examples" / "outside_program.py"
+
+
+def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):
+    found = programs.load(EXAMPLE)
+    for device in ("cpu", "cuda"):
+        (group,) = programs.experiment(EXAMPLE, found).plan("seed", device, ())
+        assert group.variants == ("eager", "eager@again", "author_example")
+    problem = check.Problem(group.workload, "cpu")
+    run = variants.find("linear_relu", "author_example").factory(group.workload, problem.inputs)
+    assert check.check(run, problem).reason == ""
+    here = shell(tmp_path, 60)
+    figures = {figure["name"]: figure for figure in found.commands["benchmark"].figures(here)}
+    here.close()
+    assert list(figures) == ["eager", "fused", "speedup"]
+    assert figures["speedup"]["value"] == pytest.approx(figures["eager"]["value"] / figures["fused"]["value"], rel=0.1)
+    assert nothing_left(tmp_path, 0)
+    assert sorted(path.name for path in EXAMPLE.with_name("stand_in").iterdir()) == ["benchmark.py"]
+
+
+def test_the_page_names_every_status_and_shows_the_example():
+    page = (EXAMPLE.parents[1] / "programs.md").read_text(encoding="utf-8")
+    shown = re.findall(r"```\{literalinclude\} (\S+)", page)
+    assert {f"examples/{EXAMPLE.name}", "examples/outside_program.pins"} == set(shown)
+    for line in re.findall(r":(?:start-at|end-at|end-before): '?(.+?)'?\n", page):
+        assert line in EXAMPLE.read_text(encoding="utf-8")
+    statuses = re.findall(r"(?m)^\| `(\w+)` \|", page.split("## When something is wrong")[1])
+    assert set(statuses) == set(probes.SEVERITY) - {"ok"}
+
+
+# ---------------------------------------------------------------- in figures
+
+
+def test_authors_programs_look_like_nobody_elses():
+    look = drawing.style("author_v1", "author")
+    others = {symbol for origin, symbols in drawing.SHAPES.items() if origin != "author" for symbol in symbols}
+    assert look.symbol in drawing.SHAPES["author"]
+    assert not others & set(drawing.SHAPES["author"])
+    assert look.colour == drawing.style("naive", "seed").colour
+    known = [(name, style) for name, style in drawing.KNOWN.items() if name.startswith("author_")]
+    assert all(style.symbol in drawing.SHAPES["author"] for _, style in known)
+    assert len({(style.colour, style.symbol) for _, style in known}) == len(known)
+    assert drawing.origins_key([{"origin": "author"}, {"origin": "own"}]).count("author") == 1
