@@ -258,7 +258,7 @@ def _left(out: Output, name: str) -> str:
     return found[0].read_text(encoding="utf-8", errors="replace")
 
 
-@nanobragg.command("benchmark_detailed", _works(1024), variant="author_torch", processes=3, limit_s=240, needs=_needs_c)
+@nanobragg.command("benchmark_detailed", _works(1024), variant="author_torch", processes=4, limit_s=240, needs=_needs_c)
 def benchmark_detailed(shell: Shell) -> Iterator[dict[str, Any]]:
     """benchmark_detailed.py: C and PyTorch at five sizes, one sample each, in one process with empty caches."""
     program = str(Path(os.environ["NB_C_BIN"]).resolve())
@@ -299,7 +299,7 @@ def launched(events: list[dict[str, Any]]) -> tuple[float, float, dict[str, floa
     return sum(event["dur"] for event in work), replayed, dict(kernels)
 
 
-@nanobragg.command("profile", _works(1024), variant="author_torch", processes=2, limit_s=180, needs=_needs_cuda)
+@nanobragg.command("profile", _works(1024), variant="author_torch", processes=3, limit_s=180, needs=_needs_cuda)
 def profile(shell: Shell) -> Iterator[dict[str, Any]]:
     """profile_cuda_kernels.py: torch.profiler over the second run at 1024x1024, which records its graphs."""
     out = _run(shell, _RENAMED, SCRIPTS / "profile_cuda_kernels.py")
@@ -322,7 +322,7 @@ def profile(shell: Shell) -> Iterator[dict[str, Any]]:
     yield shell.figure("record share", max(map(float, shares)), "%")
 
 
-@nanobragg.command("dtype", _works(1024), variant="author_torch", processes=3, limit_s=180, needs=_needs_cuda)
+@nanobragg.command("dtype", _works(1024), variant="author_torch", processes=4, limit_s=180, needs=_needs_cuda)
 def dtype(shell: Shell) -> Iterator[dict[str, Any]]:
     """compare_dtype_performance.py: float64, then float32 at 1024x1024, a warm-up and the mean of three runs each."""
     out = _run(shell, _LEAST, SCRIPTS / "compare_dtype_performance.py")
@@ -336,7 +336,7 @@ def dtype(shell: Shell) -> Iterator[dict[str, Any]]:
         yield shell.figure(name, out.number(rf"^minimum of torch\.{kind}: (\S+) s", f"least time in {kind}"), "s")
 
 
-@nanobragg.command("warm", _works(1024), variant="author_torch", processes=2, limit_s=240, needs=_simulates)
+@nanobragg.command("warm", _works(1024), variant="author_torch", processes=3, limit_s=240, needs=_simulates)
 def warm(shell: Shell) -> Iterator[dict[str, Any]]:
     """Ours: the benchmark's simulator called twelve times at each size, every call synchronised."""
     sizes = SIZES if shell.device == "cuda" else SIZES[:3]
