@@ -242,12 +242,17 @@ for size in sizes:
 """
 
 
-def _run(shell: Shell, code: str, *given: str | Path, **env: str) -> Output:
-    """Run ``code`` in a fresh Python that finds the upstream's package, on the shell's device."""
+def _run(shell: Shell, code: str, *given: str | Path, stored: bool = False, **env: str) -> Output:
+    """Run ``code`` in a fresh Python that finds the upstream's package, on the shell's device.
+
+    ``stored``: what one process compiles, the next ones find.
+    """
     path = os.pathsep.join(filter(None, (str(SOURCES), os.environ.get("PYTHONPATH", ""))))
     # The scripts take a GPU wherever there is one.
     hidden = {} if shell.device == "cuda" else {"CUDA_VISIBLE_DEVICES": ""}
-    return shell.run([sys.executable, "-P", "-c", code, *given], env={"PYTHONPATH": path} | hidden | env)
+    caches = {f"{name}_CACHE_DIR": str(shell.folder / name.lower()) for name in ("TORCHINDUCTOR", "TRITON")}
+    env = {"PYTHONPATH": path} | hidden | (caches if stored else {}) | env
+    return shell.run([sys.executable, "-P", "-c", code, *given], env=env, writes=[shell.folder] if stored else [])
 
 
 def _left(out: Output, name: str) -> str:
@@ -258,7 +263,7 @@ def _left(out: Output, name: str) -> str:
     return found[0].read_text(encoding="utf-8", errors="replace")
 
 
-@nanobragg.command("benchmark_detailed", _works(1024), variant="author_torch", processes=4, limit_s=240, needs=_needs_c)
+@nanobragg.command("benchmark_detailed", _works(1024), variant="author_torch", processes=3, limit_s=240, needs=_needs_c)
 def benchmark_detailed(shell: Shell) -> Iterator[dict[str, Any]]:
     """benchmark_detailed.py: C and PyTorch at five sizes, one sample each, in one process with empty caches."""
     program = str(Path(os.environ["NB_C_BIN"]).resolve())
@@ -268,6 +273,8 @@ def benchmark_detailed(shell: Shell) -> Iterator[dict[str, Any]]:
         if size not in rows:  # it prints the error, leaves the size out and ends as if all were well
             raise Ended("wrong", f"the script left no row of {size}x{size}: one of the two programs failed there")
         row, of = rows[size], (size, size)
+        if shell.device not in str(row["py_timings"]["device"]):
+            raise Ended("wrong", f"the script ran on {row['py_timings']['device']}, not on {shell.device}")
         setup, simulation = row["py_timings"]["setup"], row["py_timings"]["simulation"]
         yield shell.figure("c", row["c_time"], "s", shape=of, variant="author_c")
         yield shell.figure("setup", setup, "s", shape=of)
@@ -302,7 +309,7 @@ def launched(events: list[dict[str, Any]]) -> tuple[float, float, dict[str, floa
 @nanobragg.command("profile", _works(1024), variant="author_torch", processes=3, limit_s=180, needs=_needs_cuda)
 def profile(shell: Shell) -> Iterator[dict[str, Any]]:
     """profile_cuda_kernels.py: torch.profiler over the second run at 1024x1024, which records its graphs."""
-    out = _run(shell, _RENAMED, SCRIPTS / "profile_cuda_kernels.py")
+    out = _run(shell, _RENAMED, SCRIPTS / "profile_cuda_kernels.py", stored=True)
     yield shell.figure("kernel calls", out.number(r"^Total CUDA kernel calls: (\d+)", "number of kernel calls"))
     yield shell.figure("unique kernels", out.number(r"^Total unique CUDA kernels: (\d+)", "number of kernels"))
     total, replayed, kernels = launched(json.loads(_left(out, "trace_detpixels_1024.json"))["traceEvents"])
@@ -325,7 +332,7 @@ def profile(shell: Shell) -> Iterator[dict[str, Any]]:
 @nanobragg.command("dtype", _works(1024), variant="author_torch", processes=4, limit_s=180, needs=_needs_cuda)
 def dtype(shell: Shell) -> Iterator[dict[str, Any]]:
     """compare_dtype_performance.py: float64, then float32 at 1024x1024, a warm-up and the mean of three runs each."""
-    out = _run(shell, _LEAST, SCRIPTS / "compare_dtype_performance.py")
+    out = _run(shell, _LEAST, SCRIPTS / "compare_dtype_performance.py", stored=True)
     found = json.loads(_left(out, "dtype_comparison.json"))
     names = ("speedup", "correlation", "mean relative error", "max relative error")
     yield shell.figure("fp64", found["fp64_time"], "s")
@@ -340,7 +347,7 @@ def dtype(shell: Shell) -> Iterator[dict[str, Any]]:
 def warm(shell: Shell) -> Iterator[dict[str, Any]]:
     """Ours: the benchmark's simulator called twelve times at each size, every call synchronised."""
     sizes = SIZES if shell.device == "cuda" else SIZES[:3]
-    out = _run(shell, _OFTEN, shell.device, str(CALLS), *map(str, sizes))
+    out = _run(shell, _OFTEN, shell.device, str(CALLS), *map(str, sizes), stored=True)
     for size in sizes:
         for call in range(1, CALLS + 1):
             took = out.number(rf"^{size} call {call}: (\S+) ms", f"time of call {call} at {size}x{size}")

@@ -112,7 +112,10 @@ except SystemExit as end:
 
 
 def _run(shell: Shell, script: str) -> Output:
-    return shell.run([sys.executable, "-P", "-c", _START, SCRIPTS / script])
+    out = shell.run([sys.executable, "-P", "-c", _START, SCRIPTS / script])
+    if "Device: cuda" not in out.text:
+        raise Ended("wrong", "the script does not say that it ran on a GPU")
+    return out
 
 
 def _printed(out: Output, pattern: str, names: tuple[str, ...]) -> dict[str, float]:
