@@ -143,7 +143,7 @@ class Evidence:
             found.setdefault(row["id"], {})[row["machine"]] = row
         return found
 
-    @property
+    @functools.cached_property
     def verdicts(self) -> dict[str, dict[str, str]]:
         """The verdict of these records on every claim of the ledger and on its parts: id → machine (or ``any``) →
         verdict."""

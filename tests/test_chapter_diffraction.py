@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, findings, notebook, records, results
+from hypatia_lab import claims, findings, formats, notebook, records, results
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables, reading
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.findings import Finding
@@ -82,27 +82,25 @@ def said(found: Finding | None) -> Finding:
     [
         ([50.0, 50.5], "20.0×", "faster than C"),
         ([2800.0, 2828.0], "0.357×", "slower than C"),
-        ([900.0, 1100.0], "1.01×", "a draw"),
+        ([900.0, 1100.0], "1.01×", "as fast as C"),
     ],
 )
 def test_against_c_on_a_gpu(torch_us: list[float], figure: str, title: str) -> None:
-    rows = [*C_ROWS, cell("compile_reduce_overhead", torch_us), cell("compile", [1.0, 1.0]), cell("cuda", [10.0, 10.1])]
+    slower = [2 * us for us in torch_us]
+    rows = [*C_ROWS, cell("compile", torch_us), cell("compile_reduce_overhead", slower), cell("cuda", [10.0, 10.1])]
     found = said(diffraction_findings.against_c(evidence(*rows), "box"))
     assert found.figure == figure
     assert title in found.title
-    assert (
-        "a warm call of compile_reduce_overhead at 1024×1024 takes" in found.text
-    )  # what the document ran, though another form is faster
+    assert "a warm call of compile at 1024×1024 takes" in found.text  # the quickest that torch has
     assert "8 cores" in found.text
     assert "own (cuda) is 100× [100, 100]" in found.text
 
 
-def test_against_c_on_a_cpu_names_the_specification() -> None:
+def test_against_c_on_a_cpu() -> None:
     rows = [*C_ROWS, cell("compile", [1500.0, 1515.0]), cell("eager", [9000.0, 9000.0])]
     found = said(diffraction_findings.against_c(evidence(*(r | {"clock": "hot"} for r in rows), device="cpu"), "box"))
     assert "of compile at " in found.text  # the best that torch has here
-    assert found.title == "On the CPU, C is faster"
-    assert "asks for 0.5 times" in found.text
+    assert "slower than C" in found.title
 
 
 def test_against_c_speaks_of_the_seeds_size_where_it_was_measured() -> None:
@@ -119,16 +117,16 @@ def test_a_wrong_form_is_never_the_fast_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("own_us", "hoped"),
-    [([10.0, 10.1], "more than"), ([27.0, 27.1], "about what was"), ([35.0, 50.0], "about what was")],
+    ("own_us", "title"),
+    [([10.0, 10.1], "is faster than"), ([80.0, 80.1], "is slower than"), ([35.0, 50.0], "is no faster,")],
 )
-def test_near_limit(own_us: list[float], hoped: str) -> None:
-    rows = [cell("cuda", own_us), cell("triton", [60.0, 60.0]), cell("compile", [40.0, 40.4])]
+def test_near_limit(own_us: list[float], title: str) -> None:
+    rows = [cell("cuda", own_us), cell("triton", [90.0, 90.0]), cell("compile", [40.0, 40.4])]
     lab = evidence(*(row | {"clock": "graph"} for row in rows))
     found = said(diffraction_findings.near_limit(lab, "box"))
     assert "the cuda kernel" in found.text
     assert "alone takes 4.19 µs" in found.text  # 4 MiB at 1 TB/s
-    assert found.title == f"A kernel by hand gains {hoped} hoped"
+    assert title in found.title
 
 
 @pytest.mark.parametrize(
@@ -147,6 +145,9 @@ def test_batch(us: list[float], title: str) -> None:
     found = said(diffraction_findings.batch(evidence(*rows), "box"))
     assert found.title == title
     assert "64 crystals at 256×256 in one call of cuda" in found.text
+    assert found.claims == ("S003-82c",)
+    on_cpu = evidence(*(row | {"clock": "hot"} for row in rows), device="cpu")
+    assert said(diffraction_findings.batch(on_cpu, "box")).claims == ()  # the document speaks of a GPU
 
 
 @pytest.mark.parametrize(
@@ -197,18 +198,24 @@ def test_first_image_takes_the_quickest_right_way(ms: float, title: str) -> None
         [
             start("compile", "empty", [1, 1], 3000.0),
             start("compile", "disk", [1, 1], 900.0),
-            start("compile", "aoti_raw", [1, 1], 300.0),
+            start("compile", "aoti_raw", [1, 1], ms),
             start("compile", "aoti_package", [1, 1], 1.0, **broken),
-            start("cuda", "cubin", [1, 1], ms),
+            start("cuda", "cubin", [1, 1], 3.0),
             start("cuda", "no cubin", [1, 1], 2000.0),
             start("eager", "", [1, 1], 2.0),
         ]
     )
-    found = said(diffraction_findings.first_image(evidence(*ways, experiment="warm_up"), "box"))
+    lab = evidence(*ways, experiment="warm_up")
+    found = said(diffraction_findings.first_image(lab, "box"))
     assert found.title == title
     assert "at best (compile, aoti_raw)" in found.text
     assert "(cuda, cubin)" in found.text
     assert "3.00 and 3.03 s" in found.text
+    share = lab.judged["S003-71e"]["box"]  # of a library's way the ledger has the share
+    assert f"{formats.interval(share['measured'], share['low'], share['high'], '%')} of that" in found.text
+    assert found.claims == ("S003-71b", "S003-71e")  # our own kernel is told and not judged
+    on_cpu = said(diffraction_findings.first_image(evidence(*ways, experiment="warm_up", device="cpu"), "box"))
+    assert on_cpu.claims == ()
 
 
 def accuracy(variant: str, off: float, *, case: str = "", side: int = 1024, correlation: float = 1.0) -> Any:
@@ -244,7 +251,8 @@ PRODUCTS = flat([both("eager", 10.0, 20.0, operation="matmul", shape=[64, 64, 64
 
 
 @pytest.mark.parametrize(
-    ("us", "title"), [(200.0, "float64 is not free in the simulator"), (100.0, "float64 costs the simulator nothing")]
+    ("us", "title"),
+    [(200.0, "float64 is not free in the lab's forms"), (100.0, "float64 costs the lab's forms nothing")],
 )
 def test_double(us: float, title: str) -> None:
     lab = evidence(*both("compile", 100.0, us, clock="graph"), *PRODUCTS, experiment="precision")
@@ -324,10 +332,14 @@ def test_the_cards_carry_every_finding() -> None:
         *accuracy("eager_direct", BAD),
     )
     found = diffraction_findings.findings(lab, "box")
-    assert [f.page for f in found] == ["07_diffraction", "10_warm_up", "07_diffraction", "09_precision", "10_warm_up"]
+    pages = ["10_warm_up", "07_diffraction", "07_diffraction", "09_precision", "10_warm_up"]
+    assert [f.page for f in found] == pages
     html = findings.cards(found, lab, "box")
     assert html.count("lab-card ") == len(found)
     assert all((NOTEBOOKS / f"{f.page}.ipynb").is_file() for f in found)
+    # A rewrite judges no document: what names its claims speaks of a library or of a kernel of one's own.
+    program = {claim.id: claim.program for claim in claims.ledger(seeds=["S003"])}
+    assert {program[part] for f in found for part in f.claims} <= {"library", "own"}
 
 
 # ---------------------------------------------------------------- tables
@@ -565,7 +577,12 @@ def test_every_claim_of_the_document_is_judged_on_one_page() -> None:
     assert all(diffraction_tables.chapter_claims(page) for page in pages)
     for page in pages:
         assert f'chapter_claims("{page}")' in source(page)
-    assert set(diffraction_tables.APART) <= set(shown)
+    places: dict[str, set[str]] = {}
+    for page in pages:
+        for claim in diffraction_tables.chapter_claims(page):
+            places.setdefault(claim.lead, set()).add(page)
+    assert all(len(own) == 1 for own in places.values()), "a claim's parts stand on one page"
+    assert {lead: {page} for lead, page in diffraction_tables.APART.items()}.items() <= places.items()
 
 
 @pytest.mark.parametrize("page", ["07_diffraction", "08_profile", "09_precision", "10_warm_up"])

@@ -127,7 +127,7 @@ def _printed(out: Output, pattern: str, names: tuple[str, ...]) -> dict[str, flo
 
 
 @spinlock.command(
-    "benchmark_torch_compile", BLOCK, variant="author_operator", processes=3, limit_s=280, needs=_needs_cuda
+    "benchmark_torch_compile", BLOCK, variant="author_operator", processes=3, limit_s=900, needs=_needs_cuda
 )
 def benchmark_torch_compile(shell: Shell) -> Iterator[dict[str, Any]]:
     """benchmark_torch_compile.py: the operator at 5x3x128x128, eager and max-autotune, the mean of 100 calls each."""

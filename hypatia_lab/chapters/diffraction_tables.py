@@ -220,7 +220,7 @@ def errors_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What each measure of error makes of a right image, two spoilt ones and the seed's form: a line an image."""
+    """What each measure of error makes of a right image, two spoilt ones and the direct form: a line an image."""
     found = main_size([way for way in probed(lab, machine, "accuracy") if not way.fault])
     spoilt = {way.variant for way in found if way.case}
     out = []
@@ -237,7 +237,7 @@ def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def early_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """S003's mean of three taken apart: a line a way, the mean of calls 2 to 4 against call 12, and each of them."""
+    """The mean of three taken apart in the lab's forms: a line a way, calls 2 to 4 against call 12, and each."""
     out = []
     for way in main_size(probed(lab, machine, "start", operation="diffraction")):
         found = early(way)
@@ -334,21 +334,19 @@ SECTIONS = {
     "Conclusion": "07_diffraction",
 }
 """Section of S003 → the chapter that shows the verdicts on its claims."""
-APART = {
-    "S003-26": "07_diffraction",
-    "S003-64": "09_precision",
-    "S003-67": "07_diffraction",
-    "S003-97": "09_precision",
-}
-APART |= {f"S003-{number}": "10_warm_up" for number in (71, 72, 73, 74, 75, 76, 89)}
-APART |= {f"S003-{number}": "08_profile" for number in (77, 78, 79, 86)}
-"""Claims that another chapter than their section's has the figures for."""
+APART = {"S003-97": "09_precision"}
+APART |= {f"S003-{number}": "07_diffraction" for number in (26, 67, 98)}
+APART |= {f"S003-{number}": "08_profile" for number in (62, 86)}
+APART |= {f"S003-{number}": "10_warm_up" for number in ("02", 71, 89)}
+"""Claims that another chapter than their section's has the figures for, with all of their parts."""
 
 
 def chapter_claims(page: str) -> list[Claim]:
-    """The claims of S003 whose verdicts ``page`` shows, in the order of the ledger."""
+    """The claims of S003 whose verdicts ``page`` shows, in the order of the ledger: all parts of one on one page."""
     found = claims.ledger(seeds=["S003"])
-    return [claim for claim in found if APART.get(claim.id, SECTIONS[claim.section]) == page]
+    # A part may stand in another section of the document than the claim.
+    section = {claim.lead: claim.section for claim in reversed(found)}
+    return [claim for claim in found if APART.get(claim.lead, SECTIONS[section[claim.lead]]) == page]
 
 
 def main_lines(lines: Sequence[Row]) -> list[Row]:

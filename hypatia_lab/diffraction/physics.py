@@ -229,7 +229,7 @@ def plain(inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dt
     """Rows ``first`` to ``last`` of the image, shape (last − first, fast), by the formulae as they stand.
 
     All arithmetic from the pixel's position on is done in ``dtype``. ``reduce`` removes the integer part of
-    h, k, l before multiplying by π; without it sin(πNh)/sin(πh) loses its digits in float32 (the seed's form).
+    h, k, l before multiplying by π; without it sin(πNh)/sin(πh) loses its digits in float32.
     """
     names = ("crystals", "sources", "detector", "polarization", "structure")
     crystals, sources, detector, pole, structure = (inputs[name].to(dtype) for name in names)

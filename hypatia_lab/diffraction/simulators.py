@@ -100,7 +100,7 @@ def eager(workload: Workload, inputs: Inputs) -> Run:
 
 
 def eager_direct(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch as the seed wrote it: sin(πNh)/sin(πh) with the integers still in h."""
+    """Plain PyTorch with the integers still in h, sin(πNh)/sin(πh): S003's repository, a week after the document."""
     return _bind(_whole_image(_layout(inputs), _dtype(workload), reduce=False), inputs)
 
 
@@ -117,7 +117,7 @@ def compile_default(workload: Workload, inputs: Inputs) -> Run:
 
 
 def compile_reduce_overhead(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead), as the seed ran it."""
+    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead)."""
     return _compiled_in("reduce-overhead")(workload, inputs)
 
 
@@ -143,7 +143,7 @@ def c_openmp(workload: Workload, inputs: Inputs) -> Run:
 
 
 def c_pixelwise(workload: Workload, inputs: Inputs) -> Run:
-    """Plain C on all cores as the seed's C program is built: pixel by pixel, every sum innermost."""
+    """Plain C on all cores, pixel by pixel as the seed's C program, every sum innermost."""
     return _c_run("diffraction_pixelwise", workload, inputs)
 
 

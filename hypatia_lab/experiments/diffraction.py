@@ -77,7 +77,7 @@ def _precision(preset: str, device: str, shapes: Shapes) -> list[Group]:
     clock = ("graph",) if gpu else ("hot",)
     sides = ([512] if not gpu else [1024]) if preset == "quick" else ([1024, 4096] if gpu else [1024])
     names = ("eager", *asked(preset, device, "compile", "compile_anchored"), "triton", "cuda")
-    # Those with a clock of their own, the document's replayed graphs and C, are compared by the wall at one size.
+    # Those with a clock of their own, replayed graphs and C, are compared by the wall at one size.
     by_wall = ("eager" + AGAIN, "c_openmp", "compile_reduce_overhead")
     groups = [
         Group(
@@ -125,9 +125,8 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         ways = [("eager", "", count), ("compile", "empty", 1), ("c_openmp", "cubin", count)]
         return [Probe("start", small, *way) for way in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
-    # By size: the document's set-up and first runs, every compiler cache empty. Most verdicts rest on these, and two
-    # processes leave wide intervals. One that compiles takes up to half a minute on a GPU box: three sizes show that
-    # the size does not matter.
+    # By size: set-up and first runs, every compiler cache empty. Two processes leave wide intervals. One that compiles
+    # takes up to half a minute on a GPU box: three sizes show that the size does not matter.
     sides = _sides(preset, device, shapes)
     sides = sides[::2] if gpu and preset != "full" and not shapes else sides
     probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 3 if gpu else 2) for shape in sides]

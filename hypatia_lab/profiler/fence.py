@@ -49,11 +49,6 @@ _ANYTHING, _REFER, _TRUNCATE = 0b1111111110010, 1 << 13, 1 << 14
 Source: linux/landlock.h."""
 _FILE = 1 << 1 | _TRUNCATE
 """What of these a file may be given, where a folder may be given all."""
-_WRITE = 1 << 1
-"""To write to files that there are."""
-_NVIDIA = "/dev/nvidiactl"
-"""Where this device is, CUDA cannot start unless it may name its threads, in /proc/<process>/task/<thread>/comm. No
-rule of Landlock covers processes that are yet to come, so what lies in /proc may be written to there."""
 
 
 def abi() -> int:
@@ -69,8 +64,7 @@ def _restriction(writes: Sequence[str]) -> Callable[[], None]:
     ruleset = _LIBC.syscall(_CREATE, ctypes.byref(handled), ctypes.c_size_t(8), 0)
     # Devices are files that lie there: they may be written to, and nothing may be made beside them.
     places = [(place, rights) for place in (*writes, "/dev/shm") if place != "/dev/shm" or os.path.isdir(place)]
-    named = [("/proc", _WRITE)] if os.path.exists(_NVIDIA) else []
-    for place, allowed in [*places, ("/dev", _FILE), *named]:
+    for place, allowed in [*places, ("/dev", _FILE)]:
         there = os.open(place, os.O_PATH | os.O_CLOEXEC)
         allowed &= rights if os.path.isdir(place) else _FILE & rights
         rule = allowed.to_bytes(8, sys.byteorder) + there.to_bytes(4, sys.byteorder)

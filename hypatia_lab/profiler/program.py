@@ -91,7 +91,7 @@ class Shell:
             "env": dict(env or {}),
             "writes": [str(place) for place in writes],
             "limit_s": max(0.0, self.due - time.monotonic()),
-            "fence": FENCE,
+            "fence": FENCE and self.device != "cuda",
             "watched": self.watched,
             "spared": [str(self.folder.parent.parent)],  # where the lab keeps what it has measured so far
         }
