@@ -106,8 +106,17 @@ class Evidence:
 
     @property
     def machines(self) -> list[str]:
-        """Machines that were read, GPUs first."""
-        return list(dict.fromkeys(record.machine for record in self.records))
+        """Machines that were read, GPUs first.
+
+        One of which only programs from outside and the ceilings are recorded, a second chip say, has no page of its
+        own; the ledger judges its records all the same.
+        """
+        from hypatia_lab.experiments import EXPERIMENTS
+
+        own = set(EXPERIMENTS) - {"ceilings"}
+        found = dict.fromkeys(record.machine for record in self.records)
+        known = {record.machine for record in self.records if record.experiment in own}
+        return [machine for machine in found if machine in known] or list(found)
 
     def of(self, machine: str) -> list[records.Record]:
         """The records of one machine."""
