@@ -378,9 +378,8 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     for row in found:
         click.echo(f"  {row['id']}  {row['claim']}")
         for side in "ab":
-            own = {key: row[f"{key}_{side}"] for key in ("measured", "low", "high", "n")} | {"unit": row["unit"]}
             verdict = tables.verdict_text(row[f"verdict_{side}"])
-            click.echo(f"    {row[f'machine_{side}']}: {verdict}, {tables.judged(own)}. {row[f'reason_{side}']}")
+            click.echo(f"    {row[f'machine_{side}']}: {verdict}. {row[f'reason_{side}']}")
 
 
 def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:

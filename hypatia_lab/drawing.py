@@ -99,6 +99,7 @@ KNOWN = {
 
 
 APART = {
+    "author_module_planc": (OLIVE, "bowtie"),
     "blocked": (OLIVE, "triangle-up"),
     "fused": (OLIVE, "star"),
     "fused_backward": (OLIVE, "triangle-down"),

@@ -204,7 +204,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             text("## The claims"),
             code(
                 f'own = claims.load(Path("../book/claims/{name}.yaml"))\n'
-                "tables.show_claims(claims.judge(data.records, own))"
+                "tables.show_claims(claims.judge(data.records, own), data.machines)"
             ),
         ]
     cells += [

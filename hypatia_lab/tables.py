@@ -251,23 +251,29 @@ def judged(row: Mapping[str, Any]) -> str:
     return interval(row["measured"], row["low"], row["high"], row["unit"]) + count
 
 
-def verdict_counts(claim_rows: Sequence[dict[str, Any]]) -> Any:
+def _on(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of ``machines`` (empty: all), and those that no machine decides."""
+    return [row for row in claim_rows if not machines or row["machine"] in (*machines, ANY)]
+
+
+def verdict_counts(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
     """How many claims of each verdict: one line a verdict, one column a machine.
 
-    Rows of :func:`hypatia_lab.claims.statements`. Only verdicts that occur have a line, in the order of
+    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur have a line, in the order of
     :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two machines counts once on each;
     claims that no machine decides are counted under ``any machine``. Raises :class:`TableError` when there is no claim.
     """
-    if not claim_rows:
+    rows = _on(claim_rows, machines)
+    if not rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    machines = sorted(dict.fromkeys(row["machine"] for row in claim_rows), key=lambda name: name == ANY)
-    counts = Counter((row["verdict"], row["machine"]) for row in claim_rows)
-    present = [verdict for verdict in VERDICTS if any(counts[verdict, machine] for machine in machines)]
+    names = sorted(dict.fromkeys(row["machine"] for row in rows), key=lambda name: name == ANY)
+    counts = Counter((row["verdict"], row["machine"]) for row in rows)
+    present = [verdict for verdict in VERDICTS if any(counts[verdict, name] for name in names)]
     lines = [
-        {"verdict": verdict_text(verdict)} | {_machine(machine): counts[verdict, machine] for machine in machines}
+        {"verdict": verdict_text(verdict)} | {_machine(name): counts[verdict, name] for name in names}
         for verdict in present
     ]
-    total = {_machine(name): sum(row["machine"] == name for row in claim_rows) for name in machines}
+    total = {_machine(name): sum(row["machine"] == name for row in rows) for name in names}
     return _frame([*lines, {"verdict": "all"} | total])
 
 
@@ -463,15 +469,15 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
     return _frame(lines)
 
 
-def show_claims(claim_rows: Sequence[dict[str, Any]]) -> None:
+def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
     """Display :func:`claims_table` in a notebook, under each claim its reason, and folded beneath that the details.
 
-    Where a machine has no figure for a claim that another has one for, or that stands there already, a sentence
+    ``machines`` names those whose rows are shown (empty: all), beside what no machine decides. Where a machine has no figure for a claim that another has one for, or that stands there already, a sentence
     beneath the table says so in place of a row of dashes.
     """
     from IPython.display import display
 
-    kept, silent = _heard(claim_rows)
+    kept, silent = _heard(_on(claim_rows, machines))
     table = claims_table(kept)
     table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
     table = table.drop(columns=["section"])
@@ -519,32 +525,43 @@ def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
     return f"{len({row['id'] for row in claim_rows})} claims in {len(parts)} parts"
 
 
-def statements_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
+def statements_table(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
     """The ledger as a DataFrame of text, a line a claim: id, its verdict on each machine, claim, document.
 
-    Rows of :func:`hypatia_lab.claims.statements`. A claim that no machine decides has its verdict under every machine.
-    Raises :class:`TableError` when there is no claim.
+    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. A claim that no machine
+    decides has its verdict under every machine. Raises :class:`TableError` when there is no claim.
     """
-    if not claim_rows:
+    rows = _on(claim_rows, machines)
+    if not rows:
         raise TableError("statements_table: no claims; the ledger is empty, or the filter let nothing through")
-    machines = [name for name in dict.fromkeys(row["machine"] for row in claim_rows) if name != ANY] or [ANY]
+    names = [name for name in dict.fromkeys(row["machine"] for row in rows) if name != ANY] or [ANY]
     lines: dict[str, dict[str, str]] = {}
-    for row in claim_rows:
-        line = {"id": row["id"], **dict.fromkeys(map(_machine, machines), MISSING)}
+    for row in rows:
+        line = {"id": row["id"], **dict.fromkeys(map(_machine, names), MISSING)}
         line = lines.setdefault(row["id"], line | {"claim": row["claim"], "document": row["seed"]})
-        own = machines if row["machine"] == ANY else [row["machine"]]
+        own = names if row["machine"] == ANY else [row["machine"]]
         line.update({_machine(name): verdict_text(row["verdict"]) for name in own})
     return _frame(list(lines.values()))
 
 
-def show_statements(claim_rows: Sequence[dict[str, Any]]) -> None:
-    """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim."""
+def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
+    """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim.
+
+    Of a machine that is not among ``machines``, where some are named, the parts show what was measured there and
+    nothing else.
+    """
     from IPython.display import display
 
-    table = statements_table(claim_rows)
+    table = statements_table(claim_rows, machines)
     text = table.to_string(index=False)
     stated: dict[str, list[dict[str, Any]]] = {}
+    shown = (*machines, ANY)
     for row in claim_rows:
+        if machines and row["machine"] not in shown:  # what no machine decides stands there once already
+            parts = [part for part in row["parts"] if part["machine"] != ANY and not _dumb(part)]
+            if not parts:
+                continue
+            row = row | {"parts": parts}
         stated.setdefault(row["id"], []).append(row)
     table["parts"] = [_Html(_parts(stated[name])) for name in table["id"]]
     display({"text/html": html(table, filterable=True, folded={"parts": "claim"}), "text/plain": text}, raw=True)

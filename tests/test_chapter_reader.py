@@ -216,7 +216,7 @@ def verdict(
     ]
     low, high = min(low for low, _, _ in cases.values()), max(high for _, high, _ in cases.values())
     row = {"id": name, "seed": name[:4], "claim": "c", "unit": "×", "machine": machine, "verdict": word, "cases": shown}
-    row |= {"workload": ", ".join(cases), "measured": (low + high) / 2, "low": low, "high": high}
+    row |= {"workload": ", ".join(cases), "measured": (low + high) / 2, "low": low, "high": high, "n": 8}
     return row | {"quantity": "ratio", "parts": [row | {"quantity": "ratio"}]}
 
 
@@ -276,7 +276,8 @@ def said_binding(found: tuple[str, float, float] | None) -> tuple[str, float, fl
 def claim(number: int, claimed: float, expression: str = "", conflicts: tuple[str, ...] = ()) -> Claim:
     """A claim with a band of ±0.1 around its one figure."""
     own = f"S001-{number:02d}", "section", f"claim {number}", (claimed, claimed), "×", "arithmetic", "why"
-    return Claim(*own, band=(claimed - 0.1, claimed + 0.1), expression=expression, conflicts=conflicts)
+    band = claimed - 0.1, claimed + 0.1
+    return Claim(*own, band=band, expression=expression, conflicts=conflicts, lead=own[0])
 
 
 LEDGER = [
@@ -294,7 +295,7 @@ def test_arithmetic_is_worked_out_and_sorted_by_how_far_off_it_is() -> None:
     assert [line["id"] for line in lines] == ["S001-04", "S001-03", "S001-02"]
     assert [line["off by"] for line in lines] == ["–", "10.0×", "1.25×"]
     assert [line["its own figures give"] for line in lines] == ["2×", "4×", "4×"]
-    parts = [replace(one, part_of="S001-02") if one.id == "S001-03" else one for one in LEDGER]
+    parts = [replace(one, lead="S001-02") if one.id == "S001-03" else one for one in LEDGER]
     assert errata.counts(parts) == [
         {
             "document": "S001",
@@ -364,8 +365,8 @@ def test_a_card_has_the_ledgers_verdict_on_the_claims_it_names(lab: Evidence) ->
     card = findings.cards([both], lab, "gpu")  # both fail their own arithmetic, on any machine
     assert '<div class="lab-card inconsistent">' in card
     assert "claims.html\">S001's and S003's claims</a> (S001-66, S003-01): ≠" in card.replace("&#x27;", "'")
-    one = Finding("2×", "a", "b", "02_x", claims=("S000-10",))
-    assert "S000's claim</a> (S000-10): ○" in findings.cards([one], lab, "gpu").replace("&#x27;", "'")
+    one = Finding("2×", "a", "b", "02_x", claims=("S000-36",))
+    assert "S000's claim</a> (S000-36): ○" in findings.cards([one], lab, "gpu").replace("&#x27;", "'")
     with pytest.raises(ValueError, match="give the evidence"):
         findings.cards([both])
     with pytest.raises(ValueError, match="no claim S001-999 in the ledger"):
@@ -379,8 +380,9 @@ def committed() -> Evidence:
 
 
 def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:
-    """The card's word is what the judge's rows of its claims make together, and each of them is a document's claim."""
-    judged = claims.judge(committed.records)
+    """The card's word is what the judge's rows of its claims or parts make together, each of them a document's."""
+    parts = claims.judge(committed.records)
+    judged = [*parts, *claims.statements(parts)]
     for machine in committed.machines:
         for finding in front.findings(committed, machine):
             own = [row for row in judged if row["id"] in finding.claims and row["machine"] in (machine, tables.ANY)]

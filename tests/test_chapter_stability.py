@@ -19,6 +19,7 @@ CLAIM = Claim(
     band=(9.0, 11.0),
     workloads=(WORK,),
     variant="naive",
+    lead="S001-01",
 )
 
 
@@ -37,7 +38,7 @@ def visited(
     write_records(root / "records", "gpu", "cuda", now)
     monkeypatch.setattr(records, "COMMITTED", root / "records")
     judge = claims.judge
-    monkeypatch.setattr(stability.claims, "judge", lambda found: judge(found, [CLAIM]))
+    monkeypatch.setattr(stability.claims, "judge", lambda found, beside: judge(found, [CLAIM], beside=beside))
     return stability.visits(evidence_of(root / "records"))
 
 

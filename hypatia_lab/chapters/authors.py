@@ -11,8 +11,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.reading import at, quotient, times, took
+from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
 from hypatia_lab.formats import absent
@@ -23,6 +24,8 @@ Row = dict[str, Any]
 
 PAGE = "03_aten_fusion"
 EXPERIMENT = "author_hypatia"
+NAIVE = "02_naive_vs_cublas"
+"""The page on the naive kernel alone, v1 of the documents."""
 REWRITES = {"author_v1": "naive", "author_v2": "cublas_relu", "author_planc": "aten"}
 """Variant of the author's program → the lab's rewrite of it."""
 NAMES = {"author_v0": "v0", "author_v1": "v1", "author_v2": "v2", "author_planc": "Plan C"}
@@ -167,3 +170,30 @@ def absent_on(lab: Evidence, machines: Sequence[str]) -> str:
     """Those of ``machines`` that have no record of the authors' programs, in a line; empty where all have."""
     lacking = [f"`{name}`" for name in machines if not pairs(lab, name)]
     return f"No record of the authors' programs is there on {listing(lacking)}." if lacking else ""
+
+
+# ---------------------------------------------------------------- claims
+
+SHOWN = {NAIVE: ("naive_vs_cublas", EXPERIMENT), PAGE: ("aten_fusion", EXPERIMENT)}
+"""Page → experiments whose claims it shows."""
+SCRIPTS = ("", "kernel_only_v1", "kernel_only_v2", "kernel_only_planc", "memory")
+"""The author's scripts on one call of Linear+ReLU, as cases; the others belong to other chapters."""
+
+
+def chapter_claims(page: str) -> list[Claim]:
+    """The claims on one call of Linear+ReLU whose verdicts ``page`` shows, in the order of the ledger.
+
+    The one on the naive kernel (:data:`NAIVE`) shows those that name it, :data:`PAGE` the others. What is counted in
+    memory, is about a training step or follows from arithmetic alone is left to other chapters.
+    """
+    found = []
+    for claim in claims.ledger(seeds=["S001", "S002", "S004"]):
+        own = claim.rewritten()
+        figures = (*own.of, *own.over, *own.under)
+        named = {own.variant, own.baseline, *(figure.variant for figure in figures)}
+        elsewhere = any(figure.topic == "counters" or figure.case not in SCRIPTS for figure in figures)
+        elsewhere = elsewhere or any(not workload.endswith("/forward") for workload in claim.workloads)
+        about = named.isdisjoint(("naive", "author_v1")) == (page == PAGE)
+        if claim.workloads and claim.experiment in SHOWN[page] and about and not elsewhere:
+            found.append(claim)
+    return found

@@ -378,5 +378,8 @@ def chapter_claims() -> list[Claim]:
     return [
         claim
         for claim in claims.ledger()
-        if claim.lead in APART or claim.experiment == EXPERIMENT or "Backward" in claim.section
+        if claim.lead in APART
+        or claim.experiment == EXPERIMENT
+        or "Backward" in claim.section
+        or any(name.startswith("linear_relu/") and name.endswith(f"/{DIRECTION}") for name in claim.workloads)
     ]

@@ -24,6 +24,8 @@ Row = dict[str, Any]
 PAGE = "16_fused_mlp"
 FUSED, MODELS = "fused_mlp", "mlp_models"
 """The chapter's experiments."""
+SCRIPTS = ("mlp_fusion", "multiconfig", "safety")
+"""The author's scripts on models of several layers, as cases of what his programs print."""
 OPERATIONS = ("mlp2", "mlp3")
 LAYERWISE = ("eager", "epilogue")
 ONE_KERNEL = ("fused", "fused_cuda")
@@ -321,5 +323,6 @@ def chapter_claims() -> list[Claim]:
         claim
         for claim in claims.ledger()
         if claim.experiment in (FUSED, MODELS)
+        or any(figure.case in SCRIPTS for figure in (*claim.of, *claim.over, *claim.under))
         or (not claim.experiment and any(w.partition("/")[0] in (*OPERATIONS, "mlp") for w in claim.workloads))
     ]

@@ -460,11 +460,11 @@ def calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 # ---------------------------------------------------------------- claims
 
-APART = ("S004-17", "S004-44", "S004-57")
-"""Claims on the scenario's graph that follow from counting, nodes or the launches of another experiment."""
+APART = ("S004-17", "S004-55", "S004-67")
+"""Claims on the scenario's graph, parts of which follow from counting or from the launches of another experiment."""
 
 
 def chapter_claims() -> list[Claim]:
     """The claims whose verdicts the chapter shows, in the order of the ledger."""
     section = "Graph-Level Fusion"
-    return [c for c in claims.ledger() if c.id in APART or c.experiment == EXPERIMENT or c.section == section]
+    return [c for c in claims.ledger() if c.lead in APART or c.experiment == EXPERIMENT or c.section == section]

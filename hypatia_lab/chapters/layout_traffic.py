@@ -26,6 +26,7 @@ from hypatia_lab.workloads import DTYPES
 Row = dict[str, Any]
 
 PAGE = "17_layout_traffic"
+EXPERIMENTS = ("layout", "traffic")
 OPERATION = "linear_relu_layout"
 SEED_SHAPE = "1024x784x2048"
 """The size that S001's tables speak of."""
@@ -436,8 +437,8 @@ def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 # ---------------------------------------------------------------- claims
 
-APART = ("S001-12",)
-"""Claims of other sections that this chapter has the figures for."""
+APART = ("S001-12", "S002-15", "S002-19")
+"""Claims of other sections that this chapter has the figures for, with all of their parts."""
 
 
 def chapter_claims() -> list[Claim]:
@@ -446,6 +447,7 @@ def chapter_claims() -> list[Claim]:
         claim
         for claim in claims.ledger()
         if claim.lead in APART
+        or claim.experiment in EXPERIMENTS
         or (claim.seed == "S001" and claim.section == "Memory Traffic Analysis")
         or any(workload.startswith(f"{OPERATION}/") for workload in claim.workloads)
         or any(figure.topic == "counters" for figure in (*claim.of, *claim.over, *claim.under))

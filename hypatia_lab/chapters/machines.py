@@ -55,11 +55,16 @@ def turning(lab: Evidence) -> str:
 # ---------------------------------------------------------------- verdicts
 
 
+def names(lab: Evidence) -> list[str]:
+    """Every machine with a record, those with pages first: a second chip may have run the authors' programs alone."""
+    return list(dict.fromkeys((*lab.machines, *(record.machine for record in lab.records))))
+
+
 def differing(lab: Evidence, judged: Sequence[Row]) -> list[list[Row]]:
     """The judgements of each part of a claim that at least two machines could test with different verdicts."""
     found: dict[str, list[Row]] = {}
     for row in judged:
-        if row["machine"] in lab.machines and row["verdict"] not in UNJUDGED:
+        if row["machine"] in names(lab) and row["verdict"] not in UNJUDGED:
             found.setdefault(row["id"], []).append(row)
     return [rows for rows in found.values() if len({row["verdict"] for row in rows}) > 1]
 
@@ -73,7 +78,7 @@ def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
         kind, why = cause(rows)
         lines.append(
             {"id": rows[0]["id"], "claim": rows[0]["claim"]}
-            | {name: here.get(name, formats.MISSING) for name in lab.machines}
+            | {name: here.get(name, formats.MISSING) for name in names(lab)}
             | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows, known.get(rows[0]['id']))}".strip()}
         )
     return lines

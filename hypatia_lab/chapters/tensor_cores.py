@@ -217,7 +217,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         f"after two to three weeks of work. {len(inside)} of {len(rows)} lie inside, {len(outside)} outside. "
         "The epilogue is one call that PyTorch has already.",
         PAGE,
-        claims=("S004-19", "S004-43"),
+        claims=("S004-19a", "S004-19b"),
     )
 
 
@@ -427,8 +427,8 @@ def held() -> list[dict[str, str]]:
 
 # ---------------------------------------------------------------- claims
 
-APART = ("S001-51", "S002-06", "S004-21")
-"""Claims of other experiments, or of none, that this chapter speaks of."""
+APART = ("S001-07", "S002-58", "S004-21", "S004-24")
+"""Claims of other experiments, or of none, that this chapter speaks of, with all of their parts."""
 
 
 def chapter_claims() -> list[Claim]:
@@ -436,7 +436,7 @@ def chapter_claims() -> list[Claim]:
     return [
         claim
         for claim in claims.ledger()
-        if claim.id in APART
+        if claim.lead in APART
         or claim.experiment == EXPERIMENT
         or (claim.seed == "S004" and claim.variant == "epilogue" and "fusion" in claim.claim)
     ]
