@@ -259,9 +259,10 @@ def _on(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]) -> list[d
 def verdict_counts(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
     """How many claims of each verdict: one line a verdict, one column a machine.
 
-    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur have a line, in the order of
-    :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two machines counts once on each;
-    claims that no machine decides are counted under ``any machine``. Raises :class:`TableError` when there is no claim.
+    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur
+    have a line, in the order of :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two
+    machines counts once on each; claims that no machine decides are counted under ``any machine``. Raises
+    :class:`TableError` when there is no claim.
     """
     rows = _on(claim_rows, machines)
     if not rows:
@@ -472,8 +473,9 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
 def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
     """Display :func:`claims_table` in a notebook, under each claim its reason, and folded beneath that the details.
 
-    ``machines`` names those whose rows are shown (empty: all), beside what no machine decides. Where a machine has no figure for a claim that another has one for, or that stands there already, a sentence
-    beneath the table says so in place of a row of dashes.
+    ``machines`` names those whose rows are shown (empty: all), beside what no machine decides. Where a machine has no
+    figure for a claim that another has one for, or that stands there already, a sentence beneath the table says so in
+    place of a row of dashes.
     """
     from IPython.display import display
 
@@ -557,12 +559,12 @@ def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str
     stated: dict[str, list[dict[str, Any]]] = {}
     shown = (*machines, ANY)
     for row in claim_rows:
+        parts = row["parts"]
         if machines and row["machine"] not in shown:  # what no machine decides stands there once already
-            parts = [part for part in row["parts"] if part["machine"] != ANY and not _dumb(part)]
+            parts = [part for part in parts if part["machine"] != ANY and not _dumb(part)]
             if not parts:
                 continue
-            row = row | {"parts": parts}
-        stated.setdefault(row["id"], []).append(row)
+        stated.setdefault(row["id"], []).append({**row, "parts": parts})
     table["parts"] = [_Html(_parts(stated[name])) for name in table["id"]]
     display({"text/html": html(table, filterable=True, folded={"parts": "claim"}), "text/plain": text}, raw=True)
 

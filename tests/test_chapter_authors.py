@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 from synthetic import cell_line, run_line
 
-from hypatia_lab import figures, findings, results, tables
-from hypatia_lab.chapters import authors, backward, front, fused_mlp, gemm_ladder, method
+from hypatia_lab import claims, figures, findings, results, tables
+from hypatia_lab.chapters import (
+    authors,
+    backward,
+    conv_block,
+    diffraction_tables,
+    front,
+    fused_mlp,
+    gemm_ladder,
+    graph_optimizer,
+    layout_traffic,
+    method,
+    tensor_cores,
+    torch_compile,
+)
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.findings import Finding
 from hypatia_lab.fused_ops.mlp import MODELS
@@ -51,6 +64,18 @@ def evidence(parts: Mapping[str, Lines], device: str = "cuda") -> Evidence:
 GRAPH = {"eager": 8.6, "author_v1": 77.0, "naive": 77.1, "author_v2": 8.5, "cublas_relu": 8.52}
 WALL = {"eager": 25.4, "author_v1": 95.0, "naive": 150.0, "author_v2": 26.5, "cublas_relu": 73.0}
 BOTH = [*cells(WALL, "wall"), *cells(GRAPH, "graph")]
+
+
+def test_every_part_that_a_record_can_decide_stands_on_a_page() -> None:
+    own = (gemm_ladder, conv_block, torch_compile, graph_optimizer, tensor_cores, backward, fused_mlp, layout_traffic)
+    shown = {claim.id for chapter in own for claim in chapter.chapter_claims()}
+    shown |= {claim.id for page in authors.SHOWN for claim in authors.chapter_claims(page)}
+    shown |= {
+        claim.id for page in diffraction_tables.SECTIONS.values() for claim in diffraction_tables.chapter_claims(page)
+    }
+    assert {claim.id for claim in claims.ledger() if claim.workloads} <= shown
+    naive, others = ({claim.id for claim in authors.chapter_claims(page)} for page in authors.SHOWN)
+    assert naive.isdisjoint(others)
 
 
 def said(found: Finding | None) -> Finding:

@@ -320,6 +320,20 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     assert judged[0]["reason"] in text
 
 
+def test_a_machine_that_is_not_named_has_no_column_but_its_figures_beside_the_others(measured, monkeypatch):
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    claims = [LEAD, MORE]
+    here = statements(judge(measured(*factors(10, 20)), claims), claims)
+    chip = [record for record in measured(*factors(10, 20), machine="chip") if record.machine == "chip"]
+    second = statements(judge(chip, claims[:1]), claims)
+    assert list(tables.statements_table([*here, *second], ["box"])) == ["id", "box", "claim", "document"]
+    tables.show_statements([*here, *second], ["box"])
+    text = shown[0]["text/html"]
+    assert text.count('<th scope="row">chip</th>') == 1
+    assert text.count('<th scope="row">box</th>') == 2
+
+
 def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measured, monkeypatch):
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))

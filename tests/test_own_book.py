@@ -439,7 +439,7 @@ def test_a_readers_claims_have_ids_of_their_own_and_the_same_keys(tmp_path):
 
     path.write_text(text)
     assert [claim.id for claim in claims.load(path)] == ["SOFTMAX-01a", "SOFTMAX-02a", "SOFTMAX-03a"]
-    assert told(text.replace("SOFTMAX-01", "S001-01")) == ":2: S001-01 belongs in s001.yaml"
+    assert told(text.replace("SOFTMAX-01\n", "S001-01\n  program: own\n")) == ":2: S001-01 belongs in s001.yaml"
     assert told(text.replace("SOFTMAX-02", "SOFTMAX-01")).endswith("id SOFTMAX-01 is used twice (first on line 2)")
     assert "unknown key 'speed'; known: id, section" in told(text.replace("bound: roofline", "speed: 2", 1))
     assert "conflicts with GONE-1a, which is no other part" in told(text + '  conflicts: ["GONE-1a"]\n')

@@ -319,6 +319,8 @@ def test_a_machine_without_a_figure_has_no_row_of_dashes(monkeypatch: pytest.Mon
     assert shown[0]["text/plain"].endswith("Not testable on epyc-2c: S001-01, S001-02.")
     heads = [text.index(f">{head}<") for head in ("id", "verdict", "claimed", "measured", "claim", "bound", "machine")]
     assert heads == sorted(heads)
+    tables.show_claims([CLAIM, cpu], ["h200"])
+    assert "epyc-2c" not in shown[1]["text/html"]
 
 
 def test_every_verdict_has_its_sign() -> None:
@@ -341,6 +343,9 @@ def test_verdicts_are_counted_by_machine() -> None:
         (tables.verdict_text("refuted"), 2, 1, 1),
         ("all", 3, 1, 1),
     ]
+    alone = tables.verdict_counts(ledger, ["h200"])
+    assert list(alone.columns) == ["verdict", "h200", "any machine"]
+    assert list(alone["h200"]) == list(table["h200"])
     with pytest.raises(tables.TableError, match="no claims"):
         tables.verdict_counts([])
 

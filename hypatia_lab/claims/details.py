@@ -187,6 +187,8 @@ def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Int
     if not values:
         raise NoFigure("not_testable", "no process measured everything that is needed")
     exact = len(values) > 1 or all(UNITS.get(one.unit, COUNT)[0] in ("count", "size") for one in series)
+    if len(values) == 1 and any(figure.topic == "program" for figure in named):
+        exact = values[0].is_integer()  # a script prints ratios of times without a unit, too
     throttled = any(one.throttled for one in series)
     if exact and len(set(values)) == 1:
         return Interval(values[0], values[0], values[0], len(values)), throttled

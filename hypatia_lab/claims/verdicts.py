@@ -286,9 +286,9 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
         rest = f"; undecided at {open_}" if open_ else ""
         return f"{inside} {band} at {there} but not at {_places(judged, 'refuted')}{rest}"
     if any(case.found.n < 2 for case in judged):
-        return f"and a single process gives no interval to hold against {band}"
+        return f"a single process gives no interval to hold against {band}"
     if claim.quantity == "constant" and not many:
-        return f"and one size cannot show that the figure is the same at all of them; {band} needs at least two"
+        return f"one size cannot show that the figure is the same at all of them; {band} needs at least two"
     where = f" at {_places(judged, 'undecided')}" if many else ""
     return f"across an edge of {band}{where}"
 
