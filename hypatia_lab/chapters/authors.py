@@ -66,7 +66,9 @@ class Pair:
 
 def pairs(lab: Evidence, machine: str) -> list[Pair]:
     """Every program of the authors' that the record of ``machine`` holds: smallest size first, clock by clock."""
-    rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="linear_relu", clock=CLOCKS)
+    rows = lab.select(
+        machine=machine, experiment=EXPERIMENT, operation="linear_relu", direction="forward", clock=CLOCKS
+    )
     index = {(row["workload"], row["clock"], row["variant"]): row for row in rows}
     programs = [row for row in rows if row["origin"] == "author"]
     programs.sort(key=lambda row: (row["flops"], row["workload"], CLOCKS.index(row["clock"])))

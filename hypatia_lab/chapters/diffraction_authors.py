@@ -296,7 +296,8 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     return Finding(
         f"{formats.number(found.value)}×",
         f"Warm, S003's simulator is {title}",
-        f"{text}Its specification asks for {asked:g} times C's throughput.",
+        f"{text}Its specification asks for {asked:g} times C's throughput, which is "
+        f"{'reached' if found.low >= asked else 'not reached' if found.high < asked else 'undecided'}.",
         "07_diffraction",
         claims=tuple(parts),
     )
@@ -333,12 +334,12 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     parts = ["S003-40a", "S003-40b"]
     if busy := judged(lab, machine, "S003-62a"):
         text += f"For all of them the GPU works {_text(found, 'gpu time')}, which is {_number(busy, '%')} of a warm "
-        text += "call: for the rest it waits for the host."
+        text += "call's time: where that call runs the same kernels, the GPU mostly waits for the host."
         parts.append("S003-62a")
     verdict = lab.verdicts["S003-40a"][machine]
     return Finding(
         _number(calls, ""),
-        "S003's simulator makes as many kernel calls as it says"
+        "S003's simulator makes about as many kernel calls as it says"
         if verdict == "confirmed"
         else f"S003's simulator makes {'fewer' if calls.value < 907 else 'more'} kernel calls than it says"
         if verdict == "refuted"

@@ -440,7 +440,7 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
     mode, pairs = next(iter(found.items()))
     gains, first, chosen = _gains(pairs), pairs[0][0], _chosen(lab, machine, mode, pairs)
     text = f"In eager {FLOAT32[mode]} at {at(first)}, by the {clock} clock, channels last against the usual order: "
-    text += f"{_listed(pairs)} as fast. S000 counts it among what pays. {chosen}"
+    text += f"{_listed(pairs)} as fast. S000 asks for better operators and names no order of memory. {chosen}"
     for other, own in list(found.items())[1:]:
         text += f"In {FLOAT32[other]}: {_listed(own)} as fast. {_chosen(lab, machine, other, own)}"
     pair = {name: row_of(lab, first, p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
