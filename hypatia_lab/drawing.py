@@ -172,7 +172,8 @@ def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def where(row: dict[str, Any], field: str) -> str:
     return {
         "shape": formats.model(row["shape"]) if row["operation"] == "mlp" else tables.shape_text(row["shape"]),
-        "math": f"{row['dtype']}/{row['math']}",
+        # Only float32 has a default of its own, and a telephone no room to say so.
+        "math": row["math"] if row["math"] == "default" else f"{row['dtype']}/{row['math']}",
         "clock": f"{row['clock']} clock",
         "direction": tables.direction_text(row["direction"]),
     }.get(field, str(row[field]))

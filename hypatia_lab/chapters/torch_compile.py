@@ -193,7 +193,7 @@ def drawn(
         rows.append(
             row
             | {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high}
-            | {"baseline": f"eager in {FLOAT32[mode]}"}
+            | {"baseline": f"eager ({mode})"}
         )
     return rows
 
