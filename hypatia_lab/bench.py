@@ -1,231 +1,42 @@
-"""Workload × variant: check → measure → record. The only composer, in the parent and in its fresh processes."""
+"""Workload × variant: check → measure → record. The composer: it plans, starts fresh processes and joins their rows."""
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import hashlib
 import json
 import math
 import os
-import random
 import re
 import shutil
 import subprocess
 import sys
-import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import asdict
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import check, clock, failures, intervals, machine, own, probes, programs, records, results, variants
+from hypatia_lab import intervals, machine, probes, records, results, variants
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
+from hypatia_lab.experiments.plan import MORE_S, MOST
+from hypatia_lab.names import unknown
 from hypatia_lab.profiler import sessions
-from hypatia_lab.workloads import Workload
 
-LONGEST_CALL_S = 5.0
-"""Nothing that needs longer a call is timed."""
-OVERHEAD_S = 0.02
-"""A shorter call may be all overhead, which no larger size multiplies: a compiled step of training has 1.4 ms of it."""
-HICCUP_S = 0.5
-"""A call that seems to take less is made once more before its pace is believed."""
+CLOSE = 0.05
+"""A ratio is known well enough when its 95% interval lies within ±5% of it: no further process is spent on it."""
 CHECKED_IN = 2
 """Fresh processes that check what is not timed: the inputs are the same in each, and so is the answer."""
+COMPILED_IN = 5
+"""Fresh processes that build what torch.compile makes: a tuner chooses anew in each, which takes seconds to minutes."""
 SILENCE_S = 300.0
 """A measuring process that says nothing for so long is taken to hang."""
 
 
 class BenchError(ValueError):
     """A measurement that cannot be started as asked; the message names the parameter and what would do."""
-
-
-# ---------------------------------------------------------------- in a fresh process
-
-
-class _Session:
-    """One fresh process: runs every group of the plan and emits one row a variant and clock."""
-
-    def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
-        self.device: str = plan["device"]
-        self.number: int = plan["number"]
-        self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
-        self.emit = emit
-        self.probe = machine.Probe(self.device)
-        self.rates: dict[tuple[str, ...], float] = {}
-        self.rests = True
-
-    def run(self, index: int, group: Group) -> None:
-        workload = group.workload
-        self.emit("begin", what=[index, ""])  # whoever dies from here on dies of the inputs, not of a variant
-        with workload.precision():
-            try:
-                status, reason = self.excluded.get(f"{index}/", ("", ""))
-                problem = None if status else check.Problem(workload, self.device)
-            except Exception as cause:  # no memory for them, say
-                traceback.print_exc()
-                problem, status, reason = None, "crashed", failures.one_line(cause)
-            if problem is None:
-                reason = f"nothing was run, for the inputs could not be drawn: {reason}"
-                for name in group.variants:
-                    for word in group.clocks or ("none",):
-                        self._row(index, name, word, status, reason, None)
-                return
-            ready: dict[str, variants.Run] = {}
-            found: dict[str, check.Check] = {}
-            # Built in another order in each process: what the first one gains must not always be the same one's.
-            order = list(group.variants)
-            random.Random(f"{self.number}/{index}").shuffle(order)
-            for name in order:
-                self.emit("begin", what=[index, name])
-                status, reason = self._prepare(index, workload, name, problem, ready, found)
-                if status != "ok":
-                    for word in group.clocks or ("none",):
-                        self._row(index, name, word, status, reason, found.get(name))
-            self._time(index, group, problem, ready, found)
-
-    def _prepare(
-        self, index: int, workload: Workload, name: str, problem: check.Problem, ready: Any, found: Any
-    ) -> tuple[str, str]:
-        """Build and check one variant; returns its status and reason, and fills ``ready`` and ``found``."""
-        if f"{index}/{name}" in self.excluded:
-            return self.excluded[f"{index}/{name}"]
-        candidate = variants.find(workload.operation, name)
-        missing = candidate.needs(workload, self.device)
-        if missing:
-            return "skipped", missing
-        # A backward pass, with its gradients as further parts, has a pace of its own.
-        pace = (workload.operation, candidate.name, workload.dtype, workload.math, *workload.parts[1:])
-        amount = workload.flops or workload.traffic
-        if amount / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
-            expected = amount / self.rates[pace]
-            return (
-                "skipped",
-                f"about {expected:.0f} s a call at its pace on a smaller size; the limit is {LONGEST_CALL_S:.0f} s",
-            )
-        try:
-            run = candidate.factory(workload, problem.inputs)
-            found[name] = check.check(run, problem, place="cpu" if candidate.host else "")
-            if not found[name].ok:
-                return "wrong", found[name].reason
-            seconds = clock.once_s(run, self.device)
-            if OVERHEAD_S < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
-                seconds = min(seconds, clock.once_s(run, self.device))
-        except Exception as cause:
-            traceback.print_exc()
-            clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
-            return "crashed", failures.one_line(cause)
-        if seconds > OVERHEAD_S:
-            self.rates[pace] = amount / seconds
-        if seconds > LONGEST_CALL_S:
-            return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"
-        ready[name] = run
-        return "ok", ""
-
-    def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
-        timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
-        host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
-        if ready and group.clocks and self.rests:  # who never rests is waited for once
-            self.rests = clock.settle() < clock.SETTLE_S
-        for word in group.clocks if ready else ():
-            # Among a GPU's variants the host's threads would fall asleep, and waking them would be C's time.
-            for names, device in ((ready.keys() - host, self.device), (host, "cpu")):
-                if not names:
-                    continue
-                if device != self.device and word != "wall":
-                    reason = clock.ClockError("runs on the host: the wall clock times it")
-                    timings.update({(name, word): reason for name in names})
-                    continue
-                measured = clock.measure(
-                    {name: run for name, run in ready.items() if name in names},
-                    word,
-                    device,
-                    budget_s=group.budget_s,
-                    seed=f"{self.number}/{index}/{word}",
-                    probe=self.probe,
-                    announce=lambda name: self.emit("begin", what=[index, name]),
-                )
-                timings.update({(name, word): timing for name, timing in measured.items()})
-        for name, run in ready.items():
-            self.emit("begin", what=[index, name])
-            try:
-                again = check.judge(run(), problem, place="cpu" if name in host else "")
-            except Exception as cause:  # no memory any more, say, although it was checked
-                traceback.print_exc()
-                clock.synchronize(self.device)  # as above
-                for word in group.clocks or ("none",):
-                    self._row(index, name, word, "crashed", f"after timing: {failures.one_line(cause)}", found[name])
-                continue
-            if not again.ok:
-                for word in group.clocks or ("none",):
-                    self._row(index, name, word, "wrong", f"after timing: {again.reason}", again)
-                continue
-            if not group.clocks:
-                self._row(index, name, "none", "ok", "checked only", found[name])
-            for word in group.clocks:
-                timing = timings[name, word]
-                if isinstance(timing, clock.ClockError):
-                    status = "crashed" if isinstance(timing, clock.RunError) else "skipped"
-                    self._row(index, name, word, status, str(timing), found[name])
-                else:
-                    self._row(index, name, word, "ok", "", found[name], timing)
-
-    def _row(
-        self,
-        index: int,
-        name: str,
-        word: str,
-        status: str,
-        reason: str,
-        found: check.Check | None,
-        timing: clock.Timing | None = None,
-    ) -> None:
-        readings = [r for r in timing.readings if r] if timing else []
-        self.emit(
-            "row",
-            group=index,
-            variant=name,
-            clock=word,
-            status=status,
-            reason=reason,
-            error=found.error if found else None,
-            max_error=found.max_error if found else None,
-            peak=found.peak if found else None,
-            median_us=timing.median_us if timing else None,
-            samples_us=timing.samples_us if timing else [],
-            calls=timing.calls if timing else 0,
-            sm_mhz=[r["sm_mhz"] for r in readings],
-            power_w=[r["power_w"] for r in readings],
-            throttled=any(r["throttled"] for r in readings),
-        )
-
-
-def _group(data: dict[str, Any]) -> Group:
-    workload = Workload(**data["workload"] | {"shape": tuple(data["workload"]["shape"])})
-    return Group(workload, tuple(data["variants"]), tuple(data["clocks"]), data["budget_s"])
-
-
-def session_main() -> None:
-    """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
-    plan, emit = sessions.child_plan()
-    if plan["source"]:
-        load = programs.load if plan["source"]["kind"] == "program" else own.load
-        load(Path(plan["source"]["path"]), plan["source"]["digest"])
-    session = _Session(plan, emit)
-    for index, data in plan["groups"]:
-        try:
-            session.run(index, _group(data))
-        except Exception as cause:  # a device left in error; the next process goes on without whoever did it
-            emit("dying", reason=failures.one_line(cause))
-            raise
-        emit("done", group=index)
-        if plan["device"] == "cuda":
-            import torch
-
-            torch.cuda.empty_cache()
-    emit("end")
-
-
-# ---------------------------------------------------------------- in the parent
 
 
 def commit() -> tuple[str, bool]:
@@ -264,16 +75,17 @@ def _known(experiment: str | Experiment) -> Experiment:
     if isinstance(experiment, Experiment):
         return experiment
     if experiment not in EXPERIMENTS:
-        raise BenchError(f"unknown experiment {experiment!r}; known: {', '.join(EXPERIMENTS)}")
+        raise BenchError(unknown("experiment", experiment, EXPERIMENTS))
     return EXPERIMENTS[experiment]
 
 
 def plan(experiment: str | Experiment, preset: str, device: str, shapes: Sequence[tuple[int, ...]] = ()) -> list[Group]:
-    """The groups of ``experiment``. Raises :class:`BenchError` for an unknown experiment or preset."""
+    """The groups of ``experiment``. Raises :class:`BenchError` for an unknown experiment or preset, and ``PlanError``
+    for what its plan names and is not there."""
     spec = _known(experiment)
     if preset not in PRESETS:
-        raise BenchError(f"unknown preset {preset!r}; known: {', '.join(PRESETS)}")
-    groups = spec.plan(preset, device, shapes if spec.name not in ("ceilings", "agreement") else ())
+        raise BenchError(unknown("preset", preset, PRESETS))
+    groups = spec.groups(preset, device, shapes if spec.name not in ("ceilings", "agreement") else ())
     # Small first: the pace on a small size tells which large ones would take too long.
     return sorted(groups, key=lambda group: (group.workload.flops, group.workload.traffic))
 
@@ -322,87 +134,201 @@ def measure(
 ) -> records.Record:
     """Measure ``experiment``, by name or of a reader's own, and leave its record under ``root``; returns the record.
 
-    A finished record is kept unless ``overwrite``; an interrupted measurement goes on where it stopped. The
-    machine's ceilings are measured first where there are none, and once more where the baseline beats them. A variant
-    that says nothing for ``silence_s`` seconds is taken to hang. Raises :class:`BenchError`,
-    :class:`records.RecordError`, :class:`machine.MachineError` or :class:`sessions.SessionError`.
+    A finished record is kept unless ``overwrite``; what the plan has gained since (a variant, a shape, a probe) is
+    measured and added to it. An interrupted measurement goes on where it stopped. The machine's ceilings are measured
+    first where there are none, and once more where the baseline beats them. Processes are added to the preset's until
+    every ratio is known to within :data:`CLOSE` or their time is spent. A variant that says nothing for ``silence_s``
+    seconds is taken to hang. Raises :class:`BenchError`, :class:`records.RecordError`, :class:`machine.MachineError` or
+    :class:`sessions.SessionError`.
     """
     spec = _known(experiment)
-    experiment = spec.name
-    groups = plan(spec, preset, device, shapes)
-    target = root / records.machine_name(machine_name) / f"{experiment}.jsonl"
-    if target.exists() and not overwrite:
-        kept = records.load_file(target)
+    groups, asked = plan(spec, preset, device, shapes), spec.probes(preset, device, shapes)
+    target = root / records.machine_name(machine_name) / f"{spec.name}.jsonl"
+    campaign = Campaign(target.parent)
+    kept = records.load_file(target) if target.exists() else None
+    if kept is not None and overwrite and not campaign.has(spec.name):
+        kept = None
+    if kept is not None:
         if (kept.run["preset"], kept.run["device"]) != (preset, device):
             raise BenchError(
-                f"{experiment} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
+                f"{spec.name} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
-        _ensure_same(kept, spec, groups, spec.probes(preset, device, shapes))
-        return kept
+        _ensure_same(kept, spec, groups, asked)
+        groups, asked = _missing_groups(kept, groups), probes.missing(asked, kept.details)
+        if not groups and not asked:
+            return kept
     with records.held(target.parent):
-        if experiment != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
-            measure("ceilings", preset=preset, device=device, machine_name=machine_name, root=root, progress=progress)
-        if experiment != "ceilings":
-            _own_ceilings(target.parent, device)
-        started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        head, dirty = commit()
-        described = [asdict(group) for group in groups]
-        asked = spec.probes(preset, device, shapes)
-        source = asdict(spec.source) if spec.source else None
-        planned = [experiment, preset, device, head, described, [asdict(probe) for probe in asked], machine.versions()]
-        planned += [_sources()] if dirty else []
-        planned += [source] if source else []
-        key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
-        parts = _Parts(target.parent / ".parts" / experiment, key)
-        records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-        work = {"device": device, "groups": described, "source": source}
-        per_process = _sessions(experiment, preset, work, parts, silence_s, progress) if groups else []
-        details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
-        run = {
-            "kind": "run",
-            "schema": records.SCHEMA,
-            "machine": machine_name,
-            "experiment": experiment,
-            "preset": preset,
-            "device": device,
-            "started": started,
-            "commit": head,
-            "dirty": dirty,
-            "processes": PROCESSES[preset],
-            "facts": machine.facts(device),
-        }
-        if spec.source:
-            run["source"] = spec.source.digest
-            if spec.source.provenance:
-                run["provenance"] = list(spec.source.provenance)
-        cells = _cells(groups, per_process, {} if experiment == "ceilings" else _best(target.parent, device))
-        if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
-            # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
-            if progress:
-                print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
-            again: dict[str, Any] = {
-                "machine_name": machine_name,
-                "root": root,
-                "progress": progress,
-                "overwrite": True,
-            }
-            measure("ceilings", preset=_own_ceilings(target.parent, device).run["preset"], device=device, **again)
-            cells = _cells(groups, per_process, _best(target.parent, device))
-        # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
-        probes.keep_files(asked, parts.folder, target.parent / "traces", lambda name: name.endswith(".json.gz"))
-        records.write(root, run, cells, details, overwrite=overwrite)
-        parts.clear()
+        how: dict[str, Any] = {"preset": preset, "device": device, "silence_s": silence_s, "progress": progress}
+        if spec.name != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
+            ceilings = EXPERIMENTS["ceilings"]
+            _measure(ceilings, plan(ceilings, preset, device), [], target.parent, None, how)
+        _measure(spec, groups, asked, target.parent, kept, how)
+        campaign.add(spec.name)
         return records.load_file(target)
+
+
+def _measure(
+    spec: Experiment,
+    groups: list[Group],
+    asked: Sequence[Probe],
+    folder: Path,
+    kept: records.Record | None,
+    how: dict[str, Any],
+) -> None:
+    """Measure ``groups`` and ``asked`` and write the record of ``spec`` in ``folder``, onto ``kept`` where there is
+    one."""
+    preset, device, progress = how["preset"], how["device"], how["progress"]
+    if spec.name != "ceilings":
+        _own_ceilings(folder, device)
+    started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    head, dirty = commit()
+    described = [asdict(group) for group in groups]
+    source = asdict(spec.source) if spec.source else None
+    first = kept.run["processes"] if kept else 0
+    planned = [spec.name, preset, device, head, described, [asdict(probe) for probe in asked], machine.versions()]
+    planned += [_sources()] if dirty else []
+    planned += [source] if source else []
+    planned += [kept.digest] if kept else []
+    key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
+    parts = _Parts(folder / ".parts" / spec.name, key)
+    records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
+    work = {"device": device, "source": source}
+    per_process = _sessions(spec, groups, work, parts, first, how) if groups else []
+    details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
+    run = {
+        "kind": "run",
+        "schema": records.SCHEMA,
+        "machine": folder.name,
+        "experiment": spec.name,
+        "preset": preset,
+        "device": device,
+        "started": started,
+        "commit": head,
+        "dirty": dirty,
+        "processes": len(per_process) or spec.processes or PROCESSES[preset],
+        "facts": machine.facts(device),
+    }
+    if spec.source:
+        run["source"] = spec.source.digest
+        if spec.source.provenance:
+            run["provenance"] = list(spec.source.provenance)
+    cells = _cells(groups, per_process, {} if spec.name == "ceilings" else _best(folder, device))
+    if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
+        # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
+        if progress:
+            print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
+        ceilings, before = EXPERIMENTS["ceilings"], _own_ceilings(folder, device).run["preset"]
+        _measure(ceilings, plan(ceilings, before, device), [], folder, None, how | {"preset": before})
+        cells = _cells(groups, per_process, _best(folder, device))
+    if kept is not None:
+        since = {name: run[name] for name in ("started", "commit", "dirty")} | {"processes": len(per_process)}
+        facts = dict(kept.run["facts"])
+        if facts.get("chip") != run["facts"].get("chip"):  # two chips in one record, so it is of none
+            facts.pop("chip", None)
+        run = kept.run | {
+            "facts": facts,
+            "processes": first + len(per_process),
+            "grown": [*kept.run.get("grown", []), since],
+        }
+        cells, details = _joined(kept.cells, cells, first, len(per_process)), [*kept.details, *details]
+    # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
+    probes.keep_files(asked, parts.folder, folder / "traces", lambda name: name.endswith(".json.gz"))
+    records.write(folder.parent, run, cells, details, overwrite=True)
+    parts.clear()
+
+
+def _missing_groups(kept: records.Record, groups: Sequence[Group]) -> list[Group]:
+    """What of ``groups`` has no cell in ``kept``: variants and clocks alone, and the baseline to compare them with."""
+    there = {records.cell_key(cell) for cell in kept.cells}
+    found = []
+    for group in groups:
+        work = asdict(group.workload)
+        lacking = [
+            (name, word)
+            for name in group.variants
+            for word in group.clocks or ("none",)
+            if records.cell_key(work | {"variant": name, "clock": word}) not in there
+        ]
+        names = {name for name, _ in lacking} | {variants.baseline(group.workload.operation)}
+        clocks = {word for _, word in lacking}
+        if lacking:
+            chosen = tuple(name for name in group.variants if name in names)
+            found.append(replace(group, variants=chosen, clocks=tuple(word for word in group.clocks if word in clocks)))
+    return found
+
+
+def _joined(
+    before: Sequence[dict[str, Any]], since: Sequence[dict[str, Any]], first: int, more: int
+) -> list[dict[str, Any]]:
+    """The cells of a record of ``first`` processes and of ``more`` that came since, each with a median a process."""
+    added = {records.cell_key(cell): cell for cell in since}
+    out = []
+    for cell in before:
+        new = added.pop(records.cell_key(cell), None)
+        if cell["medians_us"]:
+            times = new["medians_us"] if new and new["status"] == "ok" else []
+            cell = cell | {"medians_us": cell["medians_us"] + (times or [None] * more)}
+        out.append(cell)
+    for cell in added.values():
+        times = cell["medians_us"]
+        out.append(cell | {"medians_us": [None] * first + times if times else []})
+    return out
+
+
+class Campaign:
+    """What a run under ``--overwrite`` has measured so far: interrupted, it goes on there when it is started again.
+
+    Kept in a file beside the parts of a machine's records, in ``folder``, from :meth:`begin` to :meth:`end`; where
+    there is none every measurement stands for itself.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / ".parts" / "overwritten.json"
+
+    def begin(self) -> list[str]:
+        """Start one, or go on with one that this very code began; returns the experiments that it has measured."""
+        done = self._done()
+        records.write_text(self.path, json.dumps({"code": _code(), "done": done}))
+        return done
+
+    def has(self, experiment: str) -> bool:
+        """Whether ``experiment`` has been measured since :meth:`begin`."""
+        return experiment in self._done()
+
+    def add(self, experiment: str) -> None:
+        """Note that ``experiment`` has been measured, where a campaign was begun."""
+        if self.path.exists():
+            records.write_text(self.path, json.dumps({"code": _code(), "done": [*self._done(), experiment]}))
+
+    def end(self) -> None:
+        """Forget it: all that was asked for has been measured."""
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):  # parts of what failed lie there
+            self.path.parent.rmdir()
+
+    def _done(self) -> list[str]:
+        try:
+            told = json.loads(self.path.read_text(encoding="utf-8"))
+            return told["done"] if told["code"] == _code() else []
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+
+def _code() -> str:
+    """What tells the code that measures from any other: its commit, or the digest of what no commit tells."""
+    head, dirty = commit()
+    return _sources() if dirty else head
 
 
 def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: Sequence[Probe]) -> None:
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
-    shapes, seen = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
-    # A record may hold more probes than are asked for today; a program's figures say themselves what they are of.
+    timed, looked_at = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
+    # A plan may have grown. A record may hold more probes than are asked for today, and a program's figures say
+    # themselves what they are of.
     wanted = {probe.workload.shape for probe in asked if probe.topic != "program"}
-    if shapes != {group.workload.shape for group in groups} or not seen >= wanted:
+    if not timed <= {group.workload.shape for group in groups} or (wanted and looked_at and not looked_at & wanted):
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
@@ -410,7 +336,7 @@ def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group]
         raise BenchError(f"{spec.name} {again.format('another version of ' + Path(spec.source.path).name)}")
     if kept.run.get("provenance", []) != list(spec.source.provenance):
         raise BenchError(f"{spec.name} {again.format('other files of the program')}")
-    if {cell["dtype"] for cell in kept.cells} != {group.workload.dtype for group in groups}:
+    if not {cell["dtype"] for cell in kept.cells} <= {group.workload.dtype for group in groups}:
         raise BenchError(f"{spec.name} {again.format('other dtypes')}")
 
 
@@ -436,41 +362,88 @@ def _own_ceilings(folder: Path, device: str) -> records.Record:
 
 
 def _sessions(
-    experiment: str, preset: str, work: dict[str, Any], parts: _Parts, silence_s: float, progress: bool
+    spec: Experiment, groups: Sequence[Group], work: dict[str, Any], parts: _Parts, first: int, how: dict[str, Any]
 ) -> list[list[dict[str, Any]]]:
-    """Rows of every fresh process, each run to its end, with a progress bar over groups × processes."""
+    """Rows of every fresh process, each run to its end, with a progress bar over groups × processes.
+
+    The preset's processes, numbered from ``first``, and then more of those groups that still need them.
+    """
     from tqdm import tqdm
 
-    due = [_due(number, work["groups"]) for number in range(PROCESSES[preset])]
+    preset, silence_s, quiet = how["preset"], how["silence_s"], not how["progress"]
+    least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
+    due = [_due(number, groups) for number in range(least)]
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
-    total = sum(map(len, due))
-    with tqdm(total=total, desc=experiment, unit="group", disable=not progress, file=sys.stderr) as bar:
-        for number, indices in enumerate(due):
-            found.append(_one_process(number, indices, work, excluded, parts, silence_s, bar.update))
+    with tqdm(total=sum(map(len, due)), desc=spec.name, unit="group", disable=quiet, file=sys.stderr) as bar:
+        for number, plans in enumerate(due, first):
+            found.append(_one_process(number, plans, work, excluded, parts, silence_s, bar.update))
+        until = time.monotonic() + MORE_S[preset]
+        while len(found) < most and (wide := _wide(groups, found, how["device"])):
+            if time.monotonic() > until:
+                break
+            bar.total += len(wide)
+            bar.refresh()
+            plans = {index: data for index, data in _due(len(found), groups).items() if index in wide}
+            found.append(_one_process(first + len(found), plans, work, excluded, parts, silence_s, bar.update))
     return found
 
 
-def _due(number: int, described: Sequence[dict[str, Any]]) -> list[int]:
-    """Indices of the groups that process ``number`` runs: whatever is timed, and in the first few all."""
-    return [index for index, group in enumerate(described) if group["clocks"] or number < CHECKED_IN]
+def _wide(groups: Sequence[Group], per_process: Sequence[Sequence[dict[str, Any]]], device: str) -> list[int]:
+    """Indices of the groups of which some ratio, by the clock that verdicts rest on, is not known well enough."""
+    primary = results.primary_clock(device)
+    found = []
+    for index, group in enumerate(groups):
+        word = primary if primary in group.clocks else next(iter(group.clocks), "none")
+        # What is not built any more would not be known better after another process, and a twin's ratio is no result.
+        names = [name for name in _still(group, len(per_process)) if not name.endswith(variants.AGAIN)]
+        times: dict[str, list[float | None]] = {name: [None] * len(per_process) for name in names}
+        for number, rows in enumerate(per_process):
+            for row in rows:
+                if (row["group"], row["clock"], row["status"]) == (index, word, "ok") and row["variant"] in times:
+                    times[row["variant"]][number] = row["median_us"]
+        base = times.pop(variants.baseline(group.workload.operation), [])
+        for own in times.values():
+            paired = [(b, v) for b, v in zip(base, own, strict=False) if b and v]
+            if len(paired) > 1 and not intervals.known(intervals.ratio(*zip(*paired, strict=True)), CLOSE):
+                found.append(index)
+                break
+    return found
+
+
+def _due(number: int, groups: Sequence[Group]) -> dict[int, dict[str, Any]]:
+    """Index → plan of the groups that the process after ``number`` others runs: whatever is timed, and in the first
+    few all."""
+    return {
+        index: asdict(replace(group, variants=_still(group, number)))
+        for index, group in enumerate(groups)
+        if group.clocks or number < CHECKED_IN
+    }
+
+
+def _still(group: Group, number: int) -> tuple[str, ...]:
+    """The variants of ``group`` that the process after ``number`` others builds."""
+    operation = group.workload.operation
+    return tuple(n for n in group.variants if number < COMPILED_IN or not variants.find(operation, n).compiles)
 
 
 def _one_process(
     number: int,
-    due: Sequence[int],
+    due: dict[int, dict[str, Any]],
     work: dict[str, Any],
     excluded: dict[str, tuple[str, str]],
     parts: _Parts,
     silence_s: float,
     advance: Callable[[int], Any],
 ) -> list[dict[str, Any]]:
-    """All rows of process ``number``, of the groups ``due``; a variant that kills it is left out and the rest runs on.
+    """All rows of process ``number``, of the groups ``due`` (index → plan).
+
+    A variant that kills it is left out and the rest runs on.
 
     ``excluded`` gets whoever did so, and later processes leave it out too: its cell has failed already, and waiting
     for it to hang once more in every process would take an hour.
     """
-    described, log = work["groups"], parts.folder / "log.txt"
+    log = parts.folder / "log.txt"
     rows, before = parts.load(number)
     excluded |= before
     finished = {row["group"] for row in rows}
@@ -493,22 +466,43 @@ def _one_process(
             parts.save(number, rows, excluded)
             advance(1)
 
-    while todo := [(index, described[index]) for index in due if index not in finished]:
+    while todo := [(index, data) for index, data in due.items() if index not in finished]:
         pending.clear()
         words.clear()
         begun[:] = [todo[0][0], ""]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
-        casualty = sessions.run_session("hypatia_lab.bench", plan, log, on_event=on_event, silence_s=silence_s)
+        with _fresh_caches(parts.folder) as env:
+            casualty = sessions.run_session(
+                "hypatia_lab.cells", plan, log, on_event=on_event, silence_s=silence_s, env=env
+            )
         if casualty is None and not finished.issuperset(index for index, _ in todo):  # somebody called exit(0)
             casualty = sessions.Casualty(begun, "crashed", "the process ended before it was done")
         if casualty is None or casualty.what[0] in finished:  # whose group was done had nothing to do with it
             continue
         index, name = casualty.what
         if f"{index}/{name}" in excluded:
-            left_out = name or f"the workload of {', '.join(described[index]['variants'])}"
+            left_out = name or f"the workload of {', '.join(due[index]['variants'])}"
             raise sessions.SessionError(f"a measuring process dies although {left_out} is left out; see {log}")
         excluded[f"{index}/{name}"] = (casualty.status, ": ".join([casualty.reason, *words]))
     return rows
+
+
+@contextlib.contextmanager
+def _fresh_caches(folder: Path) -> Iterator[dict[str, str]]:
+    """Environment of a process in which torch.compile finds nothing of an earlier one, so that its tuner chooses anew.
+
+    What the tuner chose is all that differs from process to process. The machine code of a chosen kernel does not, and
+    what Triton has compiled stays where it is.
+    """
+    empty = tempfile.mkdtemp(prefix="inductor-", dir=folder)
+    try:
+        yield (
+            {"TRITON_CACHE_DIR": str(Path.home() / ".triton" / "cache")}
+            | os.environ
+            | {"TORCHINDUCTOR_CACHE_DIR": empty}
+        )
+    finally:
+        shutil.rmtree(empty, ignore_errors=True)
 
 
 def _keys(groups: list[Group], per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:
@@ -599,7 +593,3 @@ def _outliers(rows: list[dict[str, Any]]) -> dict[str, int]:
         for key, value in intervals.outliers(row["samples_us"]).items():
             total[key] += value
     return total
-
-
-if __name__ == "__main__":
-    session_main()

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hypatia_lab import formats
+from hypatia_lab import formats, intervals
 from hypatia_lab.drawing import (
     LINE,
     FigureError,
@@ -22,7 +22,7 @@ from hypatia_lab.drawing import (
 )
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval
-from hypatia_lab.ways import DASHES, timed
+from hypatia_lab.ways import DASHES
 
 NEVER = math.inf
 
@@ -49,9 +49,16 @@ def calls_text(found: Interval) -> str:
         return formats.MISSING
     if math.isinf(found.low):
         return "never"
-    if math.isinf(found.value):
+    if math.isinf(found.high):
         return f"{count(found.low)} or more, if ever"
+    if at_least_one(found).width > intervals.UNTOLD:
+        return f"{formats.UNTOLD} (n = {found.n})"
     return f"{count(found.value)} [{count(found.low)}, {count(found.high)}]"
+
+
+def at_least_one(found: Interval) -> Interval:
+    """A number of calls as it is written: none is less than 1."""
+    return replace(found, **{name: max(1.0, getattr(found, name)) for name in ("value", "low", "high")})
 
 
 def count(value: float) -> str:
@@ -68,6 +75,8 @@ def ahead_at_first(curves: Sequence[Curve]) -> str:
     """Sentences on lines that begin below the first and end above it: up to how many calls they are ahead."""
     said = []
     for curve in curves[1:]:
+        if any(one.doubt for own in (curves[0], curve) for one in (own.paid, own.call)):
+            continue
         saved, lost = (curves[0].paid.value - curve.paid.value, curve.call.value - curves[0].call.value)
         if saved > 0 and lost > 0 and saved > lost:
             where = f"is ahead of {curves[0].name} at first, and behind for good after {count(saved / lost)} calls"
@@ -122,7 +131,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
         "yaxis": log_axis(seconds, "whole time", lambda s: short(formats.duration(1e6 * s)), pad=1.3),
     }
     told = "; ".join(
-        f"{c.name}: {formats.duration(c.paid.value)} once and {formats.duration(c.call.value)} a call"
+        f"{c.name}: {formats.time(c.paid)} once and {formats.time(c.call)} a call"
         + ("" if absent(c.calls.value) else f", calls to break even: {calls_text(c.calls)}")
         for c in curves
     )
@@ -140,8 +149,8 @@ def _table(curves: Sequence[Curve], first: Curve) -> Any:
         [
             {
                 "variant": c.name,
-                "paid once": timed((c.paid.value, c.paid.low, c.paid.high)),
-                "a call": timed((c.call.value, c.call.low, c.call.high)),
+                "paid once": formats.time(c.paid),
+                "a call": formats.time(c.call),
                 f"calls until it is no slower than {first.name}": calls_text(c.calls),
             }
             for c in curves

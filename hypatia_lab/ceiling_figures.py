@@ -15,6 +15,7 @@ from hypatia_lab.drawing import (
     FigureError,
     Style,
     assemble,
+    extent,
     heading,
     log_axis,
     origins_key,
@@ -25,7 +26,7 @@ from hypatia_lab.drawing import (
     times_text,
     with_legend,
 )
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import significant
 from hypatia_lab.tables import Triple
 
 
@@ -55,8 +56,7 @@ def crossover(
         raise FigureError("crossover: no points; the records hold none of what was asked for")
     kinds = list(dict.fromkeys(point.kind for point in points))
     horizontal = log_axis([point.along for point in points] + ([] if at is None else [at]), along, plain, pad=1.4)
-    ends = [value for point in points for value in point.across if not absent(value)]
-    vertical = log_axis([*ends, 1.0], across, plain, pad=1.2)
+    vertical = log_axis([*extent(point.across for point in points), 1.0], across, plain, pad=1.2)
     (left, right), (low, high) = ([10**end for end in axis["range"]] for axis in (horizontal, vertical))
     data = [rule_trace([left, right], [1, 1], "solid", "")]
     if at is not None:

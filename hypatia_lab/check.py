@@ -3,6 +3,13 @@
 Fresh memory is poisoned with NaN, inputs are drawn anew for a second call, and a wrong output is told
 which fault it looks like, so that a rejection reads like a diagnosis. An answer of several tensors (y and its
 gradients) is judged part by part, and a rejection names the part.
+
+How far off is right follows from τ, :meth:`Workload.tolerance`, twice the standard error of rounding to nearest as a
+share of what is rounded. Of n elements none may be off by more than τ·tail(n) times the root mean square of the largest
+row, for rows differ in size: so far do n errors scatter (:func:`hypatia_lab.workloads.tail`). An element far above its
+row has errors of its own size, and a sum that cancels those of its terms. The norm may be off by τ times itself, or,
+where elements are few, by what one tensor in a million is, τ/2·(1 + tail(1)/√n). Kinks that rounding may have moved add
+what they make jump.
 """
 
 from __future__ import annotations
@@ -15,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hypatia_lab.workloads import DTYPES, Workload
+from hypatia_lab.workloads import DTYPES, Workload, tail
 
 if TYPE_CHECKING:
     import torch
@@ -24,9 +31,6 @@ if TYPE_CHECKING:
 
 POISON = {2: (0x7FFA, 0x7FED), 4: (0x7FFA7FFA, 0x7FEDBEEF), 8: (0x7FFA7FFA7FFA7FFA, 0x7FEDBEEF7FEDBEEF)}
 """Bit patterns (by element size in bytes) of memory that nothing wrote: ours on a GPU, c10's junk on a CPU."""
-
-PEAK = 8.0
-"""Largest error of one element, in units of tolerance × rms of the reference."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Problem:
         self.inputs: Inputs = workload.inputs(device, draw=0)
         self._references: dict[int, tuple[torch.Tensor, ...]] = {}
         self._scales: dict[int, dict[str, float]] = {}
+        self._jumps: dict[int, dict[str, torch.Tensor]] = {}
         self._drawn = 0
 
     def draw(self, number: int) -> None:
@@ -84,11 +89,17 @@ class Problem:
         return self._references[self._drawn]
 
     def scales(self) -> dict[str, float]:
-        """By gradient, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
+        """By part, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
         if self._drawn not in self._scales:
-            backward = self.workload.backward
-            self._scales[self._drawn] = backward.scale(self.inputs) if backward else {}
+            self._scales[self._drawn] = self.workload.spec.scale(self.inputs)
         return self._scales[self._drawn]
+
+    def jumps(self) -> dict[str, torch.Tensor]:
+        """By gradient and element, what kinks that rounding may move make of it; for inputs as now drawn."""
+        if self._drawn not in self._jumps:
+            backward = self.workload.backward
+            self._jumps[self._drawn] = backward.jumps(self.inputs, self.workload.tolerance() / 2) if backward else {}
+        return self._jumps[self._drawn]
 
     def stale(self, part: int = 0) -> list[torch.Tensor]:
         """References of the other draws: what an output of an earlier call would look like."""
@@ -114,34 +125,56 @@ class _Part:
     @cached_property
     def least(self) -> float:
         """The size that errors are judged against where the reference's own is smaller."""
-        return self.problem.scales().get(self.name, 0.0) if self.number else 0.0
+        return self.problem.scales().get(self.name, 0.0)
 
-    @property
+    @cached_property
+    def count(self) -> int:
+        """Finite elements of the reference, at least 1."""
+        return max(1, _finite(self.reference).numel())
+
+    @cached_property
     def peak(self) -> float:
         """Largest finite |reference|, or what stands for it."""
         finite = _finite(self.reference)
         return max(self.least, float(finite.abs().max()) if finite.numel() else 0.0)
 
-    @property
+    @cached_property
     def norm(self) -> float:
         """‖reference‖ of the finite elements, or what stands for it."""
         finite = _finite(self.reference)
         return max(self.least * finite.numel() ** 0.5, float(finite.norm()))
 
-    @property
-    def allowed(self) -> float:
-        """Largest acceptable error of one element."""
-        tolerance, peak = self.tolerance, self.peak
-        if self.problem.workload.spec.peak_error is not None:
-            return tolerance * peak
-        rms = self.norm / max(1, _finite(self.reference).numel()) ** 0.5
-        # A gradient summed over few rows has elements far above its rms, which carry their own rounding.
-        return tolerance * (max(PEAK * rms, peak) if self.number else PEAK * rms)
+    @cached_property
+    def jump(self) -> torch.Tensor:
+        """Of each element, or of all, what kinks that rounding may move make of it."""
+        nothing = self.reference.new_zeros(())
+        return self.problem.jumps().get(self.name, nothing) if self.number else nothing
 
-    def agreement(self) -> Callable[[float, float], bool]:
-        """Whether two errors, of the norm and of the worst element, are those of a right answer."""
-        by_norm, tolerance, allowed = self.problem.workload.spec.peak_error is None, self.tolerance, self.allowed
-        return lambda error, largest: (not by_norm or error <= tolerance) and largest <= allowed
+    @cached_property
+    def allowed(self) -> float:
+        """Largest acceptable error of one element, but for kinks."""
+        if self.problem.workload.spec.peak_error is not None:
+            return self.tolerance * self.peak
+        return self.tolerance * max(tail(self.count) * max(self.least, _largest_row(self.reference)), self.peak)
+
+    @cached_property
+    def share(self) -> float:
+        """Largest acceptable error of the norm, as a share of it."""
+        if self.problem.workload.spec.peak_error is not None:
+            return float("inf")
+        jumped = float(self.jump.norm()) / self.norm if self.norm else 0.0
+        return self.tolerance * max(1.0, (1.0 + tail(1) / self.count**0.5) / 2) + jumped
+
+    def beyond(self, difference: torch.Tensor) -> torch.Tensor:
+        """Where ``difference``, |out − ref|, is more than acceptable."""
+        return difference > self.allowed + tail(self.count) * self.jump
+
+    def agrees(self, out: torch.Tensor, other: torch.Tensor) -> bool:
+        """Whether ``out`` would be right if ``other`` were: the answer of an earlier call, or of a mistake."""
+        # Rounding of that answer is of the same size as a right one's, hence the same bounds.
+        difference = _difference(out, other)
+        close = _error(difference, float(_finite(other).norm())) <= self.share
+        return close and not bool(self.beyond(difference).any())
 
     def faults(self) -> dict[str, torch.Tensor]:
         """The float64 answers of well-known mistakes, by name."""
@@ -257,12 +290,15 @@ def _judge(out: object, part: _Part, place: str) -> Check:
     invalid = out.isnan() & ~reference.isnan()
     if bool(invalid.any()):
         return Check(f"NaN: {_region(invalid)} are NaN where the reference is not")
-    error, largest = _errors(out, reference, part.norm)
-    peak = part.peak if workload.spec.peak_error is not None and reference.numel() else None
-    agrees = part.agreement()
-    if agrees(error, largest):
+    difference = _difference(out, reference)
+    error = _error(difference, part.norm)
+    largest = float(difference.max()) if difference.numel() else 0.0
+    told = workload.spec.peak_error is not None or bool(workload.spec.accuracy)
+    peak = part.peak if told and reference.numel() else None
+    bad = part.beyond(difference)
+    if error <= part.share and not bool(bad.any()):
         return Check("", error, largest, peak)
-    return Check(_diagnose(out, part, error, agrees), error, largest, peak)
+    return Check(_diagnose(out, part, error, bad), error, largest, peak)
 
 
 def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
@@ -284,6 +320,13 @@ def _finite(reference: torch.Tensor) -> torch.Tensor:
     return reference if bool(there.all()) else reference[there]
 
 
+def _largest_row(reference: torch.Tensor) -> float:
+    """The largest root mean square of a row: all that has one first index, or a whole vector."""
+    finite = reference.nan_to_num(0.0, 0.0, 0.0)
+    rows = finite.flatten(1) if finite.dim() > 1 and finite.numel() > len(finite) else finite.reshape(1, -1)
+    return float(rows.norm(dim=1).max()) / rows.shape[1] ** 0.5 if rows.numel() else 0.0
+
+
 def _difference(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     """|out − reference|: 0 where both are the same infinity or both NaN, infinite where only one is."""
     difference = (out.double() - reference).abs()
@@ -293,11 +336,8 @@ def _difference(out: torch.Tensor, reference: torch.Tensor) -> torch.Tensor:
     return difference.masked_fill(difference.isnan(), float("inf")).masked_fill(same, 0.0)
 
 
-def _errors(out: torch.Tensor, reference: torch.Tensor, norm: float | None = None) -> tuple[float, float]:
-    """Of the norm, relative to ``norm`` (left out: the reference's), and of the worst element."""
-    difference = _difference(out, reference)
-    norm = float(_finite(reference).norm()) if norm is None else norm
-    return float(difference.norm()) / (norm or 1.0), float(difference.max()) if difference.numel() else 0.0
+def _error(difference: torch.Tensor, norm: float) -> float:
+    return float(difference.norm()) / (norm or 1.0)
 
 
 def _grid(mask: torch.Tensor) -> torch.Tensor:
@@ -320,20 +360,18 @@ def _region(mask: torch.Tensor) -> str:
     )
 
 
-def _diagnose(out: torch.Tensor, part: _Part, error: float, agrees: Callable[[float, float], bool]) -> str:
-    """The fault a wrong output looks like. Order matters: exact matches first, patterns next, size last."""
+def _diagnose(out: torch.Tensor, part: _Part, error: float, bad: torch.Tensor) -> str:
+    """The fault an output looks like that is wrong at ``bad``. Order matters: exact matches first, patterns, size."""
     import torch
 
     workload, reference = part.problem.workload, part.reference
-    tolerance, allowed = part.tolerance, part.allowed
-    # A fault's own output carries rounding of the same size as a right one, hence the same tolerance.
     for old in part.problem.stale(part.number):
-        if agrees(*_errors(out, old)):
+        if part.agrees(out, old):
             return "stale output: this is the answer to the previous inputs"
     for name, wrong in part.faults().items():
-        if wrong.shape == reference.shape and agrees(*_errors(out, wrong)):
-            return f"{name}: the output matches that mistake to {_errors(out, wrong)[0]:.1e}"
-    bad = _difference(out, reference) > allowed
+        if wrong.shape == reference.shape and part.agrees(out, wrong):
+            error = _error(_difference(out, wrong), float(_finite(wrong).norm()))
+            return f"{name}: the output matches that mistake to {error:.1e}"
     grid = _grid(bad)
     share = float(grid.double().mean()) if grid.numel() else 0.0
     if grid.shape[1] > 1 and int(bad.sum()) > 1 and not bool(grid[:, 1:].any()):
@@ -347,11 +385,12 @@ def _diagnose(out: torch.Tensor, part: _Part, error: float, agrees: Callable[[fl
         level = "bfloat16" if error > 1e-3 else "TF32 or float16" if error > 5e-5 else "float32"
         return (
             f"low precision: error {error:.1e} is that of {level} arithmetic, "
-            f"not of {workload.dtype} (at most {tolerance:.1e})"
+            f"not of {workload.dtype} (at most {part.share:.1e})"
         )
     if workload.spec.peak_error is not None:
-        largest = _errors(out, reference)[1] / (part.peak or 1.0)
+        largest = float(_difference(out, reference).max()) / (part.peak or 1.0)
         return (
-            f"wrong values: off by {largest:.1e} of the peak, at most {tolerance:.1e} is right; {_region(bad)} are off"
+            f"wrong values: off by {largest:.1e} of the peak, at most {part.tolerance:.1e} is right; "
+            f"{_region(bad)} are off"
         )
-    return f"wrong values: error {error:.1e} against a tolerance of {tolerance:.1e}; {_region(bad)} are off"
+    return f"wrong values: error {error:.1e}, at most {part.share:.1e} is right; {_region(bad)} are off"

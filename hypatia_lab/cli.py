@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 
 import click
 
+from hypatia_lab.names import unknown
 from hypatia_lab.simulate_command import simulate
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,7 +104,7 @@ def _clean(value: Any) -> Any:
     "--preset",
     default="quick",
     show_default=True,
-    help="quick (2 processes, small sizes), seed (8, the documents' sizes), full (12, sweeps).",
+    help="quick (5 processes, small sizes), seed (8, the documents' sizes), full (12, sweeps).",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option(
@@ -112,7 +113,8 @@ def _clean(value: Any) -> Any:
 @click.option(
     "--shapes",
     default="",
-    help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out).",
+    help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out); an experiment "
+    "takes those that have its number of extents.",
 )
 @click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
@@ -154,6 +156,7 @@ def run(
 
     place = choose_device(device)
     specs = _programs(programs, preset, place)
+    _plan(chosen, parameters.parsed_shapes(), preset, place)
     ensure_writable(parameters.root)
     given = {
         "mode": "measure",
@@ -171,21 +174,42 @@ def run(
     click.echo(
         f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
     )
+    campaign = bench.Campaign(parameters.root / given["machine"])
+    if overwrite and (done := campaign.begin()):
+        click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
     failed = _measure_programs(specs, given, parameters.root)
     for number, path in enumerate(chosen, 1):
         try:
             if not _execute(path, folder, given, f"[{number}/{len(chosen)}]"):
                 failed.append(path.stem)
         except KeyboardInterrupt:
-            left = " ".join(later.stem for later in chosen[number - 1 :])
-            # Whole notebooks would be measured once more: that they were is not told from that they are to be.
-            _interrupted(f"with these notebooks alone: {left}" if overwrite and number > 1 else "")
+            _interrupted()
+    if overwrite and not failed:
+        campaign.end()
     if failed:
         click.echo(
             f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else parameters.root}", err=True
         )
         sys.exit(1)
     click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {parameters.root}", err=True)
+
+
+def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, device: str) -> None:
+    """Plan what ``notebooks`` measure: what is wrong with a size, a plan or a claim is said before anything runs."""
+    from hypatia_lab import bench
+    from hypatia_lab.claim_names import ensure_named
+    from hypatia_lab.claims import ledger
+
+    names = {path.stem for path in notebooks}
+    measured = [one for one in bench.EXPERIMENTS.values() if one.notebook in names]
+    for shape in shapes:
+        if measured and not any(one.fitting([shape]) for one in measured):
+            extents = dict.fromkeys(" x ".join(one.dims) for one in measured)
+            told = f"shape {'x'.join(map(str, shape))} fits no experiment of {', '.join(sorted(names))}"
+            raise click.UsageError(f"{told}; their shapes are {', '.join(extents)}")
+    for one in measured:
+        bench.plan(one, preset, device, one.fitting(shapes))
+    ensure_named(ledger())
 
 
 def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> list[str]:
@@ -240,7 +264,7 @@ def _choose(names: tuple[str, ...]) -> list[Path]:
     for name in names:
         found = [path for path in known if path.stem == name.removesuffix(".ipynb") or path.stem.split("_")[0] == name]
         if not found:
-            raise click.UsageError(f"unknown notebook {name!r}; known: {', '.join(path.stem for path in known)}")
+            raise click.UsageError(unknown("notebook", name, [path.stem for path in known]))
         chosen += [path for path in found if path not in chosen]
     return chosen
 
@@ -285,10 +309,9 @@ def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> boo
     return True
 
 
-def _interrupted(how: str = "") -> NoReturn:
-    """End an interrupted measurement: what was measured is kept, and the same command goes on (``how``)."""
-    again = f"run the same command again to go on{how and ', '}{how}"
-    click.echo(f"interrupted; every finished measurement is kept: {again}", err=True)
+def _interrupted() -> NoReturn:
+    """End an interrupted measurement: what was measured is kept, and the same command goes on."""
+    click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
     sys.exit(130)
 
 
@@ -409,49 +432,16 @@ def _own_ledger(*places: str) -> list[Any]:
 
 @main.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-def doctor(device: str) -> None:
-    """Say what this machine can run, and why not the rest."""
-    import importlib.util
-    import shutil
+@_json
+def doctor(device: str, as_json: bool) -> None:
+    """Say what this machine can do, what it lacks and what would help, and which variants run here."""
+    from hypatia_lab.doctor import examine, rows, text
 
-    from hypatia_lab import machine
-    from hypatia_lab.experiments import EXPERIMENTS  # noqa: F401  (registers every operation)
-    from hypatia_lab.kernels import loader
-    from hypatia_lab.variants import variants
-    from hypatia_lab.workloads import Workload, operations
-
-    place = machine.choose_device(device)
-    facts = machine.facts(place)
-    click.echo(
-        f"machine   {machine.default_name(place)}: {facts['name']}, {facts['cores']} cores, {facts['memory_gib']} GiB"
-    )
-    click.echo("versions  " + ", ".join(f"{name} {version}" for name, version in facts["versions"].items()))
-    reading = machine.Probe(place)()
-    click.echo(
-        "clock     "
-        + (
-            f"{reading['sm_mhz']:.0f} MHz, {reading['power_w']:.0f} W"
-            if reading
-            else "SM clock and power: unknown (no NVML)"
-        )
-    )
-    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    tools = {
-        "C++ kernels": loader.cpp_missing(),
-        "CUDA kernels": loader.cuda_missing(),
-        "book": ""
-        if importlib.util.find_spec("jupyter_book")
-        else "jupyter-book is not installed (pip install 'hypatia-lab[book]')",
-        "browser test": "" if browser else "no Chromium found (apt-get install chromium)",
-    }
-    for name, missing in tools.items():
-        click.echo(f"{name:<14}{'no: ' + missing if missing else 'yes'}")
-    for operation in operations().values():
-        click.echo(f"\n{operation.name}: {operation.summary}")
-        for variant in variants(operation.name).values():
-            workload = Workload(operation.name, (64,) * len(operation.dims), direction=variant.directions[0])
-            missing = variant.needs(workload, place)
-            click.echo(f"  {variant.name:<22}{'no: ' + missing if missing else 'yes'}")
+    report = examine(device)
+    if as_json:
+        _print_json(rows(report))
+    else:
+        click.echo(text(report))
 
 
 @main.command()
@@ -496,7 +486,7 @@ def _number(context: click.Context, option: click.Parameter, value: float) -> fl
 @click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
 @click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
-@click.option("--preset", default="quick", show_default=True, help="quick (2 processes), seed (8) or full (12).")
+@click.option("--preset", default="quick", show_default=True, help="quick (5 processes), seed (8) or full (12).")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--machine", default="", help="Name for this machine.  [default: from its device's name]")
 @click.option(
@@ -537,16 +527,18 @@ def judge(
     from hypatia_lab import claims as ledger
     from hypatia_lab import own_book, records, tables
     from hypatia_lab.chapters import own_kernel
+    from hypatia_lab.notebook import PRESETS
     from hypatia_lab.workloads import parse_shape
 
-    if preset not in ("quick", "seed", "full"):
-        raise click.UsageError(f"preset {preset!r} is none of quick, seed, full")
+    if preset not in PRESETS:
+        raise click.UsageError(unknown("preset", preset, PRESETS))
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)
     claimed = ledger.load(claims_file) if claims_file else []
     folder = (output or Path(f"{file.stem}_book")).resolve()
     from hypatia_lab import bench, own
+    from hypatia_lab.claim_names import ensure_named
     from hypatia_lab.machine import choose_device, default_name
 
     place = choose_device(device)
@@ -557,6 +549,7 @@ def judge(
     text = own.text(file)
     found = own.load(file)
     experiment = own.experiment(file, found, sizes, kinds)
+    ensure_named(claimed, str(claims_file), experiment=found.name)
     name = named or default_name(place)
     records.ensure_writable(folder)
     own_book.begin(folder)

@@ -28,10 +28,6 @@ def compiled(function: Callable[..., Any], *, mode: str = "default") -> Callable
 
 def compile_missing(workload: Any, device: str) -> str:
     """Why torch.compile has no backend here; empty when it has."""
-    import importlib.util
-
     from hypatia_lab.kernels import loader
 
-    if device == "cuda":
-        return "" if importlib.util.find_spec("triton") else "torch.compile needs triton on a GPU"
-    return "" if loader.compiler() else "torch.compile needs a C++ compiler on a CPU"
+    return loader.triton_missing(device) if device == "cuda" else loader.compiler_missing()

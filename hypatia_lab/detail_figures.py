@@ -28,6 +28,7 @@ from hypatia_lab.drawing import (
     FigureError,
     assemble,
     error_bars,
+    extent,
     heading,
     intervals_key,
     listing,
@@ -112,7 +113,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     if not any(means):
         raise nothing(ways, "waterfall", "a stage")
     labels = [way.label(fields) for way in ways]
-    longest = max(x for t in totals for x in t if not absent(x))
+    longest = max(extent(totals))
     unit, size = _axis_unit(longest)
     data: list[dict[str, Any]] = []
     for stage in kept:
@@ -208,7 +209,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         line = {"color": way.look.colour, "dash": dash, "width": 2}
         more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
         data.append(points_trace(hollowed(way.look, hollow), list(triples.values()), list(triples), hover, **more))
-        seen += [x for t in triples.values() for x in t if not absent(x)]
+        seen += extent(triples.values())
         last = max(last, *triples)
         settled = triples[max(triples)][0]
         told.append(
@@ -261,7 +262,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     """
     ways, fields, common = read(details, "first_image", "start")
     triples = [way.triple("first image") for way in ways]
-    seen = [x for t in triples for x in t if not absent(x)]
+    seen = extent(triples)
     if not seen:
         raise nothing(ways, "first_image", "a first image")
     marks = [significant(goal) for goal in goals]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.tables import Triple
+from hypatia_lab.variants import AGAIN
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -36,8 +37,6 @@ KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", 
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"
-AGAIN = "@again"
-"""What marks a variant of the A/A control in a record."""
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 """Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}}
@@ -238,10 +237,46 @@ def _joined(items: Sequence[str], room: int) -> list[str]:
 
 
 def assemble(data: Sequence[dict[str, Any]], layout: dict[str, Any], alt: str) -> Any:
+    """The figure of ``data``; interval bars that reach beyond their axis end there, in a triangle that says so."""
     from plotly.graph_objects import Figure
 
     fixed = {"template": TEMPLATE, "autosize": True, "showlegend": False}
-    return Figure(data=list(data), layout=fixed | layout | {"meta": layout.get("meta", {}) | {"alt": alt}})
+    marks = [mark for trace in data for along in "xy" for mark in _cut(trace, along, layout)]
+    alt += " A triangle ends a bar that goes on beyond the axis." if marks else ""
+    return Figure(data=[*data, *marks], layout=fixed | layout | {"meta": layout.get("meta", {}) | {"alt": alt}})
+
+
+def extent(triples: Iterable[Triple]) -> list[float]:
+    """What an axis has to hold of ``triples``: the values, and of their intervals what a table would tell.
+
+    What reaches further is cut where the axis ends (:func:`assemble`): else one noisy point would hide all others.
+    """
+    reach = math.sqrt(intervals.UNTOLD)
+    ends = [(v, max(low, v / reach), min(high, v * reach)) for v, low, high in triples if v > 0]
+    return [end for three in ends for end in three if not absent(end)]
+
+
+def _cut(trace: dict[str, Any], along: str, layout: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut the interval bars of ``trace`` at the ends of its axis; returns a marker for each end that was cut."""
+    bars, place = trace.get(f"error_{along}"), trace.get(f"{along}axis", along)
+    axis = layout.get(place.replace(along, f"{along}axis", 1), {})
+    if not bars or "range" not in axis:
+        return []
+    ends = [10**end if axis.get("type") == "log" else end for end in axis["range"]]
+    across, marks = "y" if along == "x" else "x", []
+    sides = (("array", max(ends), 1, "right" if along == "x" else "up"),)
+    sides += (("arrayminus", min(ends), -1, "left" if along == "x" else "down"),)
+    for key, edge, sign, pointing in sides:
+        for n, (value, length) in enumerate(zip(trace[along], bars[key], strict=True)):
+            if not sign * (value + sign * length - edge) > 1e-3 * abs(edge):  # ranges are rounded
+                continue
+            bars[key][n] = max(0.0, significant(abs(edge - value)))
+            marker = {"symbol": f"triangle-{pointing}", "size": 8, "color": bars["color"]}
+            mark = {"type": "scatter", "mode": "markers", "marker": marker, "showlegend": False, "cliponaxis": False}
+            mark |= {along: [significant(edge)], across: [trace[across][n]], "hoverinfo": "text"}
+            mark |= {name: trace[name] for name in ("xaxis", "yaxis") if name in trace}
+            marks.append(mark | {"hovertext": "the interval goes on"})
+    return marks
 
 
 def with_legend(layout: dict[str, Any], entries: Sequence[str]) -> dict[str, Any]:
@@ -429,7 +464,7 @@ def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float]
 
 def ratio_axis(rows: Sequence[dict[str, Any]], title: str) -> dict[str, Any]:
     """An axis over the rows' ratio intervals that holds 1 and the ±2% band: linear, or log where they span over 4×."""
-    ends = [x for r in rows for x in tables.ratio_of(r) if not absent(x)]
+    ends = extent(map(tables.ratio_of, rows))
     low, high = min([*ends, 1 - 1.5 * intervals.EQUIVALENCE]), max([*ends, 1 + 1.5 * intervals.EQUIVALENCE])
     if high > 4 * low:
         return log_axis([low, high], title, plain)

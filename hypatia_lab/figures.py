@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from hypatia_lab import formats, results, tables
@@ -29,6 +29,7 @@ from hypatia_lab.drawing import (
     bytes_text,
     contenders,
     equivalence_band,
+    extent,
     heading,
     launch_note,
     legend_names,
@@ -55,6 +56,7 @@ from hypatia_lab.drawing import (
     wrapped,
 )
 from hypatia_lab.formats import absent, significant
+from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.tables import Triple
 
@@ -162,18 +164,18 @@ def slowdowns(rows: Sequence[dict[str, Any]], *, claimed: float | None = None, t
     rows = ordered(contenders(rows))
     kept = measured(rows, "slowdowns", "ratio", "a ratio against its baseline")
     claimed = None if any(map(results.launch_path, kept)) else claimed
-    triples = [(1 / r["ratio"], 1 / r["ratio_high"], 1 / r["ratio_low"]) for r in rows]
-    said = [formats.interval(*t) for t in triples]
+    slower = [results.speed(r).inverse() for r in rows]
+    triples = [(found.value, found.low, found.high) for found in slower]
+    said = [formats.told(found) for found in slower]
     fields, common = split_fields(rows, always=["shape"])
     base = listing([r["baseline"] for r in kept])
     against = "" if claimed is None else times_text(claimed)
-    seen = [x for t in triples for x in t if not absent(x)] + [1.0] + ([] if claimed is None else [claimed])
+    seen = [*extent(triples), 1.0] + ([] if claimed is None else [claimed])
     lines = [(1.0, "solid", "")] + ([] if claimed is None else [(significant(claimed), "dash", f"claimed {against}")])
-    spread = spanning([t[0] for t in triples if not absent(t[0])], times_text)
+    clear = [found.value for found in slower if not found.doubt]
+    spread = f"{spanning(clear, times_text)} the time of {base}" if clear else _unclear(slower)
     names = list(dict.fromkeys(r["variant"] for r in kept))
-    claim = f"{listing(names) if len(names) < 4 else 'Variants'}: {spread} the time of {base}" + (
-        against and f"; claimed: {against}"
-    )
+    claim = f"{listing(names) if len(names) < 4 else 'Variants'}: {spread}" + (against and f"; claimed: {against}")
     points = "; ".join(
         f"{r['variant']} at {several(r, fields)}: {s}"
         for r, s in zip(rows, said, strict=True)
@@ -203,19 +205,17 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
     """
     rows = ordered(contenders(rows))
     kept = measured(rows, "speedups", "ratio", "a ratio against its baseline")
-    said = [f"{formats.interval(*tables.ratio_of(r))}, {tables.reading(r)}" for r in rows]
+    said = [f"{formats.told(results.speed(r))}, {tables.reading(r)}" for r in rows]
     fields, common = split_fields(rows, always=["shape"])
     base = listing([r["baseline"] for r in kept])
-    words = [tables.reading(r) for r in kept]
-    said_of = {w: w for w in ("faster", "equal", "slower", "undecided")} | {tables.LAUNCH: "by the lab's launch path"}
-    counts = listing([f"{words.count(w)} {text}" for w, text in said_of.items() if w in words])
+    counts = tables.counted([tables.reading(r) for r in kept])
     points = "; ".join(
         f"{r['variant']} at {several(r, fields)}: {s}"
         for r, s in zip(rows, said, strict=True)
         if not absent(r["ratio"])
     )
     table = tables.results_table(rows)
-    table.insert(7, "reads", [tables.reading(r) for r in rows])
+    table.insert(8, "reads", [tables.reading(r) for r in rows])
     under = [*common, origins_key(rows), launch_note(rows), "bars: 95% intervals", "right is faster"]
     under.append("grey: equal within ±2%")
     figure = _forest(
@@ -233,10 +233,11 @@ def speedups(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, A
 
 
 def times_against_limit(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]:
-    """Median time of a call per variant and shape on a log axis, with the machine's own limit as a grey line.
+    """Time of a call per variant and shape on a log axis, with the machine's own limit as a grey line.
 
-    The bars are t-intervals over the processes' medians. The limit is the rows' ``limit_us`` (what the measured
-    ceilings allow); where no ceiling was measured there is no line. A/A controls are left out.
+    The bars are t-intervals over the processes' medians; the title tells no share of what is too noisy. The limit is
+    the rows' ``limit_us`` (what the measured ceilings allow); where no ceiling was measured there is no line. A/A
+    controls are left out.
     Raises :class:`FigureError` when no row has a time.
     """
     rows = ordered(singles(rows))
@@ -244,11 +245,13 @@ def times_against_limit(rows: Sequence[dict[str, Any]], *, title: str = "") -> t
     fields, common = split_fields(rows, always=["shape"])
     triples = [tables.time_of(r) for r in rows]
     fastest: dict[str, dict[str, Any]] = {}
-    for r in kept:
+    limited = [r for r in kept if not absent(r["limit_us"])]
+    for r in limited:
         group = several(r, fields)
-        if not absent(r["limit_us"]) and (group not in fastest or r["median_us"] < fastest[group]["median_us"]):
+        if not results.time(r).doubt and (group not in fastest or r["median_us"] < fastest[group]["median_us"]):
             fastest[group] = r
     claim, alt = "Time of a call; no ceiling was measured", f"Time of a call on a log axis ({', '.join(common)}). "
+    clear = [r["median_us"] for r in kept if not results.time(r).doubt]
     if fastest:
         shares = spanning(
             [100 * r["limit_us"] / r["median_us"] for r in fastest.values()], lambda v: f"{formats.number(v)}%"
@@ -259,20 +262,24 @@ def times_against_limit(rows: Sequence[dict[str, Any]], *, title: str = "") -> t
             f"the limit {formats.duration(r['limit_us'])}"
             for group, r in fastest.items()
         )
+    elif limited:
+        claim = f"Time of a call: {_unclear(map(results.time, limited))}"
+        alt += "How near it comes to the limit is too noisy to say"
     else:
-        alt += f"It takes {spanning([r['median_us'] for r in kept], formats.duration)}; no ceiling was measured"
-    seen = [x for r, t in zip(rows, triples, strict=True) for x in (*t, r["limit_us"]) if not absent(x)]
+        alt += f"It takes {spanning(clear, formats.duration)}; " if clear else ""
+        alt += "no ceiling was measured"
+    seen = [*extent(triples), *(r["limit_us"] for r in limited)]
     under = [
         *common,
         origins_key(rows),
         launch_note(rows),
         "bars: 95% intervals",
-        "grey line: limit by measured ceilings" if fastest else "",
+        "grey line: limit by measured ceilings" if limited else "",
     ]
     figure = _forest(
         rows,
         triples,
-        [f"{several(r, fields)}<br>{formats.interval(*t, 'µs')}" for r, t in zip(rows, triples, strict=True)],
+        [f"{several(r, fields)}<br>{formats.told(results.time(r), 'µs')}" for r in rows],
         axis=time_axis(seen),
         head=heading(title or claim, under),
         fields=fields,
@@ -311,11 +318,11 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
     for variant, name in looks.items():
         timed = [r for r in kept if r["variant"] == variant]
         look, times = style(variant, timed[0]["origin"]), [tables.time_of(r) for r in timed]
-        said = [f"{name}, {r['clock']}<br>{formats.interval(*t, 'µs')}" for r, t in zip(timed, times, strict=True)]
+        said = [f"{name}, {r['clock']}<br>{formats.told(results.time(r), 'µs')}" for r in timed]
         data.append(points_trace(look, times, [height(r) for r in timed], said, name=name))
         if own := [r for r in rated if r["variant"] == variant]:
             ratios = [tables.ratio_of(r) for r in own]
-            said = [f"{name}, {r['clock']}<br>{formats.interval(*t)}" for r, t in zip(own, ratios, strict=True)]
+            said = [f"{name}, {r['clock']}<br>{formats.told(results.speed(r))}" for r in own]
             lower = {"xaxis": "x2", "yaxis": "y2", "showlegend": False}
             data.append(points_trace(look, ratios, [height(r) for r in own], said, name=name, **lower))
     base = listing([r["baseline"] for r in rated])
@@ -325,7 +332,7 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
             "text": tables.reading(r),
             "xref": "x2",
             "yref": "y2",
-            "x": axis_place(below, r["ratio"] if absent(r["ratio_high"]) else r["ratio_high"]),
+            "x": axis_place(below, max(extent([tables.ratio_of(r)]))),
             "y": height(r),
             "xanchor": "left",
             "xshift": 8,
@@ -334,7 +341,8 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
         }
         for r in rated
     ]
-    judged = [r for r in rated if not results.launch_path(r)]  # the others' clock is not all that tells them apart
+    # The clock is not all that tells those apart that take the lab's launch path, and nothing tells the noisy ones.
+    judged = [r for r in rated if not (results.launch_path(r) or results.speed(r).doubt)]
     readings = {v: {tables.reading(r) for r in judged if r["variant"] == v} for v in looks}
     torn, compared = (
         [v for v, found in readings.items() if len(found) > 1],
@@ -355,7 +363,7 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
         below["range"][1] + 0.3 * (below["range"][1] - below["range"][0]), 4
     )  # room for the words
     one = {"type": "line", "xref": "x2", "yref": "y2 domain", "x0": 1, "x1": 1, "y0": 0, "y1": 1}
-    seen = [x for r in kept for x in (*tables.time_of(r), r["limit_us"]) if not absent(x)]
+    seen = extent(map(tables.time_of, kept)) + [r["limit_us"] for r in kept if not absent(r["limit_us"])]
     layout = head | {
         "height": 2 * panel + gap,
         "xaxis": time_axis(seen),
@@ -366,12 +374,12 @@ def ladder(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any
         "annotations": words,
     }
     points = "; ".join(
-        f"{r['variant']} by {r['clock']}: {formats.duration(r['median_us'])}, "
-        f"{formats.interval(*tables.ratio_of(r))} ({tables.reading(r)})"
+        f"{r['variant']} by {r['clock']}: {formats.time(results.time(r))}, "
+        f"{formats.told(results.speed(r))} ({tables.reading(r)})"
         for r in sorted(rated, key=lambda r: (clocks.index(r["clock"]), r["variant"]))
     )
     table = tables.results_table(rows)
-    table.insert(7, "reads", [tables.reading(r) for r in rows])
+    table.insert(8, "reads", [tables.reading(r) for r in rows])
     layout = with_legend(layout, list(looks.values()))
     return assemble(data, layout, f"{claim} ({', '.join(common)}). {points}."), table
 
@@ -417,20 +425,22 @@ def roofline(
     for variant, name in looks.items():
         own = [r for r in kept if r["variant"] == variant]
         rates = [tables.rate_of(r) for r in own]
-        said = [
-            f"{tables.workload_text(r)}<br>{formats.scaled(t[0], 'FLOP/s')}" for r, t in zip(own, rates, strict=True)
-        ]
+        said = [f"{tables.workload_text(r)}<br>{tables.rate_text(r)}" for r in own]
         across = [significant(r["flops"] / r["traffic"]) for r in own]
         data.append(
             points_trace(
                 style(variant, own[0]["origin"]), rates, across, [f"{name}<br>{s}" for s in said], along="y", name=name
             )
         )
-    summit = max([r for r in kept if not results.launch_path(r)] or kept, key=lambda r: r["flops"] / r["median_us"])
-    share = summit["limit_us"] / summit["median_us"]
-    reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
-    attained = [tables.rate_of(r)[0] for r in kept]
-    claim = f"{summit['variant']} attains {formats.scaled(max(attained), 'FLOP/s')} at {where(summit, 'shape')}{reach}"
+    clear = [r for r in kept if not results.time(r).doubt]
+    attained = [tables.rate_of(r)[0] for r in clear]
+    claim = f"The rates: {_unclear(map(results.time, kept))}"
+    if clear:
+        ranked = [r for r in clear if not results.launch_path(r)] or clear
+        summit = max(ranked, key=lambda r: r["flops"] / r["median_us"])
+        share = summit["limit_us"] / summit["median_us"]
+        reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
+        claim = f"{summit['variant']} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{reach}"
     _, common = split_fields(rows)
     under = [
         *common,
@@ -440,7 +450,7 @@ def roofline(
         "bars: 95% intervals",
     ]
     head = heading(title or claim, under)
-    seen = [*roofs.values(), *(x for r in kept for x in tables.rate_of(r) if not absent(x))]
+    seen = [*roofs.values(), *extent(map(tables.rate_of, kept))]
     layout = head | {
         "height": 280,
         "xaxis": log_axis([left, right], "intensity, FLOP per byte", plain, pad=1.0),
@@ -451,11 +461,17 @@ def roofline(
         f"Roofline of {machines[0]} by the {clock} clock, log axes: copy bandwidth {formats.scaled(bandwidth, 'B/s')}, "
     )
     alt += ", ".join(f"{p} {formats.scaled(rate, 'FLOP/s')}" for p, rate in roofs.items())
-    alt += f". {len(kept)} points, {spanning(attained, lambda v: formats.scaled(v, 'FLOP/s'))}: {claim}."
+    span = f", {spanning(attained, lambda v: formats.scaled(v, 'FLOP/s'))}" if clear else ""
+    alt += f". {len(kept)} points{span}: {claim}."
     table = tables.results_table(kept)
     table.insert(5, "intensity, FLOP/B", [formats.number(x) for x in intensity])
-    table.insert(6, "rate", [formats.scaled(x, "FLOP/s") for x in attained])
+    table.insert(6, "rate", [tables.rate_text(r) for r in kept])
     return assemble(data, with_legend(layout, list(looks.values())), alt), table
+
+
+def _unclear(found: Iterable[Interval]) -> str:
+    """Why none of ``found`` says anything, as a title has it."""
+    return next(iter(dict.fromkeys(one.doubt for one in found if one.doubt)), "")
 
 
 def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tuple[Any, Any]:
@@ -481,12 +497,12 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     ):
         own = [i for i, found in enumerate(holds) if found == wanted]
         ratios = [tables.ratio_of(pairs[i]) for i in own]
-        said = [f"{tables.workload_text(pairs[i])}<br>{formats.interval(*t)}" for i, t in zip(own, ratios, strict=True)]
+        said = [f"{tables.workload_text(pairs[i])}<br>{formats.told(results.speed(pairs[i]))}" for i in own]
         data.append(points_trace(look, ratios, own, said, size=6 if wanted else 7, name=name, showlegend=True))
     rate, p = formats.number(100 * summary["rate"]), formats.number(summary["p"])
     claim = f"{summary['differences']} of {summary['pairs']} A/A pairs differ falsely: {rate}%, expected 5% (p = {p})"
-    half, most = (formats.number(100 * summary[k]) for k in ("detectable", "detectable_90"))
-    widths = [f"half of the intervals within ±{half}%", f"nine in ten within ±{most}%"]
+    half, most = (formats.margin(summary[k]) for k in ("detectable", "detectable_90"))
+    widths = [f"half of the intervals within {half}", f"nine in ten within {most}"]
     head = heading(title or claim, [machine, f"{clock} clock", *widths, "bars: 95% intervals", "grey: ±2%"])
     head["margin"] |= {"l": 24}
     layout = head | {
@@ -513,6 +529,9 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     if len(places := {f"{r['machine']} by {r['clock']}": r for r in kept}) > 1:
         raise FigureError(f"sweep: one machine and clock at a time, the rows hold {', '.join(places)}")
     machine, clock = kept[0]["machine"], kept[0]["clock"]
+    # Of several ways at one size the quickest counts, as in the ceiling.
+    quickest = {r["workload"]: r for r in sorted(kept, key=lambda r: -r["median_us"])}
+    kept = [r for r in kept if r is quickest[r["workload"]]]
     panels = [p for p in ("matmul", "copy") if any(r["operation"] == p for r in kept)]
     curves: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for panel in panels:
@@ -525,13 +544,14 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     best: dict[str, float] = {}
     seen: dict[str, tuple[list[float], list[float]]] = {panel: ([], []) for panel in panels}
     for (panel, name), own in curves.items():
-        work, unit, extent = _SWEPT[panel]
+        work, unit, size = _SWEPT[panel]
         rates = [tables.rate_of(r, work) for r in own]
+        # A ceiling is what the machine reached at its best: here the least time counts, as in results.ceilings.
         best[name] = max(r[work] * 1e6 / us for r in own for us in r["medians_us"] if us is not None)
-        seen[panel][0].extend(map(extent, own))
-        seen[panel][1].extend(x for t in rates for x in t if not absent(x))
+        seen[panel][0].extend(map(size, own))
+        seen[panel][1].extend(extent(rates))
         colour, symbol, dash = PRECISIONS.get(name, (GREY, "x", "dot"))
-        said = [f"{name}, {where(r, 'shape')}<br>{formats.scaled(t[0], unit)}" for r, t in zip(own, rates, strict=True)]
+        said = [f"{name}, {where(r, 'shape')}<br>{tables.rate_text(r, work, unit)}" for r in own]
         shown = {
             "along": "y",
             "size": 8,
@@ -539,7 +559,7 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
             "name": f"{name}, ceiling {formats.scaled(best[name], unit)}",
         }
         shown |= {"line": {"color": colour, "dash": dash, "width": 2}} | ({} if panel == panels[0] else _SECOND)
-        sizes = [round(extent(r), 1) for r in own]
+        sizes = [round(size(r), 1) for r in own]
         data.append(points_trace(Style(colour, symbol, 0), rates, sizes, said, **shown))
     peaks = {n: formats.scaled(rate, "B/s" if n == "copy" else "FLOP/s") for n, rate in best.items()}
     fastest = max((n for n in best if n != "copy"), key=lambda n: best[n], default="")
@@ -562,7 +582,7 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     table.insert(
         4,
         "rate",
-        [formats.scaled(tables.rate_of(r, _SWEPT[r["operation"]][0])[0], _SWEPT[r["operation"]][1]) for r in kept],
+        [tables.rate_text(r, *_SWEPT[r["operation"]][:2]) for r in kept],
     )
     layout = with_legend(layout, [trace["name"] for trace in data])
     return assemble(

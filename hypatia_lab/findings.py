@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import html
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
 Row = dict[str, Any]
@@ -27,6 +30,11 @@ class Finding:
     text: str
     page: str
     claims: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether it says in words that nothing can be said: no headline."""
+        return self.figure in (*tables.DOUBTS, "undecided")
 
 
 def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: str, mode: str) -> list[Row]:
@@ -57,12 +65,50 @@ def _list(texts: Sequence[str]) -> str:
     return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
 
 
-def _slower(row: Row) -> str:
-    return formats.interval(1 / row["ratio"], 1 / row["ratio_high"], 1 / row["ratio_low"])
+def unsaid(
+    lab: Evidence,
+    machine: str,
+    question: str,
+    page: str,
+    found: Sequence[Interval],
+    claims: tuple[str, ...] = (),
+    facts: str = "",
+) -> Finding:
+    """The card of a ``question`` that none of ``found`` answers: so in words, and what ``machine`` can tell apart.
+
+    ``facts`` are what was seen, in sentences that compare nothing. ``claims`` are named where the ledger is undecided,
+    too: it may judge by an interval that carries no sentence.
+    """
+    words = [intervals.reading(one) for one in found]
+    word = Counter(words).most_common(1)[0][0]
+    told = [facts, f"Of {len(words)} cases: {tables.counted(words)}." if len(set(words)) > 1 else ""]
+    if intervals.TOO_FEW in words:
+        least = intervals.FEW_RARE if all(one.rare for one in found) else intervals.FEW
+        told.append(f"It takes at least {least} processes.")
+    if any(not one.rare and one.doubt != intervals.TOO_FEW for one in found):  # such as the A/A control compares
+        told += [f"On this machine {_detectable(row)}" for row in _agreement(lab, machine)]
+    ids = claims if claims and _verdict(claims, lab, machine) == "undecided" else ()
+    return Finding(word, question, " ".join(filter(None, told)), page, claims=ids)
 
 
-def _faster(row: Row) -> str:
-    return formats.interval(row["ratio"], row["ratio_low"], row["ratio_high"])
+def _agreement(lab: Evidence, machine: str) -> list[Row]:
+    return results.agreement(lab.of(machine), [row for row in lab.rows if row["machine"] == machine])
+
+
+def _detectable(row: Row) -> str:
+    return f"half of all comparisons would detect a difference of {formats.margin(row['detectable'])}."
+
+
+def silent(found: Sequence[Interval]) -> str:
+    """A sentence, with a space behind it, on those of ``found`` that say nothing; empty where each says something."""
+    words = [one.doubt for one in found if one.doubt]
+    return f"{len(words)} of {len(found)} cases say nothing: {tables.counted(words)}. " if words else ""
+
+
+def span_text(found: Sequence[Interval]) -> str:
+    """``0.5–1.2×``: the least and the greatest of several ratios."""
+    ends = [formats.number(end(one.value for one in found)) for end in (min, max)]
+    return "–".join(dict.fromkeys(ends)) + "×"
 
 
 def _at(row: Row) -> str:
@@ -89,23 +135,31 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
     rows = own or _sizes(lab, machine, "naive_vs_cublas", "naive", "float32", "ieee")
     if not rows:
         return None
-    slow = [1 / row["ratio"] for row in rows]
-    span = (
-        f"{formats.number(min(slow))}–{formats.number(max(slow))}×" if len(rows) > 1 else f"{formats.number(slow[0])}×"
-    )
-    hits = [row for row in rows if row["ratio_low"] <= 1 / 7.67 <= row["ratio_high"]]
-    claimed = "S004 says 7.67× of every size, S001 and S002 of the medium one: that "
-    claimed += "is within reach at " + _list([_at(row) for row in hits]) if hits else "is met at no size"
     aside, whose = way_in(rows), "the author's kernel" if own else "it"
-    where = _list([f"{_slower(row)} at {_at(row)}" for row in rows])
+    ids = () if aside else ("S001-01", "S002-53", "S004-01")
+    found = [(row, results.speed(row).inverse()) for row in rows]
+    clear = [(row, factor) for row, factor in found if not factor.doubt]
+    factors = [factor for _, factor in clear]
+    if not clear:
+        every = [factor for _, factor in found]
+        return unsaid(lab, machine, "How much slower one thread per output is", "02_naive_vs_cublas", every, ids)
+    hits = [_at(row) for row, factor in clear if factor.low <= 7.67 <= factor.high]
+    claimed = "S004 says 7.67× of every size, S001 and S002 of the medium one: that "
+    claimed += f"is within reach at {_list(hits)}" if hits else "is met at no size"
+    slower = sum(factor.above(1) for factor in factors)
+    where = _list([f"{formats.told(factor)} at {_at(row)}" for row, factor in clear])
     return Finding(
-        span,
+        span_text(factors),
         "One thread per output is slower by a factor that grows with the size"
-        if len(slow) > 1 and slow == sorted(slow)
-        else "One thread per output is far slower than the library",
-        f"Against the library in float32 {whose} takes {where}. {aside or f'{claimed}.'}",
+        if len(factors) > 1 and all(larger.above(smaller.high) for smaller, larger in pairwise(factors))
+        else "One thread per output is far slower than the library"
+        if all(factor.above(2) for factor in factors)
+        else f"One thread per output is slower than the library in {slower} of {len(rows)} cases",
+        f"Against the library in float32 {whose} takes {where}. "
+        + silent([factor for _, factor in found])
+        + (aside or f"{claimed}."),
         "02_naive_vs_cublas",
-        claims=() if aside else ("S001-01", "S002-53", "S004-01"),
+        claims=ids,
     )
 
 
@@ -114,31 +168,36 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
     chosen: list[Row] = []
     for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
         chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode)
-    if not chosen:
-        return None
-    best = max(chosen, key=lambda row: row["ratio"])
-    gains = [row for row in chosen if row["ratio_low"] > 1]
-    kind = "TF32" if best["math"] == "tf32" else best["dtype"]
-    text = f"It gains most at {_at(best)} in {kind}: {_faster(best)} against eager. "
-    free = [row for row in chosen if _free(lab, row)]
+    found = [(row, results.speed(row)) for row in chosen]
+    decided = [(row, gain) for row, gain in found if intervals.decided(gain)]
+    if not decided:
+        every = [gain for _, gain in found]
+        question = "Whether the library's fused call gains"
+        return unsaid(lab, machine, question, "03_aten_fusion", every) if every else None
+    row, best = max(decided, key=lambda pair: pair[1].value)
+    gains = sum(gain.above(1) for _, gain in decided)
+    kind = "TF32" if row["math"] == "tf32" else row["dtype"]
+    text = f"It {'gains most' if best.above(1) else 'does best'} at {_at(row)} in {kind}: {formats.told(best)} against "
+    text += "eager. "
+    free = sum(_free(lab, row) for row in chosen)
     if free:
-        text += f"In {len(free)} of {len(chosen)} cases it takes at most 2% longer than the product alone: "
+        text += f"In {free} of {len(chosen)} cases it takes at most 2% longer than the product alone: "
         text += "the ReLU is free. "
     else:
-        text += f"It is surely faster than eager in {len(gains)} of {len(chosen)} cases. "
+        text += f"It is surely faster than eager in {gains} of {len(chosen)} cases. "
     return Finding(
-        f"{formats.number(best['ratio'])}×",
+        f"{formats.number(best.value)}×",
         "The library's own epilogue is the fusion worth having"
-        if 2 * len(gains) > len(chosen)
+        if 2 * gains > len(chosen)
         else "The library's fused call gains at some sizes only"
         if gains
-        else "The library's fused call gains nothing here",
-        text + "It is one call that exists: torch._addmm_activation.",
+        else "The library's fused call gains nothing that shows here",
+        f"{text}{silent([gain for _, gain in found])}It is one call that exists: torch._addmm_activation.",
         "03_aten_fusion",
     )
 
 
-def against_linear(lab: Evidence, row: Row) -> intervals.Interval | None:
+def against_linear(lab: Evidence, row: Row) -> Interval | None:
     """Time of ``row`` over that of Linear alone (same workload, clock and processes); None if it was not measured."""
     alone = lab.select(
         machine=row["machine"],
@@ -150,13 +209,13 @@ def against_linear(lab: Evidence, row: Row) -> intervals.Interval | None:
         clock=row["clock"],
         status="ok",
     )
-    return intervals.ratio(row["medians_us"], alone[0]["medians_us"]) if alone else None
+    return results.over(row, alone[0]) if alone else None
 
 
 def _free(lab: Evidence, row: Row) -> bool:
     """Whether a fused call surely takes at most 2% longer than Linear alone."""
     found = against_linear(lab, row)
-    return found is not None and found.high <= 1 + intervals.EQUIVALENCE
+    return found is not None and found.within(0, 1 + intervals.EQUIVALENCE)
 
 
 def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -171,13 +230,13 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
             out.append(
                 {
                     "workload": f"{_at(row)} {dtype}/{mode}",
-                    "eager": formats.interval(plain.value, plain.low, plain.high),
-                    "epilogue": formats.interval(fused.value, fused.low, fused.high),
+                    "eager": formats.told(plain),
+                    "epilogue": formats.told(fused),
                     "the ReLU is": "free"
-                    if fused.high <= 1 + intervals.EQUIVALENCE
+                    if _free(lab, row)
                     else "not free"
-                    if fused.low > 1 + intervals.EQUIVALENCE
-                    else "unclear",
+                    if fused.above(1 + intervals.EQUIVALENCE)
+                    else fused.doubt or "unclear",
                 }
             )
     return out
@@ -204,22 +263,27 @@ def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding
         rows += _sizes(lab, machine, "aten_fusion", variant, dtype, mode)
     if not rows:
         return None
-    same = [row for row in rows if intervals.equal(_interval(row))]
-    apart = [row for row in rows if _interval(row).outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
-    worst = min(rows, key=lambda row: row["ratio"])
-    best = max(rows, key=lambda row: row["ratio"])
     aside, (expected, ids) = way_in(rows), EXPECTED[variant]
+    ids = () if aside else ids
     name = f"Called through the lab, {name}" if aside else name
-    text = f"{name} is equal to eager within ±2% in {len(same)} of {len(rows)} cases"
-    text += f", different in {len(apart)}, and too close to call in {len(rows) - len(same) - len(apart)}. "
-    text += f"It ranges from {_faster(worst)} at {_at(worst)} in {worst['dtype']} "
-    text += f"to {_faster(best)} at {_at(best)} in {best['dtype']}. {aside or expected}"
+    found = [(row, results.speed(row)) for row in rows]
+    clear = [(row, gain) for row, gain in found if not gain.doubt]
+    if not clear:
+        question = f"Whether {name[0].lower() + name[1:] if aside else name} is as fast as eager"
+        return unsaid(lab, machine, question, "03_aten_fusion", [gain for _, gain in found], ids)
+    same = sum(intervals.equal(gain) for _, gain in clear)
+    apart = sum(gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) for _, gain in clear)
+    (least, worst), (most, best) = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
+    text = f"{name} is equal to eager within ±2% in {same} of {len(rows)} cases"
+    text += f", different in {apart}, and too close to call in {len(clear) - same - apart}. "
+    text += f"It ranges from {formats.told(worst)} at {_at(least)} in {least['dtype']} "
+    text += f"to {formats.told(best)} at {_at(most)} in {most['dtype']}. "
     return Finding(
-        f"{len(same)} of {len(rows)}",
-        f"{name} is as fast as eager" + _where(len(same), len(apart), len(rows)),
-        text,
+        f"{same} of {len(rows)}",
+        f"{name} is as fast as eager" + _where(same, apart, len(rows)),
+        f"{text}{silent([gain for _, gain in found])}{aside or expected}",
         "03_aten_fusion",
-        claims=() if aside else ids,
+        claims=ids,
     )
 
 
@@ -227,20 +291,16 @@ def _where(same: int, apart: int, of: int) -> str:
     if same == of:
         return ""
     if apart:
-        return " at some sizes only" if same else " at no size"
+        return " at some sizes only" if same else " at no size" if apart == of else " at no size that can be told"
     return ", as far as it can be told"
-
-
-def _interval(row: Row) -> intervals.Interval:
-    return intervals.Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
 
 
 def control(lab: Evidence, machine: str) -> Finding | None:
     """How often the lab sees a difference between a variant and itself."""
-    found = [row for row in results.agreement(lab.of(machine)) if row["machine"] == machine]
+    found = _agreement(lab, machine)
     if not found:
         return None
-    row = found[0]
+    row, sees = found[0], _detectable(found[0])
     fine = row["p"] >= 0.05
     if fine:
         title, told = "The lab's own error rate is what it should be", "does not reject that"
@@ -253,8 +313,8 @@ def control(lab: Evidence, machine: str) -> Finding | None:
         f"{100 * row['rate']:.1f}%",
         title,
         f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
-        f"expected of 95% intervals, and a binomial test {told} (p = {formats.number(row['p'])}). Half of all "
-        f"comparisons would detect a difference of {100 * row['detectable']:.2g}%.",
+        f"expected of 95% intervals, and a binomial test {told} (p = {formats.number(row['p'])}). "
+        f"{sees[0].upper()}{sees[1:]}",
         "01_method",
     )
 

@@ -1,7 +1,4 @@
-"""How a number is written, everywhere the same: tables, titles, alt text, reasons.
-
-Leaf module: numbers in, text out.
-"""
+"""How a number is written, everywhere the same: tables, titles, alt text, reasons. Numbers in, text out."""
 
 from __future__ import annotations
 
@@ -9,7 +6,12 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from hypatia_lab import intervals
+from hypatia_lab.intervals import Interval
+
 MISSING = "–"
+UNTOLD = "too noisy"
+"""What stands for an interval so wide that its numbers say nothing."""
 
 
 def absent(value: Any) -> bool:
@@ -73,21 +75,44 @@ def number(value: float | int | None, decimals: int | None = None) -> str:
     return f"{rounded:.{max(places, 0)}f}"
 
 
-def interval(value: float | None, low: float | None, high: float | None, unit: str = "×") -> str:
+def interval(value: float | None, low: float | None, high: float | None, unit: str = "×", n: int = 0) -> str:
     """``54.1× [53.9, 54.3]``: as many decimals as the half-width asks for, at least 3 significant digits.
 
-    Without bounds (fewer than two processes) it says so; ``–`` when there is no value.
+    Wider than a factor of 100, or without bounds, it is ``too noisy (n = 2)`` (``n`` where it is known) and no numbers
+    are written; ``–`` when there is no value.
     """
     if absent(value):
         return MISSING
     assert value is not None
-    if absent(low) or absent(high):
-        return f"{with_unit(number(value), unit)} (no interval)"
-    assert low is not None
-    assert high is not None
+    low, high = (math.nan if end is None else end for end in (low, high))
+    if absent(low) or absent(high) or (value and Interval(value, low, high, n).width > intervals.UNTOLD):
+        return f"{UNTOLD} (n = {n})" if n else UNTOLD
     half = (high - low) / 2
     places = max(_decimals(value), min(_decimals(half, 1), 4) if half else 0)
     return f"{with_unit(number(value, places), unit)} [{number(low, places)}, {number(high, places)}]"
+
+
+def told(found: Interval, unit: str = "×") -> str:
+    """An estimate as :func:`interval` writes it."""
+    return interval(found.value, found.low, found.high, unit, found.n)
+
+
+def figure(found: Interval, unit: str) -> str:
+    """The same of anything that may be counted: what is the same in every process is exact and has no interval."""
+    return with_unit(f"{found.value:,.6g}", unit) if found.low == found.high else told(found, unit)
+
+
+def time(found: Interval) -> str:
+    """An estimate of a time in µs, in the unit that suits it: ``1.52 s [1.50, 1.54]``."""
+    unit = duration(found.value).split(" ")[-1]
+    return told(found.times(1 / {"s": 1e6, "ms": 1e3, "ns": 1e-3}.get(unit, 1.0)), unit)
+
+
+def margin(share: float) -> str:
+    """How far up or down an estimate may be off: ``±3.2%``, from ±100% on as a factor, and no number beyond 100."""
+    if share < 1:
+        return f"±{number(100 * share)}%"
+    return f"a factor of {number(1 + share)}" if share < intervals.UNTOLD else "a factor of 100 and more"
 
 
 def _in_steps(value: float | None, steps: Sequence[tuple[float, str]]) -> str:

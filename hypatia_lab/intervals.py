@@ -4,32 +4,94 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CONFIDENCE = 0.95
 EQUIVALENCE = 0.02
 """Two times are called equal when their ratio is surely within ±2%."""
+FEW, FEW_RARE = 5, 3
+"""With fewer processes an estimate says nothing, by a clock and of what is rare: a narrow interval of two is luck as
+often as not. Rare is what a process does once and takes long, such as a start or another's program."""
+NOISY = 2.0
+"""An interval whose bounds lie further apart than this factor carries no sentence."""
+UNTOLD = 100.0
+"""Beyond this factor it is no figure at all: no table shows its numbers, and no claim is judged by it."""
+
+TOO_FEW, TOO_NOISY, VETOED = "too few to tell", "too noisy to say", "A/A failed"
+"""Why an estimate says nothing, as pages put it."""
 
 
 @dataclass(frozen=True)
 class Interval:
     """A point estimate between two bounds, from ``n`` independent processes.
 
-    ``low`` and ``high`` are NaN when fewer than two processes stand behind it.
+    ``low`` and ``high`` are NaN when fewer than two processes stand behind it. ``vetoed``: the control beside it told
+    identical code apart. ``rare``: of its kind few are measured (:data:`FEW_RARE`). What carries no sentence
+    (:attr:`doubt`) lies within nothing, outside nothing, above nothing and below nothing: whoever writes one needs no
+    rule of his own.
     """
 
     value: float
     low: float
     high: float
     n: int
+    vetoed: bool = False
+    rare: bool = False
+
+    @property
+    def width(self) -> float:
+        """The factor between the bounds: 1 for an exact figure, infinite without bounds.
+
+        Of a difference, which may be zero, the distance between the bounds over its size.
+        """
+        if self.low == self.high:
+            return 1.0
+        if not (self.low > 0 or self.high < 0):
+            return (self.high - self.low) / abs(self.value) if self.value and self.low <= self.high else math.inf
+        return max(self.high / self.low, self.low / self.high)
+
+    @property
+    def flaw(self) -> str:
+        """Why nothing is judged by it: :data:`VETOED`, :data:`TOO_FEW`, :data:`TOO_NOISY` for a table; else empty."""
+        if self.vetoed:
+            return VETOED
+        exact = self.low == self.high and math.isfinite(self.value)
+        if not exact and self.n < (FEW_RARE if self.rare else FEW):
+            return TOO_FEW
+        return TOO_NOISY if self.width > UNTOLD else ""
+
+    @property
+    def doubt(self) -> str:
+        """Why it carries no sentence: its :attr:`flaw`, or :data:`TOO_NOISY` for one; empty where it carries one."""
+        return self.flaw or (TOO_NOISY if self.width > NOISY else "")
+
+    def above(self, edge: float) -> bool:
+        """Whether the whole interval lies above ``edge``."""
+        return not self.doubt and self.low > edge
+
+    def below(self, edge: float) -> bool:
+        """Whether the whole interval lies below ``edge``."""
+        return not self.doubt and self.high < edge
 
     def within(self, low: float, high: float) -> bool:
         """Whether the whole interval lies in ``[low, high]``."""
-        return low <= self.low and self.high <= high
+        return not self.doubt and low <= self.low and self.high <= high
 
     def outside(self, low: float, high: float) -> bool:
         """Whether the whole interval misses ``[low, high]``."""
-        return self.high < low or self.low > high
+        return self.below(low) or self.above(high)
+
+    def inverse(self) -> Interval:
+        """The estimate of the reciprocal, of something positive."""
+        return replace(self, value=1 / self.value, low=1 / self.high, high=1 / self.low)
+
+    def times(self, factor: float) -> Interval:
+        """The estimate in another unit, ``factor`` (positive) of which make up one of its own."""
+        return replace(self, value=factor * self.value, low=factor * self.low, high=factor * self.high)
+
+
+NOTHING = Interval(math.nan, math.nan, math.nan, 0)
+"""What was not measured."""
 
 
 def geometric(values: Sequence[float]) -> Interval:
@@ -80,7 +142,7 @@ def widened(interval: Interval, spread: float) -> Interval:
     more = float(ndtri(0.5 + CONFIDENCE / 2)) * spread
     below = math.hypot(math.log(interval.value / interval.low), more)
     above = math.hypot(math.log(interval.high / interval.value), more)
-    return Interval(interval.value, interval.value * math.exp(-below), interval.value * math.exp(above), interval.n)
+    return replace(interval, low=interval.value * math.exp(-below), high=interval.value * math.exp(above))
 
 
 def equal(interval: Interval) -> bool:
@@ -88,13 +150,34 @@ def equal(interval: Interval) -> bool:
     return interval.within(1 - EQUIVALENCE, 1 + EQUIVALENCE)
 
 
+def known(interval: Interval, share: float) -> bool:
+    """Whether a positive figure is known to within ±``share``: half the width of its interval, as a factor, is less."""
+    return math.sqrt(interval.high / interval.low) - 1 <= share
+
+
 def reading(interval: Interval) -> str:
-    """What an interval of speeds says: ``equal`` (wholly within ±2%), ``faster`` or ``slower`` (it excludes 1), or
-    ``undecided`` (it holds 1 and reaches beyond ±2%, or has no bounds).
+    """What an interval of speeds says: ``equal`` (wholly within ±2%), ``faster`` or ``slower`` (it excludes 1), else
+    ``undecided`` (it holds 1 and reaches beyond ±2%), or why it says nothing (:attr:`Interval.doubt`).
     """
     if equal(interval):
         return "equal"
-    return "faster" if interval.low > 1 else "slower" if interval.high < 1 else "undecided"
+    return interval.doubt or ("faster" if interval.above(1) else "slower" if interval.below(1) else "undecided")
+
+
+def decided(interval: Interval) -> bool:
+    """Whether an interval of speeds says something: that both are equal, or which of them is faster."""
+    return reading(interval) in ("equal", "faster", "slower")
+
+
+def same_p(interval: Interval) -> float:
+    """Two-sided p-value of the t-test, on the logarithms behind a positive ``interval``, that the truth is 1."""
+    from scipy.special import stdtr, stdtrit
+
+    if not interval.low < interval.high:  # without scatter, or without bounds
+        return float(interval.value == 1 or interval.n < 2)
+    half = math.log(interval.high / interval.low) / 2
+    t = abs(math.log(interval.value)) / half * float(stdtrit(interval.n - 1, 0.5 + CONFIDENCE / 2))
+    return 2 * float(stdtr(interval.n - 1, -t))
 
 
 def processes_to_clear(found: Interval, edge: float, most: int) -> int:

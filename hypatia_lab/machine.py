@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import platform
 import re
 from pathlib import Path
 from typing import Any
+
+from hypatia_lab.names import unknown
 
 DEVICES = ("auto", "cpu", "cuda")
 
@@ -18,7 +22,7 @@ class MachineError(RuntimeError):
 def choose_device(asked: str) -> str:
     """``"auto"``, ``"cpu"`` or ``"cuda"`` → ``"cpu"`` or ``"cuda"``. Raises :class:`MachineError`."""
     if asked not in DEVICES:
-        raise MachineError(f"unknown device {asked!r}; known: {', '.join(DEVICES)}")
+        raise MachineError(unknown("device", asked, DEVICES))
     if asked == "cpu":
         return "cpu"
     import torch
@@ -26,11 +30,16 @@ def choose_device(asked: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     if asked == "cuda":
-        built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
-        raise MachineError(
-            f"device cuda was asked for, but torch sees no GPU (torch {torch.__version__}, {built}); use --device cpu"
-        )
+        raise MachineError(f"device cuda was asked for, but torch sees no GPU ({build()}); use --device cpu")
     return "cpu"
+
+
+def build() -> str:
+    """torch's version and what it was built for: ``torch 2.13.0, a CPU-only build``."""
+    import torch
+
+    built = f"built for CUDA {torch.version.cuda}" if torch.version.cuda else "a CPU-only build"
+    return f"torch {torch.__version__}, {built}"
 
 
 def cpu_name() -> str:
@@ -76,8 +85,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+def chip(uuid: str) -> str:
+    """Six hex digits that stand for a GPU in every record, worked out from its UUID and a salt that never changes.
+
+    They hide the UUID: 24 bits of it are left, and among 10,000 chips some three pairs share their digits. They do not
+    hide that two records are of one chip, which they are there to tell. Nor do they hide from whoever knows a UUID that
+    a record is very likely of that chip: the salt is public.
+    """
+    return hashlib.blake2s(uuid.encode(), digest_size=3, salt=b"hypatia").hexdigest()
+
+
 def facts(device: str) -> dict[str, Any]:
-    """What a reader must know of the machine: name, cores, memory (GiB), caches (bytes), driver, versions."""
+    """What a reader must know of the machine: name, processor, cores, memory (GiB), caches (bytes), versions.
+
+    Of a GPU besides: multiprocessors, compute capability, and what :meth:`Probe.facts` reads.
+    """
     import torch
 
     from hypatia_lab.clock import last_level_cache
@@ -141,12 +163,29 @@ class Probe:
         self._nvml = pynvml
 
     def facts(self) -> dict[str, Any]:
-        """Driver version, highest SM clock (MHz) and power limit (W), as far as NVML tells."""
-        if self._nvml is None:
-            return {"driver": "unknown"}
-        driver = self._nvml.nvmlSystemGetDriverVersion()
-        limit = self._nvml.nvmlDeviceGetEnforcedPowerLimit(self._handle) / 1000
-        return {"driver": str(driver), "sm_mhz_max": self._highest, "power_limit_w": limit}
+        """What NVML tells of the GPU: ``chip`` (see :func:`chip`), ``driver``, ``vbios``, ``sm_mhz_max`` and
+        ``memory_mhz_max`` (highest clocks, MHz), ``ecc`` and ``mig`` (whether they are on), ``power_limit_w`` and
+        ``power_default_w`` (the cap in force and the one it was delivered with, W). What it does not tell is absent.
+        """
+        nvml, gpu = self._nvml, self._handle
+        if nvml is None:
+            return {}
+        asked = {
+            "chip": lambda: chip(nvml.nvmlDeviceGetUUID(gpu)),
+            "driver": nvml.nvmlSystemGetDriverVersion,
+            "vbios": lambda: nvml.nvmlDeviceGetVbiosVersion(gpu),
+            "sm_mhz_max": lambda: self._highest,
+            "memory_mhz_max": lambda: nvml.nvmlDeviceGetMaxClockInfo(gpu, nvml.NVML_CLOCK_MEM),
+            "ecc": lambda: bool(nvml.nvmlDeviceGetEccMode(gpu)[0]),
+            "mig": lambda: bool(nvml.nvmlDeviceGetMigMode(gpu)[0]),
+            "power_limit_w": lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(gpu) / 1000,
+            "power_default_w": lambda: nvml.nvmlDeviceGetPowerManagementDefaultLimit(gpu) / 1000,
+        }
+        found: dict[str, Any] = {}
+        for name, ask in asked.items():
+            with contextlib.suppress(nvml.NVMLError):  # not every card has ECC or MIG, nor every host a right to ask
+                found[name] = ask()
+        return found
 
     def __call__(self) -> dict[str, float] | None:
         """Now: ``{"sm_mhz", "power_w", "throttled"}``; None where NVML cannot be read.

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records, results
+from hypatia_lab.names import unknown
 
 MODES = ("recorded", "measure")
 PRESETS = ("quick", "seed", "full")
@@ -48,7 +49,7 @@ class Parameters:
             ("device", self.device, DEVICES),
         ):
             if value not in known:
-                raise ParameterError(f"{name} {value!r} is none of {', '.join(known)}")
+                raise ParameterError(unknown(name, value, known))
         if not isinstance(self.machine, str) or not isinstance(self.shapes, str) or not isinstance(self.records, str):
             raise ParameterError("machine, shapes and records are texts")
         for name in filter(None, self.machine.split(",")):
@@ -188,7 +189,7 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
     else:
         from hypatia_lab import bench, machine
 
-        device = machine.choose_device(parameters.device)
+        device, asked = machine.choose_device(parameters.device), parameters.parsed_shapes()
         here = parameters.machine or machine.default_name(device)
         for name in experiments:
             bench.measure(
@@ -197,7 +198,7 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
                 device=device,
                 machine_name=here,
                 root=parameters.root,
-                shapes=parameters.parsed_shapes(),
+                shapes=bench.EXPERIMENTS[name].fitting(asked),
                 overwrite=parameters.overwrite,
             )
         found = records.load(records.COMMITTED, parameters.root, experiments=wanted)
@@ -272,7 +273,7 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
             with workload.precision():
                 problem = check.Problem(workload, place)
                 for name, variant in variants(operation).items():
-                    if "compile" in name or name in without or variant.needs(workload, place):
+                    if variant.compiles or name in without or variant.needs(workload, place):
                         continue
                     if variant.origin == "peer" and not (peers or variant.baseline):
                         continue

@@ -17,6 +17,7 @@ the baseline ``eager``, and through torch.compile the variant ``compile``.
 from __future__ import annotations
 
 import inspect
+import math
 import re
 import tokenize
 import types
@@ -30,8 +31,9 @@ from hypatia_lab import source_file
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Source
 from hypatia_lab.experiments.plan import cpu_clocks
+from hypatia_lab.names import unknown
 from hypatia_lab.profiler import sessions
-from hypatia_lab.variants import AGAIN, variant, variants
+from hypatia_lab.variants import AGAIN, registered, variant, variants
 from hypatia_lab.workloads import DTYPES, Operation, Workload, operations, parse_shape, register
 
 if TYPE_CHECKING:
@@ -141,6 +143,7 @@ def operation(
                 faults=faults,
                 depth=depth,
                 roundings=lambda shape: roundings,
+                operands=lambda shape: math.sqrt(2 * roundings),
             )
         )
 
@@ -169,7 +172,7 @@ def _fitting(name: str, dims: tuple[str, ...], shapes: Sequence[tuple[int, ...]]
             raise OwnError(f"shape {text} of {name} must be {'x'.join(dims)}: it has {len(shape)} of {len(dims)}")
     for dtype in dtypes:
         if dtype not in DTYPES:
-            raise OwnError(f"unknown dtype {dtype!r} of {name}; known: {', '.join(DTYPES)}")
+            raise OwnError(unknown("dtype", dtype, DTYPES, name))
     if not shapes or not dtypes:
         raise OwnError(f"{name} needs at least one shape and one dtype to be measured at")
 
@@ -243,15 +246,17 @@ def load(path: Path, expected: str = "") -> Own:
     path = path.resolve()
     if expected and digest(path) != expected:
         raise OwnError(f"{path}: was changed while it was being measured; judge it again")
-    known, before = set(_DECLARED), {name: set(variants(name)) for name in operations()}
+    known, before = set(_DECLARED), {name: set(variants(name)) for name in registered()}
     source_file.run(path, OwnError)
     names = [name for name in _DECLARED if name not in known]
     if len(names) != 1:
         said = f"declares {' and '.join(names)}; one file, one operation" if names else "declares no operation"
         raise OwnError(f"{path}: {said}; decorate one reference with @hypatia_lab.operation(...)")
     own = _DECLARED[names[0]]
-    for name in operations():
+    for name in registered():
         added = [added for added in variants(name) if name != own.name and added not in before.get(name, set())]
+        if added and name not in operations():
+            raise OwnError(f"{path}: variant {added[0]!r} is of {unknown('operation', name, operations())}")
         if added:
             raise OwnError(f"{path}: variant {added[0]!r} is of {name}, which is not this file's operation {own.name}")
     _check(path, own)

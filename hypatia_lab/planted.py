@@ -1,6 +1,6 @@
 """Wrong kernels, planted on purpose: each is put before the check, which must reject it and name its fault.
 
-They are written as kernels are, in torch and in the row's own dtype, not taken from the float64 mistakes that the check
+They are written as kernels are, in torch, for any shape and dtype, not taken from the float64 mistakes that the check
 compares with. Rules of the e-graph that change the result stand before its gate in the same way.
 """
 
@@ -97,8 +97,8 @@ def weight_transposed(i: Inputs):
 @_planted("unwritten")
 def last_tile_unwritten(i: Inputs):
     def run() -> torch.Tensor:
-        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
-        out[:40] = linear_relu(i)[:40]
+        out = i["x"].new_empty(len(i["x"]), len(i["weight"]))
+        out[:-8] = linear_relu(i)[:-8]
         return out
 
     return run
@@ -107,7 +107,7 @@ def last_tile_unwritten(i: Inputs):
 @_planted("unwritten")
 def last_column_unwritten(i: Inputs):
     def run() -> torch.Tensor:
-        out = torch.empty(i["x"].shape[0], i["weight"].shape[0])
+        out = i["x"].new_empty(len(i["x"]), len(i["weight"]))
         out[:, :-1] = linear_relu(i)[:, :-1]
         return out
 
@@ -118,7 +118,7 @@ def last_column_unwritten(i: Inputs):
 def last_tile_zeroed(i: Inputs):
     def run() -> torch.Tensor:
         out = linear_relu(i)
-        out[40:] = 0
+        out[-8:] = 0
         return out
 
     return run
@@ -145,7 +145,7 @@ def bfloat16_passed_off_as_float32(i: Inputs):
 def tf32_passed_off_as_float32(i: Inputs):
     def tf32(t: torch.Tensor) -> torch.Tensor:
         # TF32 keeps 10 mantissa bits: round to nearest, then clear the other 13.
-        return ((t.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+        return ((t.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).to(t.dtype)
 
     return lambda: torch.relu(functional.linear(tf32(i["x"]), tf32(i["weight"]), i["bias"]))
 
@@ -154,7 +154,7 @@ def tf32_passed_off_as_float32(i: Inputs):
 def one_nan(i: Inputs):
     def run() -> torch.Tensor:
         out = linear_relu(i)
-        out[3, 5] = float("nan")
+        out[-1, -1] = float("nan")
         return out
 
     return run
@@ -192,7 +192,7 @@ def one_column_too_many_a_row(i: Inputs):
     def run() -> torch.Tensor:
         answer = linear_relu(i)
         rows, columns = answer.shape
-        flat = torch.empty(rows * columns + 1)
+        flat = answer.new_empty(rows * columns + 1)
         for row in range(rows):
             flat[row * columns : (row + 1) * columns] = answer[row]
         for row in range(rows):
@@ -216,7 +216,7 @@ def writes_into_its_input(i: Inputs):
 def one_element_off(i: Inputs):
     def run() -> torch.Tensor:
         out = linear_relu(i)
-        out[7, 9] += 0.5
+        out[-1, -1] += 0.5
         return out
 
     return run
@@ -262,7 +262,7 @@ def _with_mask(mask: Callable[[Inputs, torch.Tensor], torch.Tensor]) -> Call:
 
 def _poked(value: float) -> Callable[[torch.Tensor, Inputs], torch.Tensor]:
     def change(part: torch.Tensor, i: Inputs) -> torch.Tensor:
-        part.view(-1)[3] = value
+        part.view(-1)[-1] = value
         return part
 
     return change
@@ -274,7 +274,7 @@ _plant(
         "grad_x: mask missing": _with_mask(lambda i, y: i["grad"]),
         "grad_x: mask of the wrong operand": _with_mask(lambda i, y: i["grad"].relu()),
         "grad_x: mask inverted": _with_mask(lambda i, y: torch.where(y > 0, 0, i["grad"])),
-        "grad_x: upstream gradient taken as ones": _with_mask(lambda i, y: (y > 0).float()),
+        "grad_x: upstream gradient taken as ones": _with_mask(lambda i, y: (y > 0).to(y.dtype)),
         "grad_bias: mask missing": _with_part(3, lambda part, i: i["grad"].sum(0)),
         "grad_bias: gradient missing": _with_part(3, lambda part, i: torch.zeros_like(part)),
         "grad_bias: wrong type: NoneType": _with_part(3, lambda part, i: None),
@@ -324,26 +324,39 @@ _plant(
 )
 _plant(
     Workload("copy", (1000,)),
-    {"unwritten": lambda i: torch.empty_like(i["source"]).index_copy_(0, torch.arange(999), i["source"][:999])},
+    {"unwritten": lambda i: torch.cat((i["source"][:-1], torch.empty_like(i["source"][:1])))},
     **{"unwritten": "last element not copied"},
 )
 
 
 def _rounded(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.bfloat16().float()
+    return tensor.bfloat16().to(tensor.dtype)
 
 
 # ---------------------------------------------------------------- several layers
 
 
-def layers(i: Inputs, *, linear: int = 0, skipped: int = 0, unbiased: int = 0, last: bool = False) -> torch.Tensor:
-    """The MLP by torch's own operations; the number of a layer says where a step is left out, ``last`` adds a ReLU."""
+def layers(
+    i: Inputs, *, linear: int = 0, skipped: int = 0, unbiased: int = 0, last: bool = False, unmasked: bool = False
+) -> torch.Tensor:
+    """The MLP by torch's own operations; the number of a layer says where a step is left out, ``last`` adds a ReLU.
+
+    ``unmasked`` lets gradients through every ReLU.
+    """
     h, depth = i["x"], sum(name.startswith("weight") for name in i)
     for number in range(1, depth + 1):
         if number != skipped:
             h = functional.linear(h, i[f"weight{number}"], None if number == unbiased else i[f"bias{number}"])
-            h = h if number in (linear, depth) else h.relu()
+            if number not in (linear, depth):
+                h = h + (h.relu() - h).detach() if unmasked else h.relu()
     return h.relu() if last else h
+
+
+def training_step(i: Inputs, *, unmasked: bool = False) -> tuple[torch.Tensor, ...]:
+    """y of the MLP and autograd's gradients of x, weights and biases, in the order of the inputs."""
+    leaves = {name: tensor.detach().requires_grad_() for name, tensor in i.items() if name != "grad"}
+    y = layers(leaves, unmasked=unmasked)
+    return y.detach(), *torch.autograd.grad(y, list(leaves.values()), i["grad"])
 
 
 _plant(
@@ -353,6 +366,15 @@ _plant(
         "layer 2 skipped": lambda i: layers(i, skipped=2),
         "bias missing in layer 2": lambda i: layers(i, unbiased=2),
         "ReLU after the last layer": lambda i: layers(i, last=True),
+    },
+)
+_plant(
+    Workload("mlp", (24, 40, 32, 2, 20), direction=BOTH),
+    {
+        "grad_x: masks missing": lambda i: (training_step(i)[0], *training_step(i, unmasked=True)[1:]),
+        "grad_bias1: mean over the batch": lambda i: tuple(
+            part / len(i["x"]) if number == 3 else part for number, part in enumerate(training_step(i))
+        ),
     },
 )
 
@@ -395,7 +417,7 @@ BLOCK_FAULTS: dict[str, dict[str, Any]] = {
     "ReLU instead of GELU": {"gelu": torch.relu},
     "wrong shape": {"pad": lambda x: x},
     "low precision": {"kernel": _rounded},
-    "wrong values: off by ": {"kernel": lambda w: w.half().float()},  # as many digits as TF32 keeps
+    "wrong values": {"kernel": lambda w: w.half().to(w.dtype)},  # as many digits as TF32 keeps
 }
 """Fault → the steps of :func:`block` that are changed."""
 
@@ -406,7 +428,7 @@ _plant(
     **{
         "wrong shape": "no padding",
         "low precision": "kernel rounded to bfloat16",
-        "wrong values: off by ": "kernel rounded to float16",
+        "wrong values": "kernel rounded to float16",
     },
 )
 

@@ -21,6 +21,9 @@ TOGETHER = ("trace", "accuracy", "process", "program", "oracle")
 """Topics whose probes share a process: warm calls, outputs and programs of their own do not depend on what it did
 before, and to start a process takes longer than to look. Every other probe has processes of its own."""
 
+SPOKEN = {"kernels": "trace", "timeline": "trace"}
+"""Topic of a detail line → the probe's that says it, where they differ."""
+
 SAID = ("topic", "name", "unit", "count", "operation", "shape", "dtype", "variant")
 """What an event says of its line, of its name and of what it was seen at, where that is not the probe's."""
 
@@ -75,6 +78,28 @@ def collect(
         for index, probe in enumerate(probes)
         for line in merge(probe, [heard[index, number] for number in range(probe.processes)])
     ]
+
+
+def missing(probes: Sequence[Probe], lines: Sequence[dict[str, Any]]) -> list[Probe]:
+    """Those of ``probes`` of which none of the detail ``lines`` of a record speaks."""
+    there = {(SPOKEN.get(line["topic"], line["topic"]), *_told_of(line)) for line in lines}
+    # A program's figures say themselves what they are of.
+    programs = {line["case"] for line in lines if line["topic"] == "program"}
+    return [
+        probe
+        for probe in probes
+        if (
+            probe.case not in programs
+            if probe.topic == "program"
+            else (probe.topic, *_told_of(asdict(probe.workload) | {"variant": probe.variant, "case": probe.case}))
+            not in there
+        )
+    ]
+
+
+def _told_of(line: dict[str, Any]) -> tuple[Any, ...]:
+    direction = line.get("direction", "forward")
+    return (line["operation"], *line["shape"], line["dtype"], line["math"], direction, line["variant"], line["case"])
 
 
 def _shared(probes: Sequence[Probe]) -> list[tuple[int, list[int]]]:

@@ -24,7 +24,6 @@ detail lines. Nothing runs unless every file is the one that was pinned.
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import re
 import time
@@ -37,6 +36,7 @@ from typing import Any
 
 from hypatia_lab import source_file, variants
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe, Source
+from hypatia_lab.names import unknown
 from hypatia_lab.profiler import subject
 from hypatia_lab.profiler.program import Shell
 from hypatia_lab.workloads import Workload, operations
@@ -240,26 +240,20 @@ def load(path: Path, expected: str = "") -> Program:
             if (operation, name) in known:
                 continue
             if operation not in operations():
-                raise ProgramError(f"{path}: variant {name} is of {_unknown('operation', operation, operations())}")
+                raise ProgramError(f"{path}: variant {name} is of {unknown('operation', operation, operations())}")
             if added.origin != ORIGIN:
                 raise ProgramError(f"{path}: variant {name} has origin {added.origin!r}, not {ORIGIN!r}")
     for name, command in one.commands.items():
         there = variants.variants(command.workload.operation)
         if command.variant not in there and not re.fullmatch(f"{ORIGIN}_[a-z0-9_]{{1,57}}", command.variant):
-            raise ProgramError(f"{path}: command {name} is of {_unknown('variant', command.variant, there)}")
+            raise ProgramError(f"{path}: command {name} is of {unknown('variant', command.variant, there)}")
     return one
-
-
-def _unknown(what: str, name: str, known: Iterable[str]) -> str:
-    """What is said of a name that there is not: the nearest one, or else all."""
-    near = difflib.get_close_matches(str(name), list(known), n=1)
-    return f"unknown {what} {name!r}; " + (f"did you mean {near[0]!r}?" if near else f"known: {', '.join(known)}")
 
 
 def experiment(path: Path, found: Program) -> Experiment:
     """The experiment that measures program ``found``, of the file ``path``.
 
-    Its plan raises :class:`ProgramError` for groups that name a variant that there is not.
+    Its plan raises :class:`ProgramError` for cells that are no groups.
     """
     path = path.resolve()
 
@@ -273,10 +267,6 @@ def experiment(path: Path, found: Program) -> Experiment:
         for group in groups:
             if not isinstance(group, Group):
                 raise ProgramError(f"{path}: the cells of {found.name} must be a list of hypatia_lab.Group")
-            there = variants.variants(group.workload.operation)
-            for name in group.variants:
-                if name.removesuffix(variants.AGAIN) not in there:
-                    raise ProgramError(f"{path}: the cells of {found.name} name an {_unknown('variant', name, there)}")
         return groups
 
     def probes(preset: str, device: str, shapes: Any = ()) -> list[Probe]:

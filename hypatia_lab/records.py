@@ -22,6 +22,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab.names import unknown
+
 SCHEMA = 1
 COMMITTED = Path(__file__).resolve().parent.parent / "book" / "records"
 """The records that are part of the repository."""
@@ -92,6 +94,21 @@ RUN = {
         "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured
         "provenance": {"type": "array", "minItems": 1, "items": _PROVENANCE},  # of the programs that it ran
         "facts": {"type": "object"},
+        # What was added when the plan had grown: when, by which code, in how many of the processes.
+        "grown": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["started", "commit", "dirty", "processes"],
+                "additionalProperties": False,
+                "properties": {
+                    "started": {"type": "string"},
+                    "commit": {"type": "string"},
+                    "dirty": {"type": "boolean"},
+                    "processes": {"type": "integer", "minimum": 0},
+                },
+            },
+        },
     },
 }
 
@@ -342,7 +359,7 @@ def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] 
     for name in machines:
         if name not in {machine for machine, _ in found}:
             known = sorted({path.parent.name for root in roots or (COMMITTED,) for path in files(root)})
-            raise RecordError(f"no records of machine {name!r}; recorded machines: {', '.join(known) or 'none'}")
+            raise RecordError(f"no records: {unknown('machine', name, known)}")
     return [found[key] for key in sorted(found)]
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import intervals
+from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record, cell_key
+from hypatia_lab.variants import AGAIN
 
 COLUMNS = [
     "machine",
@@ -27,12 +29,18 @@ COLUMNS = [
     "ratio",
     "ratio_low",
     "ratio_high",
+    "n",
     "limit_us",
     "error",
     "max_error",
     "status",
     "reason",
 ]
+
+SURELY = 0.001
+"""Identical code that seems different with a smaller p-value was not measured alike."""
+APART = 0.05
+"""Nor was identical code that seems different by more, and whose interval excludes 1."""
 
 TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
@@ -122,8 +130,40 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 
-def _medians(cell: dict[str, Any]) -> list[float | None]:
-    return cell["medians_us"] if cell["status"] == "ok" else []
+def speed(row: dict[str, Any]) -> Interval:
+    """Baseline time over variant time of ``row``; NaN where there is none, vetoed where its A/A control failed."""
+    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["n"], bool(row["veto"]))
+
+
+def time(row: dict[str, Any]) -> Interval:
+    """The time (µs) of ``row``: the geometric mean of its processes' medians, as ``median_us`` is; NaN where none."""
+    return _time(row["medians_us"])
+
+
+def over(slow: dict[str, Any], quick: dict[str, Any]) -> Interval:
+    """Time of one row over that of another, paired by process; vetoed where the A/A control of one of them failed.
+
+    NaN when no process timed both.
+    """
+    found = _quotient(slow["medians_us"], quick["medians_us"])
+    return replace(found, vetoed=bool(slow["veto"] or quick["veto"]))
+
+
+def against(row: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """``row`` with ``other`` for its baseline: the ratio is that of the two."""
+    found = over(other, row)
+    ratio = {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high, "n": found.n}
+    return row | ratio | {"baseline": other["variant"], "veto": row["veto"] or other["veto"]}
+
+
+def _time(medians: Sequence[float | None]) -> Interval:
+    values = [us for us in medians if us is not None]
+    return intervals.geometric(values) if values else intervals.NOTHING
+
+
+def _quotient(slow: Sequence[float | None], quick: Sequence[float | None]) -> Interval:
+    values = [a / b for a, b in zip(slow, quick, strict=False) if a and b]
+    return intervals.geometric(values) if values else intervals.NOTHING
 
 
 def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> dict[str, Any]:
@@ -136,11 +176,16 @@ def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> 
 
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
     """Tidy rows: :data:`COLUMNS`, and ``device``, ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``,
-    ``peak``.
+    ``peak``, ``veto``.
 
-    ``ratio`` is baseline time over variant time within the same processes, so above 1 is faster; numbers
-    that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio. A cell that was too
-    fast is ok once the machine's ceilings, measured again, allow its time.
+    ``median_us`` is the geometric mean of the processes' medians, so that a ratio whose processes all pair is the
+    quotient of two of them. ``ratio`` is baseline time over variant time within the same ``n`` processes, so above 1 is
+    faster; numbers that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio. A cell
+    that was too fast is ok once the machine's ceilings, measured again, allow its time.
+
+    ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the
+    lab told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1),
+    so it can say nothing of other code there. Empty where it did not, or where there is no control.
     """
     by_machine: dict[str, list[Record]] = {}
     for record in records:
@@ -151,20 +196,30 @@ def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
         for record in own:
             cells = [_believed(cell, best) for cell in record.cells]
             index = {cell_key(cell): cell for cell in cells}
-            for cell in cells:
-                out.append(_row(machine, record, cell, index, best))
+            made = [_row(machine, record, cell, index, best) for cell in cells]
+            failed = {(row["workload"], row["clock"]): said for row in made if (said := _told_apart(row))}
+            for row in made:
+                row["veto"] = failed.get((row["workload"], row["clock"]), "")
+            out += made
     return out
+
+
+def _told_apart(row: dict[str, Any]) -> str:
+    """How ``row``, of the A/A control, was told apart from its twin; empty where it was not, or is of no control."""
+    if not row["variant"].endswith(AGAIN) or math.isnan(row["ratio_low"]):
+        return ""
+    found, p = speed(row), intervals.same_p(speed(row))
+    beyond = abs(found.value - 1) > APART and not found.low <= 1 <= found.high
+    if p >= SURELY and not beyond:
+        return ""
+    return f"{row['variant']} takes {1 / found.value:.4g} times as long as {row['baseline']} (p = {p:.1g})"
 
 
 def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, Any], best: Any) -> dict[str, Any]:
     shape = "x".join(map(str, cell["shape"]))
     base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
-    measured = [m for m in _medians(cell) if m is not None]
-    found = intervals.Interval(math.nan, math.nan, math.nan, 0)
-    if base is not None and measured and _medians(base):
-        paired = [(b, v) for b, v in zip(base["medians_us"], cell["medians_us"], strict=True) if b and v]
-        if paired:
-            found = intervals.ratio(*zip(*paired, strict=True))
+    medians, against = (one["medians_us"] if one and one["status"] == "ok" else [] for one in (cell, base))
+    found = _quotient(against, medians)
     return {
         "machine": machine,
         "experiment": record.experiment,
@@ -178,10 +233,11 @@ def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, An
         "variant": cell["variant"],
         "origin": cell["origin"],
         "baseline": cell["baseline"],
-        "median_us": statistics.median(measured) if measured else math.nan,
+        "median_us": _time(medians).value,
         "ratio": found.value,
         "ratio_low": found.low,
         "ratio_high": found.high,
+        "n": found.n,
         "limit_us": math.nan if cell["clock"] == "none" else limit_us(cell, best),
         "error": math.nan if cell["error"] is None else cell["error"],
         "max_error": math.nan if cell["max_error"] is None else cell["max_error"],
@@ -189,11 +245,12 @@ def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, An
         "reason": cell["reason"],
         "device": record.run["device"],
         "processes": record.run["processes"],
-        "medians_us": cell["medians_us"] if cell["status"] == "ok" else [],
+        "medians_us": medians,
         "flops": cell["flops"],
         "traffic": cell["traffic"],
         "throttled": cell["throttled"],
         "peak": math.nan if cell.get("peak") is None else cell["peak"],
+        "veto": "",  # before the controls are read
     }
 
 
@@ -221,7 +278,7 @@ def agreement(records: Sequence[Record], everything: Sequence[dict[str, Any]] | 
     primary = {record.machine: primary_clock(record.run["device"]) for record in records}
     for machine in dict.fromkeys(row["machine"] for row in everything):
         own = [row for row in everything if row["machine"] == machine and row["clock"] == primary[machine]]
-        pairs = [row for row in own if row["variant"].endswith("@again") and not math.isnan(row["ratio_low"])]
+        pairs = [row for row in own if row["variant"].endswith(AGAIN) and not math.isnan(row["ratio_low"])]
         if not pairs:
             continue
         differences = sum(not row["ratio_low"] <= 1 <= row["ratio_high"] for row in pairs)

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.drawing import (
     LINE,
     FigureError,
     Style,
     assemble,
+    extent,
     heading,
     intervals_key,
     launch_note,
@@ -37,7 +38,7 @@ from hypatia_lab.drawing import (
 )
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.tables import Triple
-from hypatia_lab.ways import DASHES, SMALL, frame, hollowed, legend_lines, thinned, timed
+from hypatia_lab.ways import DASHES, SMALL, frame, hollowed, legend_lines, thinned
 
 
 def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
@@ -57,7 +58,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     fields, common = split_fields(kept)
     said = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
     positive = [e for _, e in pairs if e > 0] or [1e-16]
-    x = thinned(time_axis([v for row in kept for v in tables.time_of(row) if not absent(v)]), 5)
+    x = thinned(time_axis(extent(map(tables.time_of, kept))), 5)
     what = "largest error / peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
     y = log_axis(positive, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
     looks = legend_names(kept)
@@ -74,7 +75,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     for variant, name in looks.items():
         own = [n for n, row in enumerate(kept) if row["variant"] == variant]
         hover = [
-            f"{name}<br>{several(kept[n], fields)}<br>{timed(tables.time_of(kept[n]))}<br>"
+            f"{name}<br>{several(kept[n], fields)}<br>{_took(kept[n])}<br>"
             + (f"error {formats.number(pairs[n][1])}" if pairs[n][1] else "error exactly 0")
             for n in own
         ]
@@ -91,18 +92,24 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "annotations": [corner | {"xanchor": "left", "yanchor": "bottom"}],
     }
     layout["margin"]["l"] = 64
-    best, swift = min(pairs, key=lambda p: p[1]), min(pairs, key=lambda p: p[0]["median_us"])
+    clear = [pair for pair in pairs if not results.time(pair[0]).doubt]
+    told = [("Most exact", min(pairs, key=lambda p: p[1]))]
+    told += [("Fastest", min(clear, key=lambda p: p[0]["median_us"]))] if clear else []
     alt = f"{what[0].upper()}{what[1:]} against time of a call, log axes, {len(pairs)} points ({', '.join(common)}). "
     alt += "; ".join(
         f"{word}: {' '.join([row['variant'], several(row, fields)]).strip()} with error {formats.number(float(e))} "
-        f"in {formats.duration(row['median_us'])}"
-        for word, (row, e) in (("Most exact", best), ("Fastest", swift))
+        f"in {_took(row)}"
+        for word, (row, e) in told
     )
     table = tables.results_table(kept)
     table.insert(
         7, "largest error / peak" if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs]
     )
     return assemble(data, with_legend(layout, list(looks.values())), f"{alt}."), table
+
+
+def _took(row: dict[str, Any]) -> str:
+    return formats.time(results.time(row))
 
 
 def _short(row: dict[str, Any], fields: Sequence[str]) -> str:
@@ -194,17 +201,18 @@ def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True
             name = ", ".join(filter(None, (named, apart)))
             look = hollowed(style(variant, own[0]["origin"]), number % 2 == 1)
             triples = [tables.time_of(r) for r in own]
-            hover = [f"{name}<br>{where(r, 'shape')}: {timed(t)}" for r, t in zip(own, triples, strict=True)]
+            hover = [f"{name}<br>{where(r, 'shape')}: {_took(r)}" for r in own]
             line = {"color": look.colour, "dash": DASHES[number % len(DASHES)], "width": 2}
             more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
             data.append(points_trace(look, triples, [_pixels(r) for r in own], hover, **more))
-            told.append(f"{name}: {spanning([t[0] for t in triples], formats.duration)}")
-    seen = [x for r in kept for x in tables.time_of(r)] + [t for points in limits for _, t in points]
+            clear = [r["median_us"] for r in own if not results.time(r).doubt]
+            told.append(f"{name}: {spanning(clear, formats.duration) if clear else results.time(own[0]).doubt}")
+    seen = [*extent(map(tables.time_of, kept)), *(t for points in limits for _, t in points)]
     grey = "grey line: limit by measured ceilings" if limits else ""
     layout = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey]) | {
         "height": 310,
         "xaxis": _size_axis(kept),
-        "yaxis": time_axis([x for x in seen if not absent(x)]),
+        "yaxis": time_axis(seen),
     }
     ends = " to ".join(dict.fromkeys([where(kept[0], "shape"), where(kept[-1], "shape")]))
     alt = f"Time of a call over size, log axes, {ends} ({', '.join(common)}). {'; '.join(told)}."
@@ -286,13 +294,11 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
             if not line:
                 continue
             triples = [tables.rate_of(r) for r in line]
-            seen += [x for triple in triples for x in triple if not absent(x)]
+            seen += extent(triples)
             data.append(_rung_trace(line, triples, [at[r["variant"]] for r in line], number, kind))
             name = tables.shape_text(shape)
             data[-1] |= {"showlegend": not any(trace.get("name") == name for trace in data), "name": name}
-            steps = ", ".join(
-                f"{r['variant']} {formats.scaled(triple[0], 'FLOP/s')}" for r, triple in zip(line, triples, strict=True)
-            )
+            steps = ", ".join(f"{r['variant']} {tables.rate_text(r)}" for r in line)
             told.append(f"{tables.shape_text(shape)} in {kind}: {steps}")
         for name, height in at.items():
             if not any(r["variant"] == name for r in timed_here):
@@ -313,7 +319,7 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
     alt = f"Rate of each step on a log axis ({', '.join(common)}). {'; '.join(told)}."
     rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r["flops"]))
     table = tables.results_table(rows)
-    table.insert(6, "rate", [formats.scaled(tables.rate_of(r)[0], "FLOP/s") for r in rows])
+    table.insert(6, "rate", [tables.rate_text(r) for r in rows])
     # Beside a wide left margin the legend has one column.
     return assemble(data, with_legend(layout, [tables.shape_text(shape).ljust(40) for shape in shapes]), alt), table
 
@@ -324,9 +330,8 @@ def _rung_trace(
     """One shape's way through the lanes: points look as their variants do, dash and size tell the shape."""
     looks = [style(r["variant"], r["origin"]) for r in line]
     hover = [
-        f"{r['variant']} ({r['origin']})<br>{where(r, 'shape')}, {kind}<br>{formats.scaled(triple[0], 'FLOP/s')}, "
-        f"{timed(tables.time_of(r))}"
-        for r, triple in zip(line, triples, strict=True)
+        f"{r['variant']} ({r['origin']})<br>{where(r, 'shape')}, {kind}<br>{tables.rate_text(r)}, {_took(r)}"
+        for r in line
     ]
     marker = {"color": [look.colour for look in looks], "symbol": [look.symbol for look in looks]}
     marker |= {"size": 7 + 2 * number, "line": {"color": "#333333", "width": 1}}
@@ -344,7 +349,8 @@ def where_faster(
     """Where the quickest of ``variants`` beats that of ``against``: a map over rows and width, the factor in each cell.
 
     Rows of :func:`hypatia_lab.results.rows` of an operation whose shape is rows × width. A factor above 1 is faster; a
-    question mark says that its 95% interval holds 1, a dash that none of ``variants`` has a time (the table says why).
+    question mark says that its 95% interval holds 1, alone that it says nothing; a dash that none of ``variants`` has a
+    time (the table says why).
     Raises :class:`FigureError` when there is no factor, and for rows of several machines, operations, dtypes or clocks.
     """
     rows = [row for row in singles(rows) if row["variant"] in (*variants, *against)]
@@ -357,8 +363,10 @@ def where_faster(
     if not found:
         raise FigureError(f"where_faster: {one} was timed nowhere beside {' or '.join(against)}")
     across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
+    clear = {place for place, factor in found.items() if not factor.doubt}
     texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
-    texts |= {place: texts[place] + "?" for place, f in found.items() if not (f.low > 1 or f.high < 1)}
+    texts |= {place: texts[place] + "?" for place, f in found.items() if f.low <= 1 <= f.high}
+    texts |= {place: "?" for place, f in found.items() if f.doubt}
 
     def grid(value: Any) -> list[list[Any]]:
         return [[value((count, width)) for width in across] for count in down]
@@ -367,7 +375,7 @@ def where_faster(
         "type": "heatmap",
         "x": list(range(len(across))),
         "y": list(range(len(down))),
-        "z": grid(lambda place: significant(math.log2(found[place].value)) if place in found else None),
+        "z": grid(lambda place: significant(math.log2(found[place].value)) if place in clear else None),
         "zmin": -2,
         "zmax": 2,
         "colorscale": [[0, SLOWER], [0.5, EQUAL], [1, FASTER]],
@@ -385,7 +393,7 @@ def where_faster(
         for count, width in cells
         if (count, width) not in found
     ]
-    under = [*common, f"factor above 1 (green): {one} is faster", "?: its 95% interval holds 1"]
+    under = [*common, f"factor above 1 (green): {one} is faster", "?: its 95% interval holds 1, or says nothing"]
     head = heading(title, [*under, f"{formats.MISSING}: no time of {one}" if dashes else ""])
     head["margin"] |= {"l": 72}
     layout = head | {
@@ -394,9 +402,10 @@ def where_faster(
         "yaxis": _names(down, "rows"),
         "annotations": dashes,
     }
-    quick = [place for place, factor in found.items() if intervals.reading(factor) == "faster"]
+    words = [intervals.reading(factor) for factor in found.values()]
+    span = f", {spanning([found[place].value for place in clear], formats.number)}" if clear else ""
     alt = f"Speed of {one} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
-    alt += f"{len(found)} cells, {spanning([f.value for f in found.values()], formats.number)}: faster in {len(quick)}."
+    alt += f"{len(found)} cells{span}: {tables.counted(words)}."
     return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
 
 
@@ -418,14 +427,14 @@ class _Cell:
     def line(self) -> dict[str, str]:
         count, width = self.own["shape"].split("x")
         found, best = self.factor, self.best
-        factor = formats.MISSING if found is None else formats.interval(found.value, found.low, found.high)
+        factor = formats.MISSING if found is None else formats.told(found)
         return {
             "rows": count,
             "width": width,
             "variant": self.own["variant"],
-            "time": timed(tables.time_of(self.own)),
+            "time": _took(self.own),
             "quickest other": formats.MISSING if best is None else best["variant"],
-            "its time": formats.MISSING if best is None else timed(tables.time_of(best)),
+            "its time": formats.MISSING if best is None else _took(best),
             "factor": factor,
             "status": self.own["reason"] or self.own["status"],
         }
@@ -450,7 +459,7 @@ def _cells(rows: Sequence[dict[str, Any]], variants: Sequence[str]) -> dict[tupl
         peers = [row for row in there if row["variant"] not in variants and not absent(row["median_us"])]
         best = min(peers, key=pace, default=None)
         timed_both = best is not None and not absent(own["median_us"])
-        factor = intervals.ratio(best["medians_us"], own["medians_us"]) if best and timed_both else None
+        factor = results.over(best, own) if best and timed_both else None
         count, width = map(int, own["shape"].split("x"))
         cells[count, width] = _Cell(own, best, factor)
     return cells

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import html as markup
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from hypatia_lab import intervals, results
-from hypatia_lab.formats import MISSING, absent, interval, number, scaled, span, with_unit
+from hypatia_lab import formats, intervals, results
+from hypatia_lab.formats import MISSING, absent, number, scaled, span, with_unit
+from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
 VERDICTS = {
@@ -70,21 +70,25 @@ LAUNCH = "launch path"
 
 
 def reading(row: dict[str, Any]) -> str:
-    """What a row's interval says against its baseline: ``equal`` (wholly within ±2%), ``faster``, ``slower``,
-    ``undecided`` (the interval holds 1 and reaches beyond ±2%, or there is none); ``–`` without a ratio. A row whose
-    time includes the lab's launch path reads :data:`LAUNCH` whatever its interval.
+    """What a row's interval says against its baseline, as :func:`intervals.reading` has it; ``–`` without a ratio.
+
+    A row whose time includes the lab's launch path reads :data:`LAUNCH` whatever its interval.
     """
     if absent(row["ratio"]):
         return MISSING
-    if results.launch_path(row):
-        return LAUNCH
-    if absent(row["ratio_low"]):
-        return "undecided"
-    if intervals.equal(intervals.Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])):
-        return "equal"
-    if row["ratio_low"] > 1:
-        return "faster"
-    return "slower" if row["ratio_high"] < 1 else "undecided"
+    return LAUNCH if results.launch_path(row) else intervals.reading(results.speed(row))
+
+
+DOUBTS = (intervals.TOO_NOISY, intervals.TOO_FEW, intervals.VETOED)
+READINGS = {word: word for word in ("faster", "equal", "slower", "undecided", *DOUBTS)}
+READINGS |= {LAUNCH: "by the lab's launch path"}
+"""What a row may read, in the order in which it is counted → the same in a list of counts."""
+
+
+def counted(words: Sequence[str]) -> str:
+    """``3 faster, 1 slower and 2 too noisy to say``: how often each of :data:`READINGS` occurs among ``words``."""
+    said = [f"{words.count(word)} {text}" for word, text in READINGS.items() if word in words]
+    return " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
 
 
 Triple = tuple[float, float, float]
@@ -97,18 +101,25 @@ def ratio_of(row: dict[str, Any]) -> Triple:
 
 
 def time_of(row: dict[str, Any]) -> Triple:
-    """Median time (µs) of a row, between the bounds of the t-interval over its processes; NaN where none."""
-    measured = [m for m in row["medians_us"] if m is not None]
-    if not measured:
-        return math.nan, math.nan, math.nan
-    found = intervals.geometric(measured)
-    return row["median_us"], found.low, found.high
+    """Time (µs) of a row, between the bounds of the t-interval over its processes; NaN where none."""
+    found = results.time(row)
+    return found.value, found.low, found.high
 
 
 def rate_of(row: dict[str, Any], work: str = "flops") -> Triple:
     """Work a second of a row, between its bounds: ``flops`` in FLOP/s, ``traffic`` (compulsory bytes) in B/s."""
     time, low, high = time_of(row)
     return row[work] * 1e6 / time, row[work] * 1e6 / high, row[work] * 1e6 / low
+
+
+def rate_text(row: dict[str, Any], work: str = "flops", unit: str = "FLOP/s") -> str:
+    """The rate of a row as text; none where its time is no figure."""
+    untold = not absent(row["median_us"]) and _untold(results.time(row))
+    return formats.UNTOLD if untold else scaled(rate_of(row, work)[0], unit)
+
+
+def _untold(found: Interval) -> bool:
+    return found.width > intervals.UNTOLD
 
 
 def _frame(data: Sequence[dict[str, Any]]) -> Any:
@@ -123,6 +134,8 @@ def _remark(row: dict[str, Any]) -> str:
         said = row["reason"]
     if row["medians_us"] and results.launch_path(row):
         said += "; the lab's launch path"
+    if row["veto"] and not absent(row["ratio"]):
+        said += f"; {intervals.VETOED}: {row['veto']}"
     return f"{said} (throttled)" if row["throttled"] else said
 
 
@@ -130,14 +143,15 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
     """Rows of :func:`hypatia_lab.results.rows` as a DataFrame of text, one line a row, for reading.
 
     Columns: workload, machine, clock, variant, origin, time (per call, with its 95% interval), ratio
-    (baseline time / variant time, with its 95% interval), of limit (share of what the machine's own ceilings
-    allow), error (‖out − ref‖/‖ref‖), status. Raises :class:`TableError` when there is no row.
+    (baseline time / variant time, with its 95% interval), n (the processes behind the ratio, or else the time), of
+    limit (share of what the machine's own ceilings allow), error (‖out − ref‖/‖ref‖), status. Raises
+    :class:`TableError` when there is no row.
     """
     if not rows:
         raise TableError("results_table: no rows; nothing was measured, or the filter let nothing through")
     out = []
     for row in rows:
-        share = row["limit_us"] / row["median_us"]
+        share, time = row["limit_us"] / row["median_us"], results.time(row)
         out.append(
             {
                 "workload": workload_text(row),
@@ -145,9 +159,10 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
                 "clock": row["clock"],
                 "variant": row["variant"],
                 "origin": row["origin"],
-                "time": interval(*time_of(row), "µs"),
-                "ratio": interval(*ratio_of(row)),
-                "of limit": MISSING if absent(share) else f"{number(100 * share)}%",
+                "time": formats.told(time, "µs"),
+                "ratio": formats.told(results.speed(row)),
+                "n": str(row["n"] or time.n or MISSING),
+                "of limit": MISSING if absent(share) or _untold(time) else f"{number(100 * share)}%",
                 "error": number(row["error"]),
                 "status": _remark(row),
             }
@@ -245,10 +260,12 @@ def judged(row: Mapping[str, Any]) -> str:
     """
     count = f" (n = {row['n']})" if row["n"] else ""
     if absent(row["measured"]):
-        return MISSING if absent(row["low"]) else quantity_text([row["low"], row["high"]], row["unit"]) + count
+        if absent(row["low"]):
+            return formats.UNTOLD + count if row["n"] else MISSING
+        return quantity_text([row["low"], row["high"]], row["unit"]) + count
     if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
         return quantity_text(row["measured"], row["unit"]) + count
-    return interval(row["measured"], row["low"], row["high"], row["unit"]) + count
+    return formats.interval(row["measured"], row["low"], row["high"], row["unit"]) + count
 
 
 def _on(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]) -> list[dict[str, Any]]:
@@ -350,9 +367,9 @@ def machines_table(records: Sequence[Record]) -> Any:
 def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str) -> Any:
     """The same workload, clock and variant on two machines: both ratios with intervals, and whether they differ.
 
-    ``differ`` is ``yes`` when the intervals are disjoint, ``no`` when they overlap, ``–`` when one has no
-    interval. Baselines (1 by definition) and A/A controls are left out. Raises :class:`TableError` when a
-    machine has no rows, when both are the same, or when they share no measured ratio.
+    ``differ`` is ``yes`` when the intervals are disjoint, ``no`` when they overlap, or why one of them says nothing.
+    Baselines (1 by definition) and A/A controls are left out. Raises :class:`TableError` when a machine has no rows,
+    when both are the same, or when they share no measured ratio.
     """
     known = list(dict.fromkeys(row["machine"] for row in rows))
     for name in (machine_a, machine_b):
@@ -373,17 +390,16 @@ def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str
         b = found[machine_b].get(key)
         if b is None:
             continue
-        bounds = [a["ratio_low"], a["ratio_high"], b["ratio_low"], b["ratio_high"]]
-        disjoint = a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"]
+        one, other = results.speed(a), results.speed(b)
         out.append(
             {
                 "workload": workload_text(a),
                 "clock": a["clock"],
                 "variant": a["variant"],
                 "against": a["baseline"],
-                machine_a: interval(*ratio_of(a)),
-                machine_b: interval(*ratio_of(b)),
-                "differ": MISSING if any(map(absent, bounds)) else "yes" if disjoint else "no",
+                machine_a: formats.told(one),
+                machine_b: formats.told(other),
+                "differ": one.doubt or other.doubt or ("yes" if one.outside(other.low, other.high) else "no"),
             }
         )
     if not out:

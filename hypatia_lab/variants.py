@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab.names import unknown
+
 if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
 
@@ -15,6 +17,10 @@ if TYPE_CHECKING:
 ORIGINS = ("author", "seed", "peer", "own")
 """author: a document's own program; seed: rebuilt from one of the five documents; peer: a library's; own: this
 project's."""
+
+PLAIN = ("ieee", "tf32", "default")
+"""Maths that PyTorch's own products know; whoever multiplies as exactly as ieee asks has them all. Split operands are
+an arithmetic that a variant must have of its own."""
 
 AGAIN = "@again"
 """Suffix of the A/A control: the same variant, built a second time, under another name."""
@@ -32,7 +38,7 @@ class Variant:
     ``factory(workload, inputs)`` allocates and compiles, then returns a callable of no arguments that
     computes the output once (in direction forward_backward the tuple of ``workload.parts``); only that callable is
     timed. ``needs(workload, device)`` returns ``""`` when the variant can run there, else the reason why not;
-    ``directions`` are those it computes. A ``host`` variant computes on the CPU's cores whatever
+    ``directions`` and ``maths`` are those it computes. A ``host`` variant computes on the CPU's cores whatever
     the workload's device, and its output lies there: only the wall clock can time it beside a GPU's.
     """
 
@@ -42,9 +48,15 @@ class Variant:
     factory: Factory
     needs: Callable[[Workload, str], str]
     directions: tuple[str, ...]
+    maths: tuple[str, ...]
     baseline: bool
     host: bool
     summary: str
+
+    @property
+    def compiles(self) -> bool:
+        """Whether torch.compile makes it, which its name then says: building it takes seconds to minutes."""
+        return "compile" in self.name
 
 
 _VARIANTS: dict[str, dict[str, Variant]] = {}
@@ -57,25 +69,28 @@ def variant(
     origin: str,
     needs: Callable[[Workload, str], str] = anywhere,
     directions: tuple[str, ...] = ("forward",),
+    maths: tuple[str, ...] = PLAIN,
     baseline: bool = False,
     host: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
     The first line of its docstring becomes its one-line description; to ``needs`` is added that the workload's
-    direction is one of ``directions``. Raises ``ValueError`` for an unknown
+    direction is one of ``directions`` and its math one of ``maths``. Raises ``ValueError`` for an unknown
     origin, a name taken, a second baseline, or a factory without a docstring.
     """
 
-    def directed(workload: Workload, device: str) -> str:
+    def able(workload: Workload, device: str) -> str:
         if workload.direction not in directions:
             return f"{name} computes {' and '.join(directions)} only"
+        if workload.math not in maths:
+            return f"{name} multiplies as {' or '.join(maths)}, not as {workload.math}"
         return needs(workload, device)
 
     def add(factory: Factory) -> Factory:
         known = _VARIANTS.setdefault(operation, {})
         if origin not in ORIGINS:
-            raise ValueError(f"origin {origin!r} of {operation}/{name} is none of {', '.join(ORIGINS)}")
+            raise ValueError(unknown("origin", origin, ORIGINS, f"{operation}/{name}"))
         if name in known or AGAIN in name:
             raise ValueError(f"variant name {operation}/{name} is taken or reserved")
         if baseline and any(v.baseline for v in known.values()):
@@ -83,7 +98,7 @@ def variant(
         if not factory.__doc__:
             raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
         summary = factory.__doc__.strip().splitlines()[0]
-        known[name] = Variant(operation, name, origin, factory, directed, directions, baseline, host, summary)
+        known[name] = Variant(operation, name, origin, factory, able, directions, maths, baseline, host, summary)
         return factory
 
     return add
@@ -102,13 +117,13 @@ def registered() -> tuple[str, ...]:
 def find(operation: str, name: str) -> Variant:
     """The variant called ``name``; an A/A name (``eager@again``) finds the variant it repeats.
 
-    Raises ``KeyError`` naming the known variants when there is none.
+    Raises ``KeyError`` naming the nearest one, or those known, when there is none.
     """
     known = _VARIANTS.get(operation, {})
     try:
         return known[name.removesuffix(AGAIN)]
     except KeyError:
-        raise KeyError(f"{operation} has no variant {name!r}; known: {', '.join(known) or 'none'}") from None
+        raise KeyError(unknown("variant", name, known, operation)) from None
 
 
 def baseline(operation: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
@@ -26,6 +26,7 @@ from hypatia_lab.drawing import (
     wrapped,
 )
 from hypatia_lab.formats import absent, significant
+from hypatia_lab.intervals import Interval
 from hypatia_lab.tables import Triple
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
@@ -74,8 +75,26 @@ class Way:
         factor = FACTORS[found[0]["unit"]]
         return [None if any(map(absent, column)) else factor * math.fsum(column) for column in columns]
 
+    def measured(self, *names: str) -> Interval:
+        """The lines called ``names`` together, over the processes (times in µs); NaN where nothing was measured.
+
+        What is the same in all processes is exact, and so is a count of one (a script prints ratios of times without a
+        unit, too). Of what may be zero the mean is arithmetic.
+        """
+        values = [v for v in self.per_process(*names) if v is not None]
+        if not values:
+            return intervals.NOTHING
+        named = [line for line in self.lines if line["name"] in names]
+        counts = all(line["unit"] == "1" and (line["topic"] != "program" or values[0] % 1 == 0) for line in named)
+        if len(set(values)) == 1 and (len(values) > 1 or counts):
+            return Interval(values[0], values[0], values[0], len(values))
+        return rare(values)
+
     def triple(self, *names: str, logarithms: bool = True) -> Triple:
-        """Mean over the processes between its bounds, geometric or arithmetic; NaN where nothing was measured."""
+        """Mean over the processes between its bounds, geometric or arithmetic; NaN where nothing was measured.
+
+        Arithmetic is for counts, and for parts of a whole that have to add up to it.
+        """
         values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
         return mean(values, logarithms) if values else NONE
 
@@ -92,6 +111,11 @@ class Way:
             else:
                 lines.append(part)
         return "<br>".join(lines)
+
+
+def rare(values: Sequence[float]) -> Interval:
+    """The estimate of what probes saw, a value a process: geometric, or arithmetic where one may be zero."""
+    return replace(intervals.geometric(values) if min(values) > 0 else intervals.mean(values), rare=True)
 
 
 def mean(values: Sequence[float], logarithms: bool) -> Triple:
@@ -149,13 +173,13 @@ def nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
 
 
 def timed(triple: Triple) -> str:
-    """A time in µs between its bounds, in the unit that suits it: ``1.52 s [1.50, 1.54]``."""
-    if absent(triple[0]):
-        return formats.MISSING
-    unit = formats.duration(triple[0]).split(" ")[1]
-    factor = {"s": 1e6, "ms": 1e3, "µs": 1.0, "ns": 1e-3}[unit]
-    value, low, high = triple
-    return formats.interval(value / factor, low / factor, high / factor, unit)
+    """A time in µs between its bounds, in the unit that suits it: ``1.52 s [1.50, 1.54]``.
+
+    What one process took, or what is a sum of others, has no bounds; it says so.
+    """
+    if not absent(triple[0]) and absent(triple[1]):
+        return f"{formats.duration(triple[0])} (no interval)"
+    return formats.time(Interval(*triple, 0))
 
 
 def frame(rows: Sequence[dict[str, Any]]) -> Any:
@@ -176,10 +200,11 @@ def identity(way: Way) -> dict[str, str]:
 
 
 def process_count(ways: Sequence[Way]) -> str:
-    """How many fresh processes stand behind a figure, in words."""
-    counts = [len(line["values"]) for way in ways for line in way.lines if line["values"]]
-    most = max(counts, default=0)
-    return f"{most} fresh process{'' if most == 1 else 'es'}"
+    """How many fresh processes gave a value, in words: the fewest and the most behind a line of a figure."""
+    drawn = [line for way in ways if not way.fault for line in way.lines]
+    counts = {sum(not absent(value) for value in line["values"]) for line in drawn} - {0}
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
 
 
 def lanes(head: dict[str, Any], labels: Sequence[str], pitch: int = 0) -> dict[str, Any]:

@@ -9,9 +9,11 @@ from __future__ import annotations
 import contextlib
 import math
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from hypatia_lab.names import unknown
 
 if TYPE_CHECKING:
     import torch
@@ -40,6 +42,29 @@ SPLIT = ("tf32x3", "bf16x3")
 DIRECTIONS = ("forward", "forward_backward")
 """What is timed: the output alone, or the output and, from an upstream gradient, the gradients of the inputs."""
 
+UNIT = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-8, "float16": 2.0**-11}
+"""dtype → unit roundoff, the largest relative error of a number that is rounded to nearest."""
+
+OPERAND = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}
+"""math → the same of an operand. Of split ones the product of their small terms lacks: twice the digits of one term,
+less a little."""
+
+STEP = 8
+"""Products that a matrix unit adds up at a time, before it cuts the sum off; some take more."""
+
+MISJUDGED = 1e-6
+"""Share of right tensors with an element beyond :func:`tail`."""
+
+
+def tail(count: int) -> float:
+    """Standard deviations that the largest of ``count`` errors keeps within, but for one tensor in a million.
+
+    A sum of independent roundings, each within its bound, has no heavier tail than a normal number: an error is beyond
+    t deviations with a probability of at most 2 exp(−t²/2), one of ``count`` errors with ``count`` times that. Sources:
+    Hoeffding's inequality; Higham and Mary, A new approach to probabilistic rounding error analysis (2019).
+    """
+    return math.sqrt(2.0 * math.log(2.0 * count / MISJUDGED))
+
 
 class WorkloadError(ValueError):
     """A workload that cannot exist: the message names the field, its value and what would do."""
@@ -56,8 +81,10 @@ class Backward:
     ``depth(shape)`` names the gradients in order and says how many terms are accumulated into an element of each;
     ``flops`` and ``traffic`` count as the operation's do, for both passes together;
     ``faults(inputs)`` gives, by gradient and name, the float64 answers of well-known mistakes.
-    ``scale(inputs)`` gives, by gradient, the size that errors are judged against where the gradient's own is smaller:
-    for sums that cancel, by chance or always, whose rounding errors are those of their terms.
+    ``jumps(inputs, error)`` gives, by gradient and element, the root of the sum of the squares of what changes if kinks
+    that a hidden number may have been rounded across fall on the other side; ``error`` is the standard one of such a
+    number, as a share of its tensor's root mean square.
+    ``passes`` says how often rounded numbers go into a gradient for once into y: 2 where those of the forward pass do.
     ``dtype`` is that of the gradients where it is not the workload's: under autocast parameters stay float32.
     """
 
@@ -66,7 +93,8 @@ class Backward:
     flops: Callable[[tuple[int, ...]], int]
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, dict[str, torch.Tensor]]] = lambda inputs: {}
-    scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
+    jumps: Callable[[Inputs, float], dict[str, torch.Tensor]] = lambda inputs, error: {}
+    passes: int = 1
     dtype: str = ""
 
 
@@ -80,7 +108,12 @@ class Operation:
     ``traffic(shape, itemsize)`` counts compulsory bytes (each input read once, each output written once);
     ``faults(inputs)`` gives, by name, the float64 answers of well-known mistakes, so that a wrong
     output can be told which mistake it is; ``depth(shape)`` is the number of terms accumulated into one output, and
-    ``roundings(shape)`` how often one after another what is accumulated is rounded to the dtype: once a layer.
+    ``roundings(shape)`` how often one after another results are rounded to the dtype: once a layer. ``operands(shape)``
+    is the error that short operands make, in units of :data:`OPERAND`: √2 for the two of a product, 1 where all that
+    they shrink by when they are cut off is normalised away again; of several products one after another times the root
+    of their number if so, else times their number. ``accuracy``: by dtype, a relative error that is right even where
+    rounding alone makes less. ``scale(inputs)`` gives, by part, the size that errors are judged against where its own
+    is smaller: for sums that cancel, by chance or always, whose rounding errors are those of their terms.
     ``peak_error(workload)``, where given, judges in another way: the largest acceptable max |out − ref| / max |ref|,
     for outputs such as images, whose dark parts carry no digits worth holding.
     ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
@@ -97,6 +130,9 @@ class Operation:
     faults: Callable[[Inputs], dict[str, torch.Tensor]] = lambda inputs: {}
     depth: Callable[[tuple[int, ...]], int] = lambda shape: 1
     roundings: Callable[[tuple[int, ...]], int] = lambda shape: 1
+    operands: Callable[[tuple[int, ...]], float] = lambda shape: math.sqrt(2.0)
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    scale: Callable[[Inputs], dict[str, float]] = lambda inputs: {}
     peak_error: Callable[[Workload], float] | None = None
     backward: Backward | None = None
     convolves: bool = False
@@ -151,25 +187,23 @@ class Workload:
     def __post_init__(self) -> None:
         spec = _OPERATIONS.get(self.operation)
         if spec is None:
-            raise WorkloadError(f"unknown operation {self.operation!r}; known: {', '.join(sorted(_OPERATIONS))}")
+            raise WorkloadError(unknown("operation", self.operation, sorted(_OPERATIONS)))
         if len(self.shape) != len(spec.dims) or any(type(n) is not int or n < 1 for n in self.shape):
             wanted = "x".join(spec.dims)
             raise WorkloadError(
                 f"shape {self.shape!r} of {self.operation} must be {wanted}, whole numbers of at least 1"
             )
         if self.dtype not in DTYPES:
-            raise WorkloadError(f"unknown dtype {self.dtype!r}; known: {', '.join(DTYPES)}")
+            raise WorkloadError(unknown("dtype", self.dtype, DTYPES))
         if self.math not in MATH[self.dtype]:
-            raise WorkloadError(
-                f"math {self.math!r} does not go with {self.dtype}; known: {', '.join(spec.maths(self.dtype))}"
-            )
+            raise WorkloadError(unknown("math", self.math, spec.maths(self.dtype), self.dtype))
         if self.math not in spec.maths(self.dtype):
             raise WorkloadError(
                 f"math {self.math!r} does not go with {self.operation}, which does not convolve: "
                 "PyTorch's matrix products are IEEE by default, so its default is ieee"
             )
         if self.direction not in DIRECTIONS:
-            raise WorkloadError(f"unknown direction {self.direction!r}; known: {', '.join(DIRECTIONS)}")
+            raise WorkloadError(unknown("direction", self.direction, DIRECTIONS))
         if self.direction == "forward_backward" and spec.backward is None:
             raise WorkloadError(f"direction {self.direction!r} does not go with {self.operation}: it has no backward")
 
@@ -251,23 +285,35 @@ class Workload:
             config.cache_key_tag = tag
 
     def tolerance(self, part: str = "y") -> float:
-        """Largest acceptable ‖out − ref‖/‖ref‖ against float64 (max |out − ref| / max |ref| by ``peak_error``).
+        """Largest acceptable ‖out − ref‖/‖ref‖ of ``part`` against float64: twice what rounding to nearest makes.
 
-        Three roundings add up: operands (TF32 keeps 11 bits; see :attr:`arithmetic`), accumulation (float32 at best,
-        a random walk over ``depth`` terms; float64 for float64), and the result (its own dtype). Where results are
-        rounded again and again, operands and results are a random walk too. Twice the sum is allowed. Source: Higham,
-        Accuracy and Stability of Numerical Algorithms, ch. 3 (unit roundoffs).
-        Each ``part`` of an answer has a depth of its own; a gradient behind a mask is rounded no more often, as a
-        product with 0 or 1 is exact. Raises ``KeyError`` for a part that the answer does not have.
+        How it is held against a tensor of many or few elements, and against each, says :mod:`hypatia_lab.check`. By
+        ``peak_error`` it is the largest acceptable max |out − ref| / max |ref|. Three parts add up, with u the unit
+        roundoff, of a sum its accumulator's (float32's, or float64's of float64), of a result its dtype's:
+
+        - A sum of d terms, ``depth``. To nearest its errors are a random walk, u√d. A matrix unit cuts its running sum
+          off instead, after every :data:`STEP` products: always towards 0, by u of it at most on average, and over a
+          random walk the running sum is on average half the last. So u·d / 16 is added where they may be used.
+        - Operands that are rounded before they are multiplied, ``operands`` (TF32 keeps 11 bits; see
+          :attr:`arithmetic`).
+        - Results that are rounded to the dtype, ``roundings`` times: a random walk, u√roundings.
+
+        Twice, since whoever cuts an operand off errs by up to 2u, and since libraries round more than they need
+        (partial sums of 16-bit products, what Winograd's convolutions transform). A gradient behind a mask is rounded
+        no more often, as a product with 0 or 1 is exact. ``accuracy`` is acceptable in any case.
+
+        Sources: Higham, Accuracy and Stability of Numerical Algorithms, ch. 3 and 4; Higham and Mary (2019); Fasi,
+        Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores (2021). Raises ``KeyError`` for a part
+        that the answer does not have.
         """
-        unit = {"float64": 2.0**-53, "float32": 2.0**-24, "bfloat16": 2.0**-9, "float16": 2.0**-11}
-        # Split operands lack the product of their two small terms: twice the digits of one term, less a little.
-        operand = {"tf32": 2.0**-11, "tf32x3": 2.0**-21, "bf16x3": 2.0**-16}.get(self.arithmetic, 0.0)
-        accumulator = unit["float64"] if self.dtype == "float64" else unit["float32"]
-        depths = {"y": self.spec.depth(self.shape)} | (self.backward.depth(self.shape) if self.backward else {})
-        if self.spec.peak_error is not None:
-            # A gradient that is a sum over all pixels has the random walk of its accumulation besides.
-            walk = 0.0 if part == "y" else 2.0 * accumulator * math.sqrt(depths[part])
-            return max(self.spec.peak_error(self), walk)
-        rounded = math.sqrt(self.spec.roundings(self.shape)) * (operand + unit[self.dtype])
-        return 2.0 * (accumulator * math.sqrt(depths[part]) + rounded)
+        spec, backward = self.spec, self.backward
+        depth = ({"y": spec.depth(self.shape)} | (backward.depth(self.shape) if backward else {}))[part]
+        if spec.peak_error is not None:
+            return spec.peak_error(self)
+        accumulator = UNIT["float64" if self.dtype == "float64" else "float32"]
+        cut = accumulator * depth / (2 * STEP) if self.arithmetic != "ieee" or DTYPES[self.dtype] == 2 else 0.0
+        passes = backward.passes if backward and part != "y" else 1
+        operands = math.sqrt(passes) * spec.operands(self.shape) * OPERAND.get(self.arithmetic, 0.0)
+        results = math.sqrt(passes * spec.roundings(self.shape)) * UNIT[self.dtype]
+        found = 2.0 * (accumulator * math.sqrt(depth) + operands + results) + cut
+        return max(found, spec.accuracy.get(self.dtype, 0.0))

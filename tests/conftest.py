@@ -13,7 +13,14 @@ from pathlib import Path
 import numpy
 import pytest
 
-from hypatia_lab import book
+from hypatia_lab import book, intervals
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets two processes tell something, where a test is about what is told and not about how many it takes."""
+    monkeypatch.setattr(intervals, "FEW", 2)
+    monkeypatch.setattr(intervals, "FEW_RARE", 2)
 
 
 @pytest.fixture(scope="session")

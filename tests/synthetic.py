@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,24 @@ import pytest
 
 import hypatia_lab
 from hypatia_lab import records, results
+from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+
+_NUMBER = r"[-−]?[\d,]*\.?\d+(?:e[-+]?\d+)?"
+_PRINTED = re.compile(rf"({_NUMBER})\S* ?\S* \[({_NUMBER}), ({_NUMBER})\]")
+
+
+def widths(text: str) -> dict[str, float]:
+    """Each estimate with an interval that ``text`` shows, as pages write it, and the factor between its bounds.
+
+    Without those of nothing at all: none of some pairs is a share that has no factor.
+    """
+    found = {}
+    for match in _PRINTED.finditer(text):
+        value, low, high = (float(part.replace(",", "").replace("−", "-")) for part in match.groups())
+        if value:
+            found[match[0]] = Interval(value, low, high, 8).width
+    return found
 
 
 def run_line(**changes: Any) -> dict[str, Any]:
@@ -95,8 +113,10 @@ def ceilings(rates: Mapping[str, float], clock: str = "graph") -> list[dict[str,
 def write_records(root: Path, machine: str, device: str, parts: Mapping[str, Sequence[dict[str, Any]]]) -> None:
     """Records of ``machine`` under ``root``, a file an experiment, of cell and detail lines in any order."""
     for name, lines in parts.items():
-        run = run_line(machine=machine, experiment=name, device=device)
-        records.write(root, run, *([one for one in lines if one["kind"] == kind] for kind in ("cell", "detail")))
+        cells, details = ([one for one in lines if one["kind"] == kind] for kind in ("cell", "detail"))
+        processes = max((len(cell["medians_us"]) for cell in cells), default=0) or 2
+        run = run_line(machine=machine, experiment=name, device=device, processes=processes)
+        records.write(root, run, cells, details)
 
 
 def evidence_of(root: Path) -> Evidence:

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import bench, clock, failures, machine, probes, records, results, variants
+from hypatia_lab import bench, cells, clock, failures, intervals, machine, probes, records, results, variants
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.sessions import Casualty, SessionError
@@ -50,9 +50,10 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     # Whoever works on the tree may commit while the tests run; parts of another commit are not reused.
     monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
 
-    def use(*groups: Group, processes: int = 1) -> None:
+    def use(*groups: Group, processes: int = 1, most: int = 0) -> None:
         monkeypatch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": experiment("tiny", *groups)})
         monkeypatch.setattr(bench, "PROCESSES", {"quick": processes, "seed": processes, "full": processes})
+        monkeypatch.setattr(bench, "MOST", dict.fromkeys(bench.PROCESSES, most or processes))
 
     use(group())
     return use
@@ -125,8 +126,10 @@ class Process:
         self.casualties: list[Casualty] = []
         self.alter: Callable[[int, int, str], dict[str, Any]] = lambda number, index, name: {}
 
-    def __call__(self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> Any:
-        assert module == "hypatia_lab.bench"
+    def __call__(
+        self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float, env: dict[str, str]
+    ) -> Any:
+        assert module == "hypatia_lab.cells"
         assert log.parent.is_dir()
         plan = json.loads(json.dumps(plan))  # as the child would see it
         self.plans.append(plan)
@@ -182,6 +185,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, reco
         tiny = experiment("tiny", group(LARGE), group(SMALL, clocks=("hot", "graph")), group(SMALL, clocks=()))
         patch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": tiny})
         patch.setattr(bench, "PROCESSES", {"quick": 2})
+        patch.setattr(bench, "MOST", {"quick": 2})
         yield root, measure(root)
 
 
@@ -277,7 +281,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab)
     give_ceilings(tmp_path)
     real, given, pids = sessions.run_session, [], []
 
-    def watched(module: str, plan: Any, log: Path, *, on_event: Any, silence_s: float) -> Any:
+    def watched(module: str, plan: Any, log: Path, *, on_event: Any, **more: Any) -> Any:
         given.append([index for index, _ in plan["groups"]])
 
         def pass_on(event: dict[str, Any]) -> None:
@@ -285,7 +289,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab)
             if event["event"] == "done" and len(given) == 1:
                 raise KeyboardInterrupt
 
-        return real(module, plan, log, on_event=pass_on, silence_s=silence_s)
+        return real(module, plan, log, on_event=pass_on, **more)
 
     popen = subprocess.Popen
 
@@ -434,11 +438,11 @@ def test_a_variant_that_kills_its_process_is_named_and_the_rest_is_measured(tmp_
 # ---------------------------------------------------------------- one process, seen from inside
 
 
-def session_here(excluded: Any = None, device: str = "cpu") -> tuple[bench._Session, list[dict[str, Any]]]:
+def session_here(excluded: Any = None, device: str = "cpu") -> tuple[cells.Session, list[dict[str, Any]]]:
     """A measuring process's work without the process, and the events it will have emitted."""
     events: list[dict[str, Any]] = []
     plan = {"device": device, "number": 0, "excluded": excluded or {}}
-    return bench._Session(plan, lambda event, **fields: events.append({"event": event} | fields)), events
+    return cells.Session(plan, lambda event, **fields: events.append({"event": event} | fields)), events
 
 
 def run_here(*names: str, excluded: Any = None, device: str = "cpu") -> list[dict[str, Any]]:
@@ -474,7 +478,7 @@ def test_a_wrong_variant_is_not_even_timed(deadly, monkeypatch):
         timed.append(sorted(runs))
         return {name: clock.Timing(1, [1.0]) for name in runs}
 
-    monkeypatch.setattr(bench.clock, "measure", spy)
+    monkeypatch.setattr(cells.clock, "measure", spy)
     run_here("eager", "zeros", "epilogue")
     assert timed == [["eager", "epilogue"]]
     timed.clear()
@@ -518,7 +522,7 @@ def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch, capfd):
 
     session, events = session_here()
     with monkeypatch.context() as patch:
-        patch.setattr(bench.check, "Problem", full)
+        patch.setattr(cells.check, "Problem", full)
         session.run(0, group(SMALL, ("eager", "epilogue"), ("hot", "cold")))
     session.run(1, group(SMALL, ("eager",)))
     rows = [event for event in events if event["event"] == "row"]
@@ -531,7 +535,7 @@ def test_inputs_that_cannot_be_drawn_end_their_group_only(monkeypatch, capfd):
 
 
 def test_inputs_that_killed_an_earlier_process_are_not_drawn_again(monkeypatch):
-    monkeypatch.setattr(bench.check, "Problem", lambda workload, device: pytest.fail("drawn"))
+    monkeypatch.setattr(cells.check, "Problem", lambda workload, device: pytest.fail("drawn"))
     rows = rows_by_name(
         run_here("eager", "epilogue", excluded={"0/": ["crashed", "the process died (signal SIGKILL)"]})
     )
@@ -568,7 +572,7 @@ def test_what_killed_an_earlier_process_is_left_out(deadly):
 
 
 def test_a_call_beyond_the_limit_is_skipped_with_its_length(monkeypatch):
-    monkeypatch.setattr(bench, "LONGEST_CALL_S", 1e-9)
+    monkeypatch.setattr(cells, "LONGEST_CALL_S", 1e-9)
     rows = rows_by_name(run_here("eager"))
     assert rows["eager"]["status"] == "skipped"
     assert "s a call; the limit is" in rows["eager"]["reason"]
@@ -587,24 +591,24 @@ def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
 def test_one_call_that_was_held_up_does_not_rule_out_larger_sizes(monkeypatch):
     session, _ = session_here()
     took = iter([0.4, 0.03])  # the call, and once more
-    monkeypatch.setattr(bench.clock, "once_s", lambda run, device: next(took))
+    monkeypatch.setattr(cells.clock, "once_s", lambda run, device: next(took))
     session.run(0, group(SMALL, ("eager",)))
     assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.03}
 
 
 def test_a_call_that_may_be_all_overhead_rules_out_no_larger_size(monkeypatch):
     session, _ = session_here()
-    monkeypatch.setattr(bench.clock, "once_s", lambda run, device: 0.0015)
+    monkeypatch.setattr(cells.clock, "once_s", lambda run, device: 0.0015)
     session.run(0, group(SMALL, ("eager",)))
     assert session.rates == {}
 
 
-@pytest.mark.parametrize(("waited", "times"), [(0.0, 2), (bench.clock.SETTLE_S, 1)], ids=["rests", "never rests"])
+@pytest.mark.parametrize(("waited", "times"), [(0.0, 2), (clock.SETTLE_S, 1)], ids=["rests", "never rests"])
 def test_background_work_is_waited_for_before_timing(monkeypatch, waited, times):
     told: list[str] = []
-    measure = bench.clock.measure
-    monkeypatch.setattr(bench.clock, "settle", lambda: told.append("settled") or waited)
-    monkeypatch.setattr(bench.clock, "measure", lambda *given, **more: told.append("timed") or measure(*given, **more))
+    measure = clock.measure
+    monkeypatch.setattr(cells.clock, "settle", lambda: told.append("settled") or waited)
+    monkeypatch.setattr(cells.clock, "measure", lambda *given, **more: told.append("timed") or measure(*given, **more))
     session, _ = session_here()
     for index in range(2):
         session.run(index, group(SMALL, ("eager",)))
@@ -742,19 +746,19 @@ def test_the_last_words_of_a_process_are_in_the_reason(tmp_path, lab, process, m
     give_ceilings(tmp_path)
     stub = bench.sessions.run_session
 
-    def dying(module: str, plan: Any, log: Path, *, on_event: Any, silence_s: float) -> Any:
-        casualty = stub(module, plan, log, on_event=on_event, silence_s=silence_s)
+    def dying(module: str, plan: Any, log: Path, *, on_event: Any, **more: Any) -> Any:
+        casualty = stub(module, plan, log, on_event=on_event, **more)
         if casualty is not None:
             on_event({"event": "dying", "reason": "AcceleratorError: CUDA error: an illegal memory access"})
         return casualty
 
     monkeypatch.setattr(bench.sessions, "run_session", dying)
     process.casualties = [Casualty([0, "epilogue"], "crashed", "the process died (exit status 1)")]
-    cells = {cell["variant"]: cell for cell in measure(tmp_path).cells}
-    assert cells["epilogue"]["reason"] == (
+    found = {cell["variant"]: cell for cell in measure(tmp_path).cells}
+    assert found["epilogue"]["reason"] == (
         "the process died (exit status 1): AcceleratorError: CUDA error: an illegal memory access"
     )
-    assert [cells[name]["status"] for name in NAMES] == ["ok", "ok", "crashed"]
+    assert [found[name]["status"] for name in NAMES] == ["ok", "ok", "crashed"]
 
 
 def test_the_time_limit_reaches_the_processes(tmp_path, lab, process, monkeypatch):
@@ -822,6 +826,126 @@ def test_another_preset_or_device_without_overwrite_is_an_error(tmp_path, lab, p
     assert records.load_file(first.path).digest == first.digest
 
 
+def test_what_a_plan_has_gained_is_measured_and_nothing_else(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    lab(group(SMALL, NAMES[:2]), processes=2)
+    first = measure(tmp_path)
+    process.plans.clear()
+    process.alter = lambda number, index, name: {"median_us": 50.0 if name == "epilogue" else 100.0}
+    lab(group(SMALL), group(LARGE), processes=2)
+    grown = measure(tmp_path)
+    asked = [[data["variants"] for _, data in plan["groups"]] for plan in process.plans]
+    assert asked == [[["eager", "epilogue"], list(NAMES)]] * 2
+    assert [plan["number"] for plan in process.plans] == [2, 3]
+    medians = {(tuple(cell["shape"]), cell["variant"]): cell["medians_us"] for cell in grown.cells}
+    assert medians[SMALL, "eager"] == [100.0] * 4
+    assert medians[SMALL, "eager@again"] == [100.0, 100.0, None, None]
+    assert medians[SMALL, "epilogue"] == [None, None, 50.0, 50.0]
+    assert medians[LARGE, "eager"] == [None, None, 100.0, 100.0]
+    assert (grown.run["started"], grown.run["processes"]) == (first.run["started"], 4)
+    assert [since["processes"] for since in grown.run["grown"]] == [2]
+    (row,) = [r for r in results.rows([grown]) if (r["shape"], r["variant"]) == ("4x8x6", "epilogue")]
+    assert row["ratio"] == pytest.approx(2.0)
+    assert measure(tmp_path).digest == grown.digest
+    assert len(process.plans) == 2
+
+
+def test_a_probe_that_a_plan_has_gained_is_looked_at_alone(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    asked: list[Any] = []
+
+    def look(wanted: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
+        asked.append([(probe.topic, probe.variant) for probe in wanted])
+        return [line for probe in wanted for line in probes.merge(probe, [[]])]
+
+    monkeypatch.setattr(probes, "collect", look)
+    work = Workload("linear_relu", SMALL)
+    planned = [Probe("trace", work, "eager", "", 1)]
+    spec = Experiment("tiny", "none", "", "linear_relu", lambda *_: [group()], lambda *_: list(planned))
+    monkeypatch.setitem(bench.EXPERIMENTS, "tiny", spec)
+    measure(tmp_path)
+    planned += [Probe("counters", work, "eager", "", 1), Probe("trace", work, "epilogue", "", 1)]
+    grown = measure(tmp_path)
+    assert asked == [[("trace", "eager")], [("counters", "eager"), ("trace", "epilogue")]]
+    assert [line["topic"] for line in grown.details] == ["trace", "counters", "trace"]
+    assert len(process.plans) == 1
+
+
+def test_processes_are_added_where_a_ratio_is_not_known_well_enough(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    lab(group(SMALL), group(LARGE), processes=3, most=9)
+
+    def scatter(number: int, index: int, name: str) -> dict[str, Any]:
+        return {"median_us": 100.0 * (1.0 + (index == 1 and name == "epilogue") * 0.06 * (number % 2))}
+
+    process.alter = scatter
+    record = measure(tmp_path)
+    assert process.measured()[:3] == [[0, 1]] * 3
+    assert process.measured()[3:] == [[1]] * (record.run["processes"] - 3)
+    assert 3 < record.run["processes"] < 9
+    small, large = (
+        next(cell for cell in record.cells if (tuple(cell["shape"]), cell["variant"]) == (shape, "epilogue"))
+        for shape in (SMALL, LARGE)
+    )
+    assert small["medians_us"][3:] == [None] * (record.run["processes"] - 3)
+    assert None not in large["medians_us"]
+    base = [100.0] * len(large["medians_us"])
+    assert intervals.known(intervals.ratio(base, large["medians_us"]), bench.CLOSE)
+
+
+def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    lab(group(), processes=3, most=9)
+    process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name != "eager") * number)}
+    assert measure(tmp_path).run["processes"] == 9
+    monkeypatch.setattr(bench, "MORE_S", {"quick": -1.0})
+    assert measure(tmp_path, overwrite=True).run["processes"] == 3
+
+
+def test_what_torch_compiles_is_built_in_five_processes(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    lab(group(SMALL, ("eager", "compile", "epilogue")), processes=7, most=9)
+    process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name == "compile") * number)}
+    compiled = next(cell for cell in measure(tmp_path).cells if cell["variant"] == "compile")
+    assert compiled["medians_us"] == [100.0 * (1 + number) for number in range(5)] + [None] * 2
+    assert [data["variants"] for _, data in process.plans[5]["groups"]] == [["eager", "epilogue"]]
+
+
+def test_each_process_finds_nothing_that_torch_compiled_before(tmp_path, lab, process, monkeypatch):
+    give_ceilings(tmp_path)
+    stub, seen = bench.sessions.run_session, []
+
+    def noted(*arguments: Any, env: dict[str, str], **more: Any) -> Any:
+        folder = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+        assert list(folder.iterdir()) == []
+        (folder / "kernel.py").touch()
+        seen.append(folder)
+        return stub(*arguments, env=env, **more)
+
+    monkeypatch.setattr(bench.sessions, "run_session", noted)
+    lab(group(), processes=3)
+    measure(tmp_path)
+    assert len(set(seen)) == 3
+    assert not any(folder.exists() for folder in seen)
+
+
+def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    measure(tmp_path)
+    campaign = bench.Campaign(tmp_path / "box")
+    assert campaign.begin() == []
+    process.plans.clear()
+    process.alter = lambda number, index, name: {"median_us": 321.0}
+    again = measure(tmp_path, overwrite=True)
+    assert campaign.begin() == ["tiny"]
+    assert measure(tmp_path, overwrite=True).digest == again.digest
+    assert len(process.plans) == 1
+    campaign.end()
+    assert files_below(tmp_path) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
+    measure(tmp_path, overwrite=True)
+    assert len(process.plans) == 2
+
+
 def test_a_record_of_other_shapes_is_not_taken_for_the_presets(tmp_path, lab, process):
     give_ceilings(tmp_path)
     lab(group(LARGE))
@@ -832,7 +956,7 @@ def test_a_record_of_other_shapes_is_not_taken_for_the_presets(tmp_path, lab, pr
 
 
 def test_probes_of_other_shapes_are_not_taken_for_those_asked_for(tmp_path):
-    kept = records.Record(tmp_path, {"machine": "box"}, (), "", ({"shape": [4, 8, 6]}, {"shape": [8, 8, 8]}))
+    kept = records.Record(tmp_path, {"machine": "box"}, (), "", ({"shape": [4, 8, 6]}, {"shape": [9, 9, 9]}))
     asked = [Probe("trace", Workload("linear_relu", SMALL), "eager")]
     bench._ensure_same(kept, experiment("tiny"), [], asked)
     with pytest.raises(bench.BenchError, match="other shapes"):

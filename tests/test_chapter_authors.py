@@ -32,6 +32,8 @@ from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload, operations
 
+pytestmark = pytest.mark.usefixtures("two_processes")
+
 SMALL, MEDIUM = [256, 256, 512], [1024, 784, 2048]
 SEEDS = ("naive", "cublas_relu", "aten")
 Lines = list[dict[str, Any]]

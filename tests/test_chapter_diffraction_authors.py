@@ -10,12 +10,15 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, evidence_of, played, run_line, write_records
 
-from hypatia_lab import claims, findings, formats, records, results
+from hypatia_lab import claims, findings, formats, intervals, records, results
 from hypatia_lab.chapters import diffraction_authors, diffraction_findings, front
+from hypatia_lab.claims import details
 from hypatia_lab.findings import Finding
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 ROOT = Path(__file__).resolve().parent.parent
 Lines = list[dict[str, Any]]
@@ -176,7 +179,12 @@ FIGURES = [
 
 @pytest.fixture(scope="module")
 def full() -> Evidence:
-    return evidence(*ALL, own=OWN)
+    """Everything there is, judged where two runs differ so little that a quotient of both carries a sentence."""
+    lab = evidence(*ALL, own=OWN)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(details, "BETWEEN_RUNS_HOST", 0.05)
+        assert lab.judged
+    return lab
 
 
 @pytest.mark.parametrize(("part", "case", "name"), FIGURES)
@@ -264,7 +272,7 @@ def test_one_process_has_a_figure_and_no_n() -> None:
     once = [line | {"values": line["values"][:1]} for line in (*PROFILE, *DTYPE)]
     lab = evidence(*once)
     assert diffraction_authors.profiled(lab, "box")[0]["the script here"] == "905"
-    assert diffraction_authors.dtypes(lab, "box")[0]["the script here"] == "26.0 ms (no interval)"
+    assert diffraction_authors.dtypes(lab, "box")[0]["the script here"] == "too noisy (n = 1)"
 
 
 TABLES: list[Callable[[Evidence, str], list[dict[str, str]]]] = [
@@ -349,6 +357,15 @@ def test_a_card_has_the_figures_of_the_ledger(
     found = said(make(full, "box"))
     assert part in found.claims
     assert spelt(diffraction_authors.judged(full, "box", part), unit) in found.text
+
+
+def test_what_lies_between_two_runs_is_too_much_for_a_card() -> None:
+    lab = evidence(*ALL, own=OWN)
+    found = said(diffraction_authors.by_hand(lab, "box"))
+    assert found.figure == intervals.TOO_NOISY
+    assert "×" not in found.text
+    assert lab.verdicts["S003-88a"]["box"] == "exceeded"  # its interval lies beyond the band all the same
+    assert found.claims == ()
 
 
 def test_against_c_on_a_cpu_is_held_to_what_is_asked_of_a_cpu() -> None:

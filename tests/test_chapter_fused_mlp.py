@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, played, run_line
 
-from hypatia_lab import claims, experiments, notebook, records, results, scatter_figures
+from hypatia_lab import claims, experiments, intervals, notebook, records, results, scatter_figures
 from hypatia_lab.chapters import fused_mlp
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.findings import Finding
@@ -20,6 +20,8 @@ from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import Workload, operations
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "16_fused_mlp.ipynb"
 TOO_WIDE = "the activations do not fit"
@@ -184,7 +186,7 @@ def test_the_map_shows_factors_and_dashes() -> None:
     assert [(note.text, note.x, note.y) for note in figure.layout.annotations] == [("–", 2, 0), ("–", 2, 1)]
     assert list(table["rows"]) == ["64"] * 3 + ["65536"] * 3
     assert table["status"][2] == TOO_WIDE
-    assert "faster in 2" in figure.layout.meta["alt"]
+    assert "2 faster, 1 equal and 1 slower" in figure.layout.meta["alt"]
     assert (
         figure.to_json()
         == scatter_figures.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")[0].to_json()
@@ -282,8 +284,8 @@ def test_noise_decides_nothing() -> None:
         *(line | (noisy if line["variant"] in ("fused", "aten") else {}) for line in [*goal(), *sweep(), *nine()])
     )
     found = fused_mlp.findings(lab, "box")
-    assert len(found) == 4
-    assert all("undecided" in finding.title or "cannot be told" in finding.title for finding in found)
+    assert [finding.figure for finding in found] == 4 * [intervals.TOO_NOISY]
+    assert not any("×" in finding.text for finding in found)
 
 
 # ---------------------------------------------------------------- the documents' own tests

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, played, run_line
 
-from hypatia_lab import claims, records, results, scatter_figures
+from hypatia_lab import claims, intervals, records, results, scatter_figures
 from hypatia_lab.chapters import gemm_ladder
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.experiments import linear_relu
@@ -19,6 +19,8 @@ from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "04_gemm_ladder.ipynb"
 SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
@@ -182,7 +184,7 @@ def test_noise_decides_nothing() -> None:
     own = [line | (noisy if line["variant"] in gemm_ladder.LIBRARY else {}) for line in gpu()]
     found = gemm_ladder.findings(evidence(*own), "box")
     assert len(found) == 3
-    assert all("uncertain" in finding.title or "undecided" in finding.title for finding in found)
+    assert all(finding.figure == intervals.TOO_NOISY and " [" not in finding.text for finding in found)
 
 
 # ---------------------------------------------------------------- tables

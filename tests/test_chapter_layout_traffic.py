@@ -10,7 +10,7 @@ import pandas
 import pytest
 from synthetic import cell_line, detail_line, played, run_line
 
-from hypatia_lab import records, results, traffic_figures
+from hypatia_lab import intervals, records, results, traffic_figures
 from hypatia_lab.chapters import layout_traffic
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.findings import Finding
@@ -18,6 +18,8 @@ from hypatia_lab.fused_ops import layout
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "17_layout_traffic.ipynb"
 SHAPE = [1024, 784, 2048]
@@ -138,9 +140,12 @@ def test_storage_orders_are_judged_by_what_s004_expects(column_major: float, pac
 
 
 def test_a_noisy_order_is_undecided() -> None:
-    rows = [cell("row_major", 75.0), cell("x_column_major", 75.0) | {"medians_us": [60.0, 80.0]}]
-    found = said(layout_traffic.storage(evidence(*rows), "box"))
-    assert found.title.split(" is ")[1] == "surely faster by more than 2%"
+    def found(*us: float) -> Finding:
+        rows = [cell("row_major", 75.0), cell("x_column_major", 75.0) | {"medians_us": list(us)}]
+        return said(layout_traffic.storage(evidence(*rows), "box"))
+
+    assert found(73.5, 77.0).title.split(" is ")[1] == "surely faster by more than 2%"
+    assert found(60.0, 80.0).figure == intervals.TOO_NOISY
 
 
 def test_a_copy_is_set_against_the_call_without_it() -> None:

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import check, experiments, findings, notebook, planted
+from hypatia_lab import check, experiments, figures, findings, notebook, planted, results, variants
 from hypatia_lab.chapters import method
+from hypatia_lab.chapters.stability import Coverage
+from hypatia_lab.workloads import Workload
 
 WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
 
 
-def timers(lab: list[float], other: list[float], **changes: Any) -> list[dict[str, Any]]:
+def timers(lab: list[float], other: Sequence[float | None], **changes: Any) -> list[dict[str, Any]]:
     """The detail lines of both timers of one variant."""
     said = zip(("hot clock", "torch.utils.benchmark"), (lab, other), strict=True)
     return [detail_line(**WORK | {"name": name, "values": values} | changes) for name, values in said]
@@ -27,11 +32,12 @@ def shown(root: Path, *lines: dict[str, Any]) -> Any:
 
 
 def test_two_timers_that_agree_and_two_that_do_not(tmp_path):
+    own = [100.0, 101.0, 102.0, 101.0, 101.0]
     lab = shown(
         tmp_path,
-        *timers([100.0, 102.0], [100.1, 102.0]),
-        *timers([100.0, 102.0], [80.0, 81.0], variant="epilogue"),
-        *timers([100.0, 102.0], [99.0, 151.0], variant="aten"),
+        *timers(own, [100.1, 101.0, 102.0, 101.0, 101.0]),
+        *timers(own, [80.0, 80.5, 81.0, 80.5, 80.5], variant="epilogue"),
+        *timers(own, [99.0, 101.0, 121.0, 101.0, 101.0], variant="aten"),
     )
     rows = method.oracle(lab, "box").to_dict("records")
     assert [(row["variant"], row["within ±5%"]) for row in rows] == [
@@ -41,9 +47,13 @@ def test_two_timers_that_agree_and_two_that_do_not(tmp_path):
     ]
     assert rows[0]["hot clock"] == "101 µs"
     assert rows[0]["workload"].startswith("linear_relu 256×256×512")
-    assert rows[1]["ratio"].startswith("1.25×")
+    assert rows[1]["ratio"].startswith("1.255×")
     said = "- `box`: 1 of 3 times agree with the other timer within ±5%"
-    assert method.beside(lab, "box") == f"{said}; 1 undecided, with an interval that reaches beyond."
+    assert method.beside(lab, "box") == f"{said}; 1 undecided."
+    few = shown(tmp_path / "few", *timers(own[:4], [100.5, 101.0, 102.0, None]))
+    assert method.oracle(few, "box")["n"].tolist() == ["3"]
+    assert "0 of 1 times agree" in method.beside(few, "box")
+    assert "1 of too few processes to tell" in method.beside(few, "box")
 
 
 def test_what_could_not_be_timed_says_why_and_counts_as_no_agreement(tmp_path):
@@ -83,6 +93,26 @@ def test_the_controls_card_tells_too_many_false_differences_from_too_few(tmp_pat
     assert ("wider than they need be" in card.text) == (title == "The lab sees fewer false differences than it may")
 
 
+def test_what_two_visits_share_is_told_by_clock_and_by_tuner():
+    found = [
+        Coverage("graph", "another chip", "same", False, 95, 100),
+        Coverage("graph", "another chip", "same", True, 10, 40),
+        Coverage("graph", "same chip", "same", False, 100, 100),
+        Coverage("wall", "same chip", "same", False, 95, 100),
+    ]
+    first, second, third = method.coverage(found).to_dict("records")
+    one, other = method.TUNING.values()
+    assert (first["clock"], first["chip"], first[one]) == ("graph", "another chip", "95.0% [88.7, 98.4] of 100")
+    assert first[other].endswith("of 40")
+    assert second[other] == third[other] == "–"
+    said = method.covered(found)
+    assert f"by the graph clock 97.5% of {one} and 25.0% of {other}; by the wall clock 95.0% of {one}" in said
+    assert f"fewer agree for {other} by the graph clock:" in said
+    assert "none falls short" in method.covered([share for share in found if not share.tuned])
+    assert "fewer agree throughout" in method.covered([share for share in found if share.tuned])
+    assert method.covered([]) == ""
+
+
 def test_what_was_not_rejected_is_said_first():
     told = [
         {"operation": "mlp", "planted": "layer 2 skipped", "named": "layer 2 skipped"},
@@ -118,7 +148,29 @@ def test_two_hundred_pairs_are_asked_for_on_each_machine(device):
     assert sum(name == "agreement" for name, *_ in pairs) > 140
 
 
-@pytest.mark.parametrize(("preset", "processes"), [("quick", 2), ("seed", 4), ("full", 6)])
+def test_every_way_of_copying_changes_no_bit():
+    source = torch.tensor([-0.0, math.inf, math.nan, 1e-45, 1.5])
+    for way in variants.variants("copy").values():
+        out = way.factory(Workload("copy", (5,)), {"source": source})()
+        assert out is not source
+        assert torch.equal(out.view(torch.int32), source.view(torch.int32))
+
+
+def test_of_two_ways_of_copying_the_quicker_is_the_ceiling_and_drawn(tmp_path):
+    own = {"operation": "copy", "clock": "graph", "flops": 0, "traffic": 10**9}
+    cells = [
+        cell_line(**own, shape=[2**n], variant=name, medians_us=[us, us])
+        for n, name, us in ((26, "eager", 250.0), (28, "eager", 400.0), (28, "copy_kernel", 200.0))
+    ]
+    write_records(tmp_path, "gpu", "cuda", {"ceilings": cells})
+    lab = evidence_of(tmp_path)
+    assert results.ceilings(lab.records) == {("copy", "", "graph"): pytest.approx(5e12)}
+    figure, table = figures.sweep(lab.leading("gpu", experiment="ceilings"))
+    assert list(figure.data[0].y) == pytest.approx([4e12, 5e12])
+    assert list(table["variant"]) == ["eager", "copy_kernel"]
+
+
+@pytest.mark.parametrize(("preset", "processes"), [("quick", 5), ("seed", 5), ("full", 6)])
 def test_the_other_timer_is_asked_in_several_processes(preset, processes):
     for device in ("cpu", "cuda"):
         probes = experiments.EXPERIMENTS["oracle"].probes(preset, device, ())
@@ -137,7 +189,7 @@ def test_the_page(tmp_path, monkeypatch):
     parts = {
         "ceilings": ceilings({"ieee": 1.0}, "hot"),
         "method": cells,
-        "oracle": timers([400.0, 401.0], [400.0, 402.0]),
+        "oracle": timers([400.0, 401.0, 402.0, 401.0, 400.0], [400.0, 402.0, 401.0, 401.0, 402.0]),
     }
     write_records(tmp_path, "box", "cpu", parts)
     text = played("01_method", tmp_path, monkeypatch)

@@ -20,6 +20,8 @@ from hypatia_lab.findings import Finding
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.workloads import Workload
 
+pytestmark = pytest.mark.usefixtures("two_processes")
+
 Lines = list[dict[str, Any]]
 ROOT = Path(__file__).resolve().parent.parent
 SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
@@ -209,6 +211,7 @@ def verdict(
             "measured": (low + high) / 2,
             "low": low,
             "high": high,
+            "n": 8,
             "bound": float("nan"),
             "verdict": own,
         }

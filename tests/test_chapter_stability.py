@@ -10,7 +10,7 @@ import pytest
 from synthetic import cell_line, evidence_of, played, write_records
 
 from hypatia_lab import claims, records
-from hypatia_lab.chapters import stability
+from hypatia_lab.chapters import machines, stability
 from hypatia_lab.claims import Claim
 
 WORK = "linear_relu/8x8x8/float32/ieee/forward"
@@ -24,10 +24,13 @@ CLAIM = Claim(
 
 
 def cells(**times: float) -> list[dict[str, Any]]:
-    """Times of two processes, a thousandth apart and in different order, so that no ratio is exact."""
-    both = {name: [us, 1.001 * us] if name == "eager" else [1.001 * us, us] for name, us in times.items()}
+    """Times of five processes, a thousandth apart and in another order for eager: ratios reach 0.39% to both sides."""
+    scatter = [1 + n / 1000 for n in (-2, -1, 0, 1, 2)]
     own = {"shape": [8, 8, 8], "clock": "graph"}
-    return [cell_line(variant=name, medians_us=medians, **own) for name, medians in both.items()]
+    return [
+        cell_line(variant=name, medians_us=[us * by for by in (scatter if name == "eager" else scatter[::-1])], **own)
+        for name, us in times.items()
+    ]
 
 
 def visited(
@@ -40,6 +43,13 @@ def visited(
     judge = claims.judge
     monkeypatch.setattr(stability.claims, "judge", lambda found, beside: judge(found, [CLAIM], beside=beside))
     return stability.visits(evidence_of(root / "records"))
+
+
+def amended(path: Path, facts: dict[str, Any], **changes: Any) -> None:
+    """Put ``facts`` and ``changes`` into the run line of a record."""
+    head, *rest = path.read_text().splitlines()
+    run = json.loads(head)
+    path.write_text("\n".join([json.dumps(run | changes | {"facts": run["facts"] | facts}), *rest]) + "\n")
 
 
 def test_only_experiments_of_both_visits_are_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -94,6 +104,85 @@ def test_what_one_visit_could_not_judge_is_not_compared(tmp_path: Path, monkeypa
     (line,) = stability.moved(visit)
     assert line["ratios"] == 0
     assert line["largest change"] == ""
+
+
+@pytest.mark.parametrize(
+    ("then", "now", "said"),
+    [
+        ("e173c4", "e173c4", "same chip"),
+        ("e173c4", "b00b1e", "another chip"),
+        ("e173c4", None, "chip not recorded"),
+        (None, None, "chip not recorded"),
+    ],
+)
+def test_two_visits_say_whether_they_were_to_one_chip(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, then: str | None, now: str | None, said: str
+) -> None:
+    same = cells(eager=10, naive=100)
+    visited(tmp_path, monkeypatch, {"method": same}, {"method": same})
+    for place, chip in (("visits/first", then), ("records", now)):
+        amended(tmp_path / place / "gpu" / "method.jsonl", {"chip": chip} if chip else {})
+    lab = evidence_of(tmp_path / "records")
+    (visit,) = stability.visits(lab)
+    assert stability.moved(visit)[0]["chip"] == said
+    assert f"1 ({said})" in machines.compared(zip(visit.then, visit.now, strict=True))
+    (found,) = stability.coverage(lab, [visit])
+    assert (found.chip, found.agree, found.ratios) == (said, 1, 1)
+
+
+def test_two_machines_of_one_model_of_gpu_say_whether_they_are_one_chip(tmp_path: Path) -> None:
+    same = cells(eager=10, naive=100)
+    for machine, device in (("gpu", "cuda"), ("gpu-b", "cuda"), ("other", "cuda"), ("box", "cpu"), ("box-b", "cpu")):
+        write_records(tmp_path, machine, device, {"method": same, "layout": same})
+    for name in ("method", "layout"):
+        amended(tmp_path / "other" / f"{name}.jsonl", {"name": "Another model"})
+    amended(tmp_path / "gpu" / "method.jsonl", {"chip": "e173c4"})
+    amended(tmp_path / "gpu-b" / "method.jsonl", {"chip": "b00b1e"})
+    (line,) = machines.twins(evidence_of(tmp_path)).splitlines()
+    assert line.startswith("- `gpu` and `gpu-b`: both Prozessor")
+    assert "1 (another chip) and 1 (chip not recorded)" in line
+
+
+def test_ratios_agree_within_both_half_widths_added_in_squares(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Either interval reaches 0.39% to both sides, so both together 0.56%."""
+    own = {"aten": 50.0, "eager@again": 10.0, "compile": 20.0}
+    then, now = (
+        cells(eager=10, naive=100, **own),
+        cells(eager=10, naive=100.6, **own | {"aten": 50.25, "compile": 30.0}),
+    )
+    then += [line | {"clock": "wall"} for line in then] + [line | {"clock": "cold"} for line in then]
+    now += [line | {"clock": "wall"} for line in cells(eager=10, naive=100)]
+    (visit,) = visited(tmp_path, monkeypatch, {"method": then}, {"method": now})
+    found = stability.coverage(evidence_of(tmp_path / "records"), [visit])
+    assert [(one.clock, one.tuned, one.agree, one.ratios) for one in found] == [
+        ("graph", False, 1, 2),
+        ("graph", True, 0, 1),
+        ("wall", False, 1, 1),
+    ]
+    assert found[0].share.low == pytest.approx(0.0126, abs=1e-4)  # 1 of 2, by Clopper and Pearson
+    assert stability.coverage(evidence_of(tmp_path / "records"), []) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "code"),
+    [
+        ({}, "same"),
+        ({"commit": "0123457" + 33 * "0"}, "another"),
+        ({"dirty": True}, "another"),
+        ({"facts": {"name": "Another model"}}, None),
+        ({"device": "cpu"}, None),
+    ],
+)
+def test_only_visits_to_one_model_of_gpu_are_held_against_each_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any], code: str | None
+) -> None:
+    same = cells(eager=10, naive=100)
+    (visit,) = visited(tmp_path, monkeypatch, {"method": same}, {"method": same})
+    clean = {"commit": "0123456" + 33 * "0", "dirty": False, "facts": {}}
+    amended(visit.then[0].path, **clean)
+    amended(visit.now[0].path, **clean | changes)
+    lab = evidence_of(tmp_path / "records")
+    assert [one.code for one in stability.coverage(lab, stability.visits(lab))] == ([code] if code else [])
 
 
 def test_the_page_shows_both_visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import claims, figures
+from hypatia_lab import claims, figures, intervals
 from hypatia_lab.break_even_figure import NEVER, Curve, ahead_at_first, break_even, calls_text
 from hypatia_lab.chapters import front, torch_compile, torch_compile_tables
 from hypatia_lab.chapters.reading import FLOAT32
@@ -22,6 +22,8 @@ from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 Lines = list[dict[str, Any]]
 SEED, SMALL = [5, 64, 128, 128], [2, 16, 64, 64]
@@ -141,8 +143,11 @@ def test_the_compiler_is_held_to_two_to_five_times(
 
 def test_an_interval_that_holds_two_is_open(root: Path) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 200.0}, clock="wall")
-    rows[-1]["medians_us"] = [180.0, 220.0]
+    rows[-1]["medians_us"] = [198.0, 206.0]
     assert "it is open whether" in said(torch_compile.compiled(read(root, rows, []), "box")).title
+    rows[-1]["medians_us"] = [180.0, 220.0]
+    noisy = said(torch_compile.compiled(read(root / "noisy", rows, []), "box"))
+    assert (noisy.figure, noisy.text) == (intervals.TOO_NOISY, "")
 
 
 def test_the_block_at_other_numbers_of_images_is_told_beside(root: Path) -> None:
@@ -310,7 +315,7 @@ def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(root: P
     assert [
         (line["images"], line["variant"], line["call"].split()[0]) for line in lines if line["clock"] == "wall"
     ] == [
-        *(("1", "eager", "40.2"), ("1", "compile", "20.1"), ("5", "eager", "151"), ("5", "compile", "302")),
+        *(("1", "eager", "40.2"), ("1", "compile", "20.1"), ("5", "eager", "151"), ("5", "compile", "301")),
     ]
 
 
@@ -356,7 +361,7 @@ def test_calls_to_win_back_are_cost_over_gain(root: Path) -> None:
     assert stored.calls.value < fresh.calls.value
     lines = torch_compile_tables.summary(lab, "box", "conv_block", "forward", "ieee")
     by_wall = next(line for line in lines if (line["what"], line["clock"]) == ("torch.compile", "wall"))
-    assert by_wall["paid once"] == "9.09 s"
+    assert by_wall["paid once"].startswith("9.09 s [")
     assert by_wall["won back in"] == calls_text(fresh.calls)
 
 
@@ -372,7 +377,7 @@ def test_directions_have_starts_of_their_own(root: Path) -> None:
 
 @pytest.mark.parametrize(
     ("compiled", "text"),
-    [([400.0, 404.0], "never"), ([390.0, 420.0], "or more, if ever"), ([350.0, 400.0], ", never]")],
+    [([400.0, 404.0], "never"), ([390.0, 420.0], "or more, if ever"), ([390.0, 400.0], "or more, if ever")],
 )
 def test_what_saves_nothing_is_never_won_back(root: Path, compiled: list[float], text: str) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 400.0}, clock="wall")
@@ -448,11 +453,8 @@ def test_a_wrong_variant_shows_its_status_and_no_gain(root: Path) -> None:
 
 def test_the_time_of_an_image_over_the_batch(root: Path) -> None:
     lines = torch_compile_tables.batches(read(root, GPU, STARTS), "box", "ieee")
-    assert [(line["images"], line["variant"], line["an image"]) for line in lines[:2]] == [
-        ("1", "eager", "100 µs"),
-        ("1", "compile", "70.3 µs"),
-    ]
-    assert lines[2]["an image"] == "80.4 µs"
+    assert [(line["images"], line["variant"]) for line in lines[:2]] == [("1", "eager"), ("1", "compile")]
+    assert [line["an image"].split(" [")[0] for line in lines[:3]] == ["100 µs", "70.3 µs", "80.4 µs"]
 
 
 def test_every_name_is_one_of_the_lab() -> None:

@@ -5,12 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from synthetic import cell_line, run_line
 
 from hypatia_lab import results
 from hypatia_lab.chapters import twice
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 LARGE = [8192, 4096, 4096]
 
@@ -29,7 +32,7 @@ def evidence(parts: dict[str, list[dict[str, Any]]], **run: Any) -> Evidence:
 
 
 def compiled(us: float, tuned: float) -> list[dict[str, Any]]:
-    times = {"eager": 100.0, "eager@again": 90.0, "compile": us, "compile_max_autotune": tuned}
+    times = {"eager": 100.0, "eager@again": 100.0, "compile": us, "compile_max_autotune": tuned}
     return [cell(name, median, median) for name, median in times.items()]
 
 

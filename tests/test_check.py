@@ -50,6 +50,7 @@ def test_a_right_kernel_in_place_of_a_wrong_one_is_told(monkeypatch: pytest.Monk
         (Workload("linear_relu", SQUARE.shape, direction=planted.BOTH), planted.both_passes),
         (planted.BLOCK, planted.block("none")),
         (Workload("mlp", (24, 40, 32, 2, 20)), planted.layers),
+        (Workload("mlp", (24, 40, 32, 2, 20), direction=planted.BOTH), planted.training_step),
     ],
 )
 def test_what_the_mistakes_were_made_in_is_right(workload: Workload, right: planted.Call) -> None:
@@ -108,13 +109,23 @@ def test_an_error_of_the_norm_alone_is_told_from_one_of_elements() -> None:
 
 def against(reference: list[float] | float, out: list[float] | float) -> Check:
     """The check of a float32 output against a reference made up for it."""
-    part = _Part(Problem(SQUARE, "cpu"), 0, torch.tensor(reference, dtype=torch.float64))
+    part = _Part(Problem(Workload("linear", SQUARE.shape), "cpu"), 0, torch.tensor(reference, dtype=torch.float64))
     return _judge(torch.tensor(out), part, "")
 
 
 def test_a_wrong_scalar_is_told_like_any_other_output() -> None:
     assert against(2.0, 2.0).ok
     assert against(2.0, 2.2).reason.endswith("all 1 elements are off")
+
+
+def test_the_largest_row_says_how_far_an_element_may_be_off() -> None:
+    reference = torch.ones(64, 64, dtype=torch.float64)
+    reference[5] = 100.0
+    part = _Part(Problem(Workload("linear", SQUARE.shape), "cpu"), 0, reference)
+    for times, right in ((5, True), (8, False)):
+        out = reference.clone()
+        out[5, 3] += times * 100 * part.tolerance
+        assert _judge(out.float(), part, "").ok is right
 
 
 INF, NAN = float("inf"), float("nan")

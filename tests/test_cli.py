@@ -21,7 +21,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, run_line
 
-from hypatia_lab import claims, cli, own_book, records
+from hypatia_lab import bench, claims, cli, own_book, records
 from hypatia_lab.notebook import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
@@ -214,7 +214,7 @@ def one_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "ledger", lambda: [measured, worked_out])
 
 
-def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, call, one_claim):
+def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, call, one_claim, two_processes):
     path = folder / "two" / "naive_vs_cublas.jsonl"
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
@@ -341,18 +341,6 @@ def test_the_claims_in_a_readers_book_are_compared_too(folder, call, one_claim, 
     }
 
 
-def test_doctor_says_what_runs_here_and_why_not_the_rest(call, monkeypatch):
-    from hypatia_lab.kernels import loader
-
-    monkeypatch.setattr(loader, "cpp_missing", lambda: "no C++ compiler found")
-    found = call("doctor", "--device", "cpu")
-    assert (found.code, found.err) == (0, [])
-    lines = found.out.splitlines()
-    assert any(line.startswith("machine ") for line in lines)
-    assert any(line.split() == ["eager", "yes"] for line in lines)
-    assert any(line.split() == ["aten", "no:", "no", "C++", "compiler", "found"] for line in lines)
-
-
 # ---------------------------------------------------------------- bad input
 
 
@@ -383,9 +371,10 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
     [
         (["nope"], "unknown notebook 'nope'; known: 00_findings, 01_method"),
         (["02", "../02"], "unknown notebook '../02'"),
-        (["--preset", "nope"], "preset 'nope' is none of quick, seed, full"),
-        (["--preset", ""], "preset '' is none of"),
-        (["--device", "tpu"], "device 'tpu' is none of auto, cpu, cuda"),
+        (["naive_vs_cublas"], "unknown notebook 'naive_vs_cublas'; did you mean '02_naive_vs_cublas'?"),
+        (["--preset", "sed"], "unknown preset 'sed'; did you mean 'seed'? known: quick, seed, full"),
+        (["--preset", ""], "unknown preset ''; known: quick, seed, full"),
+        (["--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
         (["--machine", "../x"], "machine name '../x' must be lower-case"),
         (["--machine", "a/b"], "machine name 'a/b' must be lower-case"),
         (["--machine", "one,two"], "one machine is measured at a time"),
@@ -394,12 +383,21 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
         (["--shapes", "bigxsmall"], "shape 'bigxsmall' is not of the form 1024x784x2048"),
         (["--shapes", "1024"], "shape 1024 must be batch x in x out"),
         (["--shapes", "64x64x64,-1x2x3"], "shape '-1x2x3' is not of the form"),
+        (["02", "--shapes", "64x64"], "shape 64x64 fits no experiment of 02_naive_vs_cublas; their shapes"),
         (["--shapes", "1.5x2x3"], "shape '1.5x2x3' is not of the form"),
         (["--nope"], "No such option"),
     ],
 )
 def test_bad_input_gets_one_clear_line_and_nothing_is_written(refused, arguments, told):
     assert told in refused(*arguments).err[0]
+
+
+def test_a_claim_that_names_what_there_is_not_is_told_before_anything_is_measured(refused, monkeypatch):
+    common = ("1", "naive is slower", (8.0, 8.0), "×", "slowdown", "Because.")
+    work = ("linear_relu/1024x784x2048/float32/ieee/forward",)
+    monkeypatch.setattr(claims, "ledger", lambda: [claims.Claim("S009-01a", *common, workloads=work, variant="nave")])
+    (line,) = refused("02", "--device", "cpu").err
+    assert "s009.yaml: S009-01a: unknown variant 'nave' of linear_relu; did you mean 'naive'?" in line
 
 
 WORDS = (
@@ -425,7 +423,7 @@ def test_any_parameters_of_a_notebook_make_sense_or_are_refused_by_name(asked):
         assert all(asked[name] in ("full", *known) for name, known in GIVEN.items())
         assert all(re.fullmatch("[a-z0-9_-]{1,64}", name) for name in found.machines)
         assert all(2 <= len(shape) <= 5 and min(shape) > 0 for shape in found.parsed_shapes())
-    assert re.fullmatch(r"((mode|preset|device|machine|shape) .+|machine, shapes and records are texts)?", complaint)
+    assert re.fullmatch(r"((unknown (mode|preset|device)|machine|shape) .+|machine, shapes and .+ texts)?", complaint)
 
 
 def test_cuda_without_a_gpu_says_what_to_do_instead(refused, monkeypatch):
@@ -484,13 +482,13 @@ def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkey
         (["results", "--machine", ""], "machine name '' must be"),
         (["results", "--machine", "../x"], "machine name '../x' must be"),
         (["claims", "--machine", "a/b"], "machine name 'a/b' must be"),
-        (["results", "--machine", "nope"], "no records of machine 'nope'; recorded machines: one, two"),
-        (["compare", "one", "nope"], "no records of machine 'nope'"),
+        (["results", "--machine", "nope"], "no records: unknown machine 'nope'; known: one, two"),
+        (["compare", "one", "nope"], "unknown machine 'nope'"),
         (["compare", "one"], "Missing argument"),
         (["compare", "one", str(Path(__file__).parent)], "tests holds no records"),
         (["compare", str(records.COMMITTED), "one"], "holds records of epyc-2c, h200, h200-b; name one of its folders"),
         (["results", "--records", "/no/such/folder"], "'/no/such/folder' does not exist"),
-        (["doctor", "--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
+        (["doctor", "--device", "tpu"], "unknown device 'tpu'"),
         (["nope"], "No such command 'nope'"),
     ],
 )
@@ -655,19 +653,26 @@ def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_pa
     assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
 
 
-def test_an_interrupt_while_overwriting_names_the_notebooks_that_are_left(execution, call, tmp_path, monkeypatch):
+def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, call, tmp_path, monkeypatch):
     import papermill
 
+    campaign = bench.Campaign(tmp_path / "records" / "box")
+    stops = [True]
+
     def interrupted(source: str, *_: Any, **__: Any) -> None:
-        if source.endswith("02_two.ipynb"):
+        campaign.add(Path(source).stem)
+        if stops and source.endswith("02_two.ipynb"):
             raise KeyboardInterrupt
 
     execution(None)
     monkeypatch.setattr(papermill, "execute_notebook", interrupted)
-    found = call("run", "--device", "cpu", "--overwrite", "--output", str(tmp_path / "out"))
-    assert found.code == 130
-    assert found.err[-1].endswith("run the same command again to go on, with these notebooks alone: 02_two")
-    assert call("run", "--device", "cpu", "--output", str(tmp_path / "out")).err[-1].endswith("again to go on")
+    asked = ["run", "--device", "cpu", "--overwrite", "--machine", "box", "--records", str(tmp_path / "records")]
+    asked += ["--output", str(tmp_path / "out")]
+    found = call(*asked)
+    assert (found.code, found.err[-1].endswith("run the same command again to go on")) == (130, True)
+    stops.clear()
+    assert any("measured already: 01_one" in line for line in call(*asked).err)
+    assert not any("measured already" in line for line in call(*asked).err)
 
 
 def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):

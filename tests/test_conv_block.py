@@ -132,7 +132,7 @@ def test_work_is_counted() -> None:
     both = Workload("conv_block", conv_block.SEED_SHAPE, direction=BOTH)
     assert (both.flops, both.traffic) == (3 * seed.flops, 2 * seed.traffic)
     assert seed.tolerance() == 2e-5
-    assert Workload("conv_block", (1, 1, 2, 2), math="tf32").tolerance() == pytest.approx(8.2e-4)
+    assert Workload("conv_block", (1, 1, 2, 2), math="tf32").tolerance() == pytest.approx(2**-10, rel=1e-2)
     assert baseline("conv_block") == baseline("conv_block_tanh") == "eager"
 
 
@@ -160,9 +160,6 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
 def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
-    held = name == "group_norm"  # it meets the bound there, too
-    if not held and (DEVICE, dtype) == ("cpu", "bfloat16") and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        pytest.skip("PyTorch's own gradient misses the bound by a hair on a processor without bfloat16 (LOG.md)")
     right(name, Workload("conv_block", (3, 5, 33, 29), dtype, direction=BOTH))
     right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
 
@@ -188,9 +185,9 @@ def test_a_variant_says_where_it_runs() -> None:
     known = variants("conv_block")
     plain = Workload("conv_block", (2, 3, 4, 5))
     split = Workload("conv_block", (2, 3, 4, 5), math="tf32x3")
-    assert known["eager"].needs(split, "cpu") == "the library's convolutions know no tf32x3"
-    assert known["compile_reduce_overhead"].needs(plain, "cpu") == "CUDA graphs need a CUDA device"
-    assert known["naive_malloc"].needs(plain, "cpu") == "needs a CUDA device"
+    assert "tf32x3" in known["eager"].needs(split, "cpu")
+    assert known["compile_reduce_overhead"].needs(plain, "cpu") == "needs a CUDA GPU"
+    assert known["naive_malloc"].needs(plain, "cpu") == "needs a CUDA GPU"
     assert known["threaded"].needs(plain, "cuda") == "needs a CPU"
     assert "tf32" in known["naive"].needs(Workload("conv_block", (2, 3, 4, 5), math="tf32"), "cpu")
     both = Workload("conv_block", (2, 3, 4, 5), direction=BOTH)
@@ -258,14 +255,14 @@ def test_kernels_of_our_own_say_where_they_do_not_run() -> None:
 
     assert "have no float32" in why("whole", (5, 64, 128, 128))
     assert not why("whole_bf16x3", (5, 64, 128, 128))
-    assert "float32, ieee" in why("whole_bf16x3", (5, 64, 128, 128), "bfloat16")
+    assert "float32's own" in why("whole_bf16x3", (5, 64, 128, 128), "bfloat16")
     assert "channels" in why("whole", (5, 96, 128, 128), "bfloat16")
     assert not why("triton", (5, 96, 97, 131), "bfloat16")
     assert "no float64" in why("triton", (5, 64, 128, 128), "float64")
-    assert "bfloat16 only" in why("triton", (5, 64, 128, 128), "float32", "tf32x3")
-    assert known["whole_graph"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu") == "CUDA graphs need a CUDA device"
+    assert "tf32x3" in why("triton", (5, 64, 128, 128), "float32", "tf32x3")
+    assert known["whole_graph"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu") == "needs a CUDA GPU"
     if not conv_block_kernels.INTERPRETED:
-        assert "need a CUDA device" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
+        assert "needs a CUDA GPU" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
 
 
 def test_the_one_kernel_is_taken_where_it_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -460,7 +457,7 @@ def test_the_check_finds_torchs_wrong_gradient_of_one_image_channels_last() -> N
     found = check(variants("conv_block")["eager_channels_last"].factory(workload, problem.inputs), problem)
     if found.ok:
         pytest.skip(f"torch {torch.__version__} computes it rightly")
-    assert found.reason.startswith("grad_x: wrong values: off by ")
+    assert found.reason.startswith("grad_x: wrong values: ")
 
 
 # ---------------------------------------------------------------- the pipeline
@@ -534,12 +531,12 @@ def test_arguments_that_mean_nothing_are_refused() -> None:
         pipeline("naive", *given, approximate="erf")
     with pytest.raises(ValueError, match="between 0 and 1, but got 1.5"):
         pipeline("naive", *given, p=1.5)
-    with pytest.raises(ValueError, match="way 'per_tile' is none of naive, "):
+    with pytest.raises(ValueError, match="unknown way 'per_tile'; known: naive, "):
         pipeline("per_tile", *given)
     if DEVICE == "cpu":
-        with pytest.raises(ValueError, match="naive_malloc on x: needs a CUDA device"):
+        with pytest.raises(ValueError, match="naive_malloc on x: needs a CUDA GPU"):
             pipeline("naive_malloc", *given)
-        with pytest.raises(ValueError, match="triton on x: Triton kernels need a CUDA device"):
+        with pytest.raises(ValueError, match="triton on x: needs a CUDA GPU"):
             conv_block_kernels.fused_conv_block(*given)
     with pytest.raises(ValueError, match="between 0 and 1, but got -1"):
         conv_block_kernels.fused_conv_block(*given, p=-1)

@@ -162,8 +162,8 @@ for wrong, error, message in (
     (lambda: fused_conv_block(x, weight, bias, gamma, beta, p=2.0), ValueError, "between 0 and 1"),
     (lambda: fused_conv_block(x, weight, bias, gamma, beta, approximate="erf"), ValueError, "not 'erf'"),
     (lambda: fused_conv_block(x, weight, bias, gamma, beta, precision="int8"), ValueError, "int8"),
-    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="three"), ValueError, "'three' is none of triton"),
-    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="whole"), ValueError, "need a CUDA device"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="three"), ValueError, "unknown form 'three'"),
+    (lambda: fused_conv_block(x, weight, bias, gamma, beta, form="whole"), ValueError, "needs a CUDA GPU"),
 ):
     try:
         wrong()

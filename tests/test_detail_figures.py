@@ -406,8 +406,12 @@ def test_a_wrong_first_image_is_never_drawn() -> None:
 
 def test_a_missing_process_leaves_the_others() -> None:
     lines = [detail("cuda", "start", "first image", [4.0, None, 4.2]), detail("cuda", "start", "set-up", [2, None, 3])]
-    (point,) = points(detail_figures.first_image(lines, "Two of three")[0])
+    figure, _ = detail_figures.first_image(lines, "Two of three")
+    (point,) = points(figure)
     assert point["x"][0] == formats.significant(math.sqrt(4.0 * 4.2))
+    assert "2 fresh processes" in figure.layout.title.text
+    more = detail("c_openmp", "start", "first image", [4.0, 4.1, 4.2])
+    assert "2 to 3 fresh processes" in detail_figures.first_image([*lines, more], "More")[0].layout.title.text
     (whole,) = points(detail_figures.waterfall(lines, "Two of three")[0])
     assert whole["x"] == [2500.0]  # µs, as none lasts ten of a larger unit
 

@@ -185,7 +185,7 @@ def test_the_variant_is_right_and_shares_its_parameters(shape):
     assert check.check(run, problem).ok
     assert "tf32x3" in find("mlp", "egraph").needs(Workload("mlp", shape, "float32", "tf32x3"), "cuda")
     assert "GPU" in find("mlp", "egraph_split").needs(work, "cpu")
-    assert "float32, ieee" in find("mlp", "egraph_split").needs(Workload("mlp", shape, "bfloat16"), "cuda")
+    assert "float32" in find("mlp", "egraph_split").needs(Workload("mlp", shape, "bfloat16"), "cuda")
 
 
 @pytest.mark.parametrize("name", ["eager", "egraph", "egraph_compile"])

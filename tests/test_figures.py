@@ -13,6 +13,8 @@ from test_tables import around, cell, run
 
 from hypatia_lab import book, ceiling_figures, drawing, figures, formats, records, results, tables, ways
 
+pytestmark = pytest.mark.usefixtures("two_processes")
+
 SHAPES = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 VARIANTS = {"eager": 1.0, "naive": 27.0, "cublas_relu": 1.001, "aten": 1.0, "epilogue": 0.94, "compile": 0.97}
 OVERHEAD = {"wall": 20.0, "hot": 6.0, "graph": 0.0, "cold": 4.0}
@@ -209,8 +211,8 @@ def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
     figure, table = figures.speedups(results.rows(records.load(tmp_path)))
     (trace,) = _points(figure)
     assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.0], [0.0])
-    assert "no interval" in trace["hovertext"][0]
-    assert "no interval" in table.loc[0, "ratio"]
+    assert "too noisy (n = 1)" in trace["hovertext"][0]
+    assert table.loc[0, "ratio"] == "too noisy (n = 1)"
 
 
 def test_limits_are_lines_and_absent_without_ceilings(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
@@ -450,3 +452,26 @@ def _luminance(colour: str) -> float:
     parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
     light = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
     return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+
+
+def test_a_bar_that_leaves_its_axis_is_cut_and_marked(tmp_path: Path) -> None:
+    noisy: dict[str, list[float | None]] = {
+        "eager": [10.0] * 5,
+        "aten": [10.1, 9.9, 10.0, 10.0, 10.1],
+        "epilogue": [1.0, 90.0, 3.0, 40.0, 2.0],
+    }
+    records.write(tmp_path, run("m", "method", 5), [cell("linear_relu", SHAPES[0], *one) for one in noisy.items()])
+    figure, table = figures.speedups(results.rows(records.load(tmp_path)))
+    low, high = (10**end for end in figure.layout.xaxis.range)
+    assert high / low < 2000
+    marks = [trace for trace in figure.to_plotly_json()["data"] if trace.get("hovertext") == "the interval goes on"]
+    assert [mark["marker"]["symbol"] for mark in marks] == ["triangle-right", "triangle-left"]
+    assert [mark["x"][0] for mark in marks] == pytest.approx([high, low], rel=0.01)
+    for trace in (trace for trace in _points(figure) if "error_x" in trace):
+        bars = trace["error_x"]
+        for value, up, down in zip(trace["x"], bars["array"], bars["arrayminus"], strict=True):
+            assert low * 0.99 <= value - down <= value + up <= high * 1.01
+    assert "goes on" in figure.layout.meta["alt"]
+    assert set(table["ratio"]) >= {"too noisy (n = 5)"}
+    calm, _ = figures.speedups([row for row in results.rows(records.load(tmp_path)) if row["variant"] != "epilogue"])
+    assert "goes on" not in calm.layout.meta["alt"]

@@ -58,11 +58,59 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
         (1.01, 1.03, "faster"),
         (0.97, 0.999, "slower"),
         (0.97, 1.01, "undecided"),
-        (math.nan, math.nan, "undecided"),
+        (1.2, 2.3, "faster"),
+        (1.2, 2.5, "too noisy to say"),
+        (math.nan, math.nan, "too noisy to say"),
     ],
 )
 def test_an_interval_of_speeds_is_equal_before_it_is_faster(low: float, high: float, word: str):
     assert intervals.reading(Interval(1.0, low, high, 8)) == word
+    assert intervals.reading(Interval(1.0, low, high, intervals.FEW - 1)) == "too few to tell"
+    assert intervals.reading(Interval(1.0, low, high, 8, vetoed=True)) == "A/A failed"
+    assert intervals.decided(Interval(1.0, low, high, 8)) is (word in ("equal", "faster", "slower"))
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "width"),
+    [(2.0, 5.0, 2.5), (-5.0, -2.0, 2.5), (3.0, 3.0, 1.0), (math.nan, math.nan, math.inf), (-1.0, 3.0, 4.0)],
+)
+def test_the_width_is_the_factor_between_the_bounds(low: float, high: float, width: float):
+    assert Interval(1.0 if low * high < 0 else (low + high) / 2, low, high, 8).width == width
+
+
+def test_what_carries_no_sentence_lies_nowhere():
+    sure = Interval(3.0, 2.9, 3.1, 8)
+    assert sure.above(2)
+    assert sure.within(2, 4)
+    assert sure.inverse().below(1)
+    assert sure.times(10).above(20)
+    exact, rare = Interval(3.0, 3.0, 3.0, 1), Interval(3.0, 2.9, 3.1, intervals.FEW_RARE, rare=True)
+    assert not exact.doubt
+    assert not rare.doubt
+    wide = Interval(30.0, 15.0, 60.0, 8)
+    for mute in (Interval(3.0, 2.9, 3.1, 4), Interval(3.0, 2.9, 3.1, 8, vetoed=True), wide):
+        assert not any((mute.above(1), mute.below(99), mute.within(0, 99), mute.outside(0, 1)))
+    assert wide.doubt  # no sentence
+    assert not wide.flaw  # and yet a claim of 1 is refuted by it
+    assert Interval(30.0, 1.0, 900.0, 8).flaw
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.floats(1e-3, 1e3), min_size=2, max_size=9))
+def test_the_p_value_is_small_where_the_interval_excludes_one(values):
+    found = intervals.geometric(values)
+    if found.low < found.high and min(abs(math.log(end)) for end in (found.low, found.high)) > 1e-9:
+        assert (intervals.same_p(found) < 0.05) is not (found.low <= 1 <= found.high)
+
+
+def test_the_p_value_is_that_of_the_textbook():
+    from scipy.stats import ttest_1samp
+
+    values = [1.02, 1.05, 0.99, 1.04, 1.03]
+    expected = ttest_1samp([math.log(value) for value in values], 0)[1]
+    assert intervals.same_p(intervals.geometric(values)) == pytest.approx(expected, rel=1e-9)
+    assert intervals.same_p(intervals.geometric([1.1, 1.1])) == 0
+    assert intervals.same_p(intervals.geometric([1.0, 1.0])) == 1
 
 
 def test_one_process_gives_a_value_and_no_bounds():
@@ -72,6 +120,7 @@ def test_one_process_gives_a_value_and_no_bounds():
     assert math.isnan(found.high)
     assert not found.within(0, 10)
     assert not found.outside(5, 10)
+    assert found.doubt
 
 
 @pytest.mark.parametrize("values", [[], [1.0, 0.0], [1.0, -2.0], [1.0, math.nan], [1.0, math.inf]])
@@ -89,7 +138,7 @@ def test_a_ratio_is_paired_by_process():
     # Both drift tenfold from process to process; their ratio does not, and only pairing sees that.
     found = intervals.ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0])
     assert found.value == pytest.approx(2.0)
-    assert found.within(1.999, 2.001)
+    assert found.width == pytest.approx(1)
 
 
 def test_a_process_without_one_of_the_two_drops_out_of_a_ratio():
@@ -265,7 +314,8 @@ def test_a_ratio_in_the_rows_is_baseline_time_over_variant_time():
     row = {r["variant"]: r for r in results.rows([record(base, slow)])}["naive"]
     assert row["ratio"] == pytest.approx(0.25)
     assert row["ratio_low"] == pytest.approx(0.25)
-    assert row["median_us"] == 41.0
+    assert row["median_us"] == pytest.approx(math.sqrt(40 * 42))
+    assert row["n"] == 2
     assert row["workload"] == "linear_relu/2x3x4/float32/ieee/forward"
 
 
@@ -279,8 +329,20 @@ def test_a_baseline_is_sought_on_the_same_workload_and_clock_only():
     ]
     row = results.rows([record(lonely, *others), record(cell((2, 3, 4), [1.0, 1.0]), experiment="other")])[0]
     assert row["variant"] == "naive"
-    assert row["median_us"] == 41.0
+    assert row["median_us"] == pytest.approx(math.sqrt(40 * 42))
     assert math.isnan(row["ratio"])
+    assert row["n"] == 0
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(1, 1e6)), min_size=1, max_size=8))
+def test_a_ratio_is_the_quotient_of_the_two_times_where_all_processes_pair(pairs):
+    base, own = zip(*pairs, strict=True)
+    one, other = results.rows([record(cell((2, 3, 4), base), cell((2, 3, 4), own, "naive"))])
+    assert other["ratio"] == pytest.approx(one["median_us"] / other["median_us"], rel=1e-9)
+    assert results.over(one, other).value == results.speed(other).value
+    assert results.time(other).value == other["median_us"]
+    assert results.against(one, other)["ratio"] == pytest.approx(1 / other["ratio"])
 
 
 @pytest.mark.parametrize("status", [status for status in records.STATUSES if status != "ok"])
@@ -310,14 +372,14 @@ def test_what_was_too_fast_is_believed_once_the_ceilings_allow_it(reached_us, st
 def test_a_baseline_that_is_not_ok_gives_no_ratio():
     rows = results.rows([record(cell((2, 3, 4), [1.0, 1.0], status="too_fast"), cell((2, 3, 4), [5.0, 5.0], "naive"))])
     assert math.isnan(rows[1]["ratio"])
-    assert rows[1]["median_us"] == 5.0
+    assert rows[1]["median_us"] == pytest.approx(5.0)
 
 
 def test_a_process_that_failed_is_left_out_of_median_and_ratio():
     rows = results.rows(
         [record(cell((2, 3, 4), [10.0, 20.0, None]), cell((2, 3, 4), [5.0, None, 7.0], "naive"))],
     )
-    assert rows[1]["median_us"] == 6.0
+    assert rows[1]["median_us"] == pytest.approx(math.sqrt(35))
     assert rows[1]["ratio"] == 2.0
     assert math.isnan(rows[1]["ratio_low"])  # one pair is left
 
@@ -415,7 +477,7 @@ def test_the_table_has_the_columns_of_the_contract():
     # Written out: other programs rely on these names and this order.
     assert " ".join(table.columns) == (
         "machine experiment operation workload shape dtype math clock direction variant origin baseline median_us "
-        "ratio ratio_low ratio_high limit_us error max_error status reason"
+        "ratio ratio_low ratio_high n limit_us error max_error status reason"
     )
     assert len(table) == 1
 
@@ -495,3 +557,30 @@ def test_agreement_says_how_far_pairs_of_the_same_processes_go_together():
     (lone,) = results.agreement([record(*pair((2, 3, 4), SAME, "hot"))])
     assert math.isnan(lone["together"])
     assert lone["rate_low"] == 0 < lone["rate_high"] <= 1
+
+
+# ---------------------------------------------------------------- what a control that failed takes away
+
+
+@pytest.mark.parametrize(
+    ("again", "fails"),
+    [
+        ((9.9, 10.1, 10.0, 10.0, 10.05), False),
+        ((10.04, 10.05, 10.04, 10.05, 10.04), True),  # by 0.4%, p < 0.001
+        ((10.5, 10.9, 10.2, 10.8, 11.0), True),  # by 6.6%, p = 0.01
+        ((10.3, 10.5, 10.0, 10.5, 10.6), False),  # by 3.8%, p = 0.02
+        ((9.0, 15.0, 10.0, 14.0, 8.0), False),  # by 9%, and the interval holds 1
+        ((12.0, None, None, None, None), False),  # one process has no interval
+    ],
+)
+def test_a_control_that_is_told_apart_takes_every_reading_of_its_workload(again, fails):
+    works = [*pair((2, 3, 4), again, "hot"), cell((2, 3, 4), [5.0] * 5, "naive", clock="hot")]
+    apart = [cell((2, 3, 4), [5.0] * 5, "naive", clock="cold"), cell((2, 3, 4), [10.0] * 5, clock="cold")]
+    other = record(cell((2, 3, 4), [10.0] * 5), cell((2, 3, 4), [5.0] * 5, "naive"), experiment="other")
+    rows = results.rows([record(*works, *apart), other])
+    failed = {(row["experiment"], row["clock"]) for row in rows if row["veto"]}
+    assert failed == ({("method", "hot")} if fails else set())
+    for row in rows:
+        if row["variant"] == "naive":
+            assert intervals.reading(results.speed(row)) == ("A/A failed" if row["veto"] else "faster")
+    assert results.agreement([record(*works)]) == results.agreement([record(*works[:2])])  # the control of the machine

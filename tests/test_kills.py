@@ -148,7 +148,7 @@ def groups(preset, device, shapes):
 
 
 bench.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups) for name in ("ceilings", "tiny")}
-bench.PROCESSES = {"quick": 3}
+bench.PROCESSES = bench.MOST = {"quick": 3}
 bench.commit = lambda: ("0" * 40, False)
 real = sessions.run_session
 sessions.run_session = lambda module, *given, **more: real("stub_child", *given, **more)

@@ -126,17 +126,20 @@ def test_tensors_on_two_devices_are_refused() -> None:
         ladder.ladder("step_shared", x, weight.cpu(), bias)
 
 
-def test_a_step_says_where_it_runs() -> None:
+def test_a_step_says_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = {name: variants("linear_relu")[name].needs for name in STEPS}
     single, half = Workload("linear_relu", (1, 1, 1)), Workload("linear_relu", (1, 1, 1), "bfloat16")
-    assert needs["step_mma"](single, "cuda") == "tensor cores multiply bfloat16 and float16 here, not float32"
-    assert needs["step_shared"](half, "cpu") == "needs a CUDA device"
+    assert needs["step_shared"](half, "cpu") == "needs a CUDA GPU"
     assert needs["threaded"](half, "cuda") == "needs a CPU"
     assert "tf32x3" in needs["blocked"](Workload("linear_relu", (1, 1, 1), math="tf32x3"), "cpu")
-    with pytest.raises(ValueError, match="step 'step_nope' is none of step_coalesced, "):
+    with pytest.raises(ValueError, match="unknown step 'step_nope'; "):
         ladder.ladder("step_nope", *tensors((1, 1, 1), torch.float32))
-    with pytest.raises(ValueError, match="step_wgmma on x: needs a CUDA device"):
+    with pytest.raises(ValueError, match="step_wgmma on x: needs a CUDA GPU"):
         ladder.ladder("step_wgmma", *tensors((1, 1, 1), torch.bfloat16))
+    monkeypatch.setattr(ladder.loader, "cuda_missing", lambda: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
+    assert needs["step_mma"](single, "cuda") == "tensor cores multiply bfloat16 and float16 here, not float32"
+    assert needs["step_wgmma"](half, "cuda") == "needs compute capability 9.0, this is 8.0"
 
 
 @needs_compiler

@@ -20,7 +20,7 @@ from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
-MISSING = mlp_cuda.missing(64, "bfloat16", "ieee") if DEVICE == "cuda" else "there is no GPU"
+MISSING = mlp_cuda.missing(64, "bfloat16") if DEVICE == "cuda" else "there is no GPU"
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
@@ -207,11 +207,12 @@ def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.Monkey
 
 def test_where_it_cannot_run_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     needs = variants("mlp3")["fused_cuda"].needs
-    assert needs(Workload("mlp3", (1, 64), "bfloat16"), "cpu") == "needs a CUDA device"
+    assert needs(Workload("mlp3", (1, 64), "bfloat16"), "cpu") == "needs a CUDA GPU"
     assert "tf32" in needs(Workload("mlp3", (1, 64), "float32", "tf32"), "cuda")
+    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
     assert "widths 16, 32, 64, 128, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
     assert "not float32" in needs(Workload("mlp3", (1, 64), "float32"), "cuda")
-    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
     assert "9.0, this is 10.0" in needs(Workload("mlp3", (1, 64), "bfloat16"), "cuda")
     names = list(variants("mlp2"))
@@ -228,7 +229,7 @@ def test_a_misfit_is_refused_by_name() -> None:
         mlp.forward_cuda(x, [weights[0], weights[1].half(), weights[2]], biases)
     with pytest.raises(ValueError, match="2 weights and 3 biases"):
         mlp.forward_cuda(x, weights[:2], biases)
-    with pytest.raises(ValueError, match="x is .* on cpu: needs a CUDA device"):
+    with pytest.raises(ValueError, match="x is .* on cpu: needs a CUDA GPU"):
         mlp.forward_cuda(x, weights, biases)
 
 

@@ -9,6 +9,7 @@ import io
 import json
 import os
 import re
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable
@@ -29,6 +30,7 @@ from hypatia_lab import (
     cli,
     figures,
     findings,
+    intervals,
     own,
     own_book,
     records,
@@ -39,6 +41,8 @@ from hypatia_lab import (
 )
 from hypatia_lab.chapters import own_kernel
 from hypatia_lab.notebook import Evidence
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 EXAMPLE = book.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
@@ -166,21 +170,23 @@ def tiny(variant: str, medians: list[float], **changes: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("medians", "title"),
+    ("medians", "title", "figure"),
     [
-        ([50.0, 50.1], "mine is faster than eager"),
-        ([200.0, 201.0], "mine is slower than eager"),
-        ([100.0, 101.0], "mine is as fast as eager"),
-        ([50.0, 200.0], "Whether mine is faster than eager is open"),
+        ([50.0, 50.1], "mine is faster than eager", "2.01×"),
+        ([200.0, 201.0], "mine is slower than eager", "0.501×"),
+        ([100.0, 101.0], "mine is as fast as eager", "1.00×"),
+        ([98.0, 102.0], "Whether mine is faster than eager", "undecided"),
+        ([50.0, 200.0], "Whether mine is faster than eager", "too noisy to say"),
     ],
 )
-def test_a_finding_says_what_the_interval_says(medians, title):
+def test_a_finding_says_what_the_interval_says(medians, title, figure):
     lab = page_of(tiny("eager", [100.0, 101.0]), tiny("compile", [80.0, 81.0]), tiny("mine", medians))
     (found,) = own_kernel.findings(lab, "box", "tiny")
-    assert (found.title, found.page) == (title, "tiny")
+    assert (found.figure, found.title, found.page) == (figure, title, "tiny")
     assert "Against torch.compile there: " in found.text
     # A megabyte at the 4 TB/s of the ceilings takes a quarter of a microsecond.
-    assert f"{0.25 / (sum(medians) / 2):.3%}"[:4] in found.text
+    reach = f"{0.25 / statistics.geometric_mean(medians):.3%}"[:4]
+    assert (reach in found.text) is (figure != intervals.TOO_NOISY)
     assert own_kernel.failures(lab.rows) == []
 
 
@@ -315,7 +321,7 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--preset", "nope"], "preset 'nope' is none of quick, seed, full"),
+        (["--preset", "quik"], "unknown preset 'quik'; did you mean 'quick'? known: quick, seed, full"),
         (["--device", "tpu"], "unknown device 'tpu'; known: auto, cpu, cuda"),
         (["--machine", "../up"], "machine name '../up' must be lower-case"),
         (["--shapes", "0x4"], "shape '0x4' has a zero"),
@@ -333,6 +339,20 @@ def test_judge_refuses_bad_arguments_in_one_line(kernel, call, monkeypatch, noth
     assert (code, out) == (2, "")
     assert told in line
     assert files_below(kernel.parent) == ["tiny.py"]
+
+
+def test_judge_says_what_a_claim_names_and_there_is_not(kernel, call, monkeypatch, nothing_measured):
+    monkeypatch.chdir(kernel.parent)
+    Path("tiny.yaml").write_text(
+        "- {id: MINE-1, section: none, claim: it is as fast, claimed: 1, unit: ×, quantity: ratio, why: I hope so,\n"
+        "   variant: mien, band: [0.9, 2], workloads: [tiny/64x64/float32/ieee/forward]}\n"
+    )
+    code, out, (line,) = call("judge", kernel, "--claims", "tiny.yaml", "--device", "cpu")
+    assert (code, out) == (2, "")
+    assert line == (
+        "hypatia-lab: tiny.yaml: MINE-1a: unknown variant 'mien' of tiny; did you mean 'mine'? "
+        "known: eager, compile, mine"
+    )
 
 
 @pytest.mark.parametrize(
@@ -441,7 +461,7 @@ def test_a_readers_claims_have_ids_of_their_own_and_the_same_keys(tmp_path):
     assert [claim.id for claim in claims.load(path)] == ["SOFTMAX-01a", "SOFTMAX-02a", "SOFTMAX-03a"]
     assert told(text.replace("SOFTMAX-01\n", "S001-01\n  program: own\n")) == ":2: S001-01 belongs in s001.yaml"
     assert told(text.replace("SOFTMAX-02", "SOFTMAX-01")).endswith("id SOFTMAX-01 is used twice (first on line 2)")
-    assert "unknown key 'speed'; known: id, section" in told(text.replace("bound: roofline", "speed: 2", 1))
+    assert "unknown key 'speed'; known: " in told(text.replace("bound: roofline", "speed: 2", 1))
     assert "conflicts with GONE-1a, which is no other part" in told(text + '  conflicts: ["GONE-1a"]\n')
 
 

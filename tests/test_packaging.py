@@ -6,7 +6,8 @@ import re
 import subprocess
 import sys
 import tomllib
-from importlib.metadata import entry_points
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
 
 import yaml
@@ -52,6 +53,30 @@ def test_every_constraint_lies_in_its_range() -> None:
     for requirement in _direct():
         version = constraints[canonicalize_name(requirement.name)]
         assert requirement.specifier.contains(version), f"{requirement} against {version}"
+
+
+def _needed(*names: str) -> set[str]:
+    """Packages and all that they need with Python 3.12, of which the page on boxes without a registry speaks."""
+    found: set[str] = set()
+    todo = list(names)
+    while todo:
+        if (name := canonicalize_name(todo.pop())) not in found:
+            found.add(name)
+            with suppress(PackageNotFoundError):  # not installed with this version of Python
+                wanted = [Requirement(text) for text in requires(name) or []]
+                box = {"python_version": "3.12", "python_full_version": "3.12.0", "extra": ""}
+                todo += [one.name for one in wanted if one.marker is None or one.marker.evaluate(box)]
+    return found
+
+
+def test_what_a_box_without_a_registry_is_brought_is_pinned_and_egglog_comes_with_all_it_needs() -> None:
+    page = (ROOT / "book" / "rerun.md").read_text(encoding="utf-8")
+    (fetched,) = re.findall(r"-c constraints.txt \\\n +(.*)\n", page)
+    (listed,) = re.findall(r"```text\n(egglog .*?)```", page, re.DOTALL)
+    assert "egglog" in fetched.split()
+    own = _needed("egglog") - _needed(*(name for name in fetched.split() if name != "egglog"))
+    assert {canonicalize_name(name) for name in listed.split()} == own
+    assert own | {canonicalize_name(name) for name in fetched.split()} <= set(_constraints())
 
 
 def test_the_renderer_and_the_command_are_registered() -> None:

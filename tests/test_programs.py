@@ -203,7 +203,7 @@ PROGRAM = 'example = lab.program("author_example", "a stand-in", [upstream])'
         (
             'origin="author"',
             'origin="authors"',
-            ":16: origin 'authors' of linear_relu/author_v1 is none of author, seed",
+            ":16: unknown origin 'authors' of linear_relu/author_v1; did you mean 'author'?",
         ),
         ('origin="author"', 'origin="seed"', "variant author_v1 has origin 'seed', not 'author'"),
         ('variant="author_v1"', 'variant="autor_v1"', "is of unknown variant 'autor_v1'; did you mean 'author_v1'?"),
@@ -247,7 +247,8 @@ def test_pins_that_are_none_are_refused_by_name(tmp_path, text):
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('("eager", "author_v1")', '("eager", "author_v2")', "unknown variant 'author_v2'; did you mean 'author_v1'?"),
+        ('("eager", "author_v1")', '("eager", "author_v2")', "'author_v2' of linear_relu; did you mean 'author_v1'?"),
+        ('("hot",)', '("hott",)', "unknown clock 'hott'; did you mean 'hot'?"),
         ("return [lab.Group", "return 1 / 0, [lab.Group", ":24: ZeroDivisionError"),
         ("return [lab.Group", "return [0, lab.Group", "must be a list of hypatia_lab.Group"),
     ],
@@ -516,7 +517,7 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     monkeypatch.setattr(sessions, "run_session", interrupted)
     given = ["run", "--program", str(path), "--device", "cpu", "--machine", "box", "--records", str(store)]
     first = CliRunner().invoke(cli.main, given)
-    assert (first.exit_code, started) == (130, ["hypatia_lab.bench", "hypatia_lab.programs"])
+    assert (first.exit_code, started) == (130, ["hypatia_lab.cells", "hypatia_lab.programs"])
     assert nothing_left(tmp_path)
     assert not (store / "box" / "author_example.jsonl").exists()
     forget()

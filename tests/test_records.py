@@ -349,7 +349,7 @@ def test_a_later_folder_wins(tmp_path):
 
 
 def test_a_machine_without_records_is_named_with_those_that_have(tmp_path, written):
-    with pytest.raises(RecordError, match="no records of machine 'h300'; recorded machines: box"):
+    with pytest.raises(RecordError, match="no records: unknown machine 'h300'; known: box"):
         records.load(tmp_path, machines=["h300"])
     with pytest.raises(RecordError, match="recorded machines: none"):
         records.load(tmp_path / "empty", machines=["h300"])

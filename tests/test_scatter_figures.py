@@ -12,6 +12,8 @@ from test_detail_figures import DRAW, PLACE, SPEED, Rows, content, notes, points
 
 from hypatia_lab import drawing, formats, image_figure, scatter_figures
 
+pytestmark = pytest.mark.usefixtures("two_processes")
+
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory) -> Rows:

@@ -92,7 +92,7 @@ def test_strips_follow_the_work_that_a_pixel_is() -> None:
     ("given", "kind", "message"),
     [
         ({"variant": "nope"}, SimulationError, "unknown variant 'nope'; known: eager, .*cuda"),
-        ({"variant": "cuda", "device": "cpu"}, SimulationError, "'cuda' cannot run on cpu: needs a CUDA device; "),
+        ({"variant": "cuda", "device": "cpu"}, SimulationError, "'cuda' cannot run on cpu: needs a CUDA GPU; "),
         ({"dtype": "bfloat16"}, SimulationError, "bfloat16 .*: the simulator runs in float64 and float32"),
         ({"dtype": "float128"}, WorkloadError, "unknown dtype 'float128'"),
         ({"device": "tpu"}, MachineError, "unknown device 'tpu'; known: auto, cpu, cuda"),
@@ -292,7 +292,7 @@ def test_the_defaults_that_help_states_are_the_scenes() -> None:
         ("--pixel abc", "'abc' is not a valid float"),
         ("--hkl missing.hkl", "cannot read the reflections in missing.hkl"),
         ("--variant nope", "unknown variant 'nope'; known: eager"),
-        ("--variant cuda --device cpu", "needs a CUDA device"),
+        ("--variant cuda --device cpu", "needs a CUDA GPU"),
         ("--dtype bfloat16", "the simulator runs in float64 and float32"),
         ("--device tpu", "unknown device 'tpu'"),
         ("--output image.png", "output image.png must end in .npy or .f32"),

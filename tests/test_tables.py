@@ -7,10 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, run_line
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import cell_line, run_line, widths
 
-from hypatia_lab import formats, records, results, tables
+from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import verdicts
+from hypatia_lab.intervals import Interval
+
+pytestmark = pytest.mark.usefixtures("two_processes")
 
 ORIGINS = {
     "eager": "peer",
@@ -153,7 +158,11 @@ def test_a_number_has_three_significant_digits(value: float | None, text: str) -
         ((54.1234, 53.9, 54.3), "54.1× [53.9, 54.3]"),
         ((1.00071, 1.00021, 1.00112), "1.0007× [1.0002, 1.0011]"),
         ((1.05, 0.98, 1.12), "1.05× [0.98, 1.12]"),
-        ((27.1, math.nan, math.nan), "27.1× (no interval)"),
+        ((27.1, math.nan, math.nan), "too noisy"),
+        ((1.0, 0.11, 9.0), "1.00× [0.11, 9.00]"),
+        ((1.0, 0.09, 10.0), "too noisy"),
+        ((0.1, -0.2, 0.4), "0.100× [-0.200, 0.400]"),  # a difference
+        ((0.001, -0.2, 0.4), "too noisy"),
         ((math.nan, math.nan, math.nan), "–"),
         ((1.0, 1.0, 1.0), "1.00× [1.00, 1.00]"),
     ],
@@ -164,6 +173,13 @@ def test_an_interval_shows_the_digits_it_earns(triple: tuple[float, float, float
 
 def test_units() -> None:
     assert formats.interval(12.3, 12.1, 12.5, "µs") == "12.3 µs [12.1, 12.5]"
+    assert formats.interval(12.3, 0.1, 1250.0, "µs", 4) == "too noisy (n = 4)"
+    assert formats.time(Interval(1.52e6, 1.5e6, 1.54e6, 8)) == "1.52 s [1.50, 1.54]"
+    assert formats.time(Interval(1.52e6, math.nan, math.nan, 1)) == "too noisy (n = 1)"
+    assert formats.figure(Interval(905, 905, 905, 3), "calls") == "905 calls"
+    assert [formats.margin(share) for share in (0.00134, 0.5, 1.7, 3e12)] == [
+        *("±0.134%", "±50.0%", "a factor of 2.70", "a factor of 100 and more")
+    ]
     assert [formats.duration(us) for us in (0.95, 4.123, 1100, 2.1e6, math.nan)] == [
         "950 ns",
         "4.12 µs",
@@ -184,13 +200,24 @@ def test_units() -> None:
         ((1.2, 1.1, 1.3), "faster"),
         ((0.5, 0.4, 0.6), "slower"),
         ((1.0, 0.9, 1.1), "undecided"),
-        ((2.0, math.nan, math.nan), "undecided"),
+        ((2.0, 1.3, 3.1), "too noisy to say"),
         ((math.nan, math.nan, math.nan), "–"),
     ],
 )
 def test_reading_follows_the_interval(triple: tuple[float, float, float], word: str) -> None:
-    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"processes": 8, "origin": "peer"}
+    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"n": 8, "origin": "peer", "veto": ""}
     assert tables.reading(row) == word
+    if word != "–":
+        assert tables.reading(row | {"n": 1}) == "too few to tell"
+        assert tables.reading(row | {"veto": "eager@again takes 1.2 times as long as eager"}) == "A/A failed"
+
+
+def test_readings_are_counted_in_one_order() -> None:
+    assert (
+        tables.counted(["slower", "too noisy to say", "slower", "faster"])
+        == "1 faster, 2 slower and 1 too noisy to say"
+    )
+    assert tables.counted(["equal"]) == "1 equal"
 
 
 def test_results_table_holds_every_row_and_invents_no_number(rows: list[dict[str, Any]]) -> None:
@@ -288,6 +315,8 @@ def test_of_what_is_claimed_at_least_or_at_most_only_the_end_that_decides_is_sho
         ({"measured": 2, "low": 2, "high": 2, "n": 1, "unit": "launches"}, "2 launches (n = 1)"),
         ({"measured": 7.7, "low": 7.7, "high": 7.7, "n": 0}, "7.7×"),
         ({"measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}, "–"),
+        ({"low": 0.1, "high": 7344.0}, "too noisy (n = 8)"),
+        ({"measured": math.nan, "low": math.nan, "high": math.nan, "n": 2}, "too noisy (n = 2)"),
     ],
 )
 def test_every_measured_figure_has_its_n(found: dict[str, Any], text: str) -> None:
@@ -401,7 +430,7 @@ def test_compare_tells_what_differs(rows: list[dict[str, Any]]) -> None:
 
 def test_compare_without_intervals_decides_nothing(rows: list[dict[str, Any]]) -> None:
     bare = [row | {"ratio_low": math.nan, "ratio_high": math.nan} for row in rows]
-    assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"–"}
+    assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"too noisy to say"}
 
 
 def test_compare_names_what_is_missing(rows: list[dict[str, Any]]) -> None:
@@ -447,7 +476,7 @@ def test_one_of_a_unit_is_singular() -> None:
 
 
 def test_a_reason_does_not_say_its_status_twice() -> None:
-    own = {"throttled": False, "status": "wrong", "medians_us": []}
+    own = {"throttled": False, "status": "wrong", "medians_us": [], "veto": ""}
     assert tables._remark(own | {"reason": "wrong values: off"}) == "wrong values: off"
     assert tables._remark(own | {"reason": "shape: (2,)"}) == "wrong: shape: (2,)"
     assert tables._remark(own | {"status": "ok", "reason": ""}) == "ok"
@@ -460,3 +489,30 @@ def test_a_number_that_is_not_known_moves_no_column() -> None:
     text = tables.html(frame)
     assert '<th scope="col" style="text-align:right">rate</th>' in text
     assert '<th scope="row" style="white-space:nowrap">S001-63</th>' in text
+
+
+def test_a_printed_interval_is_read_as_it_is_written() -> None:
+    text = "29.5 µs [3.8, 224.2], 0.449× [1.7e-05, 11,892], 12% [-3, 4] and 905 [a, b]"
+    assert [round(width, 3) for width in widths(text).values()] == [59.0, 699529411.765, 0.583]
+
+
+SCATTER = st.lists(st.floats(-1, 1), min_size=2, max_size=8)
+
+
+@settings(max_examples=25, deadline=None)
+@given(scatter=SCATTER, other=SCATTER, size=st.floats(0.01, 8))
+def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], other: list[float], size: float) -> None:
+    count = min(len(scatter), len(other))
+    times = {"eager": scatter[:count], "naive": other[:count]}
+    cells = [
+        cell("linear_relu", (64, 64, 64), name, [100 * math.exp(size * x) for x in own]) for name, own in times.items()
+    ]
+    line = run("m", "method", count)
+    rows = results.rows([records.Record(Path("nowhere"), line, tuple(cells), "")])
+    texts = [tables.results_table(rows).to_string()]
+    for figure, table in (figures.speedups(rows), figures.slowdowns(rows), figures.times_against_limit(rows)):
+        texts += [figure.layout.meta["alt"], figure.layout.title.text, table.to_string()]
+        drawn = figure.to_plotly_json()["data"]
+        texts += [said for trace in drawn for said in trace.get("hovertext", []) if isinstance(said, str)]
+        assert all(math.isfinite(end) for trace in drawn if "error_x" in trace for end in trace["error_x"]["array"])
+    assert {text: width for text, width in widths("\n".join(texts)).items() if width > 101} == {}

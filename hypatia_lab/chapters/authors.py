@@ -7,12 +7,12 @@ taken from the record when a page is made, and a machine without one is named as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals
-from hypatia_lab.chapters.reading import at, quotient, times, took
+from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab.chapters.reading import at, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
 from hypatia_lab.findings import Finding
@@ -52,7 +52,7 @@ class Pair:
 
     @property
     def equal(self) -> str:
-        """Whether both take equally long within ±2%: yes, no or undecided; empty without a ratio.
+        """Whether both take equally long within ±2%: yes, no, undecided or why nothing is said; empty without a ratio.
 
         A difference is one only where the whole interval lies beyond the 2%.
         """
@@ -61,7 +61,8 @@ class Pair:
             return ""
         if intervals.equal(found):
             return "yes"
-        return "no" if found.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) else "undecided"
+        apart = found.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)
+        return "no" if apart else found.doubt or "undecided"
 
 
 def pairs(lab: Evidence, machine: str) -> list[Pair]:
@@ -79,18 +80,17 @@ def pairs(lab: Evidence, machine: str) -> list[Pair]:
     return [Pair(row, beside(row, REWRITES.get(row["variant"], "")), beside(row, "eager")) for row in programs]
 
 
-def _time(row: Row | None) -> str:
+def _time(row: Row | None, write: Callable[[Row], str] = took) -> str:
     """The time of a row, or why it has none."""
     if row is None:
         return formats.MISSING
-    return f"{row['status']}: {row['reason']}".removesuffix(": ") if absent(row["median_us"]) else took(row)
+    return f"{row['status']}: {row['reason']}".removesuffix(": ") if absent(row["median_us"]) else write(row)
 
 
 def _over(slow: Row | None, quick: Row | None) -> Interval | None:
     """Time of one row over that of another, paired by process; None unless both were timed."""
-    if slow is None or quick is None:
-        return None
-    return quotient(slow["medians_us"], quick["medians_us"])
+    found = results.over(slow, quick) if slow and quick else intervals.NOTHING
+    return found if found.n else None
 
 
 def _ratio(found: Interval | None) -> str:
@@ -164,8 +164,9 @@ def _widest(apart: Iterable[Pair]) -> str:
 
     pair = max(apart, key=distance)
     row = pair.author
+    own, rewrite, eager = (_time(one, takes) for one in (row, pair.rewrite, pair.eager))
     text = f"They differ most in {NAMES.get(row['variant'], row['variant'])} at {at(row)}: by the {row['clock']} clock "
-    return text + f"the author's takes {_time(row)}, the rewrite {_time(pair.rewrite)} and eager {_time(pair.eager)}."
+    return text + f"the author's takes {own}, the rewrite {rewrite} and eager {eager}."
 
 
 def absent_on(lab: Evidence, machines: Sequence[str]) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.chapters.reading import at, named, over, times, took
+from hypatia_lab.chapters.reading import at, attained, lasts, named, say, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding, way_in
+from hypatia_lab.findings import Finding, silent, unsaid, way_in
 from hypatia_lab.formats import absent
-from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over, speed
 from hypatia_lab.workloads import DTYPES
 
 Row = dict[str, Any]
@@ -42,6 +42,8 @@ SPEEDS = {
 """What an interval of speeds reads → the same in a title."""
 TENTH = 0.1
 """How far a single claimed figure may be off, as in the ledger."""
+JUDGED = ("S002-37g",)
+"""The part of the ledger on v2's backward pass beside PyTorch's."""
 
 
 # ---------------------------------------------------------------- reading
@@ -75,10 +77,6 @@ def _by_variant(lab: Evidence, machine: str, dtype: str) -> dict[str, Row]:
     shapes = [row["shape"] for row in rows]
     chosen = SEED_SHAPE if SEED_SHAPE in shapes else shapes[-1] if shapes else ""
     return {row["variant"]: row for row in rows if row["shape"] == chosen}
-
-
-def _gain(row: Row) -> Interval:
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
 
 
 def _at(row: Row) -> str:
@@ -116,30 +114,30 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         return None
     own, rival = found[OWN], rivals[0]
     factor = over(rival, own)
+    if factor.doubt:
+        return unsaid(lab, machine, "Whether a fused backward pays", PAGE, [factor])
     waiting = _called(lab, machine)
-    text = f"By the {own['clock']} clock a forward and a backward pass at {_at(own)} take {took(own)}, against "
-    text += f"{took(rival)} of {rival['variant']}, the better of eager and torch.compile: {times(factor)}"
+    text = f"By the {own['clock']} clock a forward and a backward pass at {_at(own)} take {takes(own)}, against "
+    text += f"{takes(rival)} of {rival['variant']}, the better of eager and torch.compile: {times(factor)}"
     if waiting:
         text += f"; {_waits(waiting)}"
     text += f". The goal is {GOAL:g}×"
-    if factor.low >= GOAL:
+    if factor.above(GOAL):
         title = "A fused backward pays" + (" inside a CUDA graph" if own["clock"] == "graph" else "")
         title += ", and called from Python it is slower" if waiting and all(map(_behind, waiting)) else ""
         text += ", and it is reached. "
-    elif factor.high < GOAL:
-        lacking = Interval(GOAL / factor.value, GOAL / factor.high, GOAL / factor.low, factor.n)
+    elif factor.below(GOAL):
         title = (
-            "A fused backward pays, but less than wanted" if factor.low > 1 else "A fused backward does not pay here"
+            "A fused backward pays, but less than wanted" if factor.above(1) else "A fused backward does not pay here"
         )
-        text += f"; it is missed by a factor of {times(lacking)}. "
+        text += f"; it is missed by a factor of {times(factor.inverse().times(GOAL))}. "
     else:
         title = "Whether a fused backward reaches its goal is open"
         text += ", and the interval does not tell. "
-    if not absent(own["limit_us"]):
-        text += f"The step's limit is {formats.duration(own['limit_us'])}, of which it reaches "
-        text += f"{formats.number(100 * own['limit_us'] / own['median_us'])}%. "
+    if reach := attained(own):
+        text += f"The step's limit is {formats.duration(own['limit_us'])}, of which it reaches {reach}. "
     others = [row for row in found.values() if row["variant"] not in (OWN, *RIVALS) and "@" not in row["variant"]]
-    said = [f"{row['variant']} {times(_gain(row))}" for row in others]
+    said = [f"{row['variant']} {say(speed(row))}" for row in others]
     text += f"Against eager: {listing(said)}." if said else ""
     return Finding(f"{formats.number(factor.value)}×", title, text.strip(), PAGE)
 
@@ -151,14 +149,14 @@ def called(lab: Evidence, machine: str) -> str:
 
 
 def _called(lab: Evidence, machine: str) -> list[Row]:
-    """The fused backward by the wall clock; empty on a CPU, where one clock times both."""
+    """What is known of the fused backward by the wall clock; empty on a CPU, where one clock times both."""
     if lab.primary(machine) != "graph":
         return []
-    return [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not absent(row["ratio"])]
+    return [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not speed(row).doubt]
 
 
 def _behind(row: Row) -> bool:
-    return row["ratio_high"] < 1
+    return speed(row).below(1)
 
 
 def _waits(rows: Sequence[Row]) -> str:
@@ -176,19 +174,22 @@ def default(lab: Evidence, machine: str) -> Finding | None:
     eager, second = found.get("eager"), found.get("cublas_relu")
     if eager is None or second is None or absent(second["ratio_low"]):
         return None
-    factor, claimed = _gain(second), (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
+    factor, claimed = speed(second), (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
     band = claimed * (1 - TENTH), claimed * (1 + TENTH)
     aside = way_in([second])
-    text = f"At {_at(second)} a whole step with v2 is {times(factor)} as fast as eager's: {took(second)} against "
-    text += f"{took(eager)}. "
+    if factor.doubt:
+        question = "Whether a step with v2 is faster than eager's"
+        return unsaid(lab, machine, question, PAGE, [factor], () if aside else JUDGED)
+    text = f"At {_at(second)} a whole step with v2 is {times(factor)} as fast as eager's: {takes(second)} against "
+    text += f"{takes(eager)}. "
     if not aside:
         text += f"S002 gives PyTorch's default backward {SEED_DEFAULT:g} ms and v2's {SEED_V2:g} ms: with its "
         text += f"{SEED_FORWARD:g} ms of forward before each, that would be {formats.number(claimed)}×. "
     pair = alone(lab, eager), alone(lab, second)
     if all(pair):
         quotient = intervals.geometric([a / b for a, b in zip(*pair, strict=False)])
-        shown = [formats.duration(intervals.geometric(values).value) for values in pair]
-        text += f"The backward pass alone takes eager {shown[0]} and v2 {shown[1]}, {times(quotient)}"
+        shown = [lasts(intervals.geometric(values)) for values in pair]
+        text += f"The backward pass alone takes eager {shown[0]} and v2 {shown[1]}, {say(quotient)}"
         text += ". " if aside else f" where S002 has {SEED_DEFAULT / SEED_V2:g}×. "
     text += "The default makes the same two products by the same library, and masks in one kernel; v2 takes two."
     if aside:
@@ -197,15 +198,15 @@ def default(lab: Evidence, machine: str) -> Finding | None:
     return Finding(
         f"{formats.number(factor.value)}×",
         "PyTorch's default backward is not the slow one"
-        if factor.high < 1.02
+        if factor.below(1.02)
         else "v2's backward gains as much as S002 says"
         if factor.within(*band)
         else "v2's backward gains, by far not what S002 says"
-        if factor.low > 1.02 and factor.outside(*band)
+        if factor.above(1.02) and factor.outside(*band)
         else "v2's backward gains little, if anything",
         text,
         PAGE,
-        claims=("S002-37g",),
+        claims=JUDGED,
     )
 
 
@@ -214,11 +215,15 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in _timed(steps(lab, machine, variant="epilogue")) if not absent(row["ratio_low"])]
     if not rows or lab.primary(machine) != "graph":
         return None
-    faster = [row for row in rows if row["ratio_low"] > 1 + intervals.EQUIVALENCE]
-    slower = [row for row in rows if row["ratio_high"] < 1 - intervals.EQUIVALENCE]
-    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
-    span = f"At best it has {times(_gain(best))} at {_at(best)}"
-    span += "." if best is worst else f", at worst {times(_gain(worst))} at {_at(worst)}."
+    every = [speed(row) for row in rows]
+    decided = [row for row in rows if intervals.decided(speed(row))]
+    if not decided:
+        return unsaid(lab, machine, "Whether fusing the forward pass helps a whole step", PAGE, every)
+    faster = [gain for gain in every if gain.above(1 + intervals.EQUIVALENCE)]
+    slower = [gain for gain in every if gain.below(1 - intervals.EQUIVALENCE)]
+    best, worst = (pick(decided, key=lambda row: row["ratio"]) for pick in (max, min))
+    span = f"At best it has {times(speed(best))} at {_at(best)}"
+    span += "." if best is worst else f", at worst {times(speed(worst))} at {_at(worst)}."
     return Finding(
         f"{formats.number(best['ratio'])}×",
         "Fusing the forward pass helps a whole step"
@@ -227,7 +232,8 @@ def library(lab: Evidence, machine: str) -> Finding | None:
         if faster
         else "Fusing the forward pass is hardly seen in a whole step",
         f"The library's epilogue with an autograd formula is faster than eager's step by more than 2% in {len(faster)} "
-        f"of {len(rows)} cases and slower in {len(slower)}. {span} It saves one ReLU in a step of three products.",
+        f"of {len(rows)} cases and slower in {len(slower)}. {silent(every)}{span} It saves one ReLU in a step of three "
+        "products.",
         PAGE,
     )
 
@@ -314,7 +320,7 @@ def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 "variant": named(step),
                 "step": took(step),
                 "forward": took(forward),
-                "backward": formats.duration(found.value),
+                "backward": formats.time(found),
                 "backward / forward": times(ratio),
             }
         )

@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import check, claims, formats, intervals, results
-from hypatia_lab.chapters.reading import FLOAT32, at, fastest, largest, over, times, took, waited
+from hypatia_lab.chapters.reading import FLOAT32, at, attained, fastest, largest, say, takes, times, took, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over
 from hypatia_lab.workloads import DTYPES, Workload
 
 Row = dict[str, Any]
@@ -201,7 +202,10 @@ def _kernels(lab: Evidence, machine: str, variant: str, mode: str) -> list[dict[
 
 
 def _stage_us(lab: Evidence, machine: str, variant: str, mode: str) -> dict[str, float]:
-    """µs of each stage of one call, as the tracer saw it; {} where nobody looked, or where it is one operator."""
+    """µs of each stage of one call, as the tracer saw it; {} where nobody looked, or where it is one operator.
+
+    Means over processes are arithmetic, so that stages add up to the call.
+    """
     lines = _kernels(lab, machine, variant, mode)
     if variant == "naive" and not any("convolve" in line["name"] for line in lines):
         return {}
@@ -281,39 +285,43 @@ def slower(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, (eager, naive) = next(iter(found.items()))
-    factor = over(naive, eager)
-    text = f"At {at(naive)} the three kernels take {took(naive)}, PyTorch in {FLOAT32[mode]} {took(eager)}: "
+    factor, judged = over(naive, eager), ("S000-01a", "S000-02a")
+    if factor.doubt:
+        return unsaid(lab, machine, "How much slower one thread an output is", PAGE, [factor], judged)
+    text = f"At {at(naive)} the three kernels take {takes(naive)}, PyTorch in {FLOAT32[mode]} {takes(eager)}: "
     text += f"{times(factor)} as long. S000 says {CLAIMED_SLOWDOWN[0]:g} to {CLAIMED_SLOWDOWN[1]:g} times. "
     for other, (library, loops) in list(found.items())[1:]:
-        text += f"Against {FLOAT32[other]} it is {times(over(loops, library))}. "
+        text += f"Against {FLOAT32[other]} it is {say(over(loops, library))}. "
     if own := _one_size(_single(lab, machine, mode, operation="conv_block_tanh"), "eager", "naive"):
         text += "With GELU by its tanh formula, as S000 names an approximation, it is "
-        text += f"{times(over(own['naive'], own['eager']))} in {FLOAT32[mode]}. "
+        text += f"{say(over(own['naive'], own['eager']))} in {FLOAT32[mode]}. "
     if own := _one_size(_timed(_rows(lab, machine, dtype="bfloat16")), "eager", "naive"):
-        text += f"In bfloat16 it is {times(over(own['naive'], own['eager']))}. "
-    pair = found.get("ieee", ())  # the loops' own arithmetic
-    if pair and not absent(pair[1]["limit_us"]):
-        shares = [formats.number(100 * row["limit_us"] / row["median_us"]) for row in pair]
-        text += f"The three reach {shares[1]}% of the limit in IEEE float32, PyTorch {shares[0]}%."
+        text += f"In bfloat16 it is {say(over(own['naive'], own['eager']))}. "
+    shares = [attained(row) for row in found.get("ieee", ())]  # the loops' own arithmetic
+    if shares and all(shares):
+        text += f"The three reach {shares[1]} of the limit in IEEE float32, PyTorch {shares[0]}."
     if lab.primary(machine) != "graph":
         text = f"{text.strip()} S000 speaks of a GPU, and this is a CPU."
     return Finding(
         f"{formats.number(factor.value)}×",
         "One thread an output is far slower than the library"
-        if factor.low > 2
+        if factor.above(2)
         else "One thread an output is slower than the library"
-        if factor.low > 1
+        if factor.above(1)
         else "One thread an output is not slower than the library here"
-        if factor.high < 1
+        if factor.below(1)
         else "How much slower one thread an output is remains open here",
         text.strip(),
         PAGE,
-        claims=("S000-01a", "S000-02a"),
+        claims=judged,
     )
 
 
 def cause(lab: Evidence, machine: str) -> Finding | None:
-    """Which of the three kernels the time goes to, and how long the library takes for the same part."""
+    """Which of the three kernels the time of a traced call goes to, and how long the library takes for the same part.
+
+    It tells of the calls that were traced, be it one: there is no interval, and no other call is spoken of.
+    """
     seen = {
         mode: (_stage_us(lab, machine, "naive", mode), _stage_us(lab, machine, "eager", mode))
         for mode in maths(lab, machine)
@@ -325,7 +333,9 @@ def cause(lab: Evidence, machine: str) -> Finding | None:
     whole, usual = math.fsum(own.values()), math.fsum(library.values())
     share, convolution = 100 * own["convolution"] / whole, library.get("convolution", math.nan)
     rest = whole - own["convolution"]
-    text = f"Of {formats.duration(whole)} the convolution takes {formats.duration(own['convolution'])}, "
+    text = (
+        f"Of a traced call's {formats.duration(whole)} the convolution takes {formats.duration(own['convolution'])}, "
+    )
     text += f"{formats.number(share)}%; the library's, in {FLOAT32[mode]}, takes {formats.duration(convolution)}. "
     parts = {"naive": own["convolution"], "eager": convolution}
     least = {name: _least_us(lab, machine, SHAPE, "convolution", name, mode) for name in parts}
@@ -338,7 +348,7 @@ def cause(lab: Evidence, machine: str) -> Finding | None:
     text += "S000 blames the convolution without a profile."
     return Finding(
         f"{formats.number(share)}%",
-        "The convolution alone is the cause" if share > 90 else "The convolution is not the only cause",
+        "The convolution takes nearly all of a traced call" if share > 90 else "The convolution is not the only cause",
         text,
         PAGE,
         claims=("S000-15a",),
@@ -356,20 +366,22 @@ def allocation(lab: Evidence, machine: str) -> Finding | None:
         return None
     found = sizes[mode]
     eager, naive, malloc = (found[name] for name in ("eager", "naive", "naive_malloc"))
-    factor, left = over(malloc, naive), over(naive, eager)
-    text = f"With memory from the driver in every call the pipeline takes {took(malloc)}, from PyTorch's allocator "
-    text += f"{took(naive)}: {times(factor)}. Without that overhead it still takes {times(left)} the time of PyTorch "
+    factor, left, judged = over(malloc, naive), over(naive, eager), ("S000-12d",)
+    if factor.doubt:
+        return unsaid(lab, machine, "What allocating in the loop costs", PAGE, [factor], judged)
+    text = f"With memory from the driver in every call the pipeline takes {takes(malloc)}, from PyTorch's allocator "
+    text += f"{takes(naive)}: {times(factor)}. Without that overhead it still takes {say(left)} the time of PyTorch "
     text += f"in {FLOAT32[mode]}. S000 went from the one to the other."
     return Finding(
         f"{formats.number(factor.value)}×",
         "Allocating in the loop hardly shows"
-        if factor.low <= 1.02
+        if not factor.above(1.02)
         else "Allocating in the loop costs time, and is not the cause"
-        if left.low > 2
+        if left.above(2)
         else "Allocating in the loop costs time",
         text,
         PAGE,
-        claims=("S000-12d",),
+        claims=judged,
     )
 
 
@@ -428,7 +440,9 @@ def accuracy(lab: Evidence, machine: str) -> Finding | None:
 def _met(goal: Goal, factor: Interval, error: float) -> str:
     if error > goal.most:
         return "missed: the error is too large"
-    return "reached" if factor.low >= goal.factor else "missed" if factor.high < goal.factor else "open"
+    return factor.doubt or (
+        "reached" if factor.above(goal.factor) else "missed" if factor.below(goal.factor) else "open"
+    )
 
 
 @dataclass(frozen=True)
@@ -442,7 +456,7 @@ class Reached:
 
     @property
     def word(self) -> str:
-        """reached, missed or open."""
+        """reached, missed, open, or why nothing is said."""
         return _met(self.goal, self.factor, self.own["max_error"])
 
 
@@ -476,17 +490,13 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 "largest absolute error": largest(own) if found.goal.direction == "forward" else formats.MISSING,
                 "peer": f"{peer['variant']} {took(peer)}",
                 "limit": formats.duration(limit),
-                "ours of its limit": _percent(limit, own["median_us"]),
+                "ours of its limit": attained(own) or formats.MISSING,
                 "the limit would allow": formats.MISSING
-                if absent(limit)
+                if not attained(peer)
                 else f"{formats.number(peer['median_us'] / limit)}×",
             }
         )
     return lines
-
-
-def _percent(part: float, whole: float) -> str:
-    return formats.MISSING if absent(part) else f"{formats.number(100 * part / whole)}%"
 
 
 def _bound(one: Reached) -> str:
@@ -500,15 +510,21 @@ def target(lab: Evidence, machine: str) -> Finding | None:
     found = reached(lab, machine)
     if not found:
         return None
+    judged = ("S000-07a", "S000-07b", "S000-07c")
+    if all(one.factor.doubt for one in found):
+        question, every = "Whether a kernel of one's own beats the library's block", [one.factor for one in found]
+        return unsaid(lab, machine, question, PAGE, every, judged)
     met = [one for one in found if one.word == "reached"]
     said = "; ".join(
-        f"{one.goal.name}: {times(one.factor)} of {one.goal.factor:g}×, {_bound(one)}{one.word}" for one in found
+        f"{one.goal.name}: "
+        + (one.word if one.factor.doubt else f"{times(one.factor)} of {one.goal.factor:g}×, {_bound(one)}{one.word}")
+        for one in found
     )
     said += f". S000 gave its target up. These are times by the {lab.primary(machine)} clock"
     rows = {row["variant"]: row for row in _timed(waiting(lab, machine, "bfloat16"))}
     called = [name for name in ("whole", "triton") if name in rows and "eager" in rows]
     if called:
-        factors = [f"{name} {times(over(rows['eager'], rows[name]))}" for name in called]
+        factors = [f"{name} {say(over(rows['eager'], rows[name]))}" for name in called]
         said += f"; called from Python, without a graph, in bfloat16: {listing(factors)} as fast as eager"
     beaten = any(intervals.reading(one.factor) == "faster" for one in found)
     title = "A kernel of one's own beats the library's block" if beaten else "No own kernel surely beats the library"
@@ -517,7 +533,7 @@ def target(lab: Evidence, machine: str) -> Finding | None:
         f"{title}; {len(met)} of {len(found)} goals are reached",
         f"{said[0].upper()}{said[1:]}.",
         PAGE,
-        claims=("S000-07a", "S000-07b", "S000-07c"),
+        claims=judged,
     )
 
 

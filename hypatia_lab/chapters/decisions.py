@@ -14,12 +14,13 @@ from typing import Any
 from hypatia_lab import figures, formats, intervals, results, tables
 from hypatia_lab.ceiling_figures import Point
 from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
-from hypatia_lab.chapters.reading import at, fastest, over, times
+from hypatia_lab.chapters.reading import at, fastest, times
 from hypatia_lab.drawing import listing, ordered, spanning
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, silent, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import against, over, speed
 
 Row = dict[str, Any]
 
@@ -57,16 +58,26 @@ def _name(row: Row) -> str:
     return text if row["direction"] == "forward" else f"{text} {tables.direction_text(row['direction'])}"
 
 
+Measured = tuple[Point, Interval]
+"""A point of a figure, and the ratio that it stands at."""
+
+
+def _point(row: Row, kind: str, name: str, along: float, factor: Interval) -> Measured:
+    return Point(kind, row["origin"], name, along, (factor.value, factor.low, factor.high)), factor
+
+
 def launched(lab: Evidence, machine: str) -> list[Point]:
     """Eager calls by the wall clock over the same calls replayed as a graph, over the µs of the latter; GPU only."""
+    return [point for point, _ in _launched(lab, machine)]
+
+
+def _launched(lab: Evidence, machine: str) -> list[Measured]:
     found = []
     for experiment in EAGER if lab.primary(machine) == "graph" else ():
         walls = {row["workload"]: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
         for row in _timed(lab, machine, experiment, variant="eager", clock="graph"):
-            if row["workload"] in walls:
-                factor = over(walls[row["workload"]], row)
-                triple = factor.value, factor.low, factor.high
-                found.append(Point(row["operation"], row["origin"], _name(row), row["median_us"], triple))
+            if row["workload"] in walls and (factor := over(walls[row["workload"]], row)).n:
+                found.append(_point(row, row["operation"], _name(row), row["median_us"], factor))
     return found
 
 
@@ -85,6 +96,10 @@ def balances(lab: Evidence) -> list[tuple[str, str, float]]:
 
 def fused(lab: Evidence, machine: str) -> list[Point]:
     """Gain over eager of the quickest form in fewer kernels, over FLOP per byte in units of the machine's balance."""
+    return [point for point, _ in _fused(lab, machine)]
+
+
+def _fused(lab: Evidence, machine: str) -> list[Measured]:
     found, turn = [], balance(lab, machine)
     seen: set[str] = set()
     for experiment, forms in FUSED.items():
@@ -97,7 +112,7 @@ def fused(lab: Evidence, machine: str) -> list[Point]:
             seen.add(workload)
             relative = row["flops"] / row["traffic"] / turn[precision]
             kind = row["operation"] + ("" if row["direction"] == "forward" else ", step")
-            found.append(Point(kind, row["origin"], f"{_name(row)}, {row['variant']}", relative, tables.ratio_of(row)))
+            found.append(_point(row, kind, f"{_name(row)}, {row['variant']}", relative, speed(row)))
     return found
 
 
@@ -122,9 +137,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
         for workload in dict.fromkeys(row["workload"] for row in rows):
             own, peer = (_quickest(rows, workload, origin) for origin in ("own", "peer"))
             if workload not in found and own is not None and peer is not None:
-                factor = over(peer, own)
-                ratio = {"ratio": factor.value, "ratio_low": factor.low, "ratio_high": factor.high}
-                found[workload] = own | ratio | {"baseline": peer["variant"], "peer_error": peer["max_error"]}
+                found[workload] = against(own, peer) | {"peer_error": peer["max_error"]}
     return list(found.values())
 
 
@@ -140,14 +153,18 @@ def _quickest(rows: Sequence[Row], workload: str, origin: str) -> Row | None:
 
 def launches(lab: Evidence, machine: str) -> Finding | None:
     """Up to which kernel time a call is mostly launching."""
-    points = launched(lab, machine)
+    points = _launched(lab, machine)
     if not points:
         return None
-    mostly = [point for point in points if point.across[1] > 2]
-    hidden = [point for point in points if point.across[2] < 1.1]
+    factors = [factor for _, factor in points]
+    if all(factor.doubt for factor in factors):
+        return unsaid(lab, machine, "Whether launching takes longer than the kernels", "08_profile", factors)
+    mostly = [point for point, factor in points if factor.above(2)]
+    hidden = [point for point, factor in points if factor.below(1.1)]
     text = f"In {len(mostly)} of {len(points)} eager calls more than half of what a caller waits is launching: "
     text += f"{_spans(mostly)}. " if mostly else "none. "
     text += f"In {len(hidden)} it is surely less than a tenth: {_spans(hidden)}. " if hidden else ""
+    text += silent(factors)
     text += "What a call launches counts more than what it computes. Replaying it as a CUDA graph takes the launches "
     text += "away and no line of the kernel."
     return Finding(
@@ -188,25 +205,30 @@ def ceiling(lab: Evidence, machine: str) -> Finding | None:
 
 def fusing(lab: Evidence, machine: str) -> Finding | None:
     """What fusing gained on either side of the machine's balance."""
-    points = fused(lab, machine)
+    points = _fused(lab, machine)
     if not points:
         return None
+    every = [gain for _, gain in points]
+    clear = [(point.along, gain) for point, gain in points if not gain.doubt]
+    if not clear:
+        return unsaid(lab, machine, "Whether fusing pays", "16_fused_mlp", every)
     sides = {
-        "where memory binds": [p.across for p in points if p.along < 1],
-        "where arithmetic binds by less than ten times": [p.across for p in points if 1 <= p.along < 10],
-        "where arithmetic binds by ten times or more": [p.across for p in points if p.along >= 10],
+        "where memory binds": [gain for along, gain in clear if along < 1],
+        "where arithmetic binds by less than ten times": [gain for along, gain in clear if 1 <= along < 10],
+        "where arithmetic binds by ten times or more": [gain for along, gain in clear if along >= 10],
     }
     sides = {side: own for side, own in sides.items() if own}
-    middle = {side: statistics.median(value for value, _, _ in own) for side, own in sides.items()}
+    # The middle of many cases, which are no repetitions of one: an extreme one must not move it.
+    middle = {side: statistics.median(gain.value for gain in own) for side, own in sides.items()}
     said = []
     for side, own in sides.items():
-        surely = sum(low > 1 + intervals.EQUIVALENCE for _, low, _ in own)
+        surely = sum(gain.above(1 + intervals.EQUIVALENCE) for gain in own)
         said.append(
             f"{side} {formats.number(middle[side])}× (median), and surely gains more than 2% in {surely} of "
             f"{len(own)} cases"
         )
     falls = len(middle) > 1 and list(middle.values()) == sorted(middle.values(), reverse=True)
-    gains = sum(p.across[1] > 1 + intervals.EQUIVALENCE for p in points)
+    gains = sum(gain.above(1 + intervals.EQUIVALENCE) for gain in every)
     return Finding(
         " → ".join(f"{formats.number(value)}×" for value in middle.values()),
         "Fusing pays less the more arithmetic binds"
@@ -214,8 +236,8 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
         else f"Fusing pays in {gains} of {len(points)} cases"
         if gains
         else "Fusing surely pays in no case here",
-        f"Against eager the quickest form in fewer kernels, split operands left out, has {'; '.join(said)}. Fusing "
-        "saves bytes and launches, and no operation.",
+        f"Against eager the quickest form in fewer kernels, split operands left out, has {'; '.join(said)}. "
+        f"{silent(every)}Fusing saves bytes and launches, and no operation.",
         "16_fused_mlp",
     )
 
@@ -225,16 +247,21 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     rows = contests(lab, machine)
     if not rows:
         return None
+    every = [speed(row) for row in rows]
+    decided = [row for row in rows if intervals.decided(speed(row))]
+    if not decided:
+        question = "Whether a kernel of our own beats the library or the compiler"
+        return unsaid(lab, machine, question, "14_tensor_cores", every)
     ahead = [row for row in rows if _ahead(row)]
-    behind = [row for row in rows if row["ratio_high"] < 1 - intervals.EQUIVALENCE]
-    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
+    behind = [row for row in rows if speed(row).below(1 - intervals.EQUIVALENCE)]
+    best, worst = (pick(decided, key=lambda row: row["ratio"]) for pick in (max, min))
     text = f"A kernel of our own is surely more than 2% ahead of its best peer in {len(ahead)} of {len(rows)} "
-    text += f"workloads and surely more than 2% behind in {len(behind)}. "
+    text += f"workloads and surely more than 2% behind in {len(behind)}. {silent(every)}"
     text += f"It is {'most ahead' if ahead else 'closest'} in {best['operation']} at {_name(best)}: "
-    text += f"{best['variant']} has {_factor(best)} the speed of {best['baseline']}{_errors(best)}. "
+    text += f"{best['variant']} has {times(speed(best))} the speed of {best['baseline']}{_errors(best)}. "
     if worst is not best:
         text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst['operation']} at "
-        text += f"{_name(worst)}: {worst['variant']} has {_factor(worst)} the speed of {worst['baseline']}. "
+        text += f"{_name(worst)}: {worst['variant']} has {times(speed(worst))} the speed of {worst['baseline']}. "
     plain = [row for row in behind if row["baseline"] in ("eager", "epilogue")]
     if plain:
         places = [f"{row['operation']} at {_name(row)}" for row in plain]
@@ -259,10 +286,6 @@ def _errors(row: Row) -> str:
     text = f", at a largest absolute error of {own} where that has {peer}"
     bounds = [goal.most for goal in conv_block.GOALS if (goal.dtype, goal.math) == (row["dtype"], row["math"])]
     return text + f" (the goal allows {min(bounds):g})" if bounds else text
-
-
-def _factor(row: Row) -> str:
-    return times(Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"]))
 
 
 def digits(lab: Evidence, machine: str) -> Finding | None:
@@ -322,4 +345,4 @@ def opponents(rows: Sequence[Row]) -> Any:
 
 
 def _ahead(row: Row) -> bool:
-    return row["ratio_low"] > 1 + intervals.EQUIVALENCE
+    return speed(row).above(1 + intervals.EQUIVALENCE)

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
-from hypatia_lab.chapters.reading import probed, quotient, quotients, times, took
+from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab.chapters.reading import lasted, probed, quotient, quotients, say, takes, times
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, unsaid
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way, timed
+from hypatia_lab.ways import Way, rare
 
 Row = dict[str, Any]
 
@@ -103,16 +103,9 @@ def way(lab: Evidence, machine: str, case: str, shape: str = MAIN, variant: str 
 
 
 def measured(found: Way | None, name: str) -> Interval | None:
-    """The figure called ``name`` (times in µs) over its processes, as the ledger has it; None where there is none.
-
-    What is the same in all processes is exact.
-    """
-    values = [] if found is None else [value for value in found.per_process(name) if value is not None]
-    if not values:
-        return None
-    if len(set(values)) == 1 and (len(values) > 1 or _unit(found, name) == "1"):
-        return Interval(values[0], values[0], values[0], len(values))
-    return intervals.mean(values) if min(values) <= 0 else intervals.geometric(values)
+    """The figure called ``name`` (times in µs) over its processes, as the ledger has it; None where there is none."""
+    value = intervals.NOTHING if found is None else found.measured(name)
+    return value if value.n else None
 
 
 def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: bool = False) -> Interval | None:
@@ -125,7 +118,7 @@ def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: 
         return None
     for case in row["cases"]:
         if shape in ("", case["workload"].split("/")[1]):
-            return Interval(case["measured"], case["low"], case["high"], case["n"])
+            return case["found"]
     return None
 
 
@@ -148,11 +141,7 @@ def _unit(found: Way | None, name: str) -> str:
 
 def _number(found: Interval, unit: str) -> str:
     """A figure with its interval; times are in µs, what is the same in all processes has none."""
-    if unit in ("s", "ms", "us"):
-        return timed((found.value, found.low, found.high))
-    if found.low == found.high:
-        return formats.with_unit(f"{found.value:,.6g}", unit.replace("1", ""))
-    return formats.interval(found.value, found.low, found.high, unit.replace("1", ""))
+    return formats.time(found) if unit in ("s", "ms", "us") else formats.figure(found, unit.replace("1", ""))
 
 
 def _text(found: Way | None, name: str) -> str:
@@ -166,8 +155,8 @@ def _text(found: Way | None, name: str) -> str:
 
 
 def _counted(text: str, found: Interval | None) -> str:
-    """``text`` with the number of processes behind it, where there are several."""
-    return text if found is None or found.n < 2 else f"{text}, n = {found.n}"
+    """``text`` with the number of processes behind it, where there are several and it does not say so itself."""
+    return text if found is None or found.n < 2 or text.startswith(formats.UNTOLD) else f"{text}, n = {found.n}"
 
 
 def _shown(found: Way | None, name: str) -> str:
@@ -189,7 +178,7 @@ def benchmark(lab: Evidence, machine: str) -> list[dict[str, str]]:
         torch, c = (way(lab, machine, "benchmark_detailed", shape, variant) for variant in (TORCH, C))
         clock = {}
         if row := _warm(lab, machine, shape):
-            clock["simulation"] = f"{took(row)}, n = {sum(us is not None for us in row['medians_us'])}"
+            clock["simulation"] = _said(results.time(row), "us")
             ratio = None if c is None else quotient(row["medians_us"], c.per_process("c"))
             clock["simulation slowdown"] = _said(ratio, "×")
         said = SAID[shape] | FACTORS[shape] | {"correlation": "1.0"}
@@ -249,7 +238,7 @@ def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line = {"detector": tables.shape_text(shape)}
         line |= {f"call {number}": _text(found, f"call {number}") for number in CALLS}
         three = quotients(found.per_process("call 2", "call 3", "call 4"), found.per_process("call 12"))
-        ratio = intervals.geometric(three) if three else None
+        ratio = rare(three) if three else None
         out.append(line | {"calls 2 to 4 together / call 12": _said(ratio, "×")})
     return out
 
@@ -285,19 +274,25 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     c = way(lab, machine, "benchmark_detailed", variant=C)
     if found is None or row is None or c is None:
         return None
-    text = f"A warm call of S003's own simulator at {tables.shape_text(MAIN)} takes {took(row)} by the wall clock, and "
-    text += f"its author's C program {_text(c, 'c')} with start and files: PyTorch has {times(found)} the throughput. "
+    text = (
+        f"A warm call of S003's own simulator at {tables.shape_text(MAIN)} takes {takes(row)} by the wall clock, and "
+    )
+    text += f"its author's C program {lasted(c, 'c')} with start and files"
+    if found.doubt:
+        question = "Whether S003's simulator, warm, is as fast as its C program"
+        return unsaid(lab, machine, question, "07_diffraction", [found], (part,), f"{text}.")
+    text += f": PyTorch has {times(found)} the throughput. "
     parts = [part]
     if mean := judged(lab, machine, "S003-57a"):
-        text += f"The mean that the document calls warm is {times(mean)} C's time here, 2.8 times there. "
+        text += f"The mean that the document calls warm is {say(mean)} C's time here, 2.8 times there. "
         parts.insert(0, "S003-57a")
     title = "as fast as its C program, as far as it can be told"
-    title = "faster than its C program" if found.low > 1 else "slower than its C program" if found.high < 1 else title
+    title = "faster than its C program" if found.above(1) else "slower than its C program" if found.below(1) else title
     return Finding(
         f"{formats.number(found.value)}×",
         f"Warm, S003's simulator is {title}",
         f"{text}Its specification asks for {asked:g} times C's throughput, which is "
-        f"{'reached' if found.low >= asked else 'not reached' if found.high < asked else 'undecided'}.",
+        f"{'reached' if found.above(asked) else 'not reached' if found.below(asked) else 'undecided'}.",
         "07_diffraction",
         claims=tuple(parts),
     )
@@ -306,20 +301,25 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
 def by_hand(lab: Evidence, machine: str) -> Finding | None:
     """Kernels of our own for the whole image against the author's simulator, both warm and in float64."""
     cuda, triton = (judged(lab, machine, part) for part in ("S003-88a", "S003-80c"))
-    row = _warm(lab, machine)
+    row, parts = _warm(lab, machine), ("S003-88a", "S003-80c")
     if cuda is None or row is None:
         return None
-    text = f"Where a warm call of S003's simulator takes {took(row)} by the wall clock, our CUDA kernel for the whole "
-    text += f"image in float64 is {times(cuda)} as fast"
-    text += f", our Triton kernel {times(triton)}. " if triton else ". "
+    parts = parts if triton else parts[:1]
+    text = f"Where a warm call of S003's simulator takes {takes(row)} by the wall clock, our CUDA kernel for the whole "
+    text += f"image in float64 is {say(cuda)} as fast"
+    text += f", our Triton kernel {say(triton)}. " if triton else ". "
     if busy := judged(lab, machine, "S003-62a"):
-        text += f"Of the simulator's call the GPU works {_number(busy, '%')}. "
+        text += f"Of the simulator's call the GPU works {say(busy, '%')}. "
+    if cuda.doubt:
+        facts = f"A warm call of S003's simulator takes {takes(row)} by the wall clock."
+        question = "Whether a kernel by hand gains what S003 hopes"
+        return unsaid(lab, machine, question, "07_diffraction", [cuda], parts, facts)
     return Finding(
         f"{formats.number(cuda.value)}×",
         f"A kernel by hand {HOPED.get(lab.verdicts['S003-88a'][machine], 'may gain what')} S003 hopes",
         f"{text}S003 hopes for 30 to 50% from CUDA, and for 1.4 times from Triton.",
         "07_diffraction",
-        claims=("S003-88a", *(("S003-80c",) if triton else ())),
+        claims=parts,
     )
 
 
@@ -327,13 +327,17 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     """How many kernel calls the author's own profile counts, and how much of a warm call the GPU works."""
     found = way(lab, machine, "profile")
     calls, kinds = measured(found, "kernel calls"), measured(found, "unique kernels")
-    if calls is None or kinds is None:
+    if found is None or calls is None or kinds is None:
         return None
-    text = f"S003's own script counts {_number(calls, '')} kernel calls of {_number(kinds, '')} kinds at "
+    text = f"S003's own script counts {say(calls, '')} kernel calls of {say(kinds, '')} kinds at "
     text += f"{tables.shape_text(MAIN)}, annotations included; the document has 907 of 55. "
     parts = ["S003-40a", "S003-40b"]
-    if busy := judged(lab, machine, "S003-62a"):
-        text += f"For all of them the GPU works {_text(found, 'gpu time')}, which is {_number(busy, '%')} of a warm "
+    if calls.doubt:
+        question = "How many kernel calls S003's simulator makes"
+        return unsaid(lab, machine, question, "08_profile", [calls], tuple(parts))
+    busy = judged(lab, machine, "S003-62a")
+    if busy and not busy.doubt:
+        text += f"For all of them the GPU works {lasted(found, 'gpu time')}, which is {_number(busy, '%')} of a warm "
         text += "call's time: where that call runs the same kernels, the GPU mostly waits for the host."
         parts.append("S003-62a")
     verdict = lab.verdicts["S003-40a"][machine]
@@ -356,15 +360,18 @@ def early(lab: Evidence, machine: str) -> Finding | None:
     calls = way(lab, machine, "warm")
     if found is None or calls is None:
         return None
-    spent = [_text(calls, f"call {number}") for number in (2, 3, 4, 12)]
+    spent = [lasted(calls, f"call {number}") for number in (2, 3, 4, 12)]
     text = "S003 takes the mean of three calls after one warm-up for the steady state. In its own simulator call 2 "
     text += (
-        f"records CUDA graphs and takes {spent[0]}; calls 3 and 4 take {spent[1]} and {spent[2]}, call 12 {spent[3]}. "
+        f"records CUDA graphs and takes {spent[0]}; calls 3 and 4 take {spent[1]} and {spent[2]}, call 12 {spent[3]}."
     )
-    text += f"Calls 2 to 4 take as long as {_number(found, '')} later ones."
     parts = ["S003-57c"]
+    if found.doubt:
+        question = "Whether three early calls speak for the later ones"
+        return unsaid(lab, machine, question, "10_warm_up", [found], tuple(parts), text)
+    text += f" Calls 2 to 4 take as long as {_number(found, '')} later ones."
     if fastest:
-        text += f" By its own script the mean of the three is {times(fastest)} the fastest of them."
+        text += f" By its own script the mean of the three is {say(fastest)} the fastest of them."
         parts.append("S003-57d")
     verdict = lab.verdicts["S003-57c"][machine]
     return Finding(
@@ -383,16 +390,21 @@ def early(lab: Evidence, machine: str) -> Finding | None:
 def double(lab: Evidence, machine: str) -> Finding | None:
     """float64 against float32 in the author's simulator: by its own script, and by the fastest calls of that."""
     found, fastest = (judged(lab, machine, part) for part in ("S003-49a", "S003-50c"))
-    if found is None:
+    script = way(lab, machine, "dtype")
+    if found is None or script is None:
         return None
+    parts = ["S003-49a", "S003-50a"]
+    if found.doubt:
+        facts = f"By S003's own script an image takes {lasted(script, 'fp64')} in float64 and {lasted(script, 'fp32')} "
+        question, page = "Whether float64 is the bottleneck of S003's simulator", "09_precision"
+        return unsaid(lab, machine, question, page, [found], tuple(parts), f"{facts}in float32.")
     text = f"By S003's own script an image in float64 takes {times(found)} as long as in float32, where the document "
     text += "has 1.01; either time is a mean of three calls, one of which records CUDA graphs. "
-    parts = ["S003-49a", "S003-50a"]
     if fastest:
-        text += f"By the fastest of the three it is {times(fastest)}. "
+        text += f"By the fastest of the three it is {say(fastest)}. "
         parts.append("S003-50c")
     if alone := judged(lab, machine, "S003-50b", rewrite=True):
-        text += f"On the GPU alone the lab's compiled form takes {times(alone)} as long."
+        text += f"On the GPU alone the lab's compiled form takes {say(alone)} as long."
     seen = {lab.verdicts[part][machine] for part in parts[1:]}
     return Finding(
         f"{formats.number(found.value)}×",
@@ -412,17 +424,21 @@ def digits(lab: Evidence, machine: str) -> Finding | None:
     found, correlation = (judged(lab, machine, part) for part in ("S003-53a", "S003-52a"))
     if found is None or correlation is None:
         return None
+    parts = "S003-52a", "S003-53a"
+    if found.doubt or correlation.doubt:
+        question = "How far float32 is from float64 in S003's simulator"
+        return unsaid(lab, machine, question, "09_precision", [found, correlation], parts)
     text = f"By S003's own script its images in float32 and float64 differ by {_number(found, '')} on average, "
     text += "relative to each pixel, where the document has 0.0002"
     if worst := measured(way(lab, machine, "dtype"), "max relative error"):
-        text += f", and by {_number(worst, '')} at most"
+        text += f", and by {say(worst, '')} at most"
     said = f"{correlation.value:.6f}"  # written as S003 writes it
     return Finding(
         _number(found, ""),
         f"S003's float32 image {'correlates' if said == '1.000000' else 'does not correlate'} perfectly",
         f"{text}. Their correlation is {said}.",
         "09_precision",
-        claims=("S003-52a", "S003-53a"),
+        claims=parts,
     )
 
 
@@ -431,21 +447,25 @@ def cold_start(lab: Evidence, machine: str) -> Finding | None:
     found = judged(lab, machine, "S003-39a")
     if found is None:
         return None
-    spent = [_text(way(lab, machine, "benchmark_detailed", shape), "setup") for shape in SIZES[:3]]
+    ways = [way(lab, machine, "benchmark_detailed", shape) for shape in SIZES[:3]]
+    spent = [formats.MISSING if own is None else lasted(own, "setup") for own in ways]
     first, second, third = map(tables.shape_text, SIZES[:3])
     text = f"S003's benchmark meets its sizes in one process. With empty caches set-up takes {spent[0]} at {first} and "
-    text += f"{spent[1]} at {second}, which compile, and {spent[2]} at {third}, which finds all compiled: "
-    text += f"{times(found)} from one size to the next, where the document has 333. "
+    text += f"{spent[1]} at {second}, which compile, and {spent[2]} at {third}, which finds all compiled"
     parts = ["S003-39a"]
+    if found.doubt:
+        question = "Whether set-up depends on who compiles first"
+        return unsaid(lab, machine, question, "10_warm_up", [found], tuple(parts), f"{text}.")
+    text += f": {times(found)} from one size to the next, where the document has 333. "
     calls = [value for shape in SIZES[:2] if (value := judged(lab, machine, "S003-89a", shape))]
     if len(calls) == 2:
-        text += f"Getting warm takes as long as {_number(calls[0], '')} and {_number(calls[1], '')} warm calls."
+        text += f"Getting warm takes as long as {say(calls[0], '')} and {say(calls[1], '')} warm calls."
         parts.append("S003-89a")
     return Finding(
         f"{formats.number(found.value)}×",
         "What S003 lays to the size is who compiles first"
-        if found.low > 1
-        else "Set-up does not depend on who compiles first",
+        if found.above(1)
+        else "Set-up is not seen to depend on who compiles first",
         text.strip(),
         "10_warm_up",
         claims=tuple(parts),

@@ -13,28 +13,29 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.chapters import diffraction_authors as authors
 from hypatia_lab.chapters.reading import (
     at,
+    attained,
     error,
     fastest,
-    multiple,
+    lasted,
     only,
-    over,
     probed,
     quotients,
-    spent,
+    say,
+    takes,
     times,
-    took,
     waited,
 )
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way
+from hypatia_lab.results import over, speed
+from hypatia_lab.ways import Way, rare
 
 Row = dict[str, Any]
 
@@ -81,7 +82,7 @@ def main_size(found: Sequence[Way]) -> list[Way]:
 
 
 def _reads(found: Interval, above: str, below: str, between: str) -> str:
-    return above if found.low > 1 else below if found.high < 1 else between
+    return above if found.above(1) else below if found.below(1) else between
 
 
 # ---------------------------------------------------------------- findings
@@ -97,12 +98,15 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     found = over(plain, torch)
     cores = lab.of(machine)[0].run["facts"].get("cores", "all")
     text = f"Of the lab's forms in float32, by the {torch['clock']} clock, a warm call of {torch['variant']} at "
-    text += f"{at(torch)} takes {took(torch)}, C on {cores} cores takes {took(plain)} pixel by pixel: "
-    text += f"PyTorch is {times(found)} as fast. "
+    text += f"{at(torch)} takes {takes(torch)}, C on {cores} cores takes {takes(plain)} pixel by pixel"
+    if found.doubt:
+        question = "Whether the lab's form in PyTorch, warm, is as fast as C"
+        return unsaid(lab, machine, question, "07_diffraction", [found], facts=f"{text}.")
+    text += f": PyTorch is {times(found)} as fast. "
     if peer is not None:
-        text += f"Against C that the compiler can vectorise ({took(peer)}) it is {times(over(peer, torch))}. "
+        text += f"Against C that the compiler can vectorise ({takes(peer)}) it is {say(over(peer, torch))}. "
     if (own := fastest(rows, OWN)) is not None:
-        text += f"One kernel of our own ({own['variant']}) is {times(over(plain, own))} as fast as C pixel by pixel. "
+        text += f"One kernel of our own ({own['variant']}) is {say(over(plain, own))} as fast as C pixel by pixel. "
     title = _reads(found, "is faster than C", "is slower than C", "is as fast as C, as far as it can be told")
     figure = f"{formats.number(found.value)}×"
     return Finding(figure, f"Warm, the lab's form in PyTorch {title}", text.strip(), "07_diffraction")
@@ -116,13 +120,15 @@ def near_limit(lab: Evidence, machine: str) -> Finding | None:
     if own is None or torch is None:
         return None
     gain = over(torch, own)
-    text = f"At {at(own)} the {own['variant']} kernel takes {took(own)}, with an error of "
+    text = f"At {at(own)} the {own['variant']} kernel takes {takes(own)}, with an error of "
     text += f"{formats.number(error(own))} of the peak. Writing the image alone takes "
-    text += f"{formats.duration(own['limit_us'])} here: the kernel reaches "
-    text += (
-        f"{formats.number(100 * own['limit_us'] / own['median_us'])}% of that limit. It is {times(gain)} as fast as "
-    )
-    text += f"the best that the compiler makes of the formulae ({torch['variant']}, {took(torch)}). "
+    text += f"{formats.duration(own['limit_us'])} here"
+    text += f": the kernel reaches {reach} of that limit. " if (reach := attained(own)) else ". "
+    if gain.doubt:
+        question = "Whether a kernel by hand is faster than what the compiler makes"
+        return unsaid(lab, machine, question, "07_diffraction", [gain], facts=text.strip())
+    text += f"It is {times(gain)} as fast as the best that the compiler makes of the formulae ({torch['variant']}, "
+    text += f"{takes(torch)}). "
     title = _reads(gain, "is faster than", "is slower than", "is no faster, as far as it can be told, than")
     title = f"A kernel by hand {title} what the compiler makes"
     return Finding(f"{formats.number(gain.value)}×", title, text.strip(), "07_diffraction")
@@ -134,24 +140,28 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in lab.select(**wanted) if not absent(row["ratio_low"]) and row["variant"] != "one_by_one"]
     if not rows:
         return None
-    best = max(rows, key=lambda row: row["ratio"])
     seen = {row["variant"] for row in rows}
+    # The document speaks of a GPU.
+    parts = tuple(part for name, part in BATCHES.items() if name in seen and lab.primary(machine) == "graph")
+    decided = [row for row in rows if intervals.decided(speed(row))]
+    if not decided:
+        return unsaid(lab, machine, "Whether a batch in one call pays", "07_diffraction", list(map(speed, rows)), parts)
+    best = max(decided, key=lambda row: row["ratio"])
     crystals, slow, fast = best["shape"].split("x")
-    others = [f"{row['variant']} {formats.interval(*tables.ratio_of(row))}" for row in rows if row is not best]
+    others = [f"{row['variant']} {say(speed(row))}" for row in rows if row is not best]
     text = f"{crystals} crystals at {slow}×{fast} in one call of {best['variant']} have "
-    text += f"{formats.interval(*tables.ratio_of(best))} the throughput of one warm compiled image after the other. "
+    text += f"{times(speed(best))} the throughput of one warm compiled image after the other. "
     text += f"Others: {', '.join(others)}. " if others else ""
     return Finding(
         f"{formats.number(best['ratio'])}×",
         "A batch in one call pays more than was hoped"
-        if best["ratio_low"] > HOPED[1]
+        if speed(best).above(HOPED[1])
         else "A batch in one call pays"
-        if best["ratio_low"] > 1
+        if speed(best).above(1)
         else "A batch in one call gains nothing that shows",
         text + f"S003 hopes for {HOPED[0]} to {HOPED[1]} times.",
         "07_diffraction",
-        # The document speaks of a GPU.
-        claims=tuple(part for name, part in BATCHES.items() if name in seen and lab.primary(machine) == "graph"),
+        claims=parts,
     )
 
 
@@ -176,15 +186,17 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
     values = [] if way is None else early(way)
     if way is None or not values:
         return None
-    found = intervals.geometric(values)
-    calls = [spent(way, f"call {number}") for number in (2, 3, 4, 12)]
+    found = rare(values)
+    calls = [lasted(way, f"call {number}") for number in (2, 3, 4, 12)]
     second = "records a CUDA graph and takes" if way.variant == "compile_reduce_overhead" else "takes"
     text = f"In the lab's form {way.variant} call 2 {second} {calls[0]}; calls 3 and 4 take {calls[1]} and {calls[2]}, "
-    text += f"call 12 {calls[3]}. "
-    text += f"The mean of calls 2 to 4 is {multiple(values)} the time of call 12"
-    text += ", in two processes." if len(values) == 2 else "."
+    text += f"call 12 {calls[3]}."
+    if found.doubt:
+        question = "Whether three early calls speak for the later ones in the lab's form"
+        return unsaid(lab, machine, question, "10_warm_up", [found], facts=text)
+    text += f" The mean of calls 2 to 4 is {times(found)} the time of call 12."
     title = "A mean of the three calls after the first is mostly one call that is not warm"
-    apart, near = found.low > 1.1, found.high < 1.1
+    apart, near = found.above(1.1), found.below(1.1)
     return Finding(
         f"{formats.number(found.value)}×",
         title if apart else "Here three early calls do speak for the later ones" if near else "Early calls are uneven",
@@ -196,58 +208,64 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
 def first_image(lab: Evidence, machine: str) -> Finding | None:
     """The quickest way to a first correct image by compiled code that was kept, by none, and without a compiler."""
     found = [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
-    reached = [(way, way.triple("first image")) for way in found]
-    reached = [(way, triple) for way, triple in reached if not absent(triple[0])]
+    reached = [(way, took) for way in found if (took := way.measured("first image")).n]
     kept = [pair for pair in reached if pair[0].variant.startswith("compile") and pair[0].case != "empty"]
     if not kept:
         return None
-    way, stored = min(kept, key=lambda pair: pair[1][0])
-    text = "From the end of the imports (and of the CUDA context) to the first correct image, compiled torch takes "
-    text += f"{spent(way, 'first image')} at best ({way.text([])})"
-    empty = only(found, way.variant, "empty")
-    text += "" if empty is None else f", and {spent(empty, 'first image')} when nothing is stored"
+    way, stored = min(kept, key=lambda pair: pair[1].value)
     # What a library keeps; a kernel of one's own is no compiled graph, so it is told and not judged.
     parts = [STORED[one.case] for one, _ in kept if one.variant == "compile" and one.case in STORED]
+    # The document speaks of a GPU.
+    judged = tuple(dict.fromkeys(parts)) if lab.primary(machine) == "graph" else ()
+    text = "From the end of the imports (and of the CUDA context) to the first correct image, compiled torch takes "
+    text += f"{lasted(way, 'first image')} at best ({way.text([])})"
+    empty = only(found, way.variant, "empty")
+    text += "" if empty is None else f", and {lasted(empty, 'first image')} when nothing is stored"
     share = authors.judged(lab, machine, STORED.get(way.case, "")) if way.variant == "compile" else None
-    text += f": {formats.interval(share.value, share.low, share.high, '%')} of that." if share else "."
-    if own := min((pair for pair in reached if pair[0].variant in OWN), key=lambda pair: pair[1][0], default=None):
-        text += f" Our own kernel takes {spent(own[0], 'first image')} ({own[0].text([])})."
-    shorter = empty is not None and stored[2] < empty.triple("first image")[1]
+    text += f": {say(share, '%')} of that." if share and not share.doubt else "."
+    if own := min((pair for pair in reached if pair[0].variant in OWN), key=lambda pair: pair[1].value, default=None):
+        text += f" Our own kernel takes {lasted(own[0], 'first image')} ({own[0].text([])})."
+    text += " S003 wishes for less than 50 ms."
+    if stored.doubt:
+        return unsaid(lab, machine, "Whether a fresh process need compile", "10_warm_up", [stored], judged, text)
     return Finding(
-        formats.duration(stored[0]),
+        formats.duration(stored.value),
         "A fresh process need not compile"
-        if stored[2] <= 50e3
+        if stored.below(50e3)
         else "Stored code shortens a start"
-        if shorter
+        if empty is not None and _apart(stored, empty.measured("first image"))
         else "Whether stored code shortens a start is undecided",
-        text + " S003 wishes for less than 50 ms.",
+        text,
         "10_warm_up",
-        # The document speaks of a GPU.
-        claims=tuple(dict.fromkeys(parts)) if lab.primary(machine) == "graph" else (),
+        claims=judged,
     )
+
+
+def _apart(short: Interval, long: Interval) -> bool:
+    """Whether one time is surely shorter than another."""
+    return short.below(long.low) and long.above(short.high)
 
 
 def stored(lab: Evidence, machine: str) -> tuple[str, str]:
     """What stored code saves of set-up and call 1, and what the loader of packages costs: a title and its sentences."""
     ways = main_size(probed(lab, machine, "start", operation="diffraction"))
     found = {way.case: way for way in ways if way.variant == "compile" and not way.fault}
-    means = {case: way.triple("first image", logarithms=False)[0] for case, way in found.items()}
-    means = {case: us for case, us in means.items() if not absent(us)}
-    if "empty" not in means or len(means) < 2:
-        return "What stored code saves of set-up and call 1", ""
-    empty, best = means["empty"], min(means, key=lambda case: means[case])
-    title = f"Stored code saves up to {formats.duration(empty - means[best])} of set-up and call 1"
-    text = f"On `{machine}` set-up and call 1 take {spent(found['empty'], 'first image')} with nothing stored, and "
-    text += f"{spent(found[best], 'first image')} at best (*{best}*). "
-    if not {"aoti_package", "aoti_raw"} <= set(means):
+    seen = {case: took for case, way in found.items() if (took := way.measured("first image")).n}
+    title = "What stored code saves of set-up and call 1"
+    if "empty" not in seen or len(seen) < 2:
+        return title, ""
+    empty, best = seen["empty"], min(seen, key=lambda case: seen[case].value)
+    text = f"On `{machine}` set-up and call 1 take {lasted(found['empty'], 'first image')} with nothing stored, and "
+    text += f"{lasted(found[best], 'first image')} at best (*{best}*). "
+    if _apart(seen[best], empty):
+        title = f"Stored code saves up to {formats.duration(empty.value - seen[best].value)} of set-up and call 1"
+    if not {"aoti_package", "aoti_raw"} <= set(seen):
         return title, text.strip()
-    package, over_raw = means["aoti_package"], means["aoti_package"] - means["aoti_raw"]
-    title += f"; PyTorch's package loader costs {formats.duration(over_raw)}"
-    text += f"Through PyTorch's Python loader the same package takes {spent(found['aoti_package'], 'first image')}: "
-    text += (
-        f"{formats.duration(over_raw)} longer than through the bare one, and {formats.duration(abs(package - empty))} "
-    )
-    return title, text + ("longer" if package > empty else "shorter") + " than with nothing stored."
+    package, raw = seen["aoti_package"], seen["aoti_raw"]
+    if _apart(raw, package):
+        title += f"; PyTorch's package loader costs {formats.duration(package.value - raw.value)}"
+    text += f"Through PyTorch's Python loader the same package takes {lasted(found['aoti_package'], 'first image')}, "
+    return title, f"{text}and {lasted(found['aoti_raw'], 'first image')} through the bare one."
 
 
 def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
@@ -259,8 +277,8 @@ def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     direct, plain = (only(largest, name) for name in ("eager_direct", "eager"))
     if direct is None or plain is None:
         return None
-    (bad,), (good,) = (way.triple("largest error over peak")[:1] for way in (direct, plain))
-    correlation = f"{direct.triple('correlation')[0]:.6f}"  # written as S003 writes it
+    bad, good = (way.measured("largest error over peak").value for way in (direct, plain))
+    correlation = f"{direct.measured('correlation').value:.6f}"  # written as S003 writes it
     return Finding(
         f"{formats.number(100 * bad)}%",
         "Perfect correlation, wrong pixels" if correlation == "1.000000" else "Subtract before you multiply by π",
@@ -305,19 +323,21 @@ def double(lab: Evidence, machine: str) -> Finding | None:
     product = product_pair(lab, machine)
     if "compile" not in forms or product is None:
         return None
-    costs = listing([f"{times(factor)} ({name})" for name, factor in forms.items()])
     value = forms["compile"]
-    quicker = product.high < 1 and lab.primary(machine) == "graph"
+    if value.doubt:
+        return unsaid(lab, machine, "What float64 costs the lab's forms", "09_precision", [value])
+    costs = listing([f"{say(factor)} ({name})" for name, factor in forms.items()])
+    quicker = product.below(1) and lab.primary(machine) == "graph"
     units = ", since a GPU may have tensor cores for float64 and has none for IEEE float32" if quicker else ""
     return Finding(
         f"{formats.number(value.value)}×",
         "float64 is not free in the lab's forms"
-        if value.low > 1.02
+        if value.above(1.02)
         else "float64 costs the lab's forms nothing"
-        if value.high < 1.02
+        if value.below(1.02)
         else "What float64 costs the lab's forms is undecided",
         f"In the lab's forms an image in float64 takes {costs} as long as in float32, a matrix product "
-        f"{times(product)}{units}.",
+        f"{say(product)}{units}.",
         "09_precision",
     )
 

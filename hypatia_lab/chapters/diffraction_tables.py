@@ -5,7 +5,6 @@ Every figure is taken from the records when a page is made; a table of what a ma
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,7 +26,6 @@ from hypatia_lab.chapters.reading import (
     error,
     fastest,
     multiple,
-    over,
     probed,
     spent,
     times,
@@ -35,10 +33,12 @@ from hypatia_lab.chapters.reading import (
     waited,
 )
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import spanning
+from hypatia_lab.drawing import listing
 from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way, timed
+from hypatia_lab.results import over
+from hypatia_lab.ways import Way
 from hypatia_lab.workloads import parse_shape
 
 Row = dict[str, Any]
@@ -148,12 +148,11 @@ def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def _counted(way: Way, name: str) -> str:
     """A line of a trace as text, in its unit."""
     unit = next((line["unit"] for line in way.lines if line["name"] == name), "")
-    value, low, high = way.triple(name, logarithms=False)
+    value = way.triple(name, logarithms=False)[0]
     if absent(value):
         return formats.MISSING
     if unit == "us":
-        both = [us for us in way.per_process(name) if us]
-        return "0" if not value else durations(both) if len(both) == 2 else timed((value, low, high))
+        return spent(way, name) if value else "0"
     return f"{formats.number(value)}%" if unit == "%" else f"{value:g}"
 
 
@@ -197,7 +196,9 @@ def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
     if not pairs or way is None or way.variant != "compile_reduce_overhead":
         return None
     single, twice, factor = pairs[0]
-    record = way.triple("call 2")[0]
+    record = way.measured("call 2").value
+    if factor.doubt:
+        return None
     return (record + 2 * twice["median_us"]) / (record + 2 * single["median_us"]), factor.value
 
 
@@ -275,23 +276,22 @@ ALIKE = 1.5
 def uneven_by_size(lab: Evidence, machine: str) -> str:
     """A sentence on whether the set-ups of :func:`start_by_size` are about the same at every size, and where not."""
     way = compiled_start(lab, machine)
-    found: dict[str, list[float]] = {}
+    found: dict[str, Interval] = {}
     if way is not None:
         ways = probed(lab, machine, "start", operation="diffraction", variant=way.variant, case=way.case)
-        found = {own.where["shape"]: [us for us in own.per_process("first image") if us] for own in ways}
-        found = {shape: values for shape, values in found.items() if values}
+        found = {own.where["shape"]: took for own in ways if (took := own.measured("first image")).n}
     if len(found) < 2:
         return ""
-    means = {shape: math.fsum(values) / len(values) for shape, values in found.items()}
-    apart = max(means.values()) / min(means.values())
+    if doubts := {took.doubt for took in found.values()} - {""}:
+        return f"Whether they do on `{machine}`: {listing(sorted(doubts))}."
+    slowest, quickest = (pick(found, key=lambda shape: found[shape].value) for pick in (max, min))
+    apart = found[slowest].value / found[quickest].value
     if apart <= ALIKE:
         return f"On `{machine}` they do: the largest mean is {formats.number(apart)}× the least."
-    slowest = max(means, key=lambda shape: means[shape])
-    rest = [us for shape, values in found.items() if shape != slowest for us in values]
-    longer = min(found[slowest]) > max(rest)
-    text = f"On `{machine}` they do not: {durations(found[slowest])} at {slowest}, "
-    text += f"{spanning(rest, formats.duration)} at the other sizes. "
-    return text + ("Each process there took longer than any other. " if longer else "") + "Why was not looked into."
+    if not found[slowest].above(found[quickest].high):
+        return f"Whether they do on `{machine}` is undecided."
+    most, least = (f"{formats.time(found[shape])} at {shape}" for shape in (slowest, quickest))
+    return f"On `{machine}` they do not: {most}, {least}. Why was not looked into."
 
 
 def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:

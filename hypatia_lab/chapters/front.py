@@ -54,8 +54,8 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 
 def headlines(lab: Evidence, machine: str) -> list[Finding]:
-    """A handful of findings with their first sentence each, linked to where the figure is drawn."""
-    found = findings(lab, machine)
+    """A handful of findings that say something, with their first sentence each, linked to where the figure is drawn."""
+    found = [one for one in findings(lab, machine) if not one.open]
     first = {page: next((one for one in found if one.page == page), None) for page, _ in HEADLINES}
     return [
         replace(one, page=f"{page}#{place}", text=re.split(r"(?<=\.) ", one.text)[0])

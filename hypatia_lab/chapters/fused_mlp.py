@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
-from hypatia_lab.chapters.reading import at, over, times, took
+from hypatia_lab.chapters.reading import at, attained, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding, way_in
+from hypatia_lab.findings import Finding, silent, span_text, unsaid, way_in
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over, speed
 
 Row = dict[str, Any]
 
@@ -31,8 +32,8 @@ LAYERWISE = ("eager", "epilogue")
 ONE_KERNEL = ("fused", "fused_cuda")
 """Our own kernels of several layers: in Triton, and in CUDA C++ for Hopper."""
 ROWS, GOAL_SHAPES = 65536, ("65536x64", "65536x128")
-FASTER, SHARE = 5.0, 0.5
-"""The goal of three layers in one kernel: times eager's speed, and share of memory's bandwidth."""
+FASTER, SHARE = 5.0, 50
+"""The goal of three layers in one kernel: times eager's speed, and share (%) of memory's bandwidth."""
 SAFETY_MODEL = "32x784x256x2x10"
 """The model of the documents' safety test, which is measured beside the nine of their benchmark."""
 HOPED = (1.10, 1.20)
@@ -103,18 +104,16 @@ def factors(lab: Evidence, machine: str) -> dict[tuple[int, int], Interval]:
     return found
 
 
-def bandwidth_share(lab: Evidence, row: Row, clock: str) -> float:
-    """Share of the best copy rate by ``clock`` at which a call moves its compulsory bytes; NaN without a ceiling."""
+def bandwidth_share(lab: Evidence, row: Row, clock: str) -> Interval:
+    """Share (%) of the best copy rate by ``clock`` at which a call moves its bytes; NaN without a ceiling."""
     rate = results.ceilings(lab.of(row["machine"])).get(("copy", "", clock), math.nan)
-    return row["traffic"] * 1e6 / rate / row["median_us"]
+    return results.time(row).inverse().times(100 * row["traffic"] * 1e6 / rate)
 
 
-def _percent(share: float) -> str:
-    return formats.MISSING if absent(share) else f"{formats.number(100 * share)}%"
-
-
-def _interval(row: Row) -> Interval:
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
+def _percent(share: Interval) -> str:
+    if absent(share.value):
+        return formats.MISSING
+    return formats.UNTOLD if share.width > intervals.UNTOLD else f"{formats.number(share.value)}%"
 
 
 # ---------------------------------------------------------------- findings
@@ -126,24 +125,26 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     rows = in_one_kernel(rows)
     if not rows:
         return None
+    found = [(row, speed(row), bandwidth_share(lab, row, "cold")) for row in rows]
+    clear = [case for case in found if not case[1].doubt]
+    if not clear:
+        question = "Whether three layers in one kernel reach the goal"
+        return unsaid(lab, machine, question, PAGE, [factor for _, factor, _ in found])
     said, met, missed, reached = [], 0, [], 0
-    for row in rows:
-        share, factor = bandwidth_share(lab, row, "cold"), _interval(row)
-        own = f"{took(row)} at {at(row)} ({row['variant']}), with {times(factor)} eager's speed"
-        said.append(f"{own} and {_percent(share)} of memory's bandwidth")
-        short = [f"{formats.number(factor.value)}× instead of {FASTER:g}×"] if factor.high < FASTER else []
-        _, quickest, slowest = tables.time_of(row)
-        least, most = share * row["median_us"] / slowest, share * row["median_us"] / quickest
-        short += [f"{_percent(share)} instead of {SHARE:.0%} of the bandwidth"] if most < SHARE else []
+    for row, factor, share in clear:
+        own = f"{takes(row)} at {at(row)} ({row['variant']}), with {times(factor)} eager's speed"
+        said.append(own if share.doubt else f"{own} and {_percent(share)} of memory's bandwidth")
+        short = [f"{formats.number(factor.value)}× instead of {FASTER:g}×"] if factor.below(FASTER) else []
+        short += [f"{_percent(share)} instead of {SHARE}% of the bandwidth"] if share.below(SHARE) else []
         missed += [f"{text} at {at(row)}" for text in short]
-        met += factor.low >= FASTER and least >= SHARE
+        met += factor.above(FASTER) and share.above(SHARE)
         reached += not short
-    text = f"Three layers in one kernel take {listing(said)}. The bandwidth is the best rate of a copy with cold "
-    text += f"caches. The goal was {FASTER:g}× eager and {SHARE:.0%} of the bandwidth"
+    text = f"Three layers in one kernel take {listing(said)}. {silent([factor for _, factor, _ in found])}"
+    text += "The bandwidth is the best rate of a copy with cold caches. "
+    text += f"The goal was {FASTER:g}× eager and {SHARE}% of the bandwidth"
     text += f"; missed: {listing(missed)}." if missed else "."
-    spans = [formats.number(value) for value in (min(r["ratio"] for r in rows), max(r["ratio"] for r in rows))]
     return Finding(
-        "–".join(dict.fromkeys(spans)) + "×",
+        span_text([factor for _, factor, _ in clear]),
         "Three layers in one kernel reach the goal"
         if met == len(rows)
         else "Three layers in one kernel miss the goal"
@@ -165,11 +166,14 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     widths = sorted({width for _, width in found})
     always = [width for width in widths if all(place in quick for place in found if place[1] == width)]
     never = [width for width in widths if not any(place in quick for place in found if place[1] == width)]
-    best = max(found, key=lambda place: found[place].value)
+    decided = [place for place, factor in found.items() if intervals.decided(factor)]
+    if not decided:
+        return unsaid(lab, machine, "Whether one kernel pays", PAGE, list(found.values()))
+    best = max(decided, key=lambda place: found[place].value)
     text = (
         f"One kernel is surely faster than layer by layer in {len(quick)} of {len(found)} cases that it can compute, "
     )
-    text += f"most at {best[0]} rows of width {best[1]}: {times(found[best])}. "
+    text += f"most at {best[0]} rows of width {best[1]}: {times(found[best])}. {silent(list(found.values()))}"
     text += f"It is faster at every number of rows at width{_plural(always)}. " if always else ""
     text += f"It is never surely faster at width{_plural(never)}. " if never else ""
     refused = [row["reason"] for row in swept(lab, machine) if row["variant"] == ONE_KERNEL[0] and row["reason"]]
@@ -199,12 +203,16 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row["ratio_low"])]
     if not rows:
         return None
-    inside = sum(_interval(row).within(*HOPED) for row in rows)
-    more, less = sum(row["ratio_low"] > HOPED[1] for row in rows), sum(row["ratio_high"] < HOPED[0] for row in rows)
-    worst, best = min(rows, key=lambda row: row["ratio"]), max(rows, key=lambda row: row["ratio"])
-    where = [f"{times(_interval(row))} ({row['operation']} at {at(row)})" for row in (worst, best)]
+    every, judged = [speed(row) for row in rows], ("S004-49",)
+    inside = sum(gain.within(*HOPED) for gain in every)
+    more, less = sum(gain.above(HOPED[1]) for gain in every), sum(gain.below(HOPED[0]) for gain in every)
+    clear = [row for row in rows if not speed(row).doubt]
+    if not clear:
+        return unsaid(lab, machine, "What several layers in one kernel gain", PAGE, every, judged)
+    worst, best = (pick(clear, key=lambda row: row["ratio"]) for pick in (min, max))
+    where = [f"{times(speed(row))} ({row['operation']} at {at(row)})" for row in (worst, best)]
     return Finding(
-        "–".join(dict.fromkeys(formats.number(row["ratio"]) for row in (worst, best))) + "×",
+        span_text([speed(row) for row in clear]),
         "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
         if more
         else "Several layers in one kernel gain less than was hoped"
@@ -215,7 +223,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         f"Against eager in {rows[0]['dtype']} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
         f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
         PAGE,
-        claims=("S004-49",),
+        claims=judged,
     )
 
 
@@ -226,17 +234,22 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in measured if row["variant"] == "aten"]
     if not rows:
         return None
-    same = [row for row in rows if intervals.equal(_interval(row))]
-    apart = [row for row in rows if _interval(row).outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
-    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
+    every, clear = [speed(row) for row in rows], [row for row in rows if not speed(row).doubt]
+    same = [gain for gain in every if intervals.equal(gain)]
+    apart = [gain for gain in every if gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
     aside = way_in(rows)
+    judged = () if aside else ("S004-46",)
+    if not clear:
+        return unsaid(lab, machine, "Whether Plan C is as fast as eager", PAGE, every, judged)
+    best, worst = (pick(clear, key=lambda row: row["ratio"]) for pick in (max, min))
     form = "Called through the lab, Plan C" if aside else "Plan C"
     text = f"{form} is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and "
-    text += f"too close to call in {len(rows) - len(same) - len(apart)}. It ranges from {times(_interval(worst))} "
-    text += f"({formats.model(worst['shape'])}) to {times(_interval(best))} ({formats.model(best['shape'])}). "
+    text += f"too close to call in {len(clear) - len(same) - len(apart)}. {silent(every)}It ranges from "
+    text += f"{times(speed(worst))} ({formats.model(worst['shape'])}) to {times(speed(best))} "
+    text += f"({formats.model(best['shape'])}). "
     text += f"{aside or 'S004 expects about 1.0× of all nine.'} "
     walls = [row for row in model_rows(lab, machine) if (row["variant"], row["clock"]) == ("aten", "wall")]
-    walls = [row["ratio"] for row in walls if not absent(row["ratio"])]
+    walls = [row["ratio"] for row in walls if not speed(row).doubt]
     if walls and clock == "graph":
         span = spanning(walls, lambda ratio: f"{formats.number(ratio)}×")
         text += f"That is inside a CUDA graph; by the wall clock, through the lab's launch path, it runs at {span}, "
@@ -245,8 +258,8 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     if gains:
         most = max(gains, key=lambda row: row["ratio"])
         text += f"The library's epilogue is faster than eager in {len(gains)}, most in {formats.model(most['shape'])}: "
-        text += f"{times(_interval(most))}."
-    slower = all(row["ratio_high"] < 1 for row in apart)
+        text += f"{times(speed(most))}."
+    slower = all(gain.below(1) for gain in apart)
     surely = f"surely {'slower than' if slower else 'another speed than'} eager"
     return Finding(
         f"{len(same) or len(apart) % len(rows)} of {len(rows)}",
@@ -261,7 +274,7 @@ def models(lab: Evidence, machine: str) -> Finding | None:
         else "Whether Plan C is as fast as eager cannot be told here",
         text.strip(),
         PAGE,
-        claims=() if aside else ("S004-46",),
+        claims=judged,
     )
 
 
@@ -282,11 +295,11 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
         peers = {row["variant"]: row for row in rows if row["workload"] == own["workload"]}
         line = {"layers": own["operation"].removeprefix("mlp"), "rows × width": at(own), "one kernel": took(own)}
         line |= {
-            "against eager": times(_interval(own)),
+            "against eager": times(speed(own)),
             "of memory's bandwidth": _percent(bandwidth_share(lab, own, "cold")),
         }
         line["of a cached copy's"] = _percent(bandwidth_share(lab, own, lab.primary(machine)))
-        line["of the whole limit"] = _percent(own["limit_us"] / own["median_us"])
+        line["of the whole limit"] = attained(own) or formats.MISSING
         line["by"] = own["variant"]
         line |= {
             name: took(peers[name]) if name in peers else formats.MISSING
@@ -305,7 +318,7 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
             line[f"eager, {row['clock']}"] = took(row)
         elif not absent(row["ratio"]):
             mark = f" ({tables.LAUNCH})" if results.launch_path(row) else ""
-            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}{mark}"] = times(_interval(row))
+            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}{mark}"] = times(speed(row))
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 

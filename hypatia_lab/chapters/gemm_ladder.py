@@ -12,13 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, tables
-from hypatia_lab.chapters.reading import at, over, times, took
+from hypatia_lab.chapters.reading import at, attained, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, way_in
+from hypatia_lab.findings import Finding, silent, unsaid, way_in
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over
 
 Row = dict[str, Any]
 
@@ -156,7 +157,7 @@ def _percent(share: float) -> str:
 
 
 def _percents(share: Interval) -> str:
-    return formats.interval(100 * share.value, 100 * share.low, 100 * share.high, "%")
+    return formats.told(share.times(100), "%")
 
 
 def _reasons(numbers: Sequence[int]) -> str:
@@ -182,7 +183,14 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     shape, way = list(found.items())[-1]
-    best = sorted((rung for rung in way.rungs if rung.name != LEFT), key=lambda rung: -rung.share)
+    aside = way_in([way.first])
+    judged = () if aside else REASONED
+    clear = [rung for rung in way.rungs if rung.name != LEFT and not rung.factor.doubt]
+    if way.whole.doubt or not clear:
+        silent_ones = [factor for factor in (way.whole, *(rung.factor for rung in way.rungs)) if factor.doubt]
+        question = "Which step of the ladder makes the library fast"
+        return unsaid(lab, machine, question, PAGE, silent_ones, judged)
+    best = sorted(clear, key=lambda rung: -rung.share)
     top = [_share(rung) for rung in best[:3]]
     text = f"At {tables.shape_text(shape)} the library in {way.last['dtype']} ({way.last['variant']}) is "
     text += f"{times(way.whole)} as fast as the naive kernel in float32. Of that way, on a log scale, "
@@ -190,22 +198,22 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     factors: dict[str, list[Interval]] = {}
     for rung in (rung for one in found.values() for rung in one.rungs if rung.reasons):
         factors.setdefault(rung.name, []).append(rung.factor)
-    gaining = [name for name, own in factors.items() if all(f.low > 1 + intervals.EQUIVALENCE for f in own)]
-    idle = [name for name, own in factors.items() if all(f.high < 1 + intervals.EQUIVALENCE for f in own)]
+    gaining = [name for name, own in factors.items() if all(f.above(1 + intervals.EQUIVALENCE) for f in own)]
+    idle = [name for name, own in factors.items() if all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
     text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
     text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
     text += f"; {listing(idle)} at none." if idle else "."
-    clear, aside = way.whole.low > 1, way_in([way.first])
+    divides = way.whole.above(1)
     return Finding(
-        f"{formats.number(100 * best[0].share)}%" if clear else f"{formats.number(way.whole.value)}×",
+        f"{formats.number(100 * best[0].share)}%" if divides else f"{formats.number(way.whole.value)}×",
         "The way to the library is too uncertain to divide"
-        if not clear
+        if not divides
         else f"Most of the way is one step: {_words(best[0])}"
         if best[0].share > 0.5
         else f"No single step makes the library fast; the largest is {_words(best[0])}",
         f"{text} {aside or 'S001 gives eight reasons and no figures.'}",
         PAGE,
-        claims=() if aside else REASONED,
+        claims=judged,
     )
 
 
@@ -216,15 +224,15 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         return None
     asked = [pair for pair in pairs if pair[0]["shape"] == GOAL_SHAPE]
     own, library, share = (asked or pairs)[-1]
-    text = (
-        f"At {at(own)} in bfloat16 {own['variant']} takes {took(own)}, cuBLAS ({library['variant']}) {took(library)}: "
-    )
-    text += f"it reaches {_percents(share)} of the library's speed"
-    limit = own["limit_us"] / own["median_us"]
-    text += "" if absent(limit) else f", and {_percent(limit)} of the measured ceiling"
-    rest = [f"{_percent(found.value)} at {at(row)} ({row['variant']})" for row, _, found in pairs if row is not own]
-    text += f". Elsewhere it reaches {listing(rest)}. " if rest else ". "
-    met, missed = share.low >= GOAL, share.high < GOAL
+    if share.doubt:
+        return unsaid(lab, machine, "How much of cuBLAS's speed the ladder reaches", PAGE, [share])
+    text = f"At {at(own)} in bfloat16 {own['variant']} takes {takes(own)}, cuBLAS ({library['variant']}) "
+    text += f"{takes(library)}: it reaches {_percents(share)} of the library's speed"
+    text += f", and {reach} of the measured ceiling" if (reach := attained(own)) else ""
+    rest = [(row, found) for row, _, found in pairs if row is not own and not found.doubt]
+    places = [f"{_percent(found.value)} at {at(row)} ({row['variant']})" for row, found in rest]
+    text += f". Elsewhere it reaches {listing(places)}. " if places else ". "
+    met, missed = share.above(GOAL), share.below(GOAL)
     title = (
         f"The ladder reaches the goal of {GOAL:.0%} of cuBLAS"
         if met
@@ -243,11 +251,14 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
     pairs = reached(lab, machine, "float32")
     if not pairs:
         return None
-    shares = [share.value for _, _, share in pairs]
-    behind = sum(share.high < 1 - intervals.EQUIVALENCE for _, _, share in pairs)
-    level = sum(share.low >= 1 - intervals.EQUIVALENCE for _, _, share in pairs)
-    where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, _, share in pairs])
-    low, high = _percent(min(shares)), _percent(max(shares))
+    every, judged = [share for _, _, share in pairs], ("S001-104",)
+    clear = [(own, share) for own, _, share in pairs if not share.doubt]
+    if not clear:
+        return unsaid(lab, machine, "Whether a product of one's own keeps up in float32", PAGE, every, judged)
+    behind = sum(share.below(1 - intervals.EQUIVALENCE) for share in every)
+    level = sum(share.above(1 - intervals.EQUIVALENCE) for share in every)
+    where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, share in clear])
+    low, high = (_percent(end(share.value for _, share in clear)) for end in (min, max))
     return Finding(
         low if low == high else f"{low.removesuffix('%')}–{high}",
         "In float32 a product of one's own stays behind the library"
@@ -257,10 +268,10 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
         else "In float32 a product of one's own keeps up at some sizes"
         if level
         else "In float32 it is undecided whether a product of one's own keeps up",
-        f"Of the library's speed the ladder's quickest step reaches {where}. "
+        f"Of the library's speed the ladder's quickest step reaches {where}. {silent(every)}"
         "S001 concludes that one should never write a product of one's own.",
         PAGE,
-        claims=("S001-104",),
+        claims=judged,
     )
 
 
@@ -295,12 +306,18 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     found = dict(reversed(found.items()))
     for shape, way in found.items():
         column = tables.shape_text(shape)
-        own = {rung.name: f"{times(rung.factor)}, {_percent(rung.share)}" for rung in way.rungs}
+        own = {
+            rung.name: times(rung.factor) + ("" if _lost(rung.factor) else f", {_percent(rung.share)}")
+            for rung in way.rungs
+        }
         for name, line in lines.items():
             line[column] = own.get(name, formats.MISSING)
     out = [line | {"reason of S001": reasons[name]} for name, line in lines.items()]
     if out:
-        wholes = {tables.shape_text(shape): f"{times(way.whole)}, 100%" for shape, way in found.items()}
+        wholes = {
+            tables.shape_text(shape): times(way.whole) + ("" if _lost(way.whole) else ", 100%")
+            for shape, way in found.items()
+        }
         out.append({"step": "the whole way"} | wholes | {"reason of S001": formats.MISSING})
     return out
 
@@ -315,8 +332,8 @@ def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
             line |= {f"library, {name}": _time(rows.get((dtype, name))) for name in LIBRARY}
             line |= {
                 "share of the library": _percents(share),
-                "of limit": _limit(own),
-                "library of limit": _limit(library),
+                "of limit": attained(own) or formats.MISSING,
+                "library of limit": attained(library) or formats.MISSING,
             }
             triton = rows.get((dtype, "triton"))
             line["Triton, share"] = formats.MISSING if triton is None else _percents(over(library, triton))
@@ -329,9 +346,9 @@ def _time(row: Row | None) -> str:
     return formats.MISSING if row is None else took(row)
 
 
-def _limit(row: Row) -> str:
-    share = row["limit_us"] / row["median_us"]
-    return formats.MISSING if absent(share) else _percent(share)
+def _lost(factor: Interval) -> bool:
+    """Whether a factor is too noisy for a table, and so its share of the way."""
+    return factor.width > intervals.UNTOLD
 
 
 # ---------------------------------------------------------------- claims

@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals
+from hypatia_lab import claims, formats, intervals, results, tables
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
-from hypatia_lab.chapters.reading import at, over, probed, times, took, waited
+from hypatia_lab.chapters.reading import at, lasted, probed, say, spent, times, took, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, span_text, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over
 
 Row = dict[str, Any]
 
@@ -110,10 +111,6 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     return sorted(kept, key=lambda row: (row["flops"], row["dtype"]))
 
 
-def _interval(row: Row) -> Interval:
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
-
-
 def _at(row: Row) -> str:
     return f"{formats.model(row['shape'])}, {row['dtype']}"
 
@@ -140,8 +137,15 @@ def fitting(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row["variant"] not in other]
 
 
+def _clear(*groups: Sequence[tuple[Row, Interval]]) -> bool:
+    """Whether each of ``groups`` has a case that says something."""
+    return all(any(not factor.doubt for _, factor in found) for found in groups)
+
+
 def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
-    least, most = (pick(found, key=lambda pair: pair[1].value) for pick in (min, max))
+    """The least and the greatest factor of those that say something, of which there is one."""
+    clear = [pair for pair in found if not pair[1].doubt]
+    least, most = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
     if least is most:
         return f"{times(most[1])} ({_at(most[0])})"
     return f"{times(least[1])} to {times(most[1])}"
@@ -152,10 +156,8 @@ def _counted(found: Sequence[tuple[Row, Interval]]) -> str:
     words = [intervals.reading(factor) for _, factor in found]
     if len(words) == 1:
         return f"the one case measured is {words[0]}"
-    known = {"faster": "faster", "equal": "equal within ±2%", "slower": "slower", "undecided": "undecided"}
-    said = [f"{words.count(word)} {text}" for word, text in known.items() if word in words]
-    by_more = sum(factor.high < 1 - intervals.EQUIVALENCE for _, factor in found)
-    text = f"of {len(words)} cases {listing(said)}"
+    by_more = sum(factor.below(1 - intervals.EQUIVALENCE) for _, factor in found)
+    text = f"of {len(words)} cases {tables.counted(words)}"
     return text + (f" ({by_more or 'none'} by more than 2%)" if "slower" in words else "")
 
 
@@ -207,13 +209,16 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
         return None
     waiting = waited(lab, machine)
     also = against(model_rows(lab, machine, waiting), OWN, "eager") if waiting != lab.primary(machine) else []
-    slower = [(row, factor) for row, factor in (*found, *also) if factor.high < 1 - intervals.EQUIVALENCE]
-    a_little = [(row, factor) for row, factor in (*found, *also) if 1 - intervals.EQUIVALENCE <= factor.high < 1]
+    if not _clear(found):
+        question = "Whether the optimized models are faster"
+        return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
+    slower = [(row, factor) for row, factor in (*found, *also) if factor.below(1 - intervals.EQUIVALENCE)]
+    a_little = [pair for pair in (*found, *also) if pair[1].below(1) and pair not in slower]
     faster = [pair for pair in found if intervals.reading(pair[1]) == "faster"]
-    gained = [pair for pair in found if pair[1].low >= GAIN]
+    gained = [pair for pair in found if pair[1].above(GAIN)]
     text = f"By the {lab.primary(machine)} clock the optimized models have {_spread(found)} of eager's speed: "
     text += f"{_counted(found)}. "
-    if also:
+    if also and _clear(also):
         text += f"By the {waiting} clock it is {_spread(also)}: {_counted(also)}. "
         text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
     where = [f"{_at(row)} ({row['clock']} clock, {times(factor)})" for row, factor in (*slower, *a_little)[:3]]
@@ -276,11 +281,14 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
     found = against(rows, fitted(rows), "compile")
     if not found:
         return None
-    behind = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
-    level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
+    if not _clear(found):
+        question = "Whether the optimized models keep up with torch.compile"
+        return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
+    behind = [pair for pair in found if pair[1].below(1 - intervals.EQUIVALENCE)]
+    level = [pair for pair in found if pair[1].above(1 - intervals.EQUIVALENCE)]
     text = f"The optimized models have {_spread(found)} of the speed of torch.compile's default: {_counted(found)}. "
     tuned = against(rows, fitted(rows), "compile_max_autotune")
-    if tuned:
+    if tuned and _clear(tuned):
         text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."
     return Finding(
         f"{len(level)} of {len(found)}",
@@ -302,9 +310,11 @@ def split(lab: Evidence, machine: str) -> Finding | None:
     found = [p for p in against(rows, SPLIT, "eager") if int(p[0]["shape"].split("x")[2]) >= LARGE_HIDDEN]
     if not found:
         return None
-    reached = [pair for pair in found if pair[1].low >= SPLIT_GAIN]
+    if not _clear(found):
+        return unsaid(lab, machine, "Whether split products pay", PAGE, [factor for _, factor in found])
+    reached = [pair for pair in found if pair[1].above(SPLIT_GAIN)]
     return Finding(
-        f"{formats.number(min(p[1].value for p in found))}–{formats.number(max(p[1].value for p in found))}×",
+        span_text([factor for _, factor in found if not factor.doubt]),
         "Split products pay in the large models"
         if len(reached) == len(found)
         else "Split products pay less than wanted",
@@ -327,18 +337,21 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
                 where = f"{at(row)} in {row['dtype']}"
     if "eager" not in found:
         return None
-    said = {r: listing([f"{times(f)} by the {clock} clock" for clock, f in by.items()]) for r, by in found.items()}
+    own_speed = found["eager"]
+    if all(factor.doubt for factor in own_speed.values()):
+        question = "Whether fused convolution blocks speed up a whole model"
+        return unsaid(lab, machine, question, PAGE, list(own_speed.values()))
+    said = {r: listing([f"{say(f)} by the {clock} clock" for clock, f in by.items()]) for r, by in found.items()}
     text = (
         f"A U-Net of five blocks at {where}, its convolution blocks fused where that clock's costs favour it and the "
     )
     text += f"whole graph is the faster, has of eager's speed {said['eager']}. "
     for rival, called in (("eager_channels_last", "eager in channels last"), ("compile", "Inductor")):
         text += f"Against {called}: {said[rival]}. " if rival in said else ""
-    own_speed = found["eager"]
-    faster = any(factor.low > 1 + intervals.EQUIVALENCE for factor in own_speed.values())
-    slower = any(factor.high < 1 - intervals.EQUIVALENCE for factor in own_speed.values())
+    faster = any(factor.above(1 + intervals.EQUIVALENCE) for factor in own_speed.values())
+    slower = any(factor.below(1 - intervals.EQUIVALENCE) for factor in own_speed.values())
     return Finding(
-        times(next(iter(own_speed.values()))),
+        times(next(factor for factor in own_speed.values() if not factor.doubt)),
         "Through the optimizer a U-Net is slower"
         if slower and not faster
         else "Through the optimizer a U-Net is faster by one clock and slower by another"
@@ -358,16 +371,18 @@ def training(lab: Evidence, machine: str) -> Finding | None:
     found = [pair for pairs in own.values() for pair in pairs]
     if not found:
         return None
-    slower = [pair for pair in found if pair[1].high < 1 - intervals.EQUIVALENCE]
-    level = [pair for pair in found if pair[1].low >= 1 - intervals.EQUIVALENCE]
-    said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if pairs])
+    if not _clear(found):
+        return unsaid(lab, machine, "Whether a training step is slower", PAGE, [factor for _, factor in found])
+    slower = [pair for pair in found if pair[1].below(1 - intervals.EQUIVALENCE)]
+    level = [pair for pair in found if pair[1].above(1 - intervals.EQUIVALENCE)]
+    said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if _clear(pairs)])
     text = f"A step, forward and backward, has of eager's speed {said}: slower by more than 2% in "
     text += (
         f"{_of(slower, found)}. Where gradients are wanted a fused node is a product and a ReLU again, so nothing is "
     )
     text += "gained. "
     backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
-    shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if pairs]
+    shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if _clear(pairs)]
     text += f"As a backend of torch.compile, which fuses after differentiation: {listing(shown)}." if shown else ""
     return Finding(
         f"{len(level)} of {len(found)}" if len(found) > 1 else f"{formats.number(found[0][1].value)}×",
@@ -387,22 +402,21 @@ def optimizing(lab: Evidence, machine: str) -> Finding | None:
     found = {int(w.where["shape"].split("×")[3]) + 1: w for w in ways if not w.fault}
     if LONG not in found:
         return None
-    value, low, high = (us / 1e3 for us in found[LONG].triple("graph to module"))
-    capture = found[LONG].triple("capture")[0]
-    most = max(found)
-    text = f"From the captured graph of {LONG} layers to the rebuilt module it takes {formats.duration(1e3 * value)}; "
-    text += f"the goal is {LIMIT_MS} ms. Capturing by torch.export, before that, takes {formats.duration(capture)}. "
-    text += f"{most} layers take {formats.duration(found[most].triple('graph to module')[0])}, and no recursion. "
-    text += "The first graph of a process also loads the libraries: "
-    text += f"{formats.duration(found[LONG].triple('graph to module, first')[0])}."
-    within = (value if absent(high) else high) <= LIMIT_MS
-    beyond = (value if absent(low) else low) > LIMIT_MS
+    took_us, most = found[LONG].measured("graph to module"), max(found)
+    text = f"From the captured graph of {LONG} layers to the rebuilt module it takes "
+    text += f"{lasted(found[LONG], 'graph to module')}; the goal is {LIMIT_MS} ms. Capturing by torch.export, before "
+    text += f"that, takes {lasted(found[LONG], 'capture')}. "
+    text += f"{most} layers take {lasted(found[most], 'graph to module')}, and no recursion. "
+    text += f"The first graph of a process also loads the libraries: {lasted(found[LONG], 'graph to module, first')}."
+    if took_us.doubt:
+        question = f"Whether {LONG} layers are optimized within {LIMIT_MS} ms"
+        return unsaid(lab, machine, question, PAGE, [took_us], facts=text)
     return Finding(
-        formats.duration(1e3 * value),
+        formats.duration(took_us.value),
         f"{LONG} layers are optimized within {LIMIT_MS} ms"
-        if within
+        if took_us.below(1e3 * LIMIT_MS)
         else f"{LONG} layers take longer than {LIMIT_MS} ms"
-        if beyond
+        if took_us.above(1e3 * LIMIT_MS)
         else f"Whether {LONG} layers are optimized within {LIMIT_MS} ms is open",
         text,
         PAGE,
@@ -427,7 +441,7 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
             if row["variant"] == row["baseline"]:
                 line[f"eager, {clock}"] = took(row)
             elif not absent(row["ratio"]):
-                line[f"{row['variant']}, {clock}"] = times(_interval(row))
+                line[f"{row['variant']}, {clock}"] = times(results.speed(row))
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 
@@ -444,7 +458,7 @@ def stages(lab: Evidence, machine: str) -> list[dict[str, str]]:
         else:
             before, after = (f"{way.triple(f'nodes {word}')[0]:g}" for word in ("before", "after"))
             line |= {"nodes": f"{before} → {after}"}
-            line |= {name: formats.duration(way.triple(name)[0]) for name in parts}
+            line |= {name: spent(way, name) for name in parts}
         lines.append(line)
     return lines
 

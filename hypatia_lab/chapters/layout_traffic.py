@@ -12,14 +12,15 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals, tables
-from hypatia_lab.chapters.reading import probed, times, took
+from hypatia_lab.chapters.reading import probed, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.detail_figures import short_kernel
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, silent, span_text, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over, speed
 from hypatia_lab.ways import Way
 from hypatia_lab.workloads import DTYPES
 
@@ -65,17 +66,8 @@ def _timed(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: (row["flops"], row["dtype"]))
 
 
-def _interval(row: Row) -> Interval:
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
-
-
 def _at(row: Row) -> str:
     return f"{tables.shape_text(row['shape'])} in {row['dtype']}"
-
-
-def _span(values: Sequence[float]) -> str:
-    low, high = formats.number(min(values)), formats.number(max(values))
-    return f"{low}×" if low == high else f"{low}–{high}×"
 
 
 def _copied_bytes(row: Row, what: str) -> int:
@@ -90,7 +82,7 @@ def copy_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
     for (workload, name), row in rows.items():
         plain = rows.get((workload, COPYING[name][0])) if name in COPYING else None
         if plain is not None:
-            found.append((row, plain, intervals.ratio(row["medians_us"], plain["medians_us"])))
+            found.append((row, plain, over(row, plain)))
     return found
 
 
@@ -134,24 +126,27 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in _timed(lab, machine, variant=tuple(STORED)) if not absent(row["ratio_low"])]
     if not rows:
         return None
-    met = [row for row in rows if _interval(row).within(*HOPED)]
-    best, worst = max(rows, key=lambda row: row["ratio"]), min(rows, key=lambda row: row["ratio"])
-    same = sum(intervals.equal(_interval(row)) for row in rows)
+    every, clear, judged = [speed(row) for row in rows], [row for row in rows if not speed(row).doubt], ("S004-51",)
+    if not clear:
+        return unsaid(lab, machine, "Whether another order of the operands is faster", PAGE, every, judged)
+    met = [gain for gain in every if gain.within(*HOPED)]
+    best, worst = (pick(clear, key=lambda row: row["ratio"]) for pick in (max, min))
+    same = sum(map(intervals.equal, every))
     more = 1 + intervals.EQUIVALENCE
-    surely = "surely " if any(row["ratio_high"] > more for row in rows) else ""
+    surely = "" if all(gain.below(more) for gain in every) else "surely "
     return Finding(
-        _span([row["ratio"] for row in rows]),
+        span_text([speed(row) for row in clear]),
         "The library takes operands in either order as they come"
         if same == len(rows)
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
-        if any(row["ratio_low"] > more for row in rows)
+        if any(gain.above(more) for gain in every)
         else f"No other order of the operands is {surely}faster by more than {intervals.EQUIVALENCE:.0%}",
         f"Against row-major operands the best case is {STORED[best['variant']]} at {_at(best)} with "
-        f"{times(_interval(best))}, the worst {STORED[worst['variant']]} at {_at(worst)} with "
-        f"{times(_interval(worst))}; {same} of {len(rows)} cases are equal within ±2%. "
+        f"{times(speed(best))}, the worst {STORED[worst['variant']]} at {_at(worst)} with "
+        f"{times(speed(worst))}; {same} of {len(rows)} cases are equal within ±2%. {silent(every)}"
         f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {len(met)} of {len(rows)} reach.",
         PAGE,
-        claims=("S004-51",),
+        claims=judged,
     )
 
 
@@ -163,16 +158,19 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
     seed = [pair for pair in pairs if (pair[0]["shape"], pair[0]["dtype"]) == (SEED_SHAPE, "float32")]
     row, plain, factor = (seed or pairs[-1:])[0]
     size = formats.scaled(float(_copied_bytes(row, "x")), "B")
+    if factor.doubt:
+        facts = f"reshape copies a batch only when it is out of order: {size} at {_at(row)}."
+        return unsaid(lab, machine, "What a copy costs", PAGE, [factor], ("S001-12",), facts)
     text = (
         f"reshape copies a batch only when it is out of order: {size} at {_at(row)}, where the call then takes "
-        f"{took(row)} instead of {took(plain)}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
+        f"{takes(row)} instead of {takes(plain)}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
     )
-    if not absent(plain["ratio"]):
-        text += f", and flattening by view runs at {times(_interval(plain))} of the speed without it"
+    if not speed(plain).doubt:
+        text += f", and flattening by view runs at {times(speed(plain))} of the speed without it"
     return Finding(
         f"{formats.number(factor.value)}×",
         "A copy costs time, and reshape makes one only of what is out of order"
-        if factor.low > 1
+        if factor.above(1)
         else "What a copy costs does not show, and reshape makes one only of what is out of order",
         text + ". S001 takes every reshape for a copy.",
         PAGE,
@@ -324,11 +322,8 @@ def copy_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def _reads(factor: Interval) -> str:
-    if absent(factor.low):
-        return "undecided"
-    if intervals.equal(factor):
-        return "costs less than 2%"
-    return "costs time" if factor.low > 1 else "saves time" if factor.high < 1 else "undecided"
+    word = intervals.reading(factor)
+    return {"equal": "costs less than 2%", "faster": "costs time", "slower": "saves time"}.get(word, word)
 
 
 def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -376,7 +371,7 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line |= {"kernels": f"{_value(way, 'kernels'):g}", "read": _mb(read), "written": _mb(written(way))}
         line |= {"written to memory": _mb(_value(way, "bytes written")), "through L2": _mb(_value(way, "L2 bytes"))}
         line |= {"compulsory": _mb(least), "moved / compulsory": f"{formats.number(moved(way) / least)}×"}
-        line["effective bandwidth"] = formats.scaled(_value(way, "effective bandwidth"), "B/s")
+        line["effective bandwidth"] = formats.scaled(way.measured("effective bandwidth").value, "B/s")
         out.append(line)
     return out
 
@@ -419,7 +414,7 @@ def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
             "product writes": _mb(writes[0] if writes else math.nan),
             "ReLU moves": _mb(sum(reads[1:]) + sum(writes[1:])) if len(reads) > 1 else "no kernel of its own",
             "moved": _mb(moved(way)),
-            "rate": formats.scaled(_value(way, "effective bandwidth"), "B/s"),
+            "rate": formats.scaled(way.measured("effective bandwidth").value, "B/s"),
         }
         words = {"kernels": "kernels", "moved": "all that it moves", "rate": "effective bandwidth"}
         units = {"kernels": "", "rate": " GB/s"}

@@ -6,8 +6,10 @@ against the ceilings: what binds a workload on either machine, and how near its 
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, results, tables
@@ -15,7 +17,9 @@ from hypatia_lab.chapters import decisions
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
 from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.records import Record
 
 Row = dict[str, Any]
 
@@ -43,6 +47,32 @@ def rates(lab: Evidence) -> list[dict[str, str]]:
             line[f"{lab.machines[0]} / {lab.machines[-1]}"] = both
         lines.append(line)
     return lines
+
+
+def chips(one: Record, other: Record) -> str:
+    """Whether two records are of the ``same chip`` or of ``another chip``, or ``chip not recorded`` in one of them."""
+    found = [record.run["facts"].get("chip") for record in (one, other)]
+    if not all(found):
+        return "chip not recorded"
+    return "same chip" if found[0] == found[1] else "another chip"
+
+
+def compared(pairs: Iterable[tuple[Record, Record]]) -> str:
+    """Of how many pairs of records both are of one chip, in a sentence."""
+    counts = Counter(chips(*pair) for pair in pairs)
+    return f"Experiments compared: {listing([f'{number} ({said})' for said, number in sorted(counts.items())])}."
+
+
+def twins(lab: Evidence) -> str:
+    """A line (Markdown) on each two machines that share an experiment and a model of GPU; empty where none do."""
+    lines = []
+    for couple in itertools.combinations(names(lab), 2):
+        one, other = ({record.experiment: record for record in lab.of(name)} for name in couple)
+        pairs = [(one[name], other[name]) for name in one if name in other]
+        models = {record.run["facts"].get("name") for pair in pairs for record in pair}
+        if len(models) == 1 and pairs[0][0].run["device"] == "cuda":
+            lines.append(f"- {listing([f'`{name}`' for name in couple])}: both {models.pop()}. {compared(pairs)}")
+    return "\n".join(lines)
 
 
 def turning(lab: Evidence) -> str:
@@ -116,7 +146,10 @@ def cause(rows: Sequence[Row]) -> tuple[str, str]:
     if apart:
         return "hardware", f"The intervals lie apart at {'; '.join(apart)}."
     if open_:
-        return "certainty", f"The intervals overlap at {listing(open_)}: nothing says that they differ there."
+        return (
+            "certainty",
+            f"At {listing(open_)} the intervals overlap, or one says nothing: no difference is sure there.",
+        )
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
 
 
@@ -131,8 +164,9 @@ def _between(case: Row, unit: str) -> str:
 
 
 def _overlap(one: Row, other: Row) -> bool:
-    ends = [one["low"], one["high"], other["low"], other["high"]]
-    return any(map(absent, ends)) or (one["low"] <= other["high"] and other["low"] <= one["high"])
+    """Whether two cases' intervals overlap, or one of them says nothing."""
+    mine, theirs = (Interval(case["measured"], case["low"], case["high"], case["n"]) for case in (one, other))
+    return bool(theirs.doubt) or not mine.outside(theirs.low, theirs.high)
 
 
 def _ceilings(lab: Evidence, rows: Sequence[Row], claim: Claim | None) -> str:

@@ -1,15 +1,20 @@
-"""How the lab measures: the A/A control in words, the wrong kernels it was given, and a timer that is not its own."""
+"""How the lab measures: the A/A control in words, what holds on the next visit, the wrong kernels it was given, and a
+timer that is not its own."""
 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import formats, intervals, tables
-from hypatia_lab.chapters.reading import at, quotient, times, took
+from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab.chapters.reading import DOUBTS, at, quotient, times, took
 from hypatia_lab.drawing import CLOCKS, listing, spanning
 from hypatia_lab.notebook import Evidence
+
+if TYPE_CHECKING:
+    from hypatia_lab.chapters.stability import Coverage
 
 CHECKED = (
     *("linear_relu", "linear_relu_layout", "matmul", "mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh"),
@@ -25,9 +30,9 @@ BOUND = 0.05
 
 
 def _eager(lab: Evidence, machine: str, workload: str) -> list[dict[str, Any]]:
-    """Eager's rows of ``workload``, a row a clock; empty where fewer than two clocks timed it."""
+    """Eager's rows of ``workload``, a row a clock whose time says something; empty where fewer than two do."""
     rows = lab.select(machine=machine, experiment="method", workload=workload, variant="eager", status="ok")
-    found = {row["clock"]: row for row in rows if not math.isnan(row["median_us"])}
+    found = {row["clock"]: row for row in rows if not results.time(row).doubt}
     return [found[clock] for clock in CLOCKS if clock in found] if len(found) > 1 else []
 
 
@@ -67,6 +72,52 @@ def control(found: dict[str, Any]) -> str:
     if math.isnan(found["together"]):
         return f"{text}."
     return f"{text}; mean correlation of two pairs of the same processes: {found['together']:.3f}."
+
+
+TUNING = {False: "untuned ones", True: "torch.compile's"}
+"""Whether a tuner chose the kernels of a variant → what its ratios are called."""
+
+
+def coverage(found: Sequence[Coverage]) -> Any:
+    """:func:`hypatia_lab.chapters.stability.coverage` as a table (pandas), a row a clock, chip and code."""
+    import pandas
+
+    rows: dict[tuple[str, str, str], dict[str, str]] = {}
+    for one in found:
+        place = {"clock": one.clock, "chip": one.chip, "code": one.code}
+        row = rows.setdefault((one.clock, one.chip, one.code), place | dict.fromkeys(TUNING.values(), formats.MISSING))
+        row[TUNING[one.tuned]] = _agreeing(one)
+    return pandas.DataFrame(list(rows.values()))
+
+
+def covered(found: Sequence[Coverage]) -> str:
+    """What share of the ratios of two visits agree, by clock, and whether their intervals promise that: two sentences.
+
+    Empty where no model of GPU was visited twice.
+    """
+    said, short, held = [], [], []
+    for clock in dict.fromkeys(one.clock for one in found):
+        shares = []
+        for tuned, name in TUNING.items():
+            own = [one for one in found if (one.clock, one.tuned) == (clock, tuned)]
+            if own:
+                pooled = intervals.share(sum(one.agree for one in own), sum(one.ratios for one in own))
+                shares.append(f"{formats.number(100 * pooled.value)}% of {name}")
+                (short if pooled.high < intervals.CONFIDENCE else held).append(f"{name} by the {clock} clock")
+        said.append(f"by the {clock} clock {listing(shares)}")
+    if not said:
+        return ""
+    less = f"fewer agree {f'for {listing(short)}' if held else 'throughout'}" if short else ""
+    so = f"{less}: there an interval leaves out what changes between visits" if short else "none falls short of it"
+    return (
+        f"Of the ratios of two visits these agree within their combined intervals: {'; '.join(said)}. "
+        f"Intervals promise {intervals.CONFIDENCE:.0%}, and {so}."
+    )
+
+
+def _agreeing(one: Coverage) -> str:
+    share = formats.interval(100 * one.share.value, 100 * one.share.low, 100 * one.share.high, "%")
+    return f"{share} of {one.ratios}"
 
 
 def caught(rows: Sequence[dict[str, str]]) -> str:
@@ -116,6 +167,35 @@ def agreeing(told: Iterable[str]) -> Any:
 WRONG_SOMEWHERE = "wrong at some shape, and not timed there"
 AGREES = "every variant this machine can run, torch.compile's aside, agrees with float64"
 """What the check says of an operation that is right."""
+
+
+def bounds() -> Any:
+    """The largest error of the norm that is right at typical sizes (pandas), a row an operation and part of an answer.
+
+    A column a dtype and way to multiply; what ReLUs near 0 add is left out.
+    """
+    import pandas
+
+    import hypatia_lab.experiments  # noqa: F401  (registers the operations)
+    from hypatia_lab.workloads import Workload
+
+    typical = {
+        "linear_relu": ((1024, 784, 2048), ("y", "grad_weight")),
+        "mlp": ((256, 784, 512, 3, 128), ("y",)),
+        "conv_block": ((5, 64, 128, 128), ("y", "grad_weight")),
+        "unet": ((5, 64, 128, 128), ("y", "grad_x")),
+    }
+    kinds = {"float32": ("float32", "ieee"), "TF32": ("float32", "tf32")}
+    kinds |= {dtype: (dtype, "ieee") for dtype in ("float16", "bfloat16")}
+    out = []
+    for operation, (shape, parts) in typical.items():
+        for part in parts:
+            row = {"operation": operation, "size": "×".join(map(str, shape)), "part": part}
+            for kind, (dtype, math_mode) in kinds.items():
+                work = Workload(operation, shape, dtype, math_mode, "forward_backward")
+                row[kind] = formats.number(work.tolerance(part))
+            out.append(row)
+    return pandas.DataFrame(out)
 
 
 def unchecked() -> str:
@@ -177,12 +257,12 @@ def oracle(lab: Evidence, machine: str) -> Any:
         own, other = lines
         for line in lines:
             seen = [value for value in line["values"] if value is not None]
-            row[line["name"]] = f"{formats.number(intervals.mean(seen).value)} µs"
+            row[line["name"]] = f"{formats.number(intervals.geometric(seen).value)} µs"
         found = quotient(own["values"], other["values"])
         assert found is not None
         band = 1 - BOUND, 1 + BOUND
-        agrees = "yes" if found.within(*band) else "no" if found.outside(*band) else "undecided"
-        row |= {"ratio": times(found), f"within ±{BOUND:.0%}": agrees, "status": "ok"}
+        agrees = "yes" if found.within(*band) else "no" if found.outside(*band) else found.doubt or "undecided"
+        row |= {"ratio": times(found), "n": str(found.n), f"within ±{BOUND:.0%}": agrees, "status": "ok"}
         out.append(row)
     return pandas.DataFrame(out).fillna("") if out else None
 
@@ -193,8 +273,7 @@ def beside(lab: Evidence, machine: str) -> str:
     if frame is None:
         return f"- `{machine}`: not measured there."
     column = f"within ±{BOUND:.0%}"
-    said = list(frame[column]) if column in frame else []
-    text = f"- `{machine}`: {said.count('yes')} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
-    if open_ones := said.count("undecided"):
-        text += f"; {open_ones} undecided, with an interval that reaches beyond"
-    return text + "."
+    said = Counter(frame.get(column, []))
+    text = f"- `{machine}`: {said['yes']} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
+    rest = [f"{number} {DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("yes", "no", "")]
+    return f"{'; '.join([text, *rest])}."

@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import formats, intervals, records, results, tables
-from hypatia_lab.chapters.reading import at, times, took
-from hypatia_lab.drawing import contenders, listing, singles
-from hypatia_lab.findings import Finding
+from hypatia_lab.chapters.reading import at, attained, say, takes
+from hypatia_lab.drawing import contenders, singles
+from hypatia_lab.findings import Finding, unsaid
 from hypatia_lab.formats import absent
-from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
 Row = dict[str, Any]
@@ -68,14 +67,6 @@ def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     return known and ("copy", "", clock) in rates
 
 
-def _against(row: Row, other: Row | None) -> Interval | None:
-    """Time of ``other`` over that of ``row``, paired by process; None when one of them has no time."""
-    if other is None or other["status"] != "ok" or row["status"] != "ok":
-        return None
-    pairs = [(a, b) for a, b in zip(other["medians_us"], row["medians_us"], strict=True) if a and b]
-    return intervals.ratio(*zip(*pairs, strict=True)) if pairs else None
-
-
 def _failed(variant: str, bad: Sequence[Row], of: int, page: str) -> Finding:
     worst = min(bad, key=lambda row: FAILED.index(row["status"]))
     told = f"At {at(worst)} in {worst['dtype']}: {worst['reason'].rstrip('.')}. "
@@ -99,24 +90,25 @@ def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Find
         return Finding(formats.MISSING, f"{variant} was not timed here", text, experiment)
     compared = [row for row in timed if not absent(row["ratio"])]
     last = timed[-1]
-    text = f"At {at(last)} in {last['dtype']} it takes {took(last)} by the {last['clock']} clock"
-    if not absent(last["limit_us"]):
-        share = formats.number(100 * last["limit_us"] / last["median_us"])
-        text += f", {share}% of what this machine's measured ceilings allow"
+    text = f"At {at(last)} in {last['dtype']} it takes {takes(last)} by the {last['clock']} clock"
+    text += f", {share} of what this machine's measured ceilings allow" if (share := attained(last)) else ""
     text += f". Error against float64: {formats.number(last['error'])}. "
-    peers = lab.leading(machine, experiment=experiment, workload=last["workload"], variant="compile")
-    factor = _against(last, peers[0] if peers else None)
-    if factor is not None:
-        text += f"Against torch.compile there: {times(factor)}. "
+    for peer in lab.leading(machine, experiment=experiment, workload=last["workload"], variant="compile", status="ok"):
+        text += f"Against torch.compile there: {say(results.over(peer, last))}. "
     if not compared:
         text += f"There is no ratio: {last['baseline']} has no valid time."
-        return Finding(formats.duration(last["median_us"]), f"{variant} is right", text, experiment)
+        figure = results.time(last).doubt or formats.duration(last["median_us"])
+        return Finding(figure, f"{variant} is right", text, experiment)
     words = Counter(tables.reading(row) for row in compared)
-    counted = listing([f"{words[word]} {word}" for word in ("faster", "equal", "slower", "undecided") if words[word]])
-    text += f"Against {last['baseline']}, by 95% intervals: {counted} of {len(compared)}."
-    best = max(compared, key=lambda row: row["ratio"])
-    title = _headline(variant, best["baseline"], words, len(compared))
-    return Finding(f"{formats.number(best['ratio'])}×", title, text, experiment)
+    text += (
+        f"Against {last['baseline']}, by 95% intervals: {tables.counted(list(words.elements()))} of {len(compared)}."
+    )
+    title = _headline(variant, last["baseline"], words, len(compared))
+    decided = [gain for row in compared if intervals.decided(gain := results.speed(row))]
+    if not decided:
+        return unsaid(lab, machine, title, experiment, [results.speed(row) for row in compared], facts=text)
+    best = max(decided, key=lambda gain: gain.value)
+    return Finding(f"{formats.number(best.value)}×", title, text, experiment)
 
 
 def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:
@@ -131,7 +123,9 @@ def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:
         return f"{variant} is faster than {baseline} in some cases and slower in others"
     if words["faster"]:
         return f"{variant} is faster than {baseline} in some cases"
-    return f"Whether {variant} is faster than {baseline} is open"
+    if words["slower"]:
+        return f"{variant} is slower than {baseline} in some cases"
+    return f"Whether {variant} is faster than {baseline}"
 
 
 def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:

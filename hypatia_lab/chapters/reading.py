@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, records, results, tables, ways
+from hypatia_lab.drawing import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way, timed
+from hypatia_lab.ways import Way
 
 Row = dict[str, Any]
 
@@ -27,14 +28,40 @@ def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
     return min((row for row in rows if row["variant"] in variants), key=lambda row: row["median_us"], default=None)
 
 
-def over(slow: Row, quick: Row) -> Interval:
-    """Time of one row over that of another, paired by process."""
-    return intervals.ratio(slow["medians_us"], quick["medians_us"])
-
-
 def took(row: Row) -> str:
-    """The time of a row with its interval, in the unit that suits it."""
-    return timed(tables.time_of(row))
+    """The time of a row with its interval, in the unit that suits it, for a table."""
+    return formats.time(results.time(row))
+
+
+def takes(row: Row) -> str:
+    """The same for a sentence: in words where it says nothing."""
+    return lasts(results.time(row))
+
+
+def attained(row: Row) -> str:
+    """The share of its limit that a row reaches, in a sentence; empty where no limit is known, or no time."""
+    unknown = formats.absent(row["limit_us"]) or results.time(row).doubt
+    return "" if unknown else f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
+
+
+def lasts(found: Interval) -> str:
+    """A time (µs) in a sentence: with its interval, or in words where it says nothing."""
+    return f"a time {DOUBTS[found.doubt]}" if found.doubt else formats.time(found)
+
+
+def say(found: Interval, unit: str = "×") -> str:
+    """A ratio, or what ``unit`` says, in a sentence: with its interval, or in words where it says nothing."""
+    if found.doubt:
+        return f"a figure {DOUBTS[found.doubt]}"
+    return formats.told(found) if unit == "×" else formats.figure(found, unit)
+
+
+DOUBTS = {
+    intervals.TOO_NOISY: "too noisy to say",
+    intervals.TOO_FEW: "of too few processes to tell",
+    intervals.VETOED: "whose A/A control failed",
+}
+"""Why an estimate says nothing → the same behind a noun."""
 
 
 def named(row: Row) -> str:
@@ -43,8 +70,8 @@ def named(row: Row) -> str:
 
 
 def times(found: Interval) -> str:
-    """An interval of ratios as text."""
-    return formats.interval(found.value, found.low, found.high)
+    """An interval of ratios as text, for a table."""
+    return formats.told(found)
 
 
 def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Way]:
@@ -63,22 +90,34 @@ def spent(way: Way, *names: str) -> str:
     return durations([us for us in way.per_process(*names) if us])
 
 
+def lasted(way: Way, *names: str) -> str:
+    """The same for a sentence: where it says nothing each of a few processes' times, of many in words."""
+    found = way.measured(*names)
+    if found.doubt and 0 < found.n < intervals.FEW:
+        return each([us for us in way.per_process(*names) if us])
+    return lasts(found) if found.doubt == intervals.TOO_NOISY else spent(way, *names)
+
+
 def durations(values: Sequence[float]) -> str:
-    """Times in µs as their mean with its interval; two are both written, for the interval of two says nothing."""
+    """Times in µs as their mean with its interval; each of a few is written, for their interval says nothing."""
     if not values:
         return formats.MISSING
-    if len(values) != 2:
-        found = intervals.geometric(values)
-        return timed((found.value, found.low, found.high))
-    one, other = (formats.duration(us) for us in sorted(values))
-    return f"{one.split(' ')[0]} and {other}" if one.split(" ")[1] == other.split(" ")[1] else f"{one} and {other}"
+    return formats.time(ways.rare(values)) if len(values) >= intervals.FEW_RARE else each(values)
+
+
+def each(values: Sequence[float]) -> str:
+    """Every one of some times in µs, shortest first."""
+    texts = [formats.duration(us) for us in sorted(values)]
+    if len({text.split(" ")[1] for text in texts}) == 1:
+        texts = [text.split(" ")[0] for text in texts[:-1]] + texts[-1:]
+    return listing(texts)
 
 
 def multiple(values: Sequence[float]) -> str:
-    """A quotient over the processes with its interval, or of two processes both."""
-    if len(values) == 2:
-        return " and ".join(f"{formats.number(value)}×" for value in sorted(values))
-    return times(intervals.geometric(values))
+    """A quotient over the processes with its interval, or of a few processes each."""
+    if len(values) >= intervals.FEW_RARE:
+        return times(ways.rare(values))
+    return listing([f"{formats.number(value)}×" for value in sorted(values)])
 
 
 def quotients(above: Sequence[float | None], below: Sequence[float | None]) -> list[float]:

@@ -1,4 +1,4 @@
-"""The same machine on two visits: which verdicts stay, and how far the ratios behind them move.
+"""The same machine on two visits: which verdicts stay, how far the ratios behind them move, how often they agree.
 
 Records of a visit other than the one in ``book/records`` lie in ``book/visits/<visit>/<machine>/<experiment>.jsonl``.
 Either visit is judged by the experiments that both have, and by nothing else.
@@ -6,16 +6,20 @@ Either visit is judged by the experiments that both have, and by nothing else.
 
 from __future__ import annotations
 
+import itertools
 import math
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, records, results, tables
+from hypatia_lab import claims, formats, intervals, records, results, tables
 from hypatia_lab.chapters import machines
+from hypatia_lab.drawing import AGAIN
 from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.records import Record
 
@@ -115,40 +119,94 @@ def changed(visit: Visit, pairs: Sequence[tuple[Row, Row]]) -> list[Row]:
 def moved(visit: Visit) -> list[Row]:
     """A line an experiment: when and by which code it was measured, and how far its ratios to the baseline moved.
 
-    At the primary clock. A ratio moved if the intervals of the two visits do not overlap.
+    At the primary clock, of the ratios that say something on both. One moved if the intervals do not overlap.
     """
     lines = []
     for then, now in zip(visit.then, visit.now, strict=True):
-        both = _ratios(then, now)
-        changes = {name: math.log(b["ratio"] / a["ratio"]) for name, (a, b) in both.items()}
-        line: Row = {"experiment": now.experiment}
-        line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(both)}
-        line |= {"apart": 0, "median change": formats.MISSING, "largest change": ""}
-        if both:
-            apart = sum(a["ratio_high"] < b["ratio_low"] or b["ratio_high"] < a["ratio_low"] for a, b in both.values())
-            most = max(changes, key=lambda name: abs(changes[name]))
-            line |= {
-                "apart": apart,
-                "median change": _percent(statistics.median(map(abs, changes.values()))),
-                "largest change": f"{_percent(abs(changes[most]))}: {most}",
-            }
+        both = _shared(*(_ratios(record)[results.primary_clock(now.run["device"])] for record in (then, now)))
+        speeds = {name: (results.speed(a), results.speed(b)) for name, (a, b) in both.items()}
+        speeds = {name: (a, b) for name, (a, b) in speeds.items() if not (a.doubt or b.doubt)}
+        changes = {name: abs(math.log(b.value / a.value)) for name, (a, b) in speeds.items()}
+        line: Row = {"experiment": now.experiment, "chip": machines.chips(then, now)}
+        line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(speeds)}
+        line |= {"apart": sum(a.outside(b.low, b.high) for a, b in speeds.values())}
+        line |= {"median change": formats.MISSING, "largest change": ""}
+        if changes:
+            most = max(changes, key=lambda name: changes[name])
+            line["median change"] = _percent(statistics.median(changes.values()))
+            line["largest change"] = f"{_percent(changes[most])}: {most}"
         lines.append(line)
     return lines
 
 
-def _ratios(then: Record, now: Record) -> dict[str, tuple[Row, Row]]:
-    """By variant and workload, the rows of both visits that have a ratio with an interval."""
-    clock = results.primary_clock(now.run["device"])
+def _ratios(record: Record) -> dict[str, dict[str, Row]]:
+    """By clock, then by variant and workload in words, the rows of ``record`` whose ratio has an interval."""
+    found: dict[str, dict[str, Row]] = {clock: {} for clock in records.CLOCKS}
+    for row in results.rows([record]):
+        if row["variant"] != row["baseline"] and not absent(row["ratio_low"]):
+            found[row["clock"]][f"{row['variant']} at {tables.workload_text(row)}"] = row
+    return found
 
-    def rows(record: Record) -> dict[str, Row]:
-        return {
-            f"{row['variant']} at {tables.workload_text(row)}": row
-            for row in results.rows([record])
-            if row["clock"] == clock and row["variant"] != row["baseline"] and not absent(row["ratio_low"])
-        }
 
-    old, new = rows(then), rows(now)
+def _shared(old: dict[str, Row], new: dict[str, Row]) -> dict[str, tuple[Row, Row]]:
     return {name: (old[name], new[name]) for name in old if name in new}
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """How often ratios of two visits to GPUs of one model agree: a share of so many, by what the visits have in common.
+
+    ``clock`` is graph or wall, ``chip`` what :func:`machines.chips` says, ``code`` ``same`` or ``another`` (commit).
+    ``tuned`` tells what torch.compile's tuner chose from the rest.
+    """
+
+    clock: str
+    chip: str
+    code: str
+    tuned: bool
+    agree: int
+    ratios: int
+
+    @property
+    def share(self) -> Interval:
+        """The share that agree, with its 95% interval; the ratios are taken to be independent."""
+        return intervals.share(self.agree, self.ratios)
+
+
+def coverage(lab: Evidence, visited: Sequence[Visit]) -> list[Coverage]:
+    """Of all ratios that two visits share, the A/A control's aside, how many agree.
+
+    They agree when the difference of their logarithms is within the two half-widths added in squares, as that of two
+    estimates of one figure is in 95% of cases. Every two records of an experiment on one model of GPU are such visits.
+    """
+    taken = [*lab.records, *(record for visit in visited for record in visit.kept)]
+    known = [(record, _ratios(record)) for record in taken if record.run["device"] == "cuda"]
+    counts: Counter[tuple[str, str, str, bool, bool]] = Counter()
+    for (then, old), (now, new) in itertools.combinations(known, 2):
+        if _subject(then) != _subject(now):
+            continue
+        for clock in ("graph", "wall"):
+            kind = clock, machines.chips(then, now), "same" if _code(then) == _code(now) else "another"
+            for a, b in _shared(old[clock], new[clock]).values():
+                if not a["variant"].endswith(AGAIN):
+                    counts[(*kind, "compile" in a["variant"], _agree(a, b))] += 1
+    kinds = sorted({key[:4] for key in counts})
+    return [Coverage(*kind, counts[(*kind, True)], counts[(*kind, True)] + counts[(*kind, False)]) for kind in kinds]
+
+
+def _subject(record: Record) -> tuple[str, str]:
+    return record.experiment, record.run["facts"].get("name", record.machine)
+
+
+def _code(record: Record) -> object:
+    """What two records have in common that one and the same code made; nothing where that is not known."""
+    run = record.run
+    return run["commit"][:7] if not run["dirty"] and not run.get("grown") else record.digest
+
+
+def _agree(one: Row, other: Row) -> bool:
+    halves = [math.log(row["ratio_high"] / row["ratio_low"]) / 2 for row in (one, other)]
+    return abs(math.log(one["ratio"] / other["ratio"])) <= math.hypot(*halves)
 
 
 def _percent(change: float) -> str:

@@ -11,13 +11,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
-from hypatia_lab.chapters.reading import at, over, probed, times, took
+from hypatia_lab.chapters.reading import at, attained, probed, say, takes, times, took
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, silent, span_text, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
+from hypatia_lab.results import over, speed
 from hypatia_lab.ways import Way
 
 Row = dict[str, Any]
@@ -63,11 +64,6 @@ def _timed(found: dict[str, Row], names: Sequence[str]) -> list[Row]:
     return sorted((row for row in own if not absent(row["median_us"])), key=lambda row: row["median_us"])
 
 
-def _gain(row: Row) -> Interval:
-    """Eager's time over that of ``row``."""
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"])
-
-
 def exact(row: Row, eager: Row) -> bool:
     """Whether the error of ``row`` against float64 is no larger than eager's."""
     return row["error"] <= eager["error"]
@@ -75,12 +71,12 @@ def exact(row: Row, eager: Row) -> bool:
 
 def reached(found: Interval, goal: float) -> bool | None:
     """Whether an interval lies at or above ``goal``, below it, or neither (None)."""
-    return True if found.low >= goal else False if found.high < goal else None
+    return True if found.above(goal) else False if found.below(goal) else None
 
 
 def _share(row: Row) -> str:
-    """What part of its own limit a row reaches, as text."""
-    return "–" if absent(row["limit_us"]) else f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
+    """What part of its own limit a row reaches, for a table."""
+    return attained(row) or formats.MISSING
 
 
 def has_splits(lab: Evidence, machine: str) -> bool:
@@ -98,10 +94,14 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     split = [row for row in split if not absent(row["ratio_low"])]
     if eager is None or not split:
         return None
-    best = next((row for row in split if exact(row, eager)), split[0])
-    goal, gain = GOALS[shape], _gain(best)
+    clear = [row for row in split if not speed(row).doubt]
+    if not clear:
+        question = f"Whether float32's digits come faster at {tables.shape_text(shape)}"
+        return unsaid(lab, machine, question, PAGE, [speed(row) for row in split])
+    best = next((row for row in clear if exact(row, eager)), clear[0])
+    goal, gain = GOALS[shape], speed(best)
     met, fine = reached(gain, goal), exact(best, eager)
-    text = f"At {at(best)} {best['variant']} takes {took(best)}, eager in IEEE float32 {took(eager)}: {times(gain)}. "
+    text = f"At {at(best)} {best['variant']} takes {takes(best)}, eager in IEEE float32 {takes(eager)}: {times(gain)}. "
     text += f"Its error against float64 is {formats.number(best['error'])}, cuBLAS's own "
     text += f"{formats.number(eager['error'])}. The goal is {goal:g}× with an error no larger"
     if met and fine:
@@ -111,25 +111,24 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     else:
         short = []
         if met is False:
-            lacking = Interval(goal / gain.value, goal / gain.high, goal / gain.low, gain.n)
-            short.append(f"a factor of {times(lacking)} in speed")
+            short.append(f"a factor of {times(gain.inverse().times(goal))} in speed")
         if not fine:
             short.append(f"a factor of {formats.number(best['error'] / eager['error'])} in error")
         text += f"; it is missed by {listing(short)}. "
-    if not absent(best["limit_us"]):
+    if reach := attained(best):
         text += f"Three products at the best measured rate would take {formats.duration(best['limit_us'])}: "
-        text += f"it reaches {_share(best)} of that limit."
+        text += f"it reaches {reach} of that limit."
     text += _others([row for row in split if row is not best], eager) + _faults(found)
     return Finding(
         f"{formats.number(gain.value)}×",
         "Faster, but not as exact as cuBLAS"
-        if not fine and gain.low > 1
+        if not fine and gain.above(1)
         else f"float32's digits at tensor-core speed, at {at(best)}"
         if met
         else "float32's digits come faster, but short of the goal"
-        if gain.low > 1 and met is False
+        if gain.above(1) and met is False
         else "float32's digits come faster, about as much as wanted"
-        if gain.low > 1
+        if gain.above(1)
         else "Splitting operands gains nothing here",
         text,
         PAGE,
@@ -138,7 +137,7 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
 
 def _others(rows: Sequence[Row], eager: Row) -> str:
     said = [
-        f"{row['variant']} has {times(_gain(row))} with an error of {formats.number(row['error'])}"
+        f"{row['variant']} has {say(speed(row))} with an error of {formats.number(row['error'])}"
         + ("" if exact(row, eager) else ", which is more than cuBLAS's")
         for row in rows
     ]
@@ -164,10 +163,14 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
             pairs.append((own[0], best))
     if not pairs:
         return None
-    factors = [over(best, own) for own, best in pairs]
-    slower = [factor for factor in factors if factor.high < 1]
-    against = [f"{times(f)} of {best['variant']} at {at(own)}" for f, (own, best) in zip(factors, pairs, strict=True)]
-    gains = [f"{times(_gain(own))} at {at(own)}" for own, _ in pairs]
+    every = [over(best, own) for own, best in pairs]
+    found = [(own, best, factor) for (own, best), factor in zip(pairs, every, strict=True) if not factor.doubt]
+    clear = [(own, speed(own)) for own, _ in pairs if not speed(own).doubt]
+    if not found or not clear:
+        return unsaid(lab, machine, f"{variant}: whether a fused kernel is behind its peers", PAGE, every)
+    slower = [factor for _, _, factor in found if factor.below(1)]
+    against = [f"{times(factor)} of {best['variant']} at {at(own)}" for own, best, factor in found]
+    gains = [f"{times(gain)} at {at(own)}" for own, gain in clear]
     text = f"In bfloat16 {variant} runs at {listing(against)}, each time the best of its peers: "
     if slower:
         least = 100 * (1 - min(factor.value for factor in slower))
@@ -176,14 +179,14 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
         )
     else:
         text += "nowhere slower beyond the interval. "
+    text += silent(every)
     text += f"Against eager it has {listing(gains)}. The goal is to be nowhere slower than the best peer, and to reach "
     text += f"{FUSED_GOAL:g}× of eager below the large size"
-    missed = [own for own, _ in pairs if own["shape"] != LARGE and reached(_gain(own), FUSED_GOAL) is False]
+    missed = [own for own, gain in clear if own["shape"] != LARGE and reached(gain, FUSED_GOAL) is False]
     text += f"; the latter is missed at {listing([at(own) for own in missed])}." if missed else "."
-    values = [formats.number(own["ratio"]) for own, _ in sorted(pairs, key=lambda pair: pair[0]["ratio"])]
     return Finding(
-        f"{values[0]}×" if len(values) == 1 else f"{values[0]}–{values[-1]}×",
-        f"{variant}: a fused kernel that is nowhere behind its peers"
+        span_text([gain for _, gain in clear]),
+        f"{variant}: a fused kernel that is nowhere seen behind its peers"
         if not slower
         else f"{variant}: a fused kernel, behind its best peer at some sizes"
         if len(slower) < len(pairs)
@@ -201,23 +204,27 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in rows if not absent(row["ratio_low"])]
     if not rows:
         return None
-    inside = [row for row in rows if _gain(row).within(*HOPED)]
-    outside = [row for row in rows if _gain(row).outside(*HOPED)]
-    said = listing([f"{row['variant']} {times(_gain(row))} in {KINDS[_kind(row)]}" for row in rows])
-    values = [row["ratio"] for row in rows]
-    low, high = formats.number(min(values)), formats.number(max(values))
+    every, clear = [speed(row) for row in rows], [(row, speed(row)) for row in rows if not speed(row).doubt]
+    judged = ("S004-19a", "S004-19b")
+    if not clear:
+        return unsaid(lab, machine, "What a true fusion of a large product gains", PAGE, every, judged)
+    inside = [gain for _, gain in clear if gain.within(*HOPED)]
+    outside = [gain for _, gain in clear if gain.outside(*HOPED)]
+    said = listing([f"{row['variant']} {times(gain)} in {KINDS[_kind(row)]}" for row, gain in clear])
     return Finding(
-        f"{low}×" if low == high else f"{low}–{high}×",
+        span_text([gain for _, gain in clear]),
         "What S004 hopes of a true fusion is there"
         if len(inside) == len(rows)
         else "A true fusion gains what S004 hopes in some arithmetic only"
         if inside
-        else "A true fusion of a large product gains other than S004 hopes",
+        else "A true fusion of a large product gains other than S004 hopes"
+        if outside
+        else "Whether a true fusion of a large product gains what S004 hopes is undecided",
         f"At {at(rows[0])} against eager: {said}. S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, "
         f"after two to three weeks of work. {len(inside)} of {len(rows)} lie inside, {len(outside)} outside. "
-        "The epilogue is one call that PyTorch has already.",
+        f"{silent(every)}The epilogue is one call that PyTorch has already.",
         PAGE,
-        claims=("S004-19a", "S004-19b"),
+        claims=judged,
     )
 
 
@@ -288,7 +295,7 @@ def library(lab: Evidence, machine: str) -> str:
     text = f"the kernels of this page were not timed{need}. What is left is the library"
     if not rows:
         return f"On `{machine}` {text}."
-    said = listing([f"{times(_gain(row))} in {row['dtype']} at {at(row)}" for row in rows])
+    said = listing([f"{say(speed(row))} in {row['dtype']} at {at(row)}" for row in rows])
     return f"On `{machine}` {text}, whose fused call has {said} against eager."
 
 
@@ -344,10 +351,10 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
             if row["status"] != "ok":
                 out.append(line | {"time": f"{row['status'].replace('_', ' ')}: {row['reason']}"})
                 continue
-            goal = "" if name == "eager" or shape not in GOALS else _goal(reached(_gain(row), GOALS[shape]))
+            goal = "" if name == "eager" or shape not in GOALS else _goal(speed(row), GOALS[shape])
             out.append(
                 line
-                | {"time": took(row), "against eager": times(_gain(row)), "error": formats.number(row["error"])}
+                | {"time": took(row), "against eager": times(speed(row)), "error": formats.number(row["error"])}
                 | {"error / cuBLAS's": f"{formats.number(row['error'] / eager['error'])}×"}
                 | {"limit": formats.duration(row["limit_us"]), "of limit": _share(row)}
                 | {"goal": f"{GOALS[shape]:g}×: {goal}" if goal else formats.MISSING}
@@ -355,8 +362,9 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
-def _goal(met: bool | None) -> str:
-    return "undecided" if met is None else "reached" if met else "missed"
+def _goal(gain: Interval, goal: float) -> str:
+    met = reached(gain, goal)
+    return gain.doubt or ("undecided" if met is None else "reached" if met else "missed")
 
 
 def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -374,7 +382,7 @@ def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
                         "workload": f"{tables.shape_text(shape)} {KINDS[_kind(own[0])]}",
                         "variant": name,
                         "time": took(own[0]),
-                        "against eager": times(_gain(own[0])),
+                        "against eager": times(speed(own[0])),
                         "best peer": best["variant"],
                         "against it": times(factor),
                         "reads": intervals.reading(factor),

@@ -14,16 +14,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals
-from hypatia_lab.break_even_figure import NEVER, Curve, calls_text, count
-from hypatia_lab.chapters.reading import FLOAT32, at, only, over, probed, times, waited
+from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab.break_even_figure import NEVER, Curve, at_least_one, calls_text, count
+from hypatia_lab.chapters.reading import DOUBTS, FLOAT32, at, lasts, only, probed, say, waited
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding
+from hypatia_lab.findings import Finding, unsaid
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
-from hypatia_lab.tables import direction_text, time_of
+from hypatia_lab.results import against, over
+from hypatia_lab.tables import direction_text
+from hypatia_lab.ways import rare
 
 Row = dict[str, Any]
 
@@ -189,12 +191,7 @@ def drawn(
     for point, row in beside(lab, first):
         if row["status"] != "ok" or absent(row["median_us"]) or (replacing and OTHER in point.what):
             continue
-        found = gain(first, row)
-        rows.append(
-            row
-            | {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high}
-            | {"baseline": f"eager ({mode})"}
-        )
+        rows.append(against(row, first) | {"baseline": f"eager ({mode})"})
     return rows
 
 
@@ -250,6 +247,8 @@ def until(first: Row, row: Row, once: Interval, before: float) -> Interval:
         calls(known(once.low, once.value), known(saved.high, saved.value)),
         calls(known(once.high, NEVER), known(saved.low, 0.0)),
         min(once.n, saved.n),
+        over(first, row).vetoed,
+        once.rare,
     )
 
 
@@ -263,36 +262,35 @@ def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -
     start = paid(lab, machine, first, "") if first else []
     if first is None or not start:
         return []
-    none = Interval(math.nan, math.nan, math.nan, 0)
-    before = intervals.geometric(start)
-    found = [Curve("eager", "eager", first["origin"], before, per_call(first), none)]
+    before = rare(start)
+    found = [Curve("eager", "eager", first["origin"], before, results.time(first), intervals.NOTHING)]
     for point, row in beside(lab, first):
         if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager" or point.mode:
             continue
         for case in cases(lab, machine, row):
-            once = intervals.geometric(paid(lab, machine, row, case))
+            once = rare(paid(lab, machine, row, case))
             caches = {"": "", "empty": "", "disk": ", stored"}[case]
             calls = until(first, row, once, before.value)
             dtype = "" if row["dtype"] == first["dtype"] else f", {row['dtype']}"
             found.append(
-                Curve(row["variant"] + dtype + caches, row["variant"], row["origin"], once, per_call(row), calls)
+                Curve(row["variant"] + dtype + caches, row["variant"], row["origin"], once, results.time(row), calls)
             )
     return found if len(found) > 1 else []
 
 
 def curves_title(found: Sequence[Curve]) -> str:
     """What :func:`curves` show of the compiled forms."""
-    calls = [curve.calls.value for curve in found if curve.variant.startswith("compile")]
-    won = [value for value in calls if value < NEVER]
+    calls = [at_least_one(curve.calls) for curve in found if curve.variant.startswith("compile")]
+    won = [one.value for one in calls if not one.doubt and one.value < NEVER]
+    never = [one for one in calls if not one.doubt and one.value == NEVER]
     after = f"after {spanning(won, count)} calls" if won else ""
     if len(won) == len(calls):
         return f"Compiling is won back {after}"
-    return f"Compiling is won back by some forms only, {after}" if won else "Compiling is never won back"
-
-
-def per_call(row: Row) -> Interval:
-    """µs of a call, over the processes."""
-    return Interval(*time_of(row), row["processes"])
+    if won:
+        return f"Compiling is won back by {'some forms only' if never else 'some forms'}, {after}"
+    if calls and len(never) == len(calls):
+        return "Compiling is never won back"
+    return f"Whether compiling is won back: {next((one.doubt for one in calls if one.doubt), 'undecided')}"
 
 
 # ---------------------------------------------------------------- findings
@@ -329,9 +327,20 @@ def _gains(pairs: Pairs) -> list[Interval]:
     return [gain(first, row) for first, row in pairs]
 
 
+def _unsaid(lab: Evidence, machine: str, question: str, pairs: Pairs, *judged: str) -> Finding | None:
+    """The card of a question that none of ``pairs`` answers; None where one does."""
+    gains = _gains(pairs)
+    return unsaid(lab, machine, question, PAGE, gains, judged) if all(one.doubt for one in gains) else None
+
+
+def _clear(pairs: Pairs) -> list[Interval]:
+    """The gains of those pairs that say something."""
+    return [one for one in _gains(pairs) if not one.doubt]
+
+
 def _listed(pairs: Pairs) -> str:
     """``the block 1.43× [1.42, 1.44] and the U-Net 1.30× [1.29, 1.31]``."""
-    return listing([f"{_name(first)} {times(gain(first, row))}" for first, row in pairs])
+    return listing([f"{_name(first)} {say(gain(first, row))}" for first, row in pairs])
 
 
 def _elsewhere(found: dict[str, Pairs]) -> str:
@@ -359,14 +368,17 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, pairs = next(iter(found.items()))
+    judged = "S000-32a", "S000-32b"
+    if card := _unsaid(lab, machine, "Whether torch.compile alone gives 2 to 5 times", pairs, *judged):
+        return card
     gains = _gains(pairs)
     verdict = _together([_against(found, CLAIMED) for found in gains])
-    said = [f"{times(one)} ({_name(first)})" for (first, _), one in zip(pairs, gains, strict=True)]
-    best = max(gains, key=lambda one: one.value)
+    said = [f"{say(one)} ({_name(first)})" for (first, _), one in zip(pairs, gains, strict=True)]
+    best = max(_clear(pairs), key=lambda one: one.value)
     title = {
         "confirmed": "torch.compile alone gives what is promised of it",
         "refuted": "torch.compile alone does not give 2 to 5 times"
-        if best.high < CLAIMED[0]
+        if best.below(CLAIMED[0])
         else "torch.compile alone gives something else than 2 to 5 times",
         "conditional": "torch.compile alone gives 2 to 5 times in some cases",
         "undecided": "it is open whether torch.compile alone gives 2 to 5 times",
@@ -380,8 +392,8 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
     text += "S000 calls 2 to 5 times proven."
     text = _on_gpu(lab, machine, text)
     title = f"In {FLOAT32[mode]} {title}"
-    span = spanning([one.value for one in gains], lambda value: f"{formats.number(value)}×")
-    return Finding(span, title, text, PAGE, claims=("S000-32a", "S000-32b"))
+    span = spanning([one.value for one in _clear(pairs)], lambda value: f"{formats.number(value)}×")
+    return Finding(span, title, text, PAGE, claims=judged)
 
 
 def _other_batches(lab: Evidence, machine: str, mode: str, clock: str) -> list[str]:
@@ -395,7 +407,7 @@ def _other_batches(lab: Evidence, machine: str, mode: str, clock: str) -> list[s
     for row in rows:
         found.setdefault(row["shape"], {})[row["variant"]] = row
     both = [(shape, pair) for shape, pair in found.items() if len(pair) == 2 and shape != first["shape"]]
-    return [f"{times(over(pair['eager'], pair['compile']))} at {at(pair['eager'])}" for _, pair in both]
+    return [f"{say(over(pair['eager'], pair['compile']))} at {at(pair['eager'])}" for _, pair in both]
 
 
 LAST = next(point for point in POINTS if point.what == "channels last")
@@ -406,7 +418,7 @@ FOURIER = ("fft", "region_transform", "cf32cf32")
 def _fourier(lab: Evidence, first: Row, variant: str) -> float:
     """Share of a block's time on the device in kernels of Fourier transforms, in the arithmetic of ``first``.
 
-    0 where no kernels were recorded.
+    Of the calls that were traced; means are arithmetic, so that kernels add up to a call. 0 where none was recorded.
     """
     where = {key: first[key] for key in ("machine", "experiment", "dtype", "math")}
     lines = lab.details(**where, topic="kernels", operation="conv_block", variant=variant)
@@ -417,10 +429,10 @@ def _fourier(lab: Evidence, first: Row, variant: str) -> float:
 
 def _chosen(lab: Evidence, machine: str, mode: str, pairs: Pairs) -> str:
     """Whether the compiler is as slow where channels last at least halves eager's speed, in sentences; empty if not."""
-    slow = [first["operation"] for first, row in pairs if gain(first, row).high < 1 / DOUBLED]
+    slow = [first["operation"] for first, row in pairs if gain(first, row).below(1 / DOUBLED)]
     compared = _measured(lab, machine, POINTS[0], pairs[0][0]["clock"], [FORWARD]).get(mode, [])
     same = [(first, row) for first, row in compared if first["operation"] in slow]
-    same = [(first, row) for first, row in same if gain(first, row).high < 1 / DOUBLED]
+    same = [(first, row) for first, row in same if gain(first, row).below(1 / DOUBLED)]
     if not same:
         return ""
     text = f"torch.compile, which picks the order itself, is as slow there: {_listed(same)}. "
@@ -438,6 +450,8 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, pairs = next(iter(found.items()))
+    if card := _unsaid(lab, machine, "Whether channels last speeds up convolutions", pairs, "S000-21c"):
+        return card
     gains, first, chosen = _gains(pairs), pairs[0][0], _chosen(lab, machine, mode, pairs)
     text = f"In eager {FLOAT32[mode]} at {at(first)}, by the {clock} clock, channels last against the usual order: "
     text += f"{_listed(pairs)} as fast. S000 asks for better operators and names no order of memory. {chosen}"
@@ -447,19 +461,19 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
     if all(row is not None and usable([row]) for row in pair.values()):
         factor = over(*(row for row in pair.values() if row is not None))
         text += "PyTorch lets convolutions use TF32 unless told otherwise: then "
-        text += f"{_name(first)} compiled is {times(factor)} as fast as eager."
+        text += f"{_name(first)} compiled is {say(factor)} as fast as eager."
     text = _on_gpu(lab, machine, text.strip())
-    least = min(gains, key=lambda one: one.value)
+    least = min(_clear(pairs), key=lambda one: one.value)
     what = f"convolutions in {FLOAT32[mode]}"
     return Finding(
         f"{formats.number(least.value)}×",
         f"Channels last slows {what} down, and torch.compile chooses it"
         if chosen
         else f"Channels last slows {what} down"
-        if all(one.high < 1 - intervals.EQUIVALENCE for one in gains)
-        else f"Channels last does not always speed up {what}"
-        if any(one.low <= 1 + intervals.EQUIVALENCE for one in gains)
-        else f"Channels last speeds up {what}",
+        if all(one.below(1 - intervals.EQUIVALENCE) for one in gains)
+        else f"Channels last speeds up {what}"
+        if all(one.above(1 + intervals.EQUIVALENCE) for one in gains)
+        else f"Channels last is not seen to speed up {what} in every case",
         text,
         PAGE,
         claims=("S000-21c",),
@@ -473,28 +487,35 @@ TF32, TF32_COMPILED = (
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
     """After how many calls compiling has paid for itself, nothing stored, in the leading arithmetic that tells."""
-    said, spent, seen, held = [], [], [], ""
+    said, facts, spent, seen, held = [], [], [], [], ""
     for model, direction, mode in views(lab, machine):
         own = next((c for c in curves(lab, machine, model, direction, mode) if c.name == "compile"), None)
         if own is None or held not in ("", mode):
             continue
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
-        said.append(f"{name} {formats.duration(own.paid.value)} (calls to win it back: {calls_text(own.calls)})")
-        spent.append(own.paid.value)
-        seen.append(own.calls)
+        calls = at_least_one(own.calls)
+        back = f"a number {DOUBTS[calls.doubt]}" if calls.doubt else calls_text(calls)
+        said.append(f"{name} {lasts(own.paid)} (calls to win it back: {back})")
+        facts.append(f"{name} {formats.duration(own.paid.value)} (n = {own.paid.n})")
+        spent.append(own.paid)
+        seen.append(calls)
         held = mode
     if not said:
         return None
+    clear = [paid_us.value for paid_us in spent if not paid_us.doubt]
+    text = "With nothing stored, building and the first call of a fresh process take: "
+    if not clear:
+        question = "Whether what compiling takes is paid back"
+        return unsaid(lab, machine, question, PAGE, spent, facts=f"{text}{'; '.join(facts)}.")
     return Finding(
-        spanning(spent, formats.duration),
+        spanning(clear, formats.duration),
         "What compiling takes is never paid back in some cases"
-        if any(math.isinf(calls.low) for calls in seen)
+        if any(math.isinf(calls.low) and not calls.doubt for calls in seen)
         else "Whether what compiling takes is paid back is open in some cases"
-        if any(math.isinf(calls.high) for calls in seen)
+        if any(math.isinf(calls.high) or calls.doubt for calls in seen)
         else "What compiling takes is paid back in every case",
-        "With nothing stored, building and the first call of a fresh process take: "
-        f"{'; '.join(said)}. Calls are counted against eager in {FLOAT32[held]}. Whoever comes with a new shape pays "
-        "again.",
+        f"{text}{'; '.join(said)}. Calls are counted against eager in {FLOAT32[held]}. Whoever comes with a new shape "
+        "pays again.",
         PAGE,
     )
 
@@ -507,8 +528,11 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
         return None
     band = DOUBLED * (1 - TENTH), DOUBLED * (1 + TENTH)
     mode, pairs = next(iter(found.items()))
+    judged = "S000-22a", "S000-22d"
+    if card := _unsaid(lab, machine, "Whether mixed precision by itself doubles the speed", pairs, *judged):
+        return card
     gains, held = _gains(pairs), FLOAT32[mode]
-    best = max(gains, key=lambda one: one.value)
+    best = max(_clear(pairs), key=lambda one: one.value)
     first, row = pairs[gains.index(best)]
     text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in {held}: {_listed(pairs)}. "
     text += f"{_elsewhere(found)}S000 expects twice the throughput. "
@@ -522,15 +546,17 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     return Finding(
         f"{formats.number(best.value)}×",
         f"Mixed precision gains more than twice over {held}"
-        if min(one.low for one in gains) > band[1]
+        if all(one.above(band[1]) for one in gains)
         else f"Mixed precision doubles the speed of {held}"
         if all(one.within(*band) for one in gains)
         else f"Mixed precision by itself is slower than {held}"
-        if best.high < 1
-        else f"Mixed precision by itself does not double the speed of {held} everywhere",
+        if all(one.below(1) for one in gains)
+        else f"Mixed precision by itself does not double the speed of {held} everywhere"
+        if any(one.below(band[0]) for one in gains)
+        else f"Whether mixed precision doubles the speed of {held} is open in some cases",
         text,
         PAGE,
-        claims=("S000-22a", "S000-22d"),
+        claims=judged,
     )
 
 
@@ -541,8 +567,11 @@ def together(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, pairs = next(iter(found.items()))
+    judged = "S000-32c", "S000-32d"
+    if card := _unsaid(lab, machine, "Whether all points together reach 2 times the speed", pairs, *judged):
+        return card
     gains, held = _gains(pairs), FLOAT32[mode]
-    best = max(gains, key=lambda one: one.value)
+    best = max(_clear(pairs), key=lambda one: one.value)
     plain = _measured(lab, machine, TOGETHER, lab.primary(machine)).get(mode, [])
     text = f"By the {lab.primary(machine)} clock, compiled, channels last, by group_norm's kernel and under bfloat16 "
     text += f"autocast, against eager in {held}: {_listed(pairs)}. "
@@ -552,14 +581,14 @@ def together(lab: Evidence, machine: str) -> Finding | None:
     title = {
         "confirmed": "All points together reach 2 to 5 times the speed of {}",
         "refuted": "All points together give more than 5 times the speed of {}"
-        if min(one.low for one in gains) > CLAIMED[1]
+        if all(one.above(CLAIMED[1]) for one in gains)
         else "All points together do not reach 2 times the speed of {}"
-        if best.high < CLAIMED[0]
+        if all(one.below(CLAIMED[0]) for one in gains)
         else "All points together give something else than 2 to 5 times the speed of {}",
         "conditional": "All points together reach 2 to 5 times the speed of {} in some cases",
         "undecided": "Whether all points together reach 2 times the speed of {} is open",
     }[_together([_against(one, CLAIMED) for one in gains])]
-    return Finding(f"{formats.number(best.value)}×", title.format(held), text, PAGE, claims=("S000-32c", "S000-32d"))
+    return Finding(f"{formats.number(best.value)}×", title.format(held), text, PAGE, claims=judged)
 
 
 TOGETHER = next(point for point in POINTS if point.what == "together, float32")
@@ -572,14 +601,16 @@ def script(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, pairs = next(iter(found.items()))
+    if card := _unsaid(lab, machine, "Whether TorchScript gains", pairs, "S000-21g"):
+        return card
     gains = _gains(pairs)
-    faster = [one for one in gains if one.low > 1 + intervals.EQUIVALENCE]
+    faster = [one for one in gains if one.above(1 + intervals.EQUIVALENCE)]
     text = f"Scripted, in {FLOAT32[mode]}, {_listed(pairs)} as fast as eager. "
     for other, own in list(found.items())[1:]:
         text += f"In {FLOAT32[other]}: {_listed(own)}. "
     text += "PyTorch calls torch.jit.script deprecated, and means torch.compile or torch.export instead."
     text = _on_gpu(lab, machine, text)
-    best = max(gains, key=lambda one: one.value)
+    best = max(_clear(pairs), key=lambda one: one.value)
     return Finding(
         f"{formats.number(best.value)}×",
         "TorchScript gains" if len(faster) == len(gains) else "TorchScript gains little, if anything",

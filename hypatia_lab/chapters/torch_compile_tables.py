@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, results
+from hypatia_lab import formats, results
 from hypatia_lab.break_even_figure import calls_text
-from hypatia_lab.chapters.reading import FLOAT32, at, error, times, took, waited
+from hypatia_lab.chapters.reading import FLOAT32, at, attained, durations, error, times, took, waited
 from hypatia_lab.chapters.torch_compile import (
     FORWARD,
     MATHS,
@@ -17,7 +17,6 @@ from hypatia_lab.chapters.torch_compile import (
     drawn,
     gain,
     paid,
-    per_call,
     select,
     until,
     usable,
@@ -26,6 +25,7 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 from hypatia_lab.tables import direction_text
+from hypatia_lab.ways import rare
 
 Row = dict[str, Any]
 
@@ -53,11 +53,7 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
             case = "empty" if paid(lab, machine, row, "empty") else ""
             asked = row["variant"] != "eager" and clock == waited(lab, machine)
             once = paid(lab, machine, row, case) if asked else []
-            won = (
-                until(first, row, intervals.geometric(once), intervals.geometric(start).value)
-                if once and start
-                else None
-            )
+            won = until(first, row, rare(once), rare(start).value) if once and start else None
             out.append(line | _once(once, won))
     return out
 
@@ -76,8 +72,7 @@ def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
 
 
 def _once(once: Sequence[float], won: Interval | None) -> dict[str, str]:
-    cost = formats.MISSING if not once else formats.duration(intervals.geometric(once).value)
-    return {"paid once": cost, "won back in": formats.MISSING if won is None else calls_text(won)}
+    return {"paid once": durations(once), "won back in": formats.MISSING if won is None else calls_text(won)}
 
 
 def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
@@ -105,7 +100,6 @@ def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
         for shape in sizes:
             for row in (row for row in rows if row["shape"] == shape):
                 images = int(shape.split("x")[0])
-                each = per_call(row)
                 out.append(
                     {
                         "images": str(images),
@@ -113,17 +107,11 @@ def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
                         "variant": row["variant"],
                         "clock": clock,
                         "call": took(row),
-                        "an image": formats.duration(each.value / images),
-                        "of the limit": _share(row),
+                        "an image": formats.time(results.time(row).times(1 / images)),
+                        "of the limit": attained(row) or formats.MISSING,
                     }
                 )
     return out
-
-
-def _share(row: Row) -> str:
-    if absent(row["limit_us"]):
-        return formats.MISSING
-    return f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
 
 
 def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -6,11 +6,10 @@ made; a function is empty where nothing was measured twice, or nothing lies apar
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.chapters.reading import at, times, took, waited
 from hypatia_lab.drawing import listing
 from hypatia_lab.intervals import Interval
@@ -40,19 +39,20 @@ def both(lab: Evidence, machine: str, one: str, other: str, **wanted: Any) -> li
     return [(row, peer) for row, peer in pairs if peer is not None and "@" not in row["variant"]]
 
 
-def _apart(one: tables.Triple, other: tables.Triple) -> bool:
-    """Whether two intervals lie more than 2% apart."""
-    return max(other[1] / one[2], one[1] / other[2]) > 1 + intervals.EQUIVALENCE
+def _apart(one: Interval, other: Interval) -> bool:
+    """Whether two intervals, which both say something, lie more than 2% apart."""
+    near = 1 + intervals.EQUIVALENCE
+    return not one.doubt and other.outside(one.low / near, one.high * near)
 
 
 def ratios(lab: Evidence, machine: str) -> str:
     """A sentence on the ratios against eager that two experiments found more than 2% apart."""
     pairs = both(lab, machine, *TUNED, operation="linear_relu", clock=lab.primary(machine))
     pairs = [(one, other) for one, other in pairs if one["variant"] != one["baseline"]]
-    apart = [pair for pair in pairs if _apart(*map(tables.ratio_of, pair))]
+    apart = [pair for pair in pairs if _apart(*map(results.speed, pair))]
     if not apart:
         return ""
-    said = [f"{_named(one)} {_speed(one)} and {_speed(other)}" for one, other in apart]
+    said = [f"{_named(pair[0])} {listing([times(results.speed(row)) for row in pair])}" for pair in apart]
     text = f"Of {len(pairs)} speeds against eager that both {PAGES[TUNED[0]]} and {PAGES[TUNED[1]]} measured on "
     text += f"`{machine}`, {len(apart)} lie more than 2% apart, intervals and all: {'; '.join(said)}. "
     names = list(dict.fromkeys(one["variant"] for one, _ in apart))
@@ -60,10 +60,6 @@ def ratios(lab: Evidence, machine: str) -> str:
         text += "All of them are the compiler's. Its interval covers the timing, not what it chose once for all "
         text += "processes of an experiment. "
     return text + ("What differs in plain `compile` was not looked into." if "compile" in names else "")
-
-
-def _speed(row: Row) -> str:
-    return times(Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["processes"]))
 
 
 def clocks(lab: Evidence, machine: str, dtype: str = "bfloat16") -> str:
@@ -90,7 +86,7 @@ def clocks(lab: Evidence, machine: str, dtype: str = "bfloat16") -> str:
         return ""
     off, said = 1.0, []
     for name, by in found.items():
-        took_us = {experiment: statistics.median(cell["medians_us"]) for experiment, cell in by.items()}
+        took_us = {experiment: results.time(cell).value for experiment, cell in by.items()}
         cycles = [took_us[experiment] * cell["sm_mhz"][1] for experiment, cell in by.items()]
         off = max(off, max(cycles) / min(cycles))
         parts = [
@@ -108,7 +104,7 @@ def clocks(lab: Evidence, machine: str, dtype: str = "bfloat16") -> str:
 def waits(lab: Evidence, machine: str, one: str = "precision", other: str = "diffraction") -> str:
     """Sentences on the times that a caller waits and that two experiments on the simulator found more than 2% apart."""
     pairs = both(lab, machine, one, other, operation="diffraction", clock=waited(lab, machine))
-    apart = [pair for pair in pairs if _apart(*map(tables.time_of, pair))]
+    apart = [pair for pair in pairs if _apart(*map(results.time, pair))]
     if not apart:
         return ""
     runs = {record.experiment: record.run["started"] for record in lab.of(machine)}

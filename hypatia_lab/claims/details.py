@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab import intervals
@@ -56,6 +56,8 @@ class Series:
     reason: str = ""
     throttled: bool = False
     clock: str = ""
+    vetoed: bool = False
+    rare: bool = True
 
     @property
     def spread(self) -> float:
@@ -83,6 +85,8 @@ def index(records: Iterable[Record], rows: Iterable[dict[str, Any]]) -> Index:
             *(row["experiment"], "us", tuple(row["medians_us"]), row["status"], row["reason"]),
             throttled=row["throttled"],
             clock=row["clock"],
+            vetoed=bool(row["veto"]),
+            rare=False,
         )
         found.setdefault((row["workload"], row["variant"], "", "", row["clock"]), []).append(times)
     for record in records:
@@ -177,9 +181,9 @@ def _values(claim: Claim, series: Sequence[Series]) -> list[float]:
 def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Interval, bool]:
     """The claimed quantity at ``workload`` with its interval over processes, and whether the device throttled.
 
-    Counts and errors that are the same in every process are exact; positive figures have the interval of their
-    geometric mean, wider where they come from different runs. Raises :class:`NoFigure` when there is none:
-    not_testable or invalid.
+    It is vetoed where the A/A control of a time failed. Counts and errors that are the same in every process are exact;
+    positive figures have the interval of their geometric mean, wider where they come from different runs. Raises
+    :class:`NoFigure` when there is none: not_testable or invalid.
     """
     named = claim.of or (*claim.over, *claim.under)
     series = _together([_candidates(figure, found, workload, clock) for figure in named], claim.experiment)
@@ -190,11 +194,14 @@ def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Int
     if len(values) == 1 and any(figure.topic == "program" for figure in named):
         exact = values[0].is_integer()  # a script prints ratios of times without a unit, too
     throttled = any(one.throttled for one in series)
-    if exact and len(set(values)) == 1:
-        return Interval(values[0], values[0], values[0], len(values)), throttled
-    if min(values) <= 0:
-        return intervals.mean(values), throttled
-    # Figures of different runs were not taken side by side: what lies between two runs comes on top.
     runs = {one.experiment: one.spread for one in sorted(series, key=lambda one: one.spread)}
+    # Of a probe's figures, and of figures of several runs, there are few.
+    few = len(runs) > 1 or any(one.rare for one in series)
+    kind = {"vetoed": any(one.vetoed for one in series), "rare": few}
+    if exact and len(set(values)) == 1:
+        return Interval(values[0], values[0], values[0], len(values), **kind), throttled
+    if min(values) <= 0:
+        return replace(intervals.mean(values), **kind), throttled
+    # Figures of different runs were not taken side by side: what lies between two runs comes on top.
     between = math.hypot(*runs.values()) if len(runs) > 1 else 0.0
-    return intervals.widened(intervals.geometric(values), between), throttled
+    return replace(intervals.widened(intervals.geometric(values), between), **kind), throttled

@@ -22,6 +22,8 @@ from typing import Any
 
 import yaml
 
+from hypatia_lab.names import unknown
+
 HERE = Path(__file__).resolve().parent
 
 NAMES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "micro": 1e-6, "milli": 1e-3, "float32": 4}
@@ -280,7 +282,7 @@ def _text(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> str:
         raise _Fault(node, f"{key} must be text; put it in quotes if it looks like a number")
     value = " ".join(node.value.split())
     if key in _CHOICES and value not in _CHOICES[key]:
-        raise _Fault(node, f"{key} {value!r} is none of {', '.join(_CHOICES[key])}")
+        raise _Fault(node, unknown(key, value, _CHOICES[key]))
     if key in _PATTERNS and not re.fullmatch(_PATTERNS[key][0], value):
         raise _Fault(node, f"{key} {value!r} is not of the form {_PATTERNS[key][1]}")
     return value
@@ -333,7 +335,7 @@ def _named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> Figure:
     for name, value in node.value:
         inner = name.value if isinstance(name, yaml.ScalarNode) else "?"
         if inner not in known:
-            raise _Fault(name, f"unknown key {inner!r} in {key}; known: {', '.join(known)}")
+            raise _Fault(name, unknown("key", inner, known, key))
         if inner in found:
             raise _Fault(name, f"key {inner!r} stands twice in one figure of {key}")
         found[inner] = _text(loader, value, inner)
@@ -391,7 +393,7 @@ def _mapping(node: yaml.Node, known: Sequence[str], what: str) -> dict[str, tupl
     for key, value in node.value:
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
         if name not in known:
-            raise _Fault(key, f"unknown key {name!r}; known: {', '.join(known)}")
+            raise _Fault(key, unknown("key", name, known))
         if name in nodes:
             raise _Fault(key, f"key {name!r} stands twice in one entry")
         nodes[name] = key, value
@@ -569,5 +571,5 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     known = {claim.seed for claim in claims}
     for seed in seeds:
         if seed not in known:
-            raise ClaimError(f"no claims of seed {seed!r}; known: {', '.join(sorted(known))}")
+            raise ClaimError(unknown("seed", seed, sorted(known)))
     return [claim for claim in claims if not seeds or claim.seed in seeds]

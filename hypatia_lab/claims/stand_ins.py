@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import intervals, results
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.claims.ledger import Claim, Figure
-from hypatia_lab.formats import interval
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
@@ -53,10 +52,12 @@ class Equalities:
                 if not pairs:
                     return False, f"No record compares {rewrite} with {own} by the {word} clock."
                 for machine, ratio in pairs:
-                    text = interval(ratio.value, ratio.low, ratio.high)
+                    where = f"by the {word} clock on {machine}"
+                    if ratio.doubt:
+                        return False, f"Whether {rewrite} is as fast as {own} {where}: {ratio.doubt}."
                     if not intervals.equal(ratio):
-                        return False, f"{rewrite} runs at {text} of {own}'s speed by the {word} clock on {machine}."
-                    told.append(f"{rewrite} stands in for {own}: {text} of its speed by the {word} clock on {machine}.")
+                        return False, f"{rewrite} runs at {formats.told(ratio)} of {own}'s speed {where}."
+                    told.append(f"{rewrite} stands in for {own}: {formats.told(ratio)} of its speed {where}.")
         return True, told[-1] if told else ""
 
 
@@ -86,7 +87,7 @@ def equalities(records: Sequence[Record]) -> Equalities:
             place, shape = _place(workload)
             for own in (row for row in rows if row["origin"] == "author"):
                 for row in (row for row in rows if row["origin"] == "seed"):
-                    ratio = intervals.ratio(own["medians_us"], row["medians_us"])
+                    ratio = results.over(own, row)
                     known = found.setdefault(((own["variant"], row["variant"], clock), place), {})
                     known.setdefault(shape, []).append((record.machine, ratio))
     return Equalities(found)

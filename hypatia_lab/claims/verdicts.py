@@ -1,7 +1,8 @@
 """Judging the ledger: each part of a claim against the records of each machine, by interval, in plain words.
 
 A verdict sees results rows and the details of records only. Its reason is put together from those and the claim, so
-no measured figure is ever typed.
+no measured figure is ever typed. What has a flaw (:attr:`hypatia_lab.intervals.Interval.flaw`) decides nothing: of too
+few processes, too noisy for any table, or from a workload whose A/A control failed.
 
 A document is judged by its author's program. Where a machine has no record of that, a rewrite of the lab's stands in
 for it if some record shows both equal by the same clock (:mod:`hypatia_lab.claims.stand_ins`); any other rewrite is a
@@ -12,14 +13,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab import intervals, results
 from hypatia_lab.claims import details, stand_ins
 from hypatia_lab.claims.details import NoFigure, place
 from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
-from hypatia_lab.formats import interval, number, span, with_unit
+from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 
@@ -122,7 +123,7 @@ class _Case:
     workload: str
     verdict: str
     reason: str = ""
-    found: Interval = Interval(math.nan, math.nan, math.nan, 0)
+    found: Interval = intervals.NOTHING
     bound: float = math.nan
     throttled: bool = False
 
@@ -141,7 +142,7 @@ class _Machine:
     control: Row | None
 
     def rows(self, keys: Sequence[Key], experiment: str = "") -> list[Row]:
-        """The rows named by ``keys``, all from one experiment: of those that have all, the one with most processes.
+        """The rows named by ``keys``, all from one experiment: of those that have all, that of most timed processes.
 
         Of several with as many it is ``experiment``, if that is among them. Raises :class:`NoFigure`: not_testable when
         no experiment has them, invalid when one is not ok.
@@ -154,7 +155,7 @@ class _Machine:
                     what = f"{row['variant']} on {row['workload']}"
                     raise NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
         if ran:
-            return max(ran, key=lambda group: (group[0]["processes"], group[0]["experiment"] == experiment))
+            return max(ran, key=lambda group: (min(map(_timed, group)), group[0]["experiment"] == experiment))
         for group in groups:
             for row in group:
                 if row["status"] == "skipped":
@@ -165,12 +166,19 @@ class _Machine:
         raise NoFigure("not_testable", f"{details.MISSING} {variant} on {workload} at the {clock} clock")
 
 
+def _timed(row: Row) -> int:
+    return sum(us is not None for us in row["medians_us"])
+
+
 def _span(ends: tuple[float, float], unit: str = "") -> str:
     return span(*ends, lambda value: f"{value:,.10g}", unit)
 
 
 def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
-    """The quantity with its interval over processes. Raises :class:`NoFigure` when no process measured all rows."""
+    """The quantity with its interval over processes, vetoed where the A/A control of a row failed.
+
+    Raises :class:`NoFigure` when no process measured all rows.
+    """
     # A row of a record from elsewhere may hold fewer processes, or none: what both measured is compared.
     processes = zip(*(row["medians_us"] for row in rows), strict=False)
     values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
@@ -178,7 +186,8 @@ def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
         raise NoFigure("not_testable", "no process measured everything that is needed")
     if len(set(values)) == 1 and not quantity.logarithmic:  # an error: one exact figure, not an estimate
         return Interval(values[0], values[0], values[0], len(values))
-    return intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
+    found = intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
+    return replace(found, vetoed=any(row["veto"] for row in rows))
 
 
 def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
@@ -209,14 +218,14 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
     except NoFigure as cause:
         return _Case(workload, cause.verdict, str(cause))
     low, high = claim.limits
-    if found.within(low, high):
-        verdict = "confirmed"
-    elif found.outside(low, high):
-        verdict = "exceeded" if _favoured(claim, found) else "refuted"
-    elif _favoured(claim, found):  # inside or beyond: it holds either way
-        verdict = "confirmed"
-    else:  # also when a single process leaves no interval
+    if found.flaw:
         verdict = "undecided"
+    elif low <= found.low and found.high <= high:
+        verdict = "confirmed"
+    elif found.high < low or found.low > high:
+        verdict = "exceeded" if _favoured(claim, found) else "refuted"
+    else:  # inside or beyond: it holds either way
+        verdict = "confirmed" if _favoured(claim, found) else "undecided"
     return _Case(workload, verdict, "", found, bound, throttled)
 
 
@@ -282,12 +291,17 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
         open_ = _places(judged, "undecided")
         rest = f"; undecided at {open_}" if open_ else ""
         return f"{inside} {band} at {there} but not at {_places(judged, 'refuted')}{rest}"
-    if any(case.found.n < 2 for case in judged):
-        return f"a single process gives no interval to hold against {band}"
+    if flaws := _flaws(judged):
+        return f"{flaws} against {band}"
     if claim.quantity == "constant" and not many:
         return f"one size cannot show that the figure is the same at all of them; {band} needs at least two"
     where = f" at {_places(judged, 'undecided')}" if many else ""
     return f"across an edge of {band}{where}"
+
+
+def _flaws(judged: Sequence[_Case]) -> str:
+    """Why some of ``judged`` decide nothing; empty where none has a flaw."""
+    return " and ".join(flaw for flaw in dict.fromkeys(case.found.flaw for case in judged) if flaw)
 
 
 def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
@@ -297,8 +311,13 @@ def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
     from how far the figure lies from that edge.
     """
     open_ = [case.found for case in judged if case.verdict == "undecided"]
-    if any(found.n < 2 for found in open_):
-        return "A second fresh process would begin to decide it."
+    flaws = {found.flaw: found for found in open_}
+    if intervals.VETOED in flaws:
+        return "A measurement whose A/A control passes would begin to decide it."
+    if few := flaws.get(intervals.TOO_FEW):
+        return f"{intervals.FEW_RARE if few.rare else intervals.FEW} fresh processes would begin to decide it."
+    if intervals.TOO_NOISY in flaws:
+        return "A quieter machine would begin to decide it."
     if not open_:  # a figure said to be the same everywhere, seen at one size
         return "Another size would decide it."
     edges = [(found, edge) for found in open_ for edge in claim.limits if found.low <= edge <= found.high]
@@ -311,13 +330,12 @@ def _value(found: Interval, claim: Claim) -> str:
     """A figure with its interval, where it has one."""
     if claim.quantity == "figure" and found.low == found.high:  # exact: a correlation of 0.9999 must not read 1
         return with_unit(f"{found.value:,.8g}", claim.unit)
-    if found.low < found.high:
-        return interval(found.value, found.low, found.high, claim.unit)
-    return with_unit(number(found.value), claim.unit)
+    return told(found, claim.unit) if found.low != found.high else with_unit(number(found.value), claim.unit)
 
 
 def _show(case: _Case, claim: Claim, many: bool) -> str:
     text = f"{_value(case.found, claim)} at {place(case.workload)}"
+    text += f" ({case.found.flaw})" if case.found.flaw else ""
     return text + (f", {case.verdict}" if many else "")
 
 
@@ -444,11 +462,11 @@ def _judged(
         verdict, reason = "not_testable", claim.untestable
     else:
         verdict = _combine(claim, judged)
-        counted = _counts(claim, program, verdict)
-        reason = f"{_figures(claim, judged)}: {_compare(claim, verdict, judged)}."
+        counted, compared = _counts(claim, program, verdict), _compare(claim, verdict, judged)
+        reason = f"{_figures(claim, judged)}: {compared}."
         if counted != verdict and program == "rewrite":
             reason = f"Only a rewrite of the lab's could be measured, which refutes nobody: {_figures(claim, judged)}."
-            told.append(f"It lies {_compare(claim, verdict, judged)}.")
+            told.append(f"{'That is' if _flaws(judged) else 'It lies'} {compared}.")
         elif counted != verdict:
             reason = f"Nothing of the author's backs this forecast, and here it is not reached: {reason}"
         verdict = counted
@@ -456,6 +474,7 @@ def _judged(
     told.append(settles)
     if missing:
         told.append(f"Left out of the verdict: {'; '.join(missing)}.")
+    shown = [case.found for case in judged if case.found.width <= intervals.UNTOLD]
     bounds = [case.bound for case in judged if not math.isnan(case.bound)]
     bound = math.nan if not bounds else min(bounds) if claim.quantity == "time" else max(bounds)
     if not math.isnan(bound):
@@ -472,8 +491,8 @@ def _judged(
         [*told, *more, _caution(machine.control, verdict)],
         workload=", ".join(case.workload for case in judged),
         measured=math.nan if many else judged[0].found.value,
-        low=min(case.found.low for case in judged),
-        high=max(case.found.high for case in judged),
+        low=min((found.low for found in shown), default=math.nan) if many else judged[0].found.low,
+        high=max((found.high for found in shown), default=math.nan) if many else judged[0].found.high,
         n=min(case.found.n for case in judged),
         bound=bound,
         settles=settles,
@@ -485,6 +504,7 @@ def _judged(
                 "high": case.found.high,
                 "n": case.found.n,
                 "bound": case.bound,
+                "found": case.found,
                 "verdict": "not_testable" if claim.untestable else case.verdict,
             }
             for case in judged
@@ -493,12 +513,17 @@ def _judged(
 
 
 def _figures(claim: Claim, judged: Sequence[_Case]) -> str:
-    """What was measured, in a few words: the figure with its interval and n, or the span of several."""
+    """What was measured, in a few words: the figure with its interval and n, or the span of several.
+
+    Of what has a flaw no figure is told.
+    """
     found = judged[0].found
     count = f"{min(case.found.n for case in judged)} processes" if max(case.found.n for case in judged) > 1 else "n = 1"
     if len(judged) == 1:
-        return f"{_value(found, claim)} ({count})"
-    ends = sorted((case.found for case in judged), key=lambda found: found.value)
+        return f"{'Measured' if found.flaw else _value(found, claim)} ({count})"
+    ends = sorted((case.found for case in judged if not case.found.flaw), key=lambda found: found.value)
+    if not ends:
+        return f"Measured ({count})"
     exact = all(found.low == found.high for found in ends)
     texts = [_value(found, claim) if exact else with_unit(number(found.value), claim.unit) for found in ends]
     return f"{texts[0]} to {texts[-1]} ({count})"
@@ -543,18 +568,20 @@ def judge(
 
     ``claimed`` is a number, or [low, high] where the claim gives a range.
     Claims that arithmetic decides, and those nothing measured here can, have a single row whose machine is
-    :data:`ANY`. Keys: :data:`COLUMNS`, and lead (the id of the whole claim), details (the sentences beneath the
-    reason, which is one sentence), quantity, band (low, high), why (that of the claim, which the details hold as
-    well), settles (what would decide an undecided one) and cases (one dict a judged workload: workload, measured, low,
-    high, n, bound, verdict). ``measured`` is NaN where several workloads were judged; ``low`` and ``high`` then span
-    them all, and ``n`` is the fewest processes behind one of them. ``program`` is what was measured: the author's, a
-    rewrite, a library's, one of the lab's own, or arithmetic. ``bound`` is the largest figure (time: the smallest) that
-    the machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist are NaN.
+    :data:`ANY`. Keys: :data:`COLUMNS`, and lead (the id of the whole claim), details (the sentences beneath the reason,
+    which is one sentence), quantity, band (low, high), why (that of the claim, which the details hold as well), settles
+    (what would decide an undecided one) and cases (one dict a judged workload: workload, measured, low, high, n, bound,
+    found, verdict). ``measured`` is NaN where several workloads were judged; ``low`` and ``high`` then span those whose
+    interval is fit for a table, and ``n`` is the fewest processes behind one of them. ``program`` is what was measured:
+    the author's, a rewrite, a library's, one of the lab's own, or arithmetic. ``bound`` is the largest figure (time:
+    the smallest) that the machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist
+    are NaN.
 
     An interval wholly inside the registered band confirms, wholly outside refutes (or exceeds, on the side that the
-    claim favours), else the claim is undecided; confirmed at some workloads and refuted at others makes it
-    conditional. What only a rewrite could measure, and a forecast that falls short, is not reproduced. ``claims``
-    defaults to :func:`ledger`. Records ``beside`` those that are judged may show a rewrite equal to its original.
+    claim favours), else the claim is undecided, as it is where an interval has a flaw; confirmed at some workloads
+    and refuted at others makes it conditional. What only a rewrite could measure, and a forecast that falls short, is
+    not reproduced. ``claims`` defaults to :func:`ledger`. Records ``beside`` those that are judged may show a rewrite
+    equal to its original.
     """
     machines = _machines(records)
     equalities = stand_ins.equalities([*records, *beside])

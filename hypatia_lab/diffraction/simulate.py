@@ -17,6 +17,7 @@ from hypatia_lab.diffraction import physics
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.scene import Scene
 from hypatia_lab.machine import choose_device
+from hypatia_lab.names import unknown
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import DTYPES, Workload
 
@@ -110,7 +111,7 @@ def fastest(device: str, dtype: str = "float32") -> str:
 def _available(name: str, workload: Workload, device: str) -> Variant:
     known = variants(OPERATION)
     if name not in known:
-        raise SimulationError(f"unknown variant {name!r}; known: {', '.join(known)}")
+        raise SimulationError(unknown("variant", name, known))
     if reason := known[name].needs(workload, device):
         raise SimulationError(
             f"variant {name!r} cannot run on {device}: {reason}; without a variant one that can is chosen"

@@ -8,7 +8,6 @@ detector, polarization, structure) and the scene's ``layout`` beside them, and r
 from __future__ import annotations
 
 import ctypes
-import importlib.util
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -64,31 +63,23 @@ def _supported(workload: Workload, device: str) -> str:
 
 
 def _compiles(workload: Workload, device: str) -> str:
-    return _supported(workload, device) or compile_missing(workload, device)
+    return compile_missing(workload, device) or _supported(workload, device)
 
 
 def _compiles_to_graphs(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "CUDA graphs need a CUDA device"
-    return _compiles(workload, device)
+    return _compiles(workload, device) if device == "cuda" else loader.NO_GPU
 
 
 def _triton(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "Triton kernels need a CUDA device"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    return _supported(workload, device)
+    return loader.triton_missing(device) or _supported(workload, device)
 
 
 def _cuda(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "needs a CUDA device"
-    return _supported(workload, device) or loader.cuda_missing()
+    return loader.cuda_missing(device) or _supported(workload, device)
 
 
 def _c(workload: Workload, device: str) -> str:
-    return _supported(workload, device) or loader.cpp_missing()
+    return loader.cpp_missing() or _supported(workload, device)
 
 
 # ---------------------------------------------------------------- the variants

@@ -6,7 +6,6 @@ takes a GPU. Each returns a new tensor and can be differentiated, if need be by 
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +14,7 @@ import torch.nn.functional as functional
 
 import hypatia_lab.fused_ops.linear_relu  # noqa: F401  (registers a custom operation that models may call)
 import hypatia_lab.fused_ops.mlp as fused
+from hypatia_lab.kernels import loader
 
 aten = torch.ops.aten
 
@@ -45,7 +45,7 @@ def apart_missing(device: str, dtype: str) -> str:
     """Why no bias stands apart from its product there; empty when one does."""
     if device != "cuda" or dtype != "float32":
         return "a bias apart from its product is for float32 on a GPU: 16-bit sums would be rounded once more"
-    return "" if importlib.util.find_spec("triton") else "triton is not installed"
+    return loader.triton_missing(device)
 
 
 def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -90,8 +90,8 @@ def split_missing(device: str, dtype: str) -> str:
     """Why no product of split operands can be had there; empty when it can."""
     if device != "cuda" or dtype != "float32":
         return "splitting operands is for float32 on a GPU"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+    if reason := loader.triton_missing(device):
+        return reason
     hopper = torch.cuda.get_device_capability() >= (9, 0)
     return "" if hopper else "needs tensor descriptors (compute capability 9.0)"
 
@@ -139,7 +139,7 @@ def block_missing(device: str, dtype: str, weight: Sequence[int], given: bool, d
         return "the fused block is for 16-bit numbers on a GPU"
     if tuple(weight[2:]) != (3, 3) or tuple(dims) != (1,) * 7 or eps != 1e-5 or not given:
         return "the fused block is a 3×3 convolution, padded by one, with γ, β and ε = 1e-5"
-    return "" if importlib.util.find_spec("triton") else "triton is not installed"
+    return loader.triton_missing(device)
 
 
 def conv_block(

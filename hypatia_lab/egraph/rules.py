@@ -15,6 +15,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from hypatia_lab.names import unknown
+
 
 class Grade(IntEnum):
     """How far both sides of a rule agree; a smaller grade is a stronger claim."""
@@ -156,6 +158,7 @@ fusion does), not ``split`` (products of split operands round otherwise than IEE
 
 def rules_of(goals: tuple[str, ...]) -> tuple[Rule, ...]:
     """The rules of some goals. Raises ``ValueError`` naming an unknown goal."""
-    if unknown := [goal for goal in goals if goal not in GOALS]:
-        raise ValueError(f"no goal {', '.join(unknown)}: the goals are {', '.join(GOALS)}")
+    for goal in goals:
+        if goal not in GOALS:
+            raise ValueError(unknown("goal", goal, GOALS))
     return tuple(rule for goal in goals for rule in GOALS[goal])

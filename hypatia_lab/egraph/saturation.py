@@ -12,6 +12,7 @@ from typing import Any
 
 from hypatia_lab.egraph.rules import Rule
 from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Type
+from hypatia_lab.kernels import loader
 
 ITERATIONS = 30
 """Rounds of rewriting. The sets of rules terminate by themselves within a few; the bound is for those yet to come."""
@@ -114,6 +115,11 @@ def _command(node: Node) -> str:
         term = f"({node.operator} {' '.join(map(_text, node.arguments))})"
     text = f"(set {_class(node.name)} {term})"
     return text if node.type is None else f"{text} (set (dims {_class(node.name)}) {_text(node.type.shape)})"
+
+
+def missing() -> str:
+    """Why no graph can be saturated here; empty when it can."""
+    return loader.module_missing("egglog", "egglog")
 
 
 def saturate(nodes: Sequence[Node], rules: Sequence[Rule], *, iterations: int = ITERATIONS) -> EGraph:

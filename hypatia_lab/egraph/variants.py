@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.egraph import backend, calls
+from hypatia_lab.egraph import backend, calls, saturation
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
 from hypatia_lab.egraph.rules import DEFAULT
-from hypatia_lab.fused_ops.mlp import step, unsplit
+from hypatia_lab.fused_ops.mlp import clear, step
 from hypatia_lab.fused_ops.unet import PARAMETERS, unet
+from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
@@ -51,17 +52,23 @@ def _bind(module: Callable[..., torch.Tensor], inputs: Inputs, parameters: Itera
     return lambda: step(module(leaves[0]), leaves, inputs["grad"])
 
 
-def _split(workload: Workload, device: str) -> str:
-    if (workload.dtype, workload.math) != ("float32", "ieee"):
-        return "splitting operands is a way to float32's own accuracy: float32, ieee"
-    return calls.split_missing(device, workload.dtype)
+def _saturates(workload: Workload, device: str) -> str:
+    return saturation.missing()
+
+
+def _differentiates(workload: Workload, device: str) -> str:
+    return saturation.missing() or clear(workload, device)
 
 
 def _on_gpu(workload: Workload, device: str) -> str:
-    return "" if device == "cuda" else "CUDA graphs need a CUDA device"
+    return saturation.missing() if device == "cuda" else loader.NO_GPU
 
 
-@variant("mlp", "egraph", origin="own", needs=unsplit, directions=DIRECTIONS)
+def _split(workload: Workload, device: str) -> str:
+    return _on_gpu(workload, device) or calls.split_missing(device, workload.dtype)
+
+
+@variant("mlp", "egraph", origin="own", needs=_differentiates, directions=DIRECTIONS)
 def egraph(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
     module = optimized(module_of(inputs), inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
@@ -69,17 +76,13 @@ def egraph(workload: Workload, inputs: Inputs) -> Run:
     return _bind(module, inputs, [module.get_parameter(name) for name in names])
 
 
-def _replayed(workload: Workload, device: str) -> str:
-    return _on_gpu(workload, device) or unsplit(workload, device)
-
-
-@variant("mlp", "egraph_replayed", origin="own", needs=_replayed)
+@variant("mlp", "egraph_replayed", origin="own", needs=_on_gpu)
 def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
     return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
 
 
-@variant("mlp", "egraph_compile", origin="own", needs=unsplit, directions=DIRECTIONS[1:])
+@variant("mlp", "egraph_compile", origin="own", needs=_differentiates, directions=DIRECTIONS[1:])
 def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
     module = module_of(inputs)
@@ -87,7 +90,7 @@ def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     return _bind(compiled, inputs, module.parameters())
 
 
-@variant("mlp", "egraph_split", origin="own", needs=_split)
+@variant("mlp", "egraph_split", origin="own", needs=_split, maths=("ieee",))
 def egraph_split(workload: Workload, inputs: Inputs) -> Run:
     """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
     costs = stored("cuda", "graph")
@@ -112,7 +115,7 @@ def _unet(inputs: Inputs, costs: Costs) -> Run:
     return _bind(optimized(UNet(inputs).eval(), inputs, rules=rules, costs=costs, measure=True), inputs, ())
 
 
-@variant("unet", "egraph", origin="own")
+@variant("unet", "egraph", origin="own", needs=_saturates)
 def egraph_unet(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph, convolution blocks included; costs as of calls that a caller waits for."""
     return _unet(inputs, stored(inputs["x"].device.type, "hot"))

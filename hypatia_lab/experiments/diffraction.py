@@ -23,15 +23,14 @@ def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
 def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
-    names = ("eager", "eager_direct", "compile", "compile_reduce_overhead", "c_pixelwise", "c_openmp", "triton", "cuda")
+    names = ("eager", "eager_direct", *asked(preset, device, "compile", "compile_reduce_overhead"))
+    names += ("c_pixelwise", "c_openmp", "triton", "cuda")
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
     sides = _sides(preset, device, shapes)
     groups = []
     for shape in sides:
         own = names + (more if shape[0] in (1024, 4096) or shapes else ())
-        if shape != sides[-1] and not asked(preset, device, "compile"):
-            own = tuple(name for name in own if name != "compile")
         groups.append(Group(Workload("diffraction", shape), own, clocks, 0.1))
     # Replaying launches by itself is the detectors' question; these cases ask what the physics costs.
     names = (*(name for name in names if name != "compile_reduce_overhead"), "compile_anchored")
@@ -45,9 +44,9 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
             own = names if compiles else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
             groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
-    batch = (64, 256, 256) if gpu or preset != "quick" else (8, 128, 128)
-    several = ("one_by_one", "eager", *asked(preset, device, "compile"), "triton", "cuda")
-    groups.append(Group(Workload("diffraction_batch", batch), several, clocks, 0.2))
+    # The simulator that a batch is compared with is a compiled one.
+    if several := asked(preset, device, "one_by_one", "eager", "compile", "triton", "cuda"):
+        groups.append(Group(Workload("diffraction_batch", (64, 256, 256)), several, clocks, 0.2))
     return groups
 
 
@@ -156,7 +155,7 @@ EXPERIMENTS = (
     ),
     Experiment("profile", "08_profile", "kernels, launches and gaps of one image", "diffraction", probes=_profiles),
     Experiment(
-        "precision", "09_precision", "float32, float64, TF32 and split products", "matmul", _precision, _accuracy
+        "precision", "09_precision", "float32, float64, TF32 and split products", "diffraction", _precision, _accuracy
     ),
     Experiment("warm_up", "10_warm_up", "every call of a fresh process", "diffraction", probes=_starts),
 )

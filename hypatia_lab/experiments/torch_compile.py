@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
@@ -34,7 +34,7 @@ def _block(preset: str, device: str, shapes: Shapes) -> list[Group]:
     clocks = ("graph", "wall") if gpu else clock
     groups = [Group(Workload("conv_block", shape), plain + graphs, clocks, 0.1)]
     if quick:
-        few = ("eager", "compile_together")
+        few = ("eager", *asked(preset, device, "compile_together"))
         return [*groups, Group(Workload("conv_block_autocast", shape, "bfloat16"), few, clock, 0.1)]
     cast = ("eager", "eager_channels_last", "compile_together")
     groups += [

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from hypatia_lab.fused_ops.linear_relu import terms
+from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import SPLIT, Operation, register
 
@@ -36,6 +38,7 @@ register(
         flops=lambda shape: 2 * shape[0] * shape[1] * shape[2],
         traffic=lambda shape, size: size * (shape[0] * shape[1] + shape[1] * shape[2] + shape[0] * shape[2]),
         depth=lambda shape: shape[1],
+        scale=lambda inputs: {"y": terms(inputs["a"], inputs["b"]) ** 0.5 / 2},
     )
 )
 
@@ -56,11 +59,7 @@ register(
 )
 
 
-def _unsplit(workload: Workload, device: str) -> str:
-    return f"a plain product knows no {workload.math}" if workload.math in SPLIT else ""
-
-
-@variant("matmul", "eager", origin="peer", needs=_unsplit, baseline=True)
+@variant("matmul", "eager", origin="peer", baseline=True)
 def matmul(workload: Workload, inputs: Inputs) -> Run:
     """torch.mm into a tensor that is already there."""
     a, b = inputs["a"], inputs["b"]
@@ -68,10 +67,8 @@ def matmul(workload: Workload, inputs: Inputs) -> Run:
     return lambda: torch.mm(a, b, out=out)
 
 
-def _splittable(workload: Workload, device: str) -> str:
-    if workload.math not in SPLIT:
-        return f"{workload.math} is no split precision"
-    return "" if device == "cuda" else "split products need matrix units: a CUDA device"
+def _matrix_units(workload: Workload, device: str) -> str:
+    return "" if device == "cuda" else loader.NO_GPU
 
 
 def _terms(x: torch.Tensor, math: str) -> tuple[torch.Tensor, torch.Tensor]:
@@ -84,7 +81,7 @@ def _terms(x: torch.Tensor, math: str) -> tuple[torch.Tensor, torch.Tensor]:
     return large, x - large
 
 
-@variant("matmul", "split", origin="own", needs=_splittable)
+@variant("matmul", "split", origin="own", needs=_matrix_units, maths=SPLIT)
 def split(workload: Workload, inputs: Inputs) -> Run:
     """Three matrix products of split operands, added in float32: large·large + large·small + small·large."""
     a, b, math = inputs["a"], inputs["b"], workload.math
@@ -101,7 +98,15 @@ def split(workload: Workload, inputs: Inputs) -> Run:
 
 @variant("copy", "eager", origin="peer", baseline=True)
 def copy(workload: Workload, inputs: Inputs) -> Run:
-    """Tensor.copy_ into a tensor that is already there."""
+    """Tensor.copy_ into a tensor that is already there: on a GPU cudaMemcpyAsync, in a CUDA graph a memcpy node."""
     source = inputs["source"]
     out = torch.empty_like(source)
     return lambda: out.copy_(source)
+
+
+@variant("copy", "copy_kernel", origin="peer")
+def copy_kernel(workload: Workload, inputs: Inputs) -> Run:
+    """The same by a kernel: PyTorch's product of a tensor and a number, which is 1 and changes no bit."""
+    source = inputs["source"]
+    out = torch.empty_like(source)
+    return lambda: torch.mul(source, 1, out=out)

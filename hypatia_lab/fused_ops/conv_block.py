@@ -25,8 +25,9 @@ import torch.nn.functional as functional
 from torch.nn.grad import conv2d_weight
 
 from hypatia_lab.compiled import compile_missing, compiled
-from hypatia_lab.variants import variant
-from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, Backward, Operation, register
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import anywhere, variant
+from hypatia_lab.workloads import DIRECTIONS, DTYPES, Backward, Operation, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
@@ -47,19 +48,15 @@ TILE = 16
 QUIET = 1 / 8
 """Factor on channel 0 of weight and bias: its variance is about 0.03, so that ε counts in float32."""
 
-PEAK_ERROR = {"float64": 1e-12, "float32": 2e-5, "bfloat16": 6 * 2.0**-9, "float16": 6 * 2.0**-11}
-"""dtype → largest acceptable max |out − ref| / max |ref|.
+ACCURACY = {"float64": 1e-12, "float32": 2e-5}
+"""dtype → relative error that is right where rounding alone makes less: room for other forms of the same accuracy.
 
-The largest of a million normalised numbers is about five: in float32 that is 1e-4, a fifth of what parts the two GELUs.
-Of a 16-bit dtype all that a layer hands to the next is rounded: the convolution, mean and scale of its planes, the
-normalised, the result. They may all go one way somewhere; one rounding is left for what adds them up.
+In float32, whose largest of a million normalised numbers is about five, elements are off by 1e-4 then, a fifth of what
+parts the two GELUs.
 """
 
-OPERAND_ERROR = {"tf32": 8e-4, "bf16x3": 5e-5}
-"""math → what is added to that for shorter operands: of TF32 twice what the worst of the seeds' five million is off by.
-
-That is 2.0e-3, operands rounded or cut off alike, of a peak of 6.4; planes of few pixels have come to 4.3e-4 of theirs.
-"""
+ROUNDINGS = 3
+"""Results of 16 bits that a layer hands to the next: the convolution, the normalised, y."""
 
 
 def conv_block(
@@ -329,10 +326,6 @@ def _traffic(shape: tuple[int, ...], size: int) -> int:
     return size * (2 * batch * channels * height * width + 9 * channels * channels + 3 * channels)
 
 
-def _peak_error(workload: Workload) -> float:
-    return PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.arithmetic, 0.0)
-
-
 def _backward_depth(shape: tuple[int, ...]) -> dict[str, int]:
     batch, channels, height, width = shape
     return {name: 9 * channels if name == "grad_x" else batch * height * width for name in GRADIENTS}
@@ -351,15 +344,18 @@ def _define(name: str, approximate: str) -> Operation:
             traffic=_traffic,
             faults=lambda inputs: _faults(inputs, approximate),
             depth=lambda shape: 9 * shape[1],
-            peak_error=_peak_error,
+            roundings=lambda shape: ROUNDINGS,
+            operands=lambda shape: 1.0,
+            accuracy=ACCURACY,
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs, approximate),
                 depth=_backward_depth,
                 flops=lambda shape: 3 * _flops(shape),
                 traffic=lambda shape, size: 2 * _traffic(shape, size),
                 faults=lambda inputs: _backward_faults(inputs, approximate),
-                scale=lambda inputs: summed(inputs, approximate),
+                passes=2,
             ),
+            scale=lambda inputs: summed(inputs, approximate) if "grad" in inputs else {},
             convolves=True,
         )
     )
@@ -402,16 +398,9 @@ def _form(workload: Workload) -> Callable[..., torch.Tensor]:
     return form
 
 
-def _unsplit(workload: Workload, device: str) -> str:
-    return f"the library's convolutions know no {workload.math}" if workload.math in SPLIT else ""
-
-
-def _compiles(workload: Workload, device: str) -> str:
-    return _unsplit(workload, device) or compile_missing(workload, device)
-
-
-def _compiles_to_graphs(workload: Workload, device: str) -> str:
-    return "CUDA graphs need a CUDA device" if device != "cuda" else _compiles(workload, device)
+def compiles_to_graphs(workload: Workload, device: str) -> str:
+    """Why torch.compile cannot record CUDA graphs of its own there; empty when it can."""
+    return compile_missing(workload, device) if device == "cuda" else loader.NO_GPU
 
 
 def eager(workload: Workload, inputs: Inputs) -> Run:
@@ -472,14 +461,14 @@ def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
 
 Needs = Callable[["Workload", str], str]
 PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
-    "eager": (eager, _unsplit, DIRECTIONS),
-    "eager_channels_last": (eager_channels_last, _unsplit, DIRECTIONS),
-    "group_norm": (group_norm, _unsplit, DIRECTIONS),
-    "script": (script, _unsplit, DIRECTIONS),
-    "compile": (compile_default, _compiles, DIRECTIONS),
-    "compile_channels_last": (compile_channels_last, _compiles, DIRECTIONS),
-    "compile_reduce_overhead": (compile_reduce_overhead, _compiles_to_graphs, ("forward",)),
-    "compile_max_autotune": (compile_max_autotune, _compiles, ("forward",)),
+    "eager": (eager, anywhere, DIRECTIONS),
+    "eager_channels_last": (eager_channels_last, anywhere, DIRECTIONS),
+    "group_norm": (group_norm, anywhere, DIRECTIONS),
+    "script": (script, anywhere, DIRECTIONS),
+    "compile": (compile_default, compile_missing, DIRECTIONS),
+    "compile_channels_last": (compile_channels_last, compile_missing, DIRECTIONS),
+    "compile_reduce_overhead": (compile_reduce_overhead, compiles_to_graphs, ("forward",)),
+    "compile_max_autotune": (compile_max_autotune, compile_missing, ("forward",)),
 }
 """Variant → its factory, its needs, and the directions that it computes."""
 

@@ -12,8 +12,8 @@ A captured form (``triton_graph`` and so on) is its variant recorded as a CUDA g
 
 from __future__ import annotations
 
-import importlib.util
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,6 +22,8 @@ import torch.nn.functional as functional
 from hypatia_lab.clock import capture
 from hypatia_lab.fused_ops import ladder
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, PEERS, bind, checked
+from hypatia_lab.kernels import loader
+from hypatia_lab.names import unknown
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
@@ -43,19 +45,14 @@ FEW_PIXELS = 2 * 128 * 128
 """Of so many or fewer, of all images, two kernels are as fast as the one, or faster: each of its blocks loads all
 weights. Source: the record ``conv_block`` of an H200, 1, 2 and 5 images of 128 × 128."""
 
-TRITON = importlib.util.find_spec("triton") is not None
-"""Whether the kernels can be built."""
-
 INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 """Whether Triton's kernels run in its interpreter, on a CPU."""
 
 
 def missing(form: str, device: str) -> str:
     """Why ``form`` cannot run on tensors of ``device``; "" where it can."""
-    if device != "cuda" and not (INTERPRETED and form == "triton"):
-        return f"{'CUDA' if form == 'whole' else 'Triton'} kernels need a CUDA device"
-    if not TRITON:
-        return "triton is not installed"
+    if reason := loader.triton_missing("cuda" if INTERPRETED and form == "triton" else device):
+        return reason
     return ladder.STEPS["step_wgmma"].missing("bfloat16", device) if form == "whole" else ""
 
 
@@ -106,7 +103,7 @@ def conv_block_fused(
     in float32. Differentiable once, and only what was computed with ``keep``. Raises ``ValueError`` on a misfit.
     """
     if form not in FORMS:
-        raise ValueError(f"form {form!r} is none of {', '.join(FORMS)}")
+        raise ValueError(unknown("form", form, FORMS))
     checked(x, weight, bias, gamma, beta, approximate)
     if why := missing(form, x.device.type):
         raise ValueError(f"{form} on x: {why}")
@@ -257,19 +254,15 @@ def fused_conv_block(
 
 def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
     def needs(workload: Workload, device: str) -> str:
+        if why := missing(form, device):
+            return why
         if workload.dtype == "float64":
             return "the kernels have no float64"
-        if precision and (workload.dtype, workload.math) != ("float32", "ieee"):
-            return "splitting operands is a way to float32's own accuracy: float32, ieee"
-        if workload.math == "tf32x3":
-            return "the kernels split operands into bfloat16 only"
-        if workload.math == "default":
-            return "default is PyTorch's own choice of arithmetic; these kernels compute in ieee, tf32 or bf16x3"
+        if precision and workload.dtype != "float32":
+            return "splitting operands is a way to float32's own accuracy"
         how = precision or workload.math
         if form == "whole" and workload.dtype == "float32" and how == "ieee":
             return "the matrix units that the one kernel is made of have no float32"
-        if why := missing(form, device):
-            return why
         if form == "whole" and not fits(workload.shape, workload.shape[1], getattr(torch, workload.dtype), how):
             return "needs 64 channels, rows of 8 to 215 pixels, and strips that all run at once"
         return ""
@@ -326,7 +319,7 @@ def captured(factory: Factory, name: str) -> Factory:
 
 
 def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], str]:
-    return lambda workload, device: needs(workload, device) if device == "cuda" else "CUDA graphs need a CUDA device"
+    return lambda workload, device: needs(workload, device) if device == "cuda" else loader.NO_GPU
 
 
 SPLIT = "by three products of bfloat16 terms for one of float32; splitting is timed, too."
@@ -336,11 +329,10 @@ for _operation in OPERATIONS:
         for _precision in ("", "bf16x3"):
             _name = f"{_form}_{_precision}" if _precision else _form
             _made = _factory(_form, _precision, f"{_form}, {SPLIT}" if _precision else _summary)
-            _need = _needs(_form, _precision)
-            variant(_operation, _name, origin="own", needs=_need, directions=DIRECTIONS)(_made)
-            variant(_operation, f"{_name}_graph", origin="own", needs=_on_gpu(_need), directions=DIRECTIONS)(
-                captured(_made, _name)
-            )
+            _need, _maths = _needs(_form, _precision), ("ieee",) if _precision else ("ieee", "tf32", "bf16x3")
+            _own = partial(variant, _operation, origin="own", directions=DIRECTIONS, maths=_maths)
+            _own(_name, needs=_need)(_made)
+            _own(f"{_name}_graph", needs=_on_gpu(_need))(captured(_made, _name))
     variant(_operation, "eager_graph", origin="peer", needs=_on_gpu(PEERS["eager"][1]), directions=DIRECTIONS)(
         captured(PEERS["eager"][0], "eager")
     )

@@ -17,6 +17,7 @@ import torch
 
 from hypatia_lab.fused_ops.conv_block import OPERATIONS, PARAMETERS, checked
 from hypatia_lab.kernels import loader
+from hypatia_lab.names import unknown
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
@@ -82,7 +83,7 @@ def _launch(
 
 def _missing(way: str, device: str) -> str:
     if way == "naive_malloc" and device != "cuda":
-        return "needs a CUDA device"
+        return loader.NO_GPU
     if way == "threaded" and device != "cpu":
         return "needs a CPU"
     return loader.cuda_missing() if device == "cuda" else loader.cpp_missing()
@@ -107,7 +108,7 @@ def conv_block_pipeline(
     Raises ``ValueError`` on a misfit.
     """
     if way not in WAYS:
-        raise ValueError(f"way {way!r} is none of {', '.join(WAYS)}")
+        raise ValueError(unknown("way", way, WAYS))
     checked(x, weight, bias, gamma, beta, approximate, p)
     if missing := _missing(way, x.device.type):
         raise ValueError(f"{way} on x: {missing}")
@@ -170,9 +171,6 @@ def pipeline(
 
 def _needs(way: str) -> Callable[[Workload, str], str]:
     def needs(workload: Workload, device: str) -> str:
-        # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
-        if workload.math not in ("ieee", "default"):
-            return f"{way} computes in the dtype's own arithmetic (ieee), not {workload.math}"
         return _missing(way, device)
 
     return needs
@@ -190,4 +188,5 @@ def _factory(way: str) -> Factory:
 for _operation in OPERATIONS:
     for _way in WAYS:
         _origin = "own" if _way == "threaded" else "seed"
-        variant(_operation, _way, origin=_origin, needs=_needs(_way))(_factory(_way))
+        # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
+        variant(_operation, _way, origin=_origin, needs=_needs(_way), maths=("ieee", "default"))(_factory(_way))

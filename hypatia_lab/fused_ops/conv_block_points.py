@@ -10,6 +10,7 @@ Source: S000 (mixed precision, operator-level optimisation, pre-allocated tensor
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -17,9 +18,9 @@ import torch.nn.functional as functional
 
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.fused_ops import conv_block as block
-from hypatia_lab.fused_ops.conv_block import EPS, OPERAND_ERROR, OPERATIONS, PARAMETERS, PEAK_ERROR, bind
+from hypatia_lab.fused_ops.conv_block import EPS, OPERATIONS, PARAMETERS, bind
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import DIRECTIONS, SPLIT, Backward, Operation, Workload, operations, register
+from hypatia_lab.workloads import DIRECTIONS, Operation, Workload, operations, register
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
@@ -27,21 +28,16 @@ if TYPE_CHECKING:
 
 AUTOCAST = "conv_block_autocast"
 
-ROUNDED = {"bfloat16": 4 * OPERAND_ERROR["tf32"], "float16": OPERAND_ERROR["tf32"]}
-"""dtype → what is added to its tolerance where float32 operands are rounded to it.
+CASTS = ("bfloat16", "float16")
+"""dtypes that autocast casts to."""
 
-In units of the peak: float16 keeps as many bits as TF32, bfloat16 two fewer.
-"""
+CAST_ROUNDINGS = block.ROUNDINGS + 2
+"""Under autocast both operands of the convolution are rounded, too."""
 
 Function = Callable[..., torch.Tensor]
 
 
 # ---------------------------------------------------------------- what is right under autocast
-
-
-def autocast_peak_error(workload: Workload) -> float:
-    """Largest acceptable max |out − ref| / max |ref| of a block under autocast, against float64 of float32 tensors."""
-    return PEAK_ERROR[workload.dtype] + ROUNDED.get(workload.dtype, 0.0)
 
 
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
@@ -51,30 +47,15 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
 
 def _define() -> Operation:
     plain = operations()["conv_block"]
-    backward = plain.backward
-    assert backward is not None
+    assert plain.backward is not None
     return register(
-        Operation(
+        replace(
+            plain,
             name=AUTOCAST,
-            dims=plain.dims,
             summary="y = the block of float32 tensors under autocast to the dtype",
             make_inputs=_inputs,
-            reference=plain.reference,
-            flops=plain.flops,
-            traffic=plain.traffic,
-            faults=plain.faults,
-            depth=plain.depth,
-            peak_error=autocast_peak_error,
-            backward=Backward(
-                reference=backward.reference,
-                depth=backward.depth,
-                flops=backward.flops,
-                traffic=backward.traffic,
-                faults=backward.faults,
-                scale=backward.scale,
-                dtype="float32",
-            ),
-            convolves=True,
+            roundings=lambda shape: CAST_ROUNDINGS,
+            backward=replace(plain.backward, dtype="float32"),
         )
     )
 
@@ -171,16 +152,14 @@ def autocast_compile(workload: Workload, inputs: Inputs) -> Run:
 
 def plain_missing(workload: Workload, device: str) -> str:
     """Why PyTorch's plain forms cannot compute ``workload``; empty when they can."""
-    if workload.math in SPLIT:
-        return f"the library's convolutions know no {workload.math}"
-    if workload.operation.endswith("_autocast") and workload.dtype not in ROUNDED:
+    if workload.operation.endswith("_autocast") and workload.dtype not in CASTS:
         return f"autocast casts to 16 bits, not to {workload.dtype}"
     return ""
 
 
 def compiled_missing(workload: Workload, device: str) -> str:
     """Why the compiled forms cannot compute ``workload`` on ``device``; empty when they can."""
-    return plain_missing(workload, device) or compile_missing(workload, device)
+    return compile_missing(workload, device) or plain_missing(workload, device)
 
 
 Needs = Callable[["Workload", str], str]

@@ -19,6 +19,7 @@ import torch
 
 from hypatia_lab.fused_ops import linear_relu as plain
 from hypatia_lab.kernels import loader
+from hypatia_lab.names import unknown
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DTYPES
@@ -186,18 +187,14 @@ class Step:
     def missing(self, dtype: str, device: str) -> str:
         """Why it cannot run there in ``dtype``; empty when it can."""
         if device != self.device:
-            return f"needs a {'CUDA device' if self.device == 'cuda' else 'CPU'}"
-        if dtype not in self.dtypes:
-            return f"tensor cores multiply {' and '.join(self.dtypes)} here, not {dtype}"
-        if device == "cpu":
-            return loader.cpp_missing()
-        if missing := loader.cuda_missing():
+            return loader.NO_GPU if self.device == "cuda" else "needs a CPU"
+        if missing := loader.cpp_missing() if device == "cpu" else loader.cuda_missing():
             return missing
-        found = torch.cuda.get_device_capability()
+        found = torch.cuda.get_device_capability() if device == "cuda" else self.capability
         if found < self.capability or (self.exactly and found != self.capability):
             wanted = "{}.{}".format(*self.capability) + ("" if self.exactly else " or newer")
             return f"needs compute capability {wanted}, this is {found[0]}.{found[1]}"
-        return ""
+        return "" if dtype in self.dtypes else f"tensor cores multiply {' and '.join(self.dtypes)} here, not {dtype}"
 
 
 STEPS = {
@@ -263,7 +260,7 @@ def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     Raises ``ValueError`` on a misfit, naming the tensor, and where the step cannot run.
     """
     if step not in STEPS:
-        raise ValueError(f"step {step!r} is none of {', '.join(STEPS)}")
+        raise ValueError(unknown("step", step, STEPS))
     plain.checked(x, weight, bias)
     if missing := STEPS[step].missing(_name(x), x.device.type):
         raise ValueError(f"{step} on x: {missing}")
@@ -303,8 +300,6 @@ def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 def _needs(step: str) -> Callable[[Workload, str], str]:
     def needs(workload: Workload, device: str) -> str:
-        if workload.math != "ieee":
-            return f"{step} computes in the dtype's own arithmetic (ieee), not {workload.math}"
         return STEPS[step].missing(workload.dtype, device)
 
     return needs
@@ -320,4 +315,4 @@ def _factory(step: str) -> Factory:
 
 
 for _step in STEPS:
-    variant("linear_relu", _step, origin="own", needs=_needs(_step))(_factory(_step))
+    variant("linear_relu", _step, origin="own", needs=_needs(_step), maths=("ieee",))(_factory(_step))

@@ -73,6 +73,7 @@ register(
         traffic=LINEAR_RELU.traffic,
         faults=lambda inputs: LINEAR_RELU.faults(_plain(inputs)),
         depth=LINEAR_RELU.depth,
+        scale=LINEAR_RELU.scale,
     )
 )
 

@@ -10,6 +10,7 @@ formula, which can be differentiated again: the mask is constant wherever it has
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -55,6 +56,22 @@ def gradient_reference(
 def _gradient_reference(x: torch.Tensor, weight: torch.Tensor, masked: torch.Tensor) -> tuple[torch.Tensor, ...]:
     z = masked.reshape(-1, masked.shape[-1])
     return masked @ weight.double(), z.T @ x.double().reshape(-1, x.shape[-1]), z.sum(0)
+
+
+def terms(rows: torch.Tensor, columns: torch.Tensor) -> float:
+    """Mean over the elements of ``rows`` (m, k) · ``columns`` (k, n) of the sum of the squares of their terms."""
+    return float(rows.double().square().mean(0) @ columns.double().square().mean(1))
+
+
+def _scale(inputs: Inputs) -> dict[str, float]:
+    """By part, half the root mean square of sums of so large terms: ReLU and mask leave more, unless sums cancel."""
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    squares = {"y": terms(x, weight.T) + float(bias.double().square().mean())}
+    if "grad" in inputs:
+        grad = inputs["grad"]
+        ones = torch.ones_like(grad[:, :1])
+        squares |= {"grad_x": terms(grad, weight), "grad_weight": terms(grad.T, x), "grad_bias": terms(grad.T, ones)}
+    return {part: math.sqrt(square) / 2 for part, square in squares.items()}
 
 
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
@@ -134,6 +151,7 @@ LINEAR_RELU = register(
             traffic=lambda shape, size: 2 * _traffic(shape, size),
             faults=_backward_faults,
         ),
+        scale=_scale,
     )
 )
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hypatia_lab.fused_ops.linear_relu import bind, checked, fused_epilogue, masked, save_operands
+from hypatia_lab.kernels import loader
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
@@ -186,7 +187,7 @@ linear_relu_fused.register_autograd(_fused_formula, setup_context=save_operands)
 
 
 def _missing(workload: Workload, device: str) -> str:
-    return "" if device == "cpu" or TRITON else "triton is not installed"
+    return "" if device == "cpu" else loader.triton_missing(device)
 
 
 @variant("linear_relu", "fused_backward", origin="own", needs=_missing, directions=("forward_backward",))

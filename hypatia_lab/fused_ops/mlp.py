@@ -7,13 +7,14 @@ Sources: S004 (FusedMLP2, FusedMLP3; the safety test's and the benchmark's model
 x is ``(..., in)``, weight n ``(out, in)``, bias n ``(out)``, the result ``(..., out of the last)``; all of one floating
 dtype on one device.
 
-The gradient jumps where a ReLU's argument is 0, and rounding may take an argument across. The inputs of direction
-forward_backward have none so near, which float32 and float64 allow; in 16 bits gradients cannot be judged so.
+The gradient jumps where a ReLU's argument is 0, and rounding may take an argument across. In float32 and float64 the
+inputs of direction forward_backward have none so near. In TF32 some always are, and gradients may be off by their jumps
+(:func:`jumps`). In 16 bits so many are that gradients cannot be judged.
 """
 
 from __future__ import annotations
 
-import importlib.util
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
@@ -22,14 +23,14 @@ import torch.nn.functional as functional
 
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.fused_ops import mlp_cuda
-from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten
+from hypatia_lab.fused_ops.linear_relu import fused_epilogue, load_aten, terms
 from hypatia_lab.kernels import loader
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
-from hypatia_lab.workloads import DIRECTIONS, SPLIT, Backward, Operation, register
+from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register, tail
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
 FUSED = {"mlp2": 2, "mlp3": 3}
@@ -72,6 +73,15 @@ def _eager(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
 def reference(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
     """float64 answer for x and weight1, bias1, weight2, …, shape ``(..., out)``, on the device of ``x``."""
     return _eager(x.double(), *(tensor.double() for tensor in parameters))
+
+
+def _scale(inputs: Inputs) -> dict[str, float]:
+    """Half the root mean square of sums of as large terms as those of y, where these cancel."""
+    x, *parameters = (tensor.double() for name, tensor in inputs.items() if name != "grad")
+    *hidden, (weight, bias) = _pairs(parameters)
+    for own_weight, own_bias in hidden:
+        x = functional.linear(x, own_weight, own_bias).relu()
+    return {"y": math.sqrt(terms(x, weight.T) + float(bias.square().mean())) / 2}
 
 
 def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
@@ -123,25 +133,33 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
         drawn[f"bias{number}"] = normal(outer)
     inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
     if workload.backward:
-        _clear_of_kinks(inputs, normal, CLEAR.get(workload.dtype, 0.0))
+        if workload.arithmetic != "tf32" and workload.dtype in CLEAR:
+            _clear_of_kinks(inputs, normal, workload.tolerance())
         inputs["grad"] = normal(workload.shape[0], sizes[-1]).to(getattr(torch, workload.dtype))
     return inputs
 
 
-CLEAR = {"float32": 1e-5, "float64": 1e-12}
-"""dtype → how far every ReLU's argument is from 0 in direction forward_backward; ten times what rounding moves it."""
+CLEAR = ("float32", "float64")
+"""dtypes in which inputs can be drawn that bring no ReLU's argument as near to 0 as rounding may move it."""
 
 
-def _clear_of_kinks(inputs: Inputs, normal: Callable[..., torch.Tensor], least: float) -> None:
-    """Draw those rows of x anew that bring a ReLU's argument nearer to 0 than ``least``."""
+def _near(z: torch.Tensor, error: float) -> float:
+    """How far off an argument may be: ``error`` is the standard one, as a share of the root mean square of ``z``."""
+    return error * tail(z.numel()) * float(z.square().mean().sqrt())
+
+
+def _clear_of_kinks(inputs: Inputs, normal: Callable[..., torch.Tensor], error: float) -> None:
+    """Draw those rows of x anew that bring a ReLU's argument nearer to 0 than an ``error`` may move it."""
     x, *parameters = inputs.values()
     *hidden, _ = _pairs([tensor.double() for tensor in parameters])
-    rows = torch.arange(len(x), device=x.device)
+    rows, least = torch.arange(len(x), device=x.device), []
     while len(rows):
         h, near = x[rows].double(), torch.zeros(len(rows), dtype=torch.bool, device=x.device)
-        for weight, bias in hidden:
+        for number, (weight, bias) in enumerate(hidden):
             h = functional.linear(h, weight, bias)
-            near |= (h.abs() < least).any(1)
+            if number == len(least):
+                least.append(_near(h, error))
+            near |= (h.abs() < least[number]).any(1)
             h = h.relu()
         rows = rows[near]
         x[rows] = normal(len(rows), x.shape[1]).to(x.dtype)
@@ -154,6 +172,34 @@ def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     with torch.enable_grad():
         y = _eager(*leaves)
         return y.detach(), *torch.autograd.grad(y, leaves, inputs["grad"].double())
+
+
+def jumps(inputs: Inputs, error: float) -> dict[str, torch.Tensor]:
+    """By gradient, the root of the sum of the squares of what each element changes by if a ReLU near 0 changes sides.
+
+    Near is whose argument a standard ``error``, as a share of the layer's root mean square, may have taken across. To
+    first order the change of its gradient goes backward through the layers before as any gradient does.
+    """
+    x, *parameters = (tensor.double() for name, tensor in inputs.items() if name != "grad")
+    layers, masks, near = list(_pairs(parameters)), [], []
+    activations = [x]
+    for weight, bias in layers[:-1]:
+        z = functional.linear(activations[-1], weight, bias)
+        masks.append(z > 0)
+        near.append(z.abs() <= _near(z, error))
+        activations.append(z.relu())
+    grad = inputs["grad"].double()
+    squares, found = torch.zeros_like(grad), {}
+    for number in reversed(range(len(layers))):
+        found[f"grad_weight{number + 1}"] = (squares.T @ activations[number].square()).sqrt()
+        found[f"grad_bias{number + 1}"] = squares.sum(0).sqrt()
+        weight = layers[number][0]
+        grad, squares = grad @ weight, squares @ weight.square()
+        if number:
+            mask, close = masks[number - 1], near[number - 1]
+            squares = squares * (mask | close) + grad.square() * close
+            grad = grad * mask
+    return found | {"grad_x": squares.sqrt()}
 
 
 def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
@@ -205,6 +251,8 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
             faults=_faults,
             depth=lambda shape: sum(inner for inner, _ in layers(shape)),
             roundings=lambda shape: len(layers(shape)),
+            operands=lambda shape: math.sqrt(2.0) * len(layers(shape)),
+            scale=_scale,
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs),
                 depth=gradients,
@@ -212,6 +260,7 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
                 # Whatever is read has a gradient of its size that is written, and the other way round.
                 traffic=lambda shape, size: 2 * traffic(shape, size),
                 faults=_backward_faults,
+                jumps=jumps,
             )
             if name == "mlp"
             else None,
@@ -374,8 +423,7 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
     """
     _checked(x, weights, biases, "ieee")
     dtype = str(x.dtype).removeprefix("torch.")
-    reason = mlp_cuda.missing(x.shape[-1], dtype, "ieee") if x.is_cuda else "needs a CUDA device"
-    if reason:
+    if reason := mlp_cuda.missing(x.shape[-1], dtype, x.device.type):
         raise ValueError(f"x is {list(x.shape)} {x.dtype} on {x.device}: {reason}")
     if torch.is_grad_enabled():
         named = [("x", x), *((f"weight{n}", w) for n, w in enumerate(weights, 1))]
@@ -391,33 +439,27 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
 # ---------------------------------------------------------------- who computes it
 
 
-def unsplit(workload: Workload, device: str) -> str:
-    """Why the library cannot be asked; empty when it can."""
+def clear(workload: Workload, device: str) -> str:
+    """Why gradients cannot be judged in this dtype; empty when they can, or none are asked for."""
     if workload.backward and workload.dtype not in CLEAR:
         return f"{workload.dtype} rounds arguments of ReLUs across 0, where gradients jump"
-    return f"the library's products know no {workload.math}" if workload.math in SPLIT else ""
+    return ""
 
 
 def _compiles(workload: Workload, device: str) -> str:
-    return unsplit(workload, device) or compile_missing(workload, device)
+    return compile_missing(workload, device) or clear(workload, device)
 
 
 def _aten(workload: Workload, device: str) -> str:
-    return unsplit(workload, device) or loader.cpp_missing()
+    return loader.cpp_missing()
 
 
 def _one_kernel(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "Triton kernels need a CUDA device"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
-    return unfusable(workload.shape[1], workload.dtype, workload.math)
+    return loader.triton_missing(device) or unfusable(workload.shape[1], workload.dtype, workload.math)
 
 
 def _one_cuda_kernel(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "needs a CUDA device"
-    return mlp_cuda.missing(workload.shape[1], workload.dtype, workload.math)
+    return mlp_cuda.missing(workload.shape[1], workload.dtype, device)
 
 
 def _bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
@@ -485,18 +527,14 @@ def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
     return lambda: forward_cuda(x, weights, biases)
 
 
-def _register(operation: str, name: str, origin: str, factory: Factory, needs: Callable[..., str]) -> None:
-    directions = DIRECTIONS if operation == "mlp" and name in ("eager", "compile") else DIRECTIONS[:1]
-    variant(operation, name, origin=origin, needs=needs, directions=directions, baseline=name == "eager")(factory)
-
-
 for _operation in ("mlp", *FUSED):
-    _register(_operation, "eager", "peer", eager, unsplit)
-    _register(_operation, "compile", "peer", compile_default, _compiles)
-    _register(_operation, "epilogue", "peer", epilogue, unsplit)
-    _register(_operation, "compile_max_autotune", "peer", compile_max_autotune, _compiles)
+    _both = DIRECTIONS if _operation == "mlp" else DIRECTIONS[:1]
+    variant(_operation, "eager", origin="peer", needs=clear, directions=_both, baseline=True)(eager)
+    variant(_operation, "compile", origin="peer", needs=_compiles, directions=_both)(compile_default)
+    variant(_operation, "epilogue", origin="peer")(epilogue)
+    variant(_operation, "compile_max_autotune", origin="peer", needs=_compiles)(compile_max_autotune)
     if _operation in FUSED:
-        _register(_operation, "fused", "own", fused, _one_kernel)
-        _register(_operation, "fused_cuda", "own", fused_cuda, _one_cuda_kernel)
+        variant(_operation, "fused", origin="own", needs=_one_kernel, maths=("ieee", "tf32", "tf32x3"))(fused)
+        variant(_operation, "fused_cuda", origin="own", needs=_one_cuda_kernel, maths=("ieee",))(fused_cuda)
     else:
-        _register(_operation, "aten", "seed", aten, _aten)
+        variant(_operation, "aten", origin="seed", needs=_aten)(aten)

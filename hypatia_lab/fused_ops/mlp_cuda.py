@@ -66,13 +66,11 @@ def default_plan(rows: int, width: int) -> Plan:
     return Plan(2) if width == 128 and rows <= 2**17 else Plan(4)
 
 
-def missing(width: int, dtype: str, math: str) -> str:
-    """Why the kernel cannot compute layers of this kind on this machine's GPU; empty when it can."""
-    if math != "ieee":
-        return f"fused_cuda computes in the dtype's own arithmetic (ieee), not {math}"
-    if width not in WIDTHS:
-        return f"fused_cuda takes widths {', '.join(map(str, WIDTHS))}, not {width}"
-    return ladder.STEPS["step_wgmma"].missing(dtype, "cuda")  # the same instructions
+def missing(width: int, dtype: str, device: str = "cuda") -> str:
+    """Why the kernel cannot compute layers of this kind on this machine's ``device``; empty when it can."""
+    if reason := ladder.STEPS["step_wgmma"].missing(dtype, device):  # the same instructions
+        return reason
+    return "" if width in WIDTHS else f"fused_cuda takes widths {', '.join(map(str, WIDTHS))}, not {width}"
 
 
 @cache

@@ -28,8 +28,8 @@ Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 PARAMETERS = ("x", "gamma", "beta")
 GRADIENTS = tuple(f"grad_{name}" for name in PARAMETERS)
 
-ROUNDINGS = 6 * LENGTH + 4
-"""Operations in a row: mean, difference, scale, γ, β and GELU a normalisation, then product, norm, quotient, result."""
+ROUNDINGS = 2 * LENGTH + 3
+"""Results that an operation hands to the next: the normalised and its GELU each time, then product, norm, quotient."""
 
 
 def chain(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
@@ -163,14 +163,15 @@ register(
         faults=_faults,
         depth=lambda shape: shape[2] * shape[3],
         roundings=lambda shape: ROUNDINGS,
+        operands=lambda shape: 0.0,
         backward=Backward(
             reference=lambda inputs, y, near: gradient_reference(inputs),
             depth=lambda shape: {name: _terms(shape) for name in GRADIENTS},
             flops=lambda shape: 3 * _elements(shape) * (13 * LENGTH + 4),
             traffic=lambda shape, size: 2 * size * (2 * _elements(shape) + 2 * LENGTH * shape[1]),
             faults=_backward_faults,
-            scale=summed,
         ),
+        scale=lambda inputs: summed(inputs) if "grad" in inputs else {},
     )
 )
 

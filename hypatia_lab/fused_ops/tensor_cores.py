@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import TYPE_CHECKING
 
 import torch
 
+from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -15,23 +15,20 @@ if TYPE_CHECKING:
 
 
 def _triton(workload: Workload, device: str) -> str:
-    if device != "cuda":
-        return "Triton kernels need a CUDA device"
-    if importlib.util.find_spec("triton") is None:
-        return "triton is not installed"
+    if missing := loader.triton_missing(device):
+        return missing
     return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
 
 
 def _split(workload: Workload, device: str) -> str:
-    if (workload.dtype, workload.math) != ("float32", "ieee"):
-        return "splitting operands is a way to float32's own accuracy: float32, ieee"
-    if missing := _triton(workload, device):
+    if missing := loader.triton_missing(device):
         return missing
-    descriptors = torch.cuda.get_device_capability() >= (9, 0)
-    return "" if descriptors else "needs tensor descriptors (compute capability 9.0)"
+    if workload.dtype != "float32":
+        return "splitting operands is a way to float32's own accuracy"
+    return "" if torch.cuda.get_device_capability() >= (9, 0) else "needs tensor descriptors (compute capability 9.0)"
 
 
-@variant("linear_relu", "triton", origin="own", needs=_triton)
+@variant("linear_relu", "triton", origin="own", needs=_triton, maths=("ieee", "tf32", "tf32x3", "bf16x3"))
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
     from hypatia_lab.kernels.triton.linear_relu import linear_relu
@@ -40,13 +37,13 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
     return lambda: linear_relu(x, weight, bias, precision=workload.math)
 
 
-@variant("linear_relu", "fp16x3", origin="own", needs=_split)
+@variant("linear_relu", "fp16x3", origin="own", needs=_split, maths=("ieee",))
 def fp16x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
     return _split_run("fp16x3", inputs)
 
 
-@variant("linear_relu", "tf32x3", origin="own", needs=_split)
+@variant("linear_relu", "tf32x3", origin="own", needs=_split, maths=("ieee",))
 def tf32x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
     return _split_run("tf32x3", inputs)

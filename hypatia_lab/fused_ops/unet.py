@@ -24,9 +24,9 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
-from hypatia_lab.fused_ops.conv_block import ELEMENT_FLOPS, OPERAND_ERROR, PEAK_ERROR, normalised
-from hypatia_lab.fused_ops.conv_block_points import autocast_peak_error, compiled_missing, plain_missing
+from hypatia_lab.compiled import compiled
+from hypatia_lab.fused_ops.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, compiles_to_graphs, normalised
+from hypatia_lab.fused_ops.conv_block_points import CAST_ROUNDINGS, compiled_missing, plain_missing
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
@@ -259,17 +259,6 @@ def _traffic(shape: tuple[int, ...], size: int) -> int:
     return size * (2 * batch * channels * height * width + parameters)
 
 
-def _peak_error(workload: Workload) -> float:
-    """A block's, by the root of how many come one after another: each adds rounding of its own, either way.
-
-    In a training step every block is gone through twice.
-    """
-    own = PEAK_ERROR[workload.dtype] + OPERAND_ERROR.get(workload.arithmetic, 0.0)
-    if workload.operation == "unet_autocast":
-        own = autocast_peak_error(workload)
-    return math.sqrt(len(BLOCKS) * (2 if workload.backward else 1)) * own
-
-
 def _backward_depth(shape: tuple[int, ...]) -> dict[str, int]:
     batch, channels, height, width = shape
     return dict.fromkeys(GRADIENTS, batch * height * width) | {"grad_x": 9 * channels}
@@ -297,17 +286,19 @@ def _define(name: str, form: Form) -> Operation:
             traffic=_traffic,
             faults=lambda inputs: _faults(inputs, form),
             depth=lambda shape: 9 * 4 * shape[1],
-            roundings=lambda shape: len(BLOCKS),
-            peak_error=_peak_error,
+            roundings=lambda shape: len(BLOCKS) * (CAST_ROUNDINGS if name == "unet_autocast" else ROUNDINGS),
+            operands=lambda shape: math.sqrt(len(BLOCKS)),
+            accuracy=ACCURACY,
             backward=Backward(
                 reference=lambda inputs, y, near: gradient_reference(inputs, form),
                 depth=_backward_depth,
                 flops=lambda shape: 3 * _flops(shape),
                 traffic=lambda shape, size: 2 * _traffic(shape, size),
                 faults=lambda inputs: _backward_faults(inputs, form),
-                scale=lambda inputs: summed(inputs, form),
+                passes=2,
                 dtype="float32" if name == "unet_autocast" else "",
             ),
+            scale=lambda inputs: summed(inputs, form) if "grad" in inputs else {},
             convolves=True,
         )
     )
@@ -411,40 +402,35 @@ def compile_together(workload: Workload, inputs: Inputs) -> Run:
     return bind(compiled(torch_form(workload, EACH)), inputs, "_channels_last")
 
 
-def _ungrouped(workload: Workload, device: str) -> str:
-    other = workload.operation == "unet_group"
-    return "group normalisation is the operation itself" if other else plain_missing(workload, device)
-
-
-def _compiles_ungrouped(workload: Workload, device: str) -> str:
-    return _ungrouped(workload, device) or compile_missing(workload, device)
-
-
 def _compiles_to_graphs(workload: Workload, device: str) -> str:
-    return "CUDA graphs need a CUDA device" if device != "cuda" else compiled_missing(workload, device)
-
-
-def _scripts(workload: Workload, device: str) -> str:
-    cast = workload.operation == "unet_autocast"
-    return "TorchScript has an autocast of its own" if cast else plain_missing(workload, device)
+    return compiles_to_graphs(workload, device) or plain_missing(workload, device)
 
 
 Needs = Callable[["Workload", str], str]
 PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
     "eager": (eager, plain_missing, DIRECTIONS),
     "eager_channels_last": (eager_channels_last, plain_missing, DIRECTIONS),
-    "group_norm": (group_norm, _ungrouped, DIRECTIONS),
-    "group_norm_channels_last": (group_norm_channels_last, _ungrouped, DIRECTIONS),
-    "script": (script, _scripts, DIRECTIONS),
+    "group_norm": (group_norm, plain_missing, DIRECTIONS),
+    "group_norm_channels_last": (group_norm_channels_last, plain_missing, DIRECTIONS),
+    "script": (script, plain_missing, DIRECTIONS),
     "compile": (compile_default, compiled_missing, DIRECTIONS),
     "compile_channels_last": (compile_channels_last, compiled_missing, DIRECTIONS),
     "compile_reduce_overhead": (compile_reduce_overhead, _compiles_to_graphs, ("forward",)),
-    "compile_together": (compile_together, _compiles_ungrouped, DIRECTIONS),
+    "compile_together": (compile_together, compiled_missing, DIRECTIONS),
 }
 """Variant → its factory, its needs, and the directions that it computes."""
 
+MEANINGLESS = {
+    "unet": (),
+    "unet_group": ("group_norm", "group_norm_channels_last", "compile_together"),
+    "unet_autocast": ("script",),
+}
+"""Operation → variants that it has not: another norm would be another function, TorchScript has an autocast of its
+own."""
+
 for _operation in FORMS:
-    for _name, (_factory, _needs, _directions) in PEERS.items():
+    for _name in [name for name in PEERS if name not in MEANINGLESS[_operation]]:
+        _factory, _needs, _directions = PEERS[_name]
         variant(_operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager")(
             _factory
         )

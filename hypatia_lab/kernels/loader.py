@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import hashlib
+import importlib.util
 import logging
 import os
 import re
@@ -36,6 +37,13 @@ SCALARS = {
 """dtype → CUDA C++ type of the data, and of the accumulator."""
 
 
+NO_GPU = "needs a CUDA GPU"
+
+BROKEN: dict[str, str] = {}
+"""Tool (cpp, cuda, or a Python module) → why it does not work although it is there. To look whether a tool is there is
+quick; whoever has tried one in vain says so here, and whoever asks for it in this process is then told."""
+
+
 class BuildError(RuntimeError):
     """A kernel that does not build here; the message holds the compiler's first complaints."""
 
@@ -55,11 +63,30 @@ def compiler() -> str:
     return next((path for name in (asked, "g++", "clang++") if name and (path := shutil.which(name))), "")
 
 
+def compiler_missing() -> str:
+    """Why there is no C++ compiler here; empty when there is."""
+    return BROKEN.get("cpp", "") if compiler() else "no C++ compiler found (install g++ or set CXX)"
+
+
 def cpp_missing() -> str:
     """Why C++ kernels cannot be built here; empty when they can."""
     if sys.platform != "linux":
         return f"C++ kernels are built on Linux only, this is {sys.platform}"
-    return "" if compiler() else "no C++ compiler found (install g++ or set CXX)"
+    return compiler_missing()
+
+
+def module_missing(name: str, install: str) -> str:
+    """Why Python's module ``name`` cannot be had, and that pip can ``install`` it; empty when it can."""
+    try:
+        there = importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:  # of the package that it is in
+        there = False
+    return BROKEN.get(name, "") if there else f"{name} is not installed (pip install {install})"
+
+
+def triton_missing(device: str) -> str:
+    """Why Triton kernels cannot run on ``device``; empty when they can."""
+    return module_missing("triton", "triton") if device == "cuda" else NO_GPU
 
 
 def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so") -> Path:
@@ -147,17 +174,17 @@ def aten_library(name: str) -> None:
     torch.ops.load_library(str(_build(SOURCES / "aten" / f"{name}.cpp", [*SHARED, *flags], against=torch.__version__)))
 
 
-def cuda_missing() -> str:
-    """Why CUDA C++ kernels cannot run here; empty when they can."""
-    import importlib.util
-
+def cuda_missing(device: str = "cuda") -> str:
+    """Why CUDA C++ kernels cannot run on ``device``; empty when they can."""
     import torch
 
-    if not torch.cuda.is_available():
-        return "needs a CUDA device"
-    if importlib.util.find_spec("cuda") is None or importlib.util.find_spec("cuda.core") is None:
-        return "cuda.core is not installed (pip install 'hypatia-lab[gpu]')"
-    return "" if _headers() else "no CUDA headers found (cuda_fp16.h; install a CUDA toolkit or set CUDA_HOME)"
+    if device != "cuda" or not torch.cuda.is_available():
+        return NO_GPU
+    if missing := module_missing("cuda.core", "'hypatia-lab[gpu]'"):
+        return missing
+    if not _headers():
+        return "no CUDA headers found (cuda_fp16.h; install a CUDA toolkit or set CUDA_HOME)"
+    return BROKEN.get("cuda", "")
 
 
 @cache

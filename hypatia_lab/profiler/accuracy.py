@@ -42,6 +42,10 @@ def measures(out: Tensor, reference: Tensor) -> dict[str, float]:
     return found
 
 
+CASES = ("", "scaled", "faulty row")
+"""What is wrong with the output that is looked at; nothing, where it is empty."""
+
+
 def spoiled(out: Tensor, case: str) -> Tensor:
     """``out`` with the fault that ``case`` names; a row a quarter of the way down is the faulty one.
 

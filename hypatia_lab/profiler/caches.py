@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab.names import unknown
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.subject import Ended
 
@@ -70,7 +71,7 @@ def provide(plan: dict[str, Any], alive: Callable[[], None]) -> Caches:
     """
     case, root = plan["case"], Path(plan["folder"])
     if case not in CASES:
-        raise ValueError(f"unknown case {case!r}; known: {', '.join(map(repr, CASES))}")
+        raise ValueError(unknown("case", case, CASES))
     if not case:
         return Caches(case, None, None, False)
     shared = root / _name(plan) if case in PREPARED else None

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab.names import unknown
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.subject import Ended
 from hypatia_lab.workloads import DTYPES
@@ -154,7 +155,7 @@ class Shell:
         if not abs(value) <= 1e300:
             raise Ended("wrong", f"{name} is {value}, which no record holds")
         if dtype and dtype not in DTYPES:
-            raise ValueError(f"unknown dtype {dtype!r} of {name!r}; known: {', '.join(DTYPES)}")
+            raise ValueError(unknown("dtype", dtype, DTYPES, repr(name)))
         if variant and not re.fullmatch(r"[a-z][a-z0-9_]{0,63}", variant):
             raise ValueError(f"variant {variant!r} of {name!r} must be lower-case letters, digits and _")
         of = {"variant": variant, "operation": operation, "shape": list(shape or ()), "dtype": dtype}

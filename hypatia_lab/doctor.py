@@ -1,0 +1,237 @@
+"""What this machine can do, found by trying: a summary with what would mend the rest, then every variant."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import subprocess
+import textwrap
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import failures, machine
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import Variant, variants
+from hypatia_lab.workloads import DTYPES, Workload, operations
+
+WIDTH = 80
+"""Columns of the text."""
+EXTENT, FEW = 64, {"batch": 2, "crystals": 2}
+"""Every extent of the shape that a variant is asked for, but of those that are named here."""
+PATIENCE_S = 60.0
+"""A browser that has not said its version after so long will not."""
+
+
+@dataclass(frozen=True)
+class Tool:
+    """Something beside torch that the lab uses, and what it ``gives``.
+
+    ``attempt(device)`` uses it and returns why it cannot be used there, or raises what it met; then ``remedy`` may
+    help. Variants that need the tool ask the kernels' loader for ``key``.
+    """
+
+    name: str
+    gives: str
+    remedy: str
+    attempt: Callable[[str], str]
+    key: str = ""
+
+    def missing(self, device: str) -> str:
+        """Why it cannot be used on ``device``, and what would help; empty when it was used. From then on the loader
+        tells so, too."""
+        loader.BROKEN.pop(self.key, None)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                return self.attempt(device)
+        except Exception as cause:  # whatever a broken installation may raise
+            found = f"{failures.one_line(cause)} ({self.remedy})"
+        if self.key:
+            loader.BROKEN[self.key] = found
+        return found
+
+
+@dataclass(frozen=True)
+class Finding:
+    """``subject`` is "tool" or an operation, ``name`` the tool or variant; ``reason`` why not, empty where it works."""
+
+    subject: str
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was found on ``device`` ("cpu" or "cuda") of ``machine``; ``about`` are its facts in a few words each."""
+
+    machine: str
+    device: str
+    about: tuple[str, ...]
+    findings: tuple[Finding, ...]
+
+
+def chromium() -> str:
+    """The browser that the book is tested in; empty where there is none."""
+    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
+    return next((path for name in names if (path := shutil.which(name))), "")
+
+
+def _gpu(device: str) -> str:
+    import torch
+
+    if device == "cuda":
+        return ""
+    if torch.cuda.is_available():
+        return "there is one, which was not asked for (--device cpu)"
+    return f"torch sees none ({machine.build()}; book/rerun.md says how to measure on a GPU box)"
+
+
+def _cpp(device: str) -> str:
+    if missing := loader.cpp_missing():
+        return missing
+    loader.cpp_library("linear_relu")
+    return ""
+
+
+def _cuda(device: str) -> str:
+    import torch
+
+    if missing := loader.cuda_missing(device):
+        return missing
+    numbers = -torch.ones(1, device=device)
+    loader.launch_cuda("relu_inplace", "float32", (1,), (32,), numbers, 1)
+    return "" if numbers.item() == 0 else "a kernel that was launched has computed nothing (is the driver too old?)"
+
+
+def _triton(device: str) -> str:
+    import torch
+
+    if missing := loader.triton_missing(device):
+        return missing
+    from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+
+    ones = torch.ones(1, 1, device=device)
+    masked_gradient(ones, ones)
+    torch.cuda.synchronize()
+    return ""
+
+
+def _nvml(device: str) -> str:
+    if device != "cuda":
+        return loader.NO_GPU
+    import pynvml
+
+    pynvml.nvmlInit()
+    return (
+        "" if machine.Probe(device)() else "NVML reads neither clock nor power of this GPU (ask whoever runs the box)"
+    )
+
+
+def _importing(install: str, *names: str) -> Callable[[str], str]:
+    def attempt(device: str) -> str:
+        for name in names:
+            if missing := loader.module_missing(name, install):
+                return missing
+            importlib.import_module(name)
+        return ""
+
+    return attempt
+
+
+def _browser(device: str) -> str:
+    if not (found := chromium()):
+        return "no Chromium found (apt-get install chromium)"
+    subprocess.run([found, "--version"], capture_output=True, check=True, timeout=PATIENCE_S)
+    return _importing("'hypatia-lab[test]'", "playwright.sync_api")(device)
+
+
+_NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "plotly", "simpleeval", "fastjsonschema")
+_BOOK = ("jupyter_book", "myst_nb", "sphinx_design", "sphinxcontrib.bibtex")
+TOOLS = (
+    Tool("CUDA GPU", "", "", _gpu),
+    Tool("C++", "build C++ kernels", "install g++ with OpenMP, or set CXX", _cpp, "cpp"),
+    Tool("CUDA C++", "build CUDA kernels", "pip install 'hypatia-lab[gpu]'; install a CUDA toolkit", _cuda, "cuda"),
+    Tool("Triton", "build Triton kernels", "pip install triton, and a C compiler", _triton, "triton"),
+    Tool("NVML", "read the GPU's clock and power", "pip install nvidia-ml-py", _nvml),
+    Tool("egglog", "rewrite graphs", "pip install egglog", _importing("egglog", "egglog"), "egglog"),
+    Tool("papermill", "run notebooks", "pip install hypatia-lab", _importing("hypatia-lab", *_NOTEBOOKS)),
+    Tool(
+        "Jupyter Book",
+        "build the book",
+        "pip install 'hypatia-lab[book]'",
+        _importing("'hypatia-lab[book]'", *_NOTEBOOKS, *_BOOK),
+    ),
+    Tool("Chromium", "test it in a browser", "apt-get install chromium", _browser),
+)
+
+
+def examine(device: str) -> Report:
+    """Try every tool, then ask every variant, on ``device`` ("auto", "cpu" or "cuda").
+
+    Raises :class:`~hypatia_lab.machine.MachineError` for a device that is not there.
+    """
+    import hypatia_lab.experiments  # noqa: F401  (registers every operation)
+
+    place = machine.choose_device(device)
+    facts = machine.facts(place)
+    about = [facts["name"], f"{facts['cores']} cores", f"{facts['memory_gib']} GiB"]
+    if reading := machine.Probe(place)():
+        about.append(f"at {reading['sm_mhz']:.0f} MHz and {reading['power_w']:.0f} W now")
+    about += [f"{name} {version}" for name, version in facts["versions"].items()]
+    found = [Finding("tool", tool.name, tool.missing(place)) for tool in TOOLS]
+    found += [
+        Finding(operation, name, _reason(variant, place))
+        for operation in operations()
+        for name, variant in variants(operation).items()
+    ]
+    return Report(machine.default_name(place), place, tuple(about), tuple(found))
+
+
+def _reason(variant: Variant, device: str) -> str:
+    """Why ``variant`` can compute nothing there, in none of its arithmetics and directions; empty when it can."""
+    spec = operations()[variant.operation]
+    shape = tuple(FEW.get(dim, EXTENT) for dim in spec.dims)
+    reasons = [
+        variant.needs(Workload(variant.operation, shape, dtype, math, direction), device)
+        for dtype in sorted(DTYPES, key="float32".__ne__)  # whose reason is the best known, if there are several
+        for math in spec.maths(dtype)
+        for direction in variant.directions
+        if math in variant.maths
+    ]
+    return "" if "" in reasons else reasons[0]
+
+
+def rows(report: Report) -> list[dict[str, Any]]:
+    """The findings for other programs: machine, device, subject, name, works, reason."""
+    place = {"machine": report.machine, "device": report.device}
+    return [
+        place | {"subject": one.subject, "name": one.name, "works": not one.reason, "reason": one.reason}
+        for one in report.findings
+    ]
+
+
+def text(report: Report) -> str:
+    """The report in at most :data:`WIDTH` columns: the machine, what it can do, what it lacks, every operation."""
+    tools = {one.name: one.reason for one in report.findings if one.subject == "tool"}
+    asked = [one for one in report.findings if one.subject != "tool"]
+    on = "GPU" if report.device == "cuda" else "CPU"
+    can = [f"measure on the {on} ({sum(not one.reason for one in asked)} of {len(asked)} variants)"]
+    can += [tool.gives for tool in TOOLS if tool.gives and not tools[tool.name]]
+    # What a GPU would mend is said once.
+    lacks = [f"{name}: {reason}" for name, reason in tools.items() if reason not in ("", loader.NO_GPU)]
+    lines = [_wrapped(f"{report.machine}: {', '.join(report.about)}", 4), ""]
+    lines += [_wrapped(f"can    {', '.join(can)}", 7)]
+    lines += [_wrapped(f"lacks  {one}", 7) for one in lacks or ["nothing"]]
+    for name, spec in operations().items():
+        lines += ["", _wrapped(f"{name}: {spec.summary}", 4)]
+        own = [one for one in asked if one.subject == name]
+        for reason in sorted(dict.fromkeys(one.reason for one in own), key=bool):
+            names = ", ".join(one.name for one in own if one.reason == reason)
+            lines.append(_wrapped(f"  no   {reason}: {names}" if reason else f"  yes  {names}", 7))
+    return "\n".join(lines)
+
+
+def _wrapped(line: str, indent: int) -> str:
+    return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)

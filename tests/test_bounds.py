@@ -1,0 +1,359 @@
+"""How far off is right, over random shapes: PyTorch's own arithmetic always is, nothing that is visibly off ever.
+
+What a GPU's matrix units do is emulated, so that it is tried on a CPU, too: operands rounded to TF32 or cut off to it,
+sums cut off after every eight products, and partial sums of 16 bits. The lab's own baseline runs on these products.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import random
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab import check, planted
+from hypatia_lab.chapters import method
+from hypatia_lab.fused_ops import mlp
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import variants
+from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, STEP, UNIT, Workload, operations, tail
+
+DEVICE = choose_device("auto")
+BOTH = "forward_backward"
+Multiply = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
+"""A product of matrices (m, k) and (k, n)."""
+
+
+# ---------------------------------------------------------------- arithmetic that this machine may not have
+
+
+def nearest(t: torch.Tensor) -> torch.Tensor:
+    return ((t.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
+
+
+def cut_off(t: torch.Tensor) -> torch.Tensor:
+    return (t.contiguous().view(torch.int32) & ~0x1FFF).view(torch.float32)
+
+
+def towards_zero(sums: torch.Tensor) -> torch.Tensor:
+    """float64 ``sums`` cut off to float32's 24 bits."""
+    rounded = sums.float()
+    up = rounded.double().abs() > sums.abs()
+    return torch.where(up, torch.nextafter(rounded, torch.zeros_like(rounded)), rounded).double()
+
+
+def cut_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    sums, a, b = a.new_zeros(len(a), b.shape[1], dtype=torch.float64), a.double(), b.double()
+    for k in range(0, a.shape[1], STEP):
+        sums = towards_zero(sums + a[:, k : k + STEP] @ b[k : k + STEP])
+    return sums.float()
+
+
+def partial_sums(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """Up to three sums, each rounded to the operands' 16 bits before they are added, as cuBLAS may."""
+    length = max(64, -(-a.shape[1] // 3))
+    parts = [
+        (a[:, k : k + length].float() @ b[k : k + length].float()).to(a.dtype) for k in range(0, a.shape[1], length)
+    ]
+    return torch.stack(parts).float().sum(0).to(a.dtype) if parts else a @ b
+
+
+def of(rounding: Callable[[torch.Tensor], torch.Tensor], multiply: Multiply = torch.matmul) -> Multiply:
+    return lambda a, b: multiply(rounding(a), rounding(b))
+
+
+def split(rounding: Callable[[torch.Tensor], torch.Tensor], multiply: Multiply = torch.matmul) -> Multiply:
+    """Three products of a large and a small term each."""
+
+    def run(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        large_a, large_b = rounding(a), rounding(b)
+        small_a, small_b = rounding(a - large_a), rounding(b - large_b)
+        return multiply(large_a, large_b) + (large_a @ small_b + small_a @ large_b)
+
+    return run
+
+
+def bfloat16(t: torch.Tensor) -> torch.Tensor:
+    return t.bfloat16().float()
+
+
+class Linear(torch.autograd.Function):
+    """x · Wᵀ and its gradients, all by one kind of product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, weight: torch.Tensor, multiply: Multiply) -> torch.Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.multiply = multiply
+        return multiply(x, weight.t())
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        return ctx.multiply(grads[0], weight), ctx.multiply(grads[0].t(), x), None
+
+
+@contextlib.contextmanager
+def multiplying(multiply: Multiply | None) -> Iterator[None]:
+    """While the body runs, torch's linear layers and convolutions multiply so, but for the references' float64.
+
+    None: on a CPU by other kernels than it would choose, which are those of processors without short instructions.
+    """
+    if multiply is None:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch 2.13 warns of its own flags' default
+            with torch.backends.mkldnn.flags(enabled=False):
+                yield
+        return
+    plain_linear, plain_convolution = functional.linear, functional.conv2d
+
+    def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if x.dtype == torch.float64:
+            return plain_linear(x, weight, bias)
+        y = Linear.apply(x, weight, multiply)
+        return y if bias is None else y + bias
+
+    def convolution(
+        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None, padding: int = 0
+    ) -> torch.Tensor:
+        if x.dtype == torch.float64 or not padding:
+            return plain_convolution(x, weight, bias, padding=padding)
+        batch, _, height, width = x.shape
+        rows = functional.unfold(x, 3, padding=1).mT.flatten(0, 1)
+        y = Linear.apply(rows, weight.flatten(1), multiply).unflatten(0, (batch, -1)).mT.unflatten(2, (height, width))
+        return y if bias is None else y + bias.view(1, -1, 1, 1)
+
+    functional.linear, functional.conv2d = linear, convolution
+    try:
+        yield
+    finally:
+        functional.linear, functional.conv2d = plain_linear, plain_convolution
+
+
+PLAIN = contextlib.nullcontext()
+WAYS: dict[tuple[str, str], dict[str, Multiply | None]] = {
+    ("float64", "ieee"): {"other kernels": None},
+    ("float32", "ieee"): {"other kernels": None},
+    ("float32", "tf32"): {
+        "nearest": of(nearest),
+        "cut off": of(cut_off),
+        "nearest, sums cut": of(nearest, cut_sums),
+        "cut off, sums cut": of(cut_off, cut_sums),
+    },
+    ("float32", "tf32x3"): {"split": split(nearest), "sums cut": split(nearest, cut_sums)},
+    ("float32", "bf16x3"): {"split": split(bfloat16)},
+    ("bfloat16", "ieee"): {"other kernels": None, "partial sums": partial_sums},
+    ("float16", "ieee"): {"other kernels": None, "partial sums": partial_sums},
+}
+"""dtype and math → other ways to compute in it than this machine's own; None as :func:`multiplying` has it."""
+
+
+# ---------------------------------------------------------------- at random
+
+VISIBLE = {"float64": 1e-9, "float32": 1e-4, "tf32": 3e-2, **dict.fromkeys(SPLIT, 1e-3), "float16": 3e-2}
+"""dtype, or math other than ieee → error that is never passed; of bfloat16, whose roundoff is eight times float16's."""
+
+OPERATIONS = [
+    *("linear_relu", "mlp", "mlp2", "mlp3", "conv_block", "conv_block_tanh", "conv_block_autocast"),
+    *("unet", "unet_group", "unet_autocast", "norm_chain", "matmul"),
+]
+
+
+def drawn(number: int) -> tuple[Workload, str]:
+    """The workload of a ``number``, of odd sizes and small batches, and a way to compute it ("" for the library's)."""
+    draw = random.Random(number)
+
+    def size(least: int, most: int) -> int:
+        return round(math.exp(draw.uniform(math.log(least), math.log(most))))
+
+    operation, batch = draw.choice(OPERATIONS), draw.choice([1, 1, 2, 3, 4, 5, 7, 8, 11, 16, 20])
+    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
+        "linear_relu": lambda: (batch, size(1, 900), size(1, 400)),
+        "matmul": lambda: (size(1, 100), size(1, 2000), size(1, 300)),
+        "mlp": lambda: (16 * batch, size(2, 300), size(16, 100), draw.randint(1, 5), size(2, 40)),
+        "unet": lambda: (batch, size(4, 9), size(20, 40), size(20, 40)),  # fewer pixels are nearly constant planes
+        "conv_block": lambda: (batch, size(1, 12), size(6, 40), size(6, 40)),
+        "norm_chain": lambda: (batch, size(1, 12), size(6, 40), size(6, 40)),
+    }
+    name = next((name for name in shapes if operation == name or operation.startswith(f"{name}_")), "")
+    shape = shapes[name]() if name else (4 * batch, size(8, 128))
+    short = [("bfloat16", "ieee"), ("float16", "ieee")]
+    dtype, mode = draw.choice(short if operation.endswith("autocast") else list(WAYS))
+    direction = draw.choice(DIRECTIONS)
+    if operations()[operation].backward is None or (operation == "mlp" and dtype not in mlp.CLEAR):
+        direction = "forward"
+    ways = list(WAYS[dtype, mode]) if DEVICE == "cpu" else [way for way, of in WAYS[dtype, mode].items() if of]
+    own = [] if mode in SPLIT or (mode, DEVICE) == ("tf32", "cpu") else [""]
+    return Workload(operation, shape, dtype, mode, direction, seed=number), draw.choice(ways + own)
+
+
+def answer(problem: check.Problem, way: str) -> Any:
+    """The baseline's answer, computed in ``way``."""
+    workload = problem.workload
+    run = variants(workload.operation)["eager"].factory(workload, problem.inputs)
+    with workload.precision(), multiplying(WAYS[workload.dtype, workload.math][way]) if way else PLAIN:
+        return run()
+
+
+def mistaken(problem: check.Problem) -> Iterator[tuple[str, check.Check]]:
+    """By part and name, what the check says of well-known mistakes, rounded to the dtype and otherwise exact."""
+    workload = problem.workload
+    mistakes = {"y": workload.spec.faults(problem.inputs)}
+    mistakes |= workload.backward.faults(problem.inputs) if workload.backward else {}
+    for number, name in enumerate(workload.parts):
+        part = check._Part(problem, number, problem.references()[number])
+        for mistake, wrong in mistakes.get(name, {}).items():
+            out = wrong.to(getattr(torch, workload.part_dtype(name)))
+            yield f"{name}: {mistake}", check._judge(out, part, "")
+
+
+@pytest.fixture
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which mistake a wrong answer looks like takes long to tell."""
+    monkeypatch.setattr(check._Part, "faults", lambda part: {})
+
+
+@pytest.mark.usefixtures("unnamed")
+@pytest.mark.parametrize(
+    "numbers", [range(12), *(pytest.param(range(n, n + 50), marks=pytest.mark.sweep) for n in range(12, 612, 50))]
+)
+def test_the_baseline_is_right_in_its_arithmetic_and_what_is_visibly_off_is_not(numbers: range) -> None:
+    for number in numbers:
+        workload, way = drawn(number)
+        problem = check.Problem(workload, DEVICE)
+        found = check.judge(answer(problem, way), problem)
+        assert found.ok, (workload, way, found.reason)
+        kind = workload.dtype if workload.math == "ieee" else workload.math
+        visible = VISIBLE.get(kind, 8 * VISIBLE["float16"])
+        if workload.math == "tf32" and workload.operation == "mlp" and workload.backward:
+            visible = 1.0  # so much may the masks that rounding decides change
+        for name, found in mistaken(problem):
+            assert not found.ok or (found.error is not None and found.error <= visible), (workload, name, found.error)
+        for kernel in planted.KERNELS if DEVICE == "cpu" else []:
+            if (kernel.workload.operation, kernel.workload.direction) != (workload.operation, workload.direction):
+                continue
+            with contextlib.suppress(RuntimeError):  # torch refuses what does not fit, such as a transposed weight
+                found = check.check(kernel.build(problem.inputs), problem)
+                assert not found.ok or (found.error is not None and found.error <= visible), (workload, kernel)
+
+
+def test_a_third_of_what_is_right_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = check.Problem(Workload("linear_relu", (64, 575, 58), "float32", "tf32"), "cpu")
+    out, whole = answer(problem, "cut off"), problem.workload.tolerance()
+    assert check.judge(out, problem).ok
+    monkeypatch.setattr(Workload, "tolerance", lambda workload, part="y": whole / 3)
+    assert not check.judge(out, problem).ok
+
+
+# ---------------------------------------------------------------- what was once called wrong
+
+
+@pytest.mark.usefixtures("unnamed")
+@pytest.mark.parametrize(
+    "way", ["nearest", *(pytest.param(way, marks=pytest.mark.sweep) for way in ("cut off", "cut off, sums cut"))]
+)
+def test_masks_that_rounding_decides_are_right_through_all_layers(way: str) -> None:
+    problem = check.Problem(Workload("mlp", (1500, 700, 96, 5, 33), "float32", "tf32", BOTH), DEVICE)
+    found = check.judge(answer(problem, way), problem)
+    assert found.ok, found.reason
+    assert found.error is not None
+    assert found.error > 2e-2  # masks did flip: TF32 without them is off by less than 1e-2
+    for name, found in mistaken(problem):
+        assert not found.ok or (found.error or 0.0) < 1e-6, name  # behind the last layer no mask is missing
+
+
+def test_a_processor_without_bfloat16_is_right_in_it() -> None:
+    workload = Workload("conv_block_tanh", (33, 4, 9, 10), "bfloat16", direction=BOTH)
+    problem = check.Problem(workload, "cpu")
+    run = variants(workload.operation)["eager_channels_last"].factory(workload, problem.inputs)
+    with multiplying(None):
+        found = check.judge(run(), problem)
+    assert found.ok, found.reason
+
+
+def long_sums_cut(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return cut_sums(a, b) if a.shape[1] > 4096 else a @ b
+
+
+@pytest.mark.parametrize(
+    ("shape", "mode", "multiply"),
+    [
+        ((20, 8, 32, 32), "tf32", of(nearest, cut_sums)),
+        *(
+            pytest.param((20, 64, 128, 128), mode, multiply, marks=pytest.mark.sweep)
+            for mode, multiply in (
+                ("tf32", of(nearest, long_sums_cut)),
+                ("tf32", of(cut_off)),
+                ("ieee", split(bfloat16)),
+            )
+        ),
+    ],
+)
+def test_sums_over_all_pixels_of_a_batch_are_right(shape: tuple[int, ...], mode: str, multiply: Multiply) -> None:
+    problem = check.Problem(Workload("conv_block", shape, "float32", mode, BOTH), "cpu")
+    run = variants("conv_block")["eager"].factory(problem.workload, problem.inputs)
+    with multiplying(multiply):
+        found = check.judge(run(), problem)
+    assert found.ok, found.reason
+
+
+@pytest.mark.parametrize("depth", [1024, 4096, 16384])
+def test_sums_that_a_matrix_unit_cuts_off_grow_with_their_depth_and_so_does_what_is_right(depth: int) -> None:
+    problem = check.Problem(Workload("matmul", (32, depth, 32), "float32", "tf32x3"), "cpu")
+    out = split(nearest, cut_sums)(problem.inputs["a"], problem.inputs["b"])
+    found = check.judge(out, problem)
+    assert found.ok, found.reason
+    assert found.error is not None
+    assert found.error > 3e-9 * depth  # a random walk to nearest is at a tenth of it, and grows as the root
+    assert found.error > problem.workload.tolerance() / 5
+
+
+# ---------------------------------------------------------------- its parts
+
+
+def test_the_unit_roundoff_is_half_of_what_torch_calls_eps() -> None:
+    assert {dtype: torch.finfo(getattr(torch, dtype)).eps / 2 for dtype in DTYPES} == UNIT
+
+
+def test_the_page_tells_what_is_right_at_typical_sizes() -> None:
+    table = method.bounds()
+    assert (table["float32"].astype(float) < table["TF32"].astype(float)).all()
+    assert (table["float16"].astype(float) < table["bfloat16"].astype(float)).all()
+    first = table.iloc[0]
+    assert float(first["float32"]) == pytest.approx(2 * 2**-24 * (1 + 784**0.5), rel=1e-2)
+
+
+def test_the_largest_of_many_normal_errors_keeps_within_the_tail() -> None:
+    errors = torch.randn(2000, 1000, generator=torch.Generator().manual_seed(0)).abs()
+    assert 2.5 < float(errors.amax(1).min()) < float(errors.amax(1).max()) < tail(1000) < 7
+    assert 2 * math.exp(-(tail(1) ** 2) / 2) == pytest.approx(1e-6)
+    assert tail(10**8) ** 2 - tail(1) ** 2 == pytest.approx(2 * math.log(10**8))
+
+
+def test_a_mask_jumps_by_what_it_lets_through() -> None:
+    inputs = Workload("mlp", (3, 4, 5, 1, 2), "float64", direction=BOTH).inputs("cpu")
+    inputs["bias1"][2] -= functional.linear(inputs["x"], inputs["weight1"], inputs["bias1"])[0, 2]
+    sides = [mlp.gradient_reference(inputs | {"bias1": inputs["bias1"] + bias}) for bias in (
+        torch.eye(5, dtype=torch.float64)[2] * 1e-9, torch.eye(5, dtype=torch.float64)[2] * -1e-9
+    )]  # fmt: skip
+    jumps = mlp.jumps(inputs, 1e-6)
+    names = ["y", *(f"grad_{name}" for name in inputs if name != "grad")]
+    assert set(jumps) == set(names[1:])
+    for name, one, other in zip(names, *sides, strict=True):
+        if name != "y":
+            torch.testing.assert_close((one - other).abs(), jumps[name], rtol=1e-6, atol=1e-7)
+    assert bool(jumps["grad_weight1"][2].all())
+    assert not jumps["grad_weight1"][1].any()
+
+
+def test_in_ieee_arithmetic_no_mask_is_near_enough_to_jump() -> None:
+    for dtype in mlp.CLEAR:
+        problem = check.Problem(Workload("mlp", (64, 30, 40, 3, 10), dtype, direction=BOTH), "cpu")
+        for number in (0, 1):
+            problem.draw(number)
+            assert not any(jump.any() for jump in problem.jumps().values())

@@ -1,0 +1,77 @@
+"""What a record says of the machine: facts of a GPU as NVML tells them, driven by a driver that is not there."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from hypatia_lab import machine
+
+UUID = "8a2b1c9e-0f3d-4e57-9c11-2d6f5e4b7a80"
+
+
+class NvmlError(Exception):
+    """What the driver raises for a question it has no answer to."""
+
+
+def refuse(*_: Any) -> Any:
+    raise NvmlError
+
+
+def driver(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
+    """Put a card of ``UUID`` and its driver in the place of torch's and NVML's; ``changes`` are other answers."""
+    answers = {
+        "NVMLError": NvmlError,
+        "NVML_CLOCK_SM": 1,
+        "NVML_CLOCK_MEM": 2,
+        "nvmlInit": lambda: None,
+        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid.decode(),
+        "nvmlDeviceGetUUID": lambda gpu: gpu,
+        "nvmlDeviceGetMaxClockInfo": lambda gpu, kind: {1: 1980, 2: 3201}[kind],
+        "nvmlSystemGetDriverVersion": lambda: "580.159.04",
+        "nvmlDeviceGetVbiosVersion": lambda gpu: "96.00.A5.00.01",
+        "nvmlDeviceGetEccMode": lambda gpu: [1, 1],
+        "nvmlDeviceGetMigMode": lambda gpu: [0, 1],
+        "nvmlDeviceGetEnforcedPowerLimit": lambda gpu: 650_000,
+        "nvmlDeviceGetPowerManagementDefaultLimit": lambda gpu: 700_000,
+    }
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(**answers | changes))
+    card = {"name": "Card", "total_memory": 2**37, "L2_cache_size": 2**26, "multi_processor_count": 132}
+    properties = SimpleNamespace(**card, major=9, minor=0, uuid=UUID)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda number: properties)
+
+
+def test_a_record_names_its_chip_without_the_uuid(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch)
+    facts = machine.facts("cuda")
+    expected = {"driver": "580.159.04", "vbios": "96.00.A5.00.01", "sm_mhz_max": 1980, "memory_mhz_max": 3201}
+    expected |= {"ecc": True, "mig": False, "power_limit_w": 650.0, "power_default_w": 700.0}
+    assert expected.items() <= facts.items()
+    assert facts["name"] == "Card"
+    assert facts["cpu"] == machine.cpu_name()
+    assert facts["cores"] == machine.cores()
+    assert len(facts["chip"]) == 6
+    assert UUID[:8] not in json.dumps(facts)
+    assert machine.Probe("cuda").facts()["chip"] == facts["chip"]
+    driver(monkeypatch, nvmlDeviceGetUUID=lambda gpu: gpu.replace("8a", "8b"))
+    assert machine.Probe("cuda").facts()["chip"] != facts["chip"]
+
+
+def test_a_chips_name_is_the_same_in_every_release() -> None:
+    assert machine.chip(f"GPU-{UUID}") == "e173c4"
+
+
+def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch, nvmlDeviceGetMigMode=refuse, nvmlDeviceGetEccMode=refuse)
+    facts = machine.Probe("cuda").facts()
+    assert facts["memory_mhz_max"] == 3201
+    assert not {"mig", "ecc"} & set(facts)
+    driver(monkeypatch, nvmlInit=refuse)
+    assert machine.Probe("cuda").facts() == {}
+    assert machine.Probe("cuda")() is None
+    assert machine.Probe("cpu").facts() == {}
