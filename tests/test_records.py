@@ -351,7 +351,7 @@ def test_a_later_folder_wins(tmp_path):
 def test_a_machine_without_records_is_named_with_those_that_have(tmp_path, written):
     with pytest.raises(RecordError, match="no records: unknown machine 'h300'; known: box"):
         records.load(tmp_path, machines=["h300"])
-    with pytest.raises(RecordError, match="recorded machines: none"):
+    with pytest.raises(RecordError, match="known: none"):
         records.load(tmp_path / "empty", machines=["h300"])
 
 
