@@ -273,7 +273,12 @@ def _cut(trace: dict[str, Any], along: str, layout: dict[str, Any]) -> list[dict
             bars[key][n] = max(0.0, significant(abs(edge - value)))
             marker = {"symbol": f"triangle-{pointing}", "size": 8, "color": bars["color"]}
             mark = {"type": "scatter", "mode": "markers", "marker": marker, "showlegend": False, "cliponaxis": False}
-            mark |= {along: [significant(edge)], across: [trace[across][n]], "hoverinfo": "text"}
+            # Just inside: what a rounded edge puts beyond the axis is not drawn at all.
+            mark |= {
+                along: [significant(edge - sign * 2e-3 * abs(edge))],
+                across: [trace[across][n]],
+                "hoverinfo": "text",
+            }
             mark |= {name: trace[name] for name in ("xaxis", "yaxis") if name in trace}
             marks.append(mark | {"hovertext": "the interval goes on"})
     return marks

@@ -356,4 +356,4 @@ def test_in_ieee_arithmetic_no_mask_is_near_enough_to_jump() -> None:
         problem = check.Problem(Workload("mlp", (64, 30, 40, 3, 10), dtype, direction=BOTH), "cpu")
         for number in (0, 1):
             problem.draw(number)
-            assert not any(jump.any() for jump in problem.jumps().values())
+            assert not problem.jumps()
