@@ -15,6 +15,8 @@ from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, Workload, operations
 
+pytestmark = pytest.mark.slow  # every variant at every arithmetic takes minutes
+
 SMALL = {1: (37,), 2: (9, 16), 3: (5, 9, 7), 4: (2, 8, 9, 10), 5: (5, 7, 9, 2, 6)}
 EVEN = {1: (64,), 2: (64, 64), 3: (64, 64, 64), 4: (2, 16, 32, 32), 5: (64, 64, 64, 2, 64)}
 """Number of extents → a shape."""
