@@ -495,12 +495,10 @@ def _fresh_caches(folder: Path) -> Iterator[dict[str, str]]:
     what Triton has compiled stays where it is.
     """
     empty = tempfile.mkdtemp(prefix="inductor-", dir=folder)
+    # Without it Inductor keeps Triton's files in that folder, too.
+    kept = os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")
     try:
-        yield (
-            {"TRITON_CACHE_DIR": str(Path.home() / ".triton" / "cache")}
-            | os.environ
-            | {"TORCHINDUCTOR_CACHE_DIR": empty}
-        )
+        yield {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": kept}
     finally:
         shutil.rmtree(empty, ignore_errors=True)
 

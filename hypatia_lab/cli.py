@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import logging
 import math
 import os
-import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
+from hypatia_lab import claim_tables
+from hypatia_lab.execution import execute, interrupted
 from hypatia_lab.names import unknown
 from hypatia_lab.simulate_command import simulate
 
@@ -180,10 +180,10 @@ def run(
     failed = _measure_programs(specs, given, parameters.root)
     for number, path in enumerate(chosen, 1):
         try:
-            if not _execute(path, folder, given, f"[{number}/{len(chosen)}]"):
+            if not execute(path, folder, given, f"[{number}/{len(chosen)}]"):
                 failed.append(path.stem)
         except KeyboardInterrupt:
-            _interrupted()
+            interrupted()
     if overwrite and not failed:
         campaign.end()
     if failed:
@@ -215,6 +215,7 @@ def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, dev
 def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> list[str]:
     """Measure the experiments of program files; the names of those that fail, or of which a part does."""
     from hypatia_lab import bench
+    from hypatia_lab.ways import rare
 
     failed = []
     for spec in specs:
@@ -223,7 +224,7 @@ def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> li
         try:
             found = bench.measure(spec, **place, overwrite=given["overwrite"])
         except KeyboardInterrupt:
-            _interrupted()
+            interrupted()
         except (ValueError, RuntimeError) as cause:
             if not type(cause).__module__.startswith("hypatia_lab"):
                 raise
@@ -233,9 +234,7 @@ def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> li
         for line in found.details:
             if values := [value for value in line["values"] if value is not None]:
                 unit = line["unit"].removesuffix("1")
-                click.echo(
-                    f"{line['case']}: {line['name']}: {statistics.median(values):.5g} {unit} (n = {len(values)})"
-                )
+                click.echo(f"{line['case']}: {line['name']}: {rare(values).value:.5g} {unit} (n = {len(values)})")
         bad = [line for line in (*found.cells, *found.details) if line["status"] not in ("ok", "skipped")]
         for line in {(line.get("case") or line["variant"], line["reason"]): line for line in bad}.values():
             what = line.get("case") or line["variant"]
@@ -269,52 +268,6 @@ def _choose(names: tuple[str, ...]) -> list[Path]:
     return chosen
 
 
-def _execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool:
-    """Execute one notebook through papermill; False, with the reason printed, when it fails."""
-    import papermill
-    from nbclient.exceptions import DeadKernelError
-
-    from hypatia_lab.profiler import bytecode
-
-    os.environ.setdefault("TQDM_MININTERVAL", "1" if sys.stderr.isatty() else "20")
-    os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
-    os.environ.update(bytecode.environment())
-    click.echo(f"{label} {path.stem}", err=True)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        papermill.execute_notebook(
-            str(path),
-            str(folder / path.name),
-            parameters=given,
-            cwd=str(path.parent),
-            progress_bar=False,
-            stderr_file=sys.stderr,
-            # What a cell raises is no part of the kernel's own log. That says that notebook and kernel talk in plain
-            # text, on one machine, and at an interrupt in twenty lines that nobody is listening any more.
-            extra_arguments=["--log-level=CRITICAL"],
-        )
-    except papermill.PapermillExecutionError as cause:
-        click.echo(f"{path.stem}: {cause.ename}: {cause.evalue}", err=True)
-        return False
-    except DeadKernelError:
-        click.echo(f"{path.stem}: its kernel died; what was measured before is kept", err=True)
-        return False
-    except KeyboardInterrupt:
-        # The kernel dies of the same interrupt; whoever still waited for it would be told so by asyncio at exit.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        raise
-    except OSError as cause:
-        click.echo(f"{path.stem}: cannot write {folder}: {cause.strerror}", err=True)
-        return False
-    return True
-
-
-def _interrupted() -> NoReturn:
-    """End an interrupted measurement: what was measured is kept, and the same command goes on."""
-    click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
-    sys.exit(130)
-
-
 @main.command()
 @_records
 @click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
@@ -341,13 +294,12 @@ def claims(folders: tuple[Path, ...], machines: tuple[str, ...], as_parts: bool,
 
     A claim is what a document says once; it may be tested in several ways, its parts. With --json each claim has them.
     """
-    from hypatia_lab import tables
     from hypatia_lab.claims import COLUMNS, judge, statements
 
     rows = judge(_load(folders, machines))
     stated = [] if as_parts else statements(rows)
     if not as_json:
-        click.echo(tables.claims_table(stated or rows).to_string(index=False))
+        click.echo(claim_tables.claims_table(stated or rows).to_string(index=False))
         return
     whole = [{key: row[key] for key in COLUMNS} for row in stated or rows]
     for line, row in zip(whole, stated, strict=False):
@@ -401,7 +353,7 @@ def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: 
     for row in found:
         click.echo(f"  {row['id']}  {row['claim']}")
         for side in "ab":
-            verdict = tables.verdict_text(row[f"verdict_{side}"])
+            verdict = claim_tables.verdict_text(row[f"verdict_{side}"])
             click.echo(f"    {row[f'machine_{side}']}: {verdict}. {row[f'reason_{side}']}")
 
 
@@ -525,7 +477,7 @@ def judge(
     import tempfile
 
     from hypatia_lab import claims as ledger
-    from hypatia_lab import own_book, records, tables
+    from hypatia_lab import own_book, records
     from hypatia_lab.chapters import own_kernel
     from hypatia_lab.notebook import PRESETS
     from hypatia_lab.workloads import parse_shape
@@ -566,13 +518,13 @@ def judge(
             silence_s=time_limit,
         )
     except KeyboardInterrupt:
-        _interrupted()
+        interrupted()
     data = own_kernel.read(root, found.name)
     click.echo(own_kernel.every_cell(data, name, found.name).to_string(index=False))
     for finding in own_kernel.findings(data, name, found.name):
         click.echo(f"\n{finding.title}. {finding.text}")
     for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        click.echo(f"\n{tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}\n  {row['reason']}")
+        click.echo(f"\n{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}\n  {row['reason']}")
     if not no_page:
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
@@ -589,9 +541,9 @@ def _write_page(folder: Path, notebook: Path) -> None:
     from hypatia_lab import book as pages
 
     try:
-        executed = _execute(notebook, notebook.parent, {}, "chapter")
+        executed = execute(notebook, notebook.parent, {}, "chapter")
     except KeyboardInterrupt:
-        _interrupted()
+        interrupted()
     if not executed:
         click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
         sys.exit(1)

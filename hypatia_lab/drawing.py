@@ -16,6 +16,7 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.formats import absent, significant
+from hypatia_lab.intervals import Interval
 from hypatia_lab.tables import Triple
 from hypatia_lab.variants import AGAIN
 
@@ -480,3 +481,8 @@ def ratio_axis(rows: Sequence[dict[str, Any]], title: str) -> dict[str, Any]:
 def axis_place(axis: dict[str, Any], value: float) -> float:
     """Where an annotation has to say that it stands: on a log axis plotly wants the logarithm there."""
     return round(math.log10(value), 4) if axis.get("type") == "log" else significant(value)
+
+
+def unclear(found: Iterable[Interval]) -> str:
+    """Why none of ``found`` says anything, as a title has it."""
+    return next(iter(dict.fromkeys(one.doubt for one in found if one.doubt)), "")

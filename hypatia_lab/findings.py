@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab import claim_tables, claims, formats, intervals, results, tables
 from hypatia_lab.intervals import Interval
 from hypatia_lab.notebook import Evidence
 
@@ -331,7 +331,7 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     return [finding for finding in candidates if finding is not None]
 
 
-def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = tables.ANY) -> str:
+def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:
     """The findings as HTML cards, each linked to its page (relative to a page in ``notebooks/``).
 
     A finding that names claims has the ledger's verdict on them by the records of ``lab`` on ``machine``, under the
@@ -343,7 +343,7 @@ def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = 
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
         head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
         verdict = _verdict(finding.claims, lab, machine) if finding.claims else "finding"
-        label = f"{_claimed(finding.claims)}: {tables.verdict_text(verdict)}" if finding.claims else verdict
+        label = f"{_claimed(finding.claims)}: {claim_tables.verdict_text(verdict)}" if finding.claims else verdict
         word = f'<p class="lab-word">{label}</p>'
         out.append(f'<div class="lab-card {verdict}">{word}{head}<p>{text}</p></div>')
     return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
@@ -356,7 +356,7 @@ def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
     if lost := [name for name in ids if name not in lab.verdicts]:
         raise ValueError(f"no claim {', '.join(lost)} in the ledger")
     own = [lab.verdicts[name] for name in ids]
-    return claims.together(on[name] for on in own for name in (machine, tables.ANY) if name in on)
+    return claims.together(on[name] for on in own for name in (machine, claim_tables.ANY) if name in on)
 
 
 def _claimed(ids: Sequence[str]) -> str:
@@ -383,7 +383,7 @@ def sentences(found: Sequence[Finding]) -> str:
     return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
 
 
-def show(found: Sequence[Finding], lab: Evidence | None = None, machine: str = tables.ANY) -> None:
+def show(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> None:
     """Display the findings in a notebook as :func:`cards`, with plain text beside them."""
     _display(found, cards(found, lab, machine))
 

@@ -42,10 +42,13 @@ class Interval:
     def width(self) -> float:
         """The factor between the bounds: 1 for an exact figure, infinite without bounds.
 
-        Of a difference, which may be zero, the distance between the bounds over its size.
+        Of a difference, which may be zero, the distance between the bounds over its size. A bound of 0 itself is that
+        of a time or a share cut off where it must end, and so infinitely far from the other.
         """
         if self.low == self.high:
             return 1.0
+        if self.low == 0:
+            return math.inf
         if not (self.low > 0 or self.high < 0):
             return (self.high - self.low) / abs(self.value) if self.value and self.low <= self.high else math.inf
         return max(self.high / self.low, self.low / self.high)

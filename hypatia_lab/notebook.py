@@ -208,13 +208,12 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
     return Evidence(found, results.rows(found), here)
 
 
-def verify(operation: str, device: str = "auto", *, without: Sequence[str] = (), peers: bool = True) -> str:
+def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ()) -> str:
     """Check every variant of ``operation`` that this machine can run, in all its dtypes and directions.
 
     Two small shapes, an odd and an even one. What torch.compile makes is left out: compiling takes from seconds to
     minutes, and a measurement checks it before it times it. ``without`` names variants that are known to be wrong and
-    are left out. Without ``peers``, of PyTorch's own forms only the baseline is checked: how another one rounds
-    differs from processor to processor. Returns a constant line a direction; raises ``AssertionError`` naming each
+    are left out. Returns a constant line a direction; raises ``AssertionError`` naming each
     variant that is wrong and how.
     """
     import logging
@@ -235,7 +234,7 @@ def verify(operation: str, device: str = "auto", *, without: Sequence[str] = (),
             for direction in DIRECTIONS:
                 if not any(direction in variant.directions for variant in variants(operation).values()):
                     continue
-                wrong = _wrong_variants(operation, device, direction, without, peers)
+                wrong = _wrong_variants(operation, device, direction, without)
                 assert not wrong, "\n".join(wrong)
                 work = operation if direction == "forward" else f"{operation}, {direction.replace('_', ' and ')}"
                 says = "every variant this machine can run, torch.compile's aside, agrees with float64"
@@ -254,7 +253,7 @@ def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
     return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
 
 
-def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str], peers: bool) -> list[str]:
+def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
     from hypatia_lab.workloads import DTYPES, SPLIT, Workload, operations
@@ -274,8 +273,6 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
                 problem = check.Problem(workload, place)
                 for name, variant in variants(operation).items():
                     if variant.compiles or name in without or variant.needs(workload, place):
-                        continue
-                    if variant.origin == "peer" and not (peers or variant.baseline):
                         continue
                     run = variant.factory(workload, problem.inputs)
                     found = check.check(run, problem, place="cpu" if variant.host else "")

@@ -195,7 +195,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             "        figures.show(*figures.times_against_limit(rows[machine]), behind[machine])\n"
             "    if own_kernel.can_place(data, machine, rows[machine]):\n"
             "        ceilings = results.ceilings(data.of(machine))\n"
-            "        figure = figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
+            "        figure = ceiling_figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
             "        figures.show(*figure, reading.behind(data, machine, name, 'ceilings'))"
         ),
     ]
@@ -204,7 +204,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             text("## The claims"),
             code(
                 f'own = claims.load(Path("../book/claims/{name}.yaml"))\n'
-                "tables.show_claims(claims.judge(data.records, own), data.machines)"
+                "claim_tables.show_claims(claims.judge(data.records, own), data.machines)"
             ),
         ]
     cells += [

@@ -175,7 +175,7 @@ def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> 
 
 
 def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Tidy rows: :data:`COLUMNS`, and ``device``, ``processes``, ``medians_us``, ``flops``, ``traffic``, ``throttled``,
+    """Tidy rows: :data:`COLUMNS`, and ``device``, ``medians_us``, ``flops``, ``traffic``, ``throttled``,
     ``peak``, ``veto``.
 
     ``median_us`` is the geometric mean of the processes' medians, so that a ratio whose processes all pair is the
@@ -244,7 +244,6 @@ def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, An
         "status": cell["status"],
         "reason": cell["reason"],
         "device": record.run["device"],
-        "processes": record.run["processes"],
         "medians_us": medians,
         "flops": cell["flops"],
         "traffic": cell["traffic"],

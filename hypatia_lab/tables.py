@@ -4,49 +4,27 @@ from __future__ import annotations
 
 import html as markup
 import re
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, results
-from hypatia_lab.formats import MISSING, absent, number, scaled, span, with_unit
+from hypatia_lab.formats import MISSING, absent, number, scaled
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
-
-VERDICTS = {
-    "confirmed": "✓",
-    "exceeded": "»",
-    "refuted": "✗",
-    "conditional": "◐",
-    "undecided": "?",
-    "not_reproduced": "◇",
-    "not_testable": "○",
-    "inconsistent": "≠",
-    "invalid": "!",
-}
-"""Every verdict there is, in the order of tables, and the sign beside its word."""
-ANY = "any"
-"""Machine of a claim that no machine decides, as the judge names it."""
 
 
 class TableError(ValueError):
     """A table that cannot be made: the message names what is missing."""
 
 
-class _Html(str):
+class Html(str):
     """Text that is HTML already."""
 
 
-class _Told(str):
+class Told(str):
     """Text to be folded away beneath ``summary``, a sentence of its own, in place of its column's name."""
 
     summary = ""
-
-
-def _told(summary: str, text: str) -> _Told:
-    found = _Told(text)
-    found.summary = summary
-    return found
 
 
 def shape_text(shape: str) -> str:
@@ -122,7 +100,7 @@ def _untold(found: Interval) -> bool:
     return found.width > intervals.UNTOLD
 
 
-def _frame(data: Sequence[dict[str, Any]]) -> Any:
+def frame(data: Sequence[dict[str, Any]]) -> Any:
     import pandas
 
     return pandas.DataFrame(list(data), columns=list(data[0]) if data else None)
@@ -167,136 +145,7 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
                 "status": _remark(row),
             }
         )
-    return _frame(out)
-
-
-def quantity_text(value: Any, unit: str) -> str:
-    """A figure with its unit, or the ends of a range of measured ones; ``–`` where there is none."""
-    if isinstance(value, str):
-        return value or MISSING
-    if absent(value):
-        return MISSING
-    ends = value if isinstance(value, list | tuple) else [value]
-    return with_unit("–".join(map(_figure, ends)), unit)
-
-
-def claimed_text(value: Any, unit: str) -> str:
-    """What a claim says, its figure or its range, with the unit; a range that has no end is "or more" or "or less"."""
-    if isinstance(value, list | tuple):
-        return span(min(value), max(value), _figure, unit)
-    return quantity_text(value, unit)
-
-
-def _claimed(row: Mapping[str, Any]) -> str:
-    """What a row of the judge claims, and the band that decides it where that is not about the figure itself.
-
-    A verdict may look false beside a figure alone: 9.58% are confirmed by 0.642% where the band is 18.62% or less.
-    What is claimed at least or at most is said so, and of its band the end that decides.
-    """
-    if isinstance(row["claimed"], str):
-        return claimed_text(row["claimed"], row["unit"])
-    ends = row["claimed"] if isinstance(row["claimed"], list | tuple) else [row["claimed"]]
-    band = list(row.get("band") or ())
-    band = [] if any(map(absent, band)) else band
-    if (sense := row["sense"]) != "about":
-        side, word = (min, "or more") if sense == "at_least" else (max, "or less")
-        end, edge = side(ends), side(band or ends)
-        text = f"{quantity_text(end, row['unit'])} {word}"
-        near = abs(edge - end) <= _USUAL * abs(end)
-        return text if near else f"{text} (band: {quantity_text(edge, row['unit'])} {word})"
-    text = claimed_text(row["claimed"], row["unit"])
-    margin = _USUAL * abs(ends[0]) if len(ends) == 1 else 0
-    if not band or (abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin):
-        return text
-    return f"{text} (band: {claimed_text(band, row['unit'])})"
-
-
-_USUAL = 0.105
-"""A band within so much of a single figure is the usual one, ±10% but for rounding, and goes without saying."""
-
-
-def _figure(value: float) -> str:
-    return f"{value:.6g}" if isinstance(value, int) or value == round(value, 3) else number(value)
-
-
-def verdict_text(verdict: str) -> str:
-    """A verdict as its sign and word, so that neither colour nor sign alone carries it: ``✗ refuted``."""
-    return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}".replace(" ", "\N{NO-BREAK SPACE}")
-
-
-def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
-    """The ledger as a DataFrame of text, a line a row.
-
-    Columns: id, verdict, claimed, measured, claim, bound, machine, program, section, reason. ``claimed`` is written as
-    the seed wrote it, with the band where that is not ±10% or the range itself; ``measured`` with its interval and n,
-    or as the span of all intervals where several workloads were judged; ``program`` is whose was measured. Raises
-    :class:`TableError` when there is no claim, ``KeyError`` for an unknown verdict.
-    """
-    if not claim_rows:
-        raise TableError("claims_table: no claims; the ledger is empty, or the filter let nothing through")
-    return _frame(
-        [
-            {
-                "id": row["id"],
-                "verdict": verdict_text(row["verdict"]),
-                "claimed": _claimed(row),
-                "measured": judged(row),
-                "claim": row["claim"],
-                "bound": quantity_text(row["bound"], row["unit"]),
-                "machine": _machine(row["machine"]),
-                "program": row["program"] or MISSING,
-                "section": row["section"],
-                "reason": row["reason"] or MISSING,
-            }
-            for row in claim_rows
-        ]
-    )
-
-
-def judged(row: Mapping[str, Any]) -> str:
-    """What was measured for a claim: with its interval and n, as a span of several, or ``–``.
-
-    n is the number of processes, the fewest of several workloads; what was worked out has none.
-    """
-    count = f" (n = {row['n']})" if row["n"] else ""
-    if absent(row["measured"]):
-        if absent(row["low"]):
-            return formats.UNTOLD + count if row["n"] else MISSING
-        return quantity_text([row["low"], row["high"]], row["unit"]) + count
-    if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
-        return quantity_text(row["measured"], row["unit"]) + count
-    return formats.interval(row["measured"], row["low"], row["high"], row["unit"]) + count
-
-
-def _on(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of ``machines`` (empty: all), and those that no machine decides."""
-    return [row for row in claim_rows if not machines or row["machine"] in (*machines, ANY)]
-
-
-def verdict_counts(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
-    """How many claims of each verdict: one line a verdict, one column a machine.
-
-    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur
-    have a line, in the order of :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two
-    machines counts once on each; claims that no machine decides are counted under ``any machine``. Raises
-    :class:`TableError` when there is no claim.
-    """
-    rows = _on(claim_rows, machines)
-    if not rows:
-        raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    names = sorted(dict.fromkeys(row["machine"] for row in rows), key=lambda name: name == ANY)
-    counts = Counter((row["verdict"], row["machine"]) for row in rows)
-    present = [verdict for verdict in VERDICTS if any(counts[verdict, name] for name in names)]
-    lines = [
-        {"verdict": verdict_text(verdict)} | {_machine(name): counts[verdict, name] for name in names}
-        for verdict in present
-    ]
-    total = {_machine(name): sum(row["machine"] == name for row in rows) for name in names}
-    return _frame([*lines, {"verdict": "all"} | total])
-
-
-def _machine(name: str) -> str:
-    return "any machine" if name == ANY else name
+    return frame(out)
 
 
 _FACTS = {
@@ -308,9 +157,15 @@ _FACTS = {
     "cache_bytes": ("last-level cache", lambda v: f"{number(v / 2**20)} MiB"),
     "multiprocessors": ("multiprocessors", str),
     "capability": ("compute capability", str),
+    "chip": ("chip", str),
+    "vbios": ("VBIOS", str),
     "driver": ("driver", str),
+    "ecc": ("ECC", lambda v: "on" if v else "off"),
+    "mig": ("MIG", lambda v: "on" if v else "off"),
+    "memory_mhz_max": ("highest memory clock", lambda v: f"{v} MHz"),
     "sm_mhz_max": ("highest SM clock", lambda v: f"{v} MHz"),
     "power_limit_w": ("power limit", lambda v: f"{number(v)} W"),
+    "power_default_w": ("default power limit", lambda v: f"{number(v)} W"),
     "system": ("system", str),
 }
 
@@ -320,8 +175,19 @@ def _facts(record: Record) -> dict[str, str]:
     facts = record.run["facts"]
     named = {label: text(facts[key]) for key, (label, text) in _FACTS.items() if facts.get(key) is not None}
     named |= {name: str(v) for name, v in facts.get("versions", {}).items()}
+    if record.run["device"] == "cuda":
+        named.setdefault("chip", "not recorded")
     commit = record.run["commit"][:10] + (" (with local changes)" if record.run["dirty"] else "")
     return named | {"commit": commit, "measured": record.run["started"][:10]}
+
+
+def _processes(record: Record) -> str:
+    """The fewest and the most processes that gave a value of a record, in words."""
+    lines = [cell["medians_us"] for cell in record.cells]
+    lines += [line["values"] for line in record.details if line["topic"] != "timeline"]  # its values are no processes
+    counts = {sum(value is not None for value in one) for one in lines} - {0}
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least if least == most else f'{least} to {most}'} process{'' if most == 1 else 'es'}"
 
 
 def machines_table(records: Sequence[Record]) -> Any:
@@ -341,7 +207,7 @@ def machines_table(records: Sequence[Record]) -> Any:
                 if text not in column.setdefault(label, []):
                     column[label].append(text)
         columns[machine] = {label: "; ".join(sorted(texts)) for label, texts in column.items()}
-        runs = (f"{r.experiment} ({r.run['preset']}, {r.run['processes']} processes)" for r in own)
+        runs = (f"{r.experiment} ({r.run['preset']}, {_processes(r)})" for r in own)
         columns[machine]["experiments"] = "; ".join(runs)
         for (quantity, precision, clock), rate in sorted(results.ceilings(own).items()):
             label = " ".join(("best", quantity, precision)).strip() + f", {clock} clock"
@@ -352,7 +218,7 @@ def machines_table(records: Sequence[Record]) -> Any:
         # hardware first, ceilings last, what lies between (versions, commit, …) in the order found
         key=lambda label: (label.startswith("best "), known.index(label) if label in known else len(known)),
     )
-    return _frame(
+    return frame(
         [
             {"fact": label}
             | {
@@ -406,7 +272,7 @@ def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str
         raise TableError(
             f"compare_table: {machine_a} and {machine_b} share no measured ratio (workload, clock and variant)"
         )
-    return _frame(out)
+    return frame(out)
 
 
 _UNKNOWN = ("not measured", "unknown")
@@ -440,8 +306,8 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
         cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
         for column, under in folded.items():
             text = line[column]
-            inside = text if isinstance(text, _Html) else escape(str(text))
-            title = escape(text.summary if isinstance(text, _Told) else column)
+            inside = text if isinstance(text, Html) else escape(str(text))
+            title = escape(text.summary if isinstance(text, Told) else column)
             if inside:
                 cells[columns.index(under)] += f"<details><summary>{title}</summary>{inside}</details>"
         # The ids of claims have a hyphen, at which no line should break.
@@ -462,160 +328,3 @@ def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
     display(
         {"text/html": html(frame, caption=caption, filterable=filterable, folded=folded), "text/plain": text}, raw=True
     )
-
-
-def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
-    """How many claims of each document have each verdict on ``machine``: a line a document, a column a verdict.
-
-    Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine, so that a
-    line adds up to the document's claims. Raises :class:`TableError` when there is no claim.
-    """
-    rows = [row for row in claim_rows if row["machine"] in (machine, ANY)]
-    if not rows:
-        raise TableError(f"verdicts_by_seed: no claims judged on {machine!r}")
-    counts = Counter((row["seed"], row["verdict"]) for row in rows)
-    present = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
-    lines = []
-    for seed in [*dict.fromkeys(row["seed"] for row in rows), "all"]:
-        own = {
-            verdict: sum(n for (one, v), n in counts.items() if v == verdict and seed in (one, "all"))
-            for verdict in present
-        }
-        line = {"document": seed} | {verdict_text(verdict): n for verdict, n in own.items()}
-        lines.append(line | {"all": sum(own.values())})
-    return _frame(lines)
-
-
-def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
-    """Display :func:`claims_table` in a notebook, under each claim its reason, and folded beneath that the details.
-
-    ``machines`` names those whose rows are shown (empty: all), beside what no machine decides. Where a machine has no
-    figure for a claim that another has one for, or that stands there already, a sentence beneath the table says so in
-    place of a row of dashes.
-    """
-    from IPython.display import display
-
-    kept, silent = _heard(_on(claim_rows, machines))
-    table = claims_table(kept)
-    table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
-    table = table.drop(columns=["section"])
-    said = [f"Not testable on {machine}: {', '.join(names)}." for machine, names in silent.items()]
-    below = "".join(f"\n<p>{markup.escape(sentence)}</p>" for sentence in said)
-    text = "\n".join([table.drop(columns="why").to_string(index=False), *said])
-    table = table.drop(columns="reason")
-    # Figures with an interval and a band beside each other may be broken, so that the claim stays within the window.
-    broken = html(table, folded={"why": "claim"}).replace('class="lab-table"', 'class="lab-table lab-broken"', 1)
-    display({"text/html": broken + below, "text/plain": text}, raw=True)
-
-
-def _heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
-    """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
-    loud = {row["id"] for row in claim_rows if not _dumb(row)}
-    kept: list[dict[str, Any]] = []
-    silent: dict[str, list[str]] = {}
-    for row in claim_rows:
-        if _dumb(row) and row["id"] in loud:
-            silent.setdefault(_machine(row["machine"]), []).append(row["id"])
-        else:
-            kept.append(row)
-            loud.add(row["id"])
-    return kept, silent
-
-
-def _dumb(row: Mapping[str, Any]) -> bool:
-    return row["verdict"] == "not_testable" and judged(row) == MISSING
-
-
-def _registered(row: Mapping[str, Any]) -> list[str]:
-    """When the band was set, and where in the document the claim stands, in a sentence each."""
-    said = [f"Band set {_set_on(row)} the first record."] if row["band_set"] else []
-    return [*said, f"Section of the document: {row['section']}."]
-
-
-def _set_on(row: Mapping[str, Any]) -> str:
-    """The day on which the band of ``row`` was set and whether before or after the first record that bears on it."""
-    return row["band_set"].replace(" ", ", ") or MISSING
-
-
-def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
-    """``144 claims in 355 parts``, of the rows of :func:`hypatia_lab.claims.statements`."""
-    parts = {part["id"] for row in claim_rows for part in row["parts"]}
-    return f"{len({row['id'] for row in claim_rows})} claims in {len(parts)} parts"
-
-
-def statements_table(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
-    """The ledger as a DataFrame of text, a line a claim: id, its verdict on each machine, claim, document.
-
-    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. A claim that no machine
-    decides has its verdict under every machine. Raises :class:`TableError` when there is no claim.
-    """
-    rows = _on(claim_rows, machines)
-    if not rows:
-        raise TableError("statements_table: no claims; the ledger is empty, or the filter let nothing through")
-    names = [name for name in dict.fromkeys(row["machine"] for row in rows) if name != ANY] or [ANY]
-    lines: dict[str, dict[str, str]] = {}
-    for row in rows:
-        line = {"id": row["id"], **dict.fromkeys(map(_machine, names), MISSING)}
-        line = lines.setdefault(row["id"], line | {"claim": row["claim"], "document": row["seed"]})
-        own = names if row["machine"] == ANY else [row["machine"]]
-        line.update({_machine(name): verdict_text(row["verdict"]) for name in own})
-    return _frame(list(lines.values()))
-
-
-def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
-    """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim.
-
-    Of a machine that is not among ``machines``, where some are named, the parts show what was measured there and
-    nothing else.
-    """
-    from IPython.display import display
-
-    table = statements_table(claim_rows, machines)
-    text = table.to_string(index=False)
-    stated: dict[str, list[dict[str, Any]]] = {}
-    shown = (*machines, ANY)
-    for row in claim_rows:
-        parts = row["parts"]
-        if machines and row["machine"] not in shown:  # what no machine decides stands there once already
-            parts = [part for part in parts if part["machine"] != ANY and not _dumb(part)]
-            if not parts:
-                continue
-        stated.setdefault(row["id"], []).append({**row, "parts": parts})
-    table["parts"] = [_Html(_parts(stated[name])) for name in table["id"]]
-    display({"text/html": html(table, filterable=True, folded={"parts": "claim"}), "text/plain": text}, raw=True)
-
-
-def _parts(rows: Sequence[dict[str, Any]]) -> str:
-    """The parts of one claim as HTML: a body of lines a part, of each machine its figures and, beneath, the reason.
-
-    ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first. Beneath a
-    reason the details are folded.
-    """
-    parts: dict[str, dict[str, dict[str, Any]]] = {}
-    for part in (part for row in rows for part in row["parts"]):
-        parts.setdefault(part["id"], {})[part["machine"]] = part
-    titles = ("machine", "verdict", "claimed", "measured", "bound", "program", "band set")
-    escape, bodies = markup.escape, []
-    wide = f' colspan="{len(titles)}"'
-    for name, own in parts.items():
-        first = next(iter(own.values()))
-        heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first["claim"])}</th></tr>'
-        lines = [heading] if len(parts) > 1 else []
-        claimed = escape(_claimed(first))
-        for part in own.values():
-            # What the claim itself explains stands once, beneath its machines.
-            more = escape(" ".join(text for text in part["details"] if text != part["why"]))
-            reason = escape(part["reason"]) + (f"<details><summary>details</summary>{more}</details>" if more else "")
-            figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
-            seen = figures != [MISSING, MISSING]
-            shown = "".join(f"<td>{text}</td>" for text in figures) if seen else f'<td colspan="2">{reason}</td>'
-            shown += f"<td>{escape(part['program'] or MISSING)}</td><td>{escape(_set_on(part))}</td>"
-            verdict = escape(verdict_text(part["verdict"]))
-            machine = escape(_machine(part["machine"]))
-            lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
-            lines.append(f"<tr><td{wide}>{reason}</td></tr>" if seen and reason else "")
-        why = escape(f"{first['why']} Section of the document: {first['section']}.")
-        bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")
-    head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    said = [f"<p>{escape(_machine(row['machine']))}: {escape(row['reason'])}</p>" for row in rows if len(parts) > 1]
-    return f'{"".join(said)}<table class="lab-parts"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'

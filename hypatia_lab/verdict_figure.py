@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import tables
+from hypatia_lab import claim_tables
 from hypatia_lab.drawing import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, WINE, FigureError, assemble, heading
 from hypatia_lab.ways import bar_trace, lanes, legend_columns
 
@@ -30,7 +30,7 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
     Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine. Raises
     :class:`FigureError` when there is no claim.
     """
-    rows = [row for row in claim_rows if row["machine"] in (machine, tables.ANY)]
+    rows = [row for row in claim_rows if row["machine"] in (machine, claim_tables.ANY)]
     if not rows:
         raise FigureError(f"verdicts: no claims judged on {machine!r}")
     seeds = list(dict.fromkeys(row["seed"] for row in rows))
@@ -38,7 +38,7 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
     whole = {seed: sum(row["seed"] == seed for row in rows) for seed in seeds}
     starts, data = dict.fromkeys(seeds, 0.0), []
     for verdict in (verdict for verdict in LOOKS if any(row["verdict"] == verdict for row in rows)):
-        name = tables.verdict_text(verdict)
+        name = claim_tables.verdict_text(verdict)
         sizes = {seed: 100 * counts[seed, verdict] / whole[seed] for seed in seeds}
         more: dict[str, Any] = {"name": name, "width": 0.6, "textangle": 0, "constraintext": "none"}
         more["hovertext"] = [f"{seed}<br>{name}: {counts[seed, verdict]} of {whole[seed]}" for seed in seeds]
@@ -69,7 +69,7 @@ def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, A
         said = [f"{counts[seed, one]} {one.replace('_', ' ')}" for one in LOOKS if counts[seed, one]]
         told.append(f"{seed}: {', '.join(said)} of {whole[seed]}")
     alt = f"Claims of each document by verdict on {machine}. {'; '.join(told)}."
-    return assemble(data, place_legends(layout), alt), tables.verdicts_by_seed(claim_rows, machine)
+    return assemble(data, place_legends(layout), alt), claim_tables.verdicts_by_seed(claim_rows, machine)
 
 
 def _fits(count: int, size: float) -> str:

@@ -140,12 +140,12 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(
         hypatia_lab,
         "verify",
-        lambda operation, device, without=(), peers=True: (
+        lambda operation, device, without=(): (
             f"{operation} verified{' without ' if without else ''}{', '.join(without)}"
         ),
         raising=False,
     )
-    space: dict[str, Any] = {"print": shown.append}
+    space: dict[str, Any] = {"print": lambda *said: shown.append(" ".join(map(str, said)))}
     notebook = Path(__file__).resolve().parent.parent / "notebooks" / f"{name}.ipynb"
     for one in json.loads(notebook.read_text(encoding="utf-8"))["cells"]:
         if one["cell_type"] == "code":

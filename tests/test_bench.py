@@ -916,6 +916,7 @@ def test_each_process_finds_nothing_that_torch_compiled_before(tmp_path, lab, pr
     stub, seen = bench.sessions.run_session, []
 
     def noted(*arguments: Any, env: dict[str, str], **more: Any) -> Any:
+        assert set(env) == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
         folder = Path(env["TORCHINDUCTOR_CACHE_DIR"])
         assert list(folder.iterdir()) == []
         (folder / "kernel.py").touch()

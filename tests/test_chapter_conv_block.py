@@ -11,7 +11,7 @@ import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import check, claims
-from hypatia_lab.chapters import conv_block, front, reading
+from hypatia_lab.chapters import conv_block, conv_block_checks, front, reading
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.findings import Finding
 from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
@@ -308,7 +308,7 @@ def test_skipped_variants_are_not_counted_and_wrong_ones_are_named(tmp_path: Pat
     rows = checked({"eager": 1e-6, "naive": 1e-6, "whole": 1e-6}, shape=[1, 3, 97, 131])
     rows[1] |= {"status": "wrong", "reason": "off"}
     rows[2] |= {"status": "skipped", "reason": "3 channels"}
-    (line,) = conv_block.checked(read(tmp_path, rows), "box")
+    (line,) = conv_block_checks.checked(read(tmp_path, rows), "box")
     assert line["right"] == "1 of 2"
     assert line["not right"] == "naive float32: wrong"
 
@@ -317,22 +317,22 @@ def test_skipped_variants_are_not_counted_and_wrong_ones_are_named(tmp_path: Pat
 
 
 def test_statistics_by_tile_are_caught_where_a_plane_has_more_than_one() -> None:
-    lines = conv_block.planted()
+    lines = conv_block_checks.planted()
     assert (lines[0]["by tile"], lines[0]["by plane"]) == ("right", "right")
     for line in lines[1:]:
         assert line["by tile"] == "rejected: statistics per tile instead of per plane"
         assert line["by plane"] == "right"
-    found = conv_block.fault(lines)
+    found = conv_block_checks.fault(lines)
     assert found.figure == "2 of 3"
 
 
 def test_a_check_that_sees_nothing_would_be_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(check, "check", lambda run, problem: check.Check(""))
-    assert conv_block.fault(conv_block.planted()).title == "The planted mistake is not told apart"
+    assert conv_block_checks.fault(conv_block_checks.planted()).title == "The planted mistake is not told apart"
 
 
 def test_the_two_gelus_lie_closer_than_the_claimed_error() -> None:
-    found = conv_block.gelus()
+    found = conv_block_checks.gelus()
     assert found.figure == "0.000473"
 
 

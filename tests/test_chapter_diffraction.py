@@ -568,7 +568,7 @@ def test_errors_by_depth_have_a_line_a_form_also_one_that_missed_the_check() -> 
 def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Sequence[str]] = []
 
-    def wrong(operation: str, device: str, direction: str, without: Sequence[str], peers: bool) -> list[str]:
+    def wrong(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
         asked.append(without)
         return []
 

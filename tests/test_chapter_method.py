@@ -12,7 +12,7 @@ import pytest
 import torch
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import check, experiments, figures, findings, notebook, planted, results, variants
+from hypatia_lab import ceiling_figures, experiments, findings, intervals, notebook, planted, results, variants
 from hypatia_lab.chapters import method
 from hypatia_lab.chapters.stability import Coverage
 from hypatia_lab.workloads import Workload
@@ -165,7 +165,7 @@ def test_of_two_ways_of_copying_the_quicker_is_the_ceiling_and_drawn(tmp_path):
     write_records(tmp_path, "gpu", "cuda", {"ceilings": cells})
     lab = evidence_of(tmp_path)
     assert results.ceilings(lab.records) == {("copy", "", "graph"): pytest.approx(5e12)}
-    figure, table = figures.sweep(lab.leading("gpu", experiment="ceilings"))
+    figure, table = ceiling_figures.sweep(lab.leading("gpu", experiment="ceilings"))
     assert list(figure.data[0].y) == pytest.approx([4e12, 5e12])
     assert list(table["variant"]) == ["eager", "copy_kernel"]
 
@@ -177,6 +177,15 @@ def test_the_other_timer_is_asked_in_several_processes(preset, processes):
         assert [probe.processes for probe in probes] == [processes] * (1 if preset == "quick" else 2)
     (probe,) = experiments.EXPERIMENTS["oracle"].probes(preset, "cpu", ((8, 8, 8),))
     assert probe.workload.shape == (8, 8, 8)
+
+
+def test_a_rate_is_told_of_enough_pairs():
+    found = {"machine": "box", "p": 0.5, "detectable": 0.01, "detectable_90": 0.02, "together": float("nan")}
+    for differences, pairs, told in ((0, 2, False), (3, 60, True), (30, 60, True)):
+        rate = intervals.share(differences, pairs)
+        counted = {"pairs": pairs, "differences": differences, "rate": rate.value}
+        said = method.control(found | counted | {"rate_low": rate.low, "rate_high": rate.high})
+        assert ("%" in said) is told, said
 
 
 def test_the_page(tmp_path, monkeypatch):
@@ -193,7 +202,7 @@ def test_the_page(tmp_path, monkeypatch):
     }
     write_records(tmp_path, "box", "cpu", parts)
     text = played("01_method", tmp_path, monkeypatch)
-    assert "- `box`: 0 false differences in 1 pairs" in text
+    assert "- `box`: 1 pair is too few" in text
     assert "- `box`: 1 of 1 times agree with the other timer within ±5%." in text
     assert f"**All {len(planted.KERNELS) + len(planted.RULES)} were rejected, each with its fault named:**" in text
     assert re.search(r"conv_block +17 .*; kernel flipped;.*; no padding \(wrong shape\)", text)
@@ -205,21 +214,6 @@ def test_what_a_check_says_is_read_into_a_table():
     lines = method.agreeing(told).to_dict("records")
     assert {(line["operation"], line["direction"]) for line in lines} >= {("mlp2", "forward"), ("relu", "forward")}
     assert [line["left out, known to be wrong"] for line in lines][:: len(lines) - 1] == ["", "x"]
-
-
-def test_without_peers_only_pytorchs_baseline_is_checked(monkeypatch):
-    tried = []
-
-    def right(run, problem, place=""):
-        tried.append(run)
-        return check.Check("")
-
-    monkeypatch.setattr(check, "check", right)
-    notebook.verify("linear_relu", "cpu")
-    everything = len(tried)
-    tried.clear()
-    notebook.verify("linear_relu", "cpu", peers=False)
-    assert 0 < len(tried) < everything
 
 
 def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tmp_path, monkeypatch):

@@ -12,7 +12,7 @@ import pytest
 from synthetic import ceilings, cell_line, evidence_of, played, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
-from hypatia_lab import ceiling_figures, claims, findings, notebook, tables, verdict_figure
+from hypatia_lab import ceiling_figures, claim_tables, claims, findings, notebook, tables, verdict_figure
 from hypatia_lab.chapters import decisions, errata, front, machines
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import FigureError
@@ -338,20 +338,20 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
         verdict("any", "inconsistent", {ONE: (1.0, 1.1, "inconsistent")}, "S002-02"),
         verdict("cpu", "undecided", {ONE: (1.0, 1.1, "undecided")}),
     ]
-    table = tables.verdicts_by_seed(rows, "gpu").set_index("document")
+    table = claim_tables.verdicts_by_seed(rows, "gpu").set_index("document")
     assert list(table.index) == ["S001", "S002", "all"]
     assert list(table["all"]) == [1, 2, 3]
-    assert list(table[tables.verdict_text("refuted")]) == [0, 1, 1]
+    assert list(table[claim_tables.verdict_text("refuted")]) == [0, 1, 1]
     figure, _ = verdict_figure.verdicts(rows, "gpu")
     assert "Of 3 claims 1 hold and 2 fall" in figure.layout.title.text
     assert [list(trace.x) for trace in figure.data] == [[100.0, 0.0], [0.0, 50.0], [0.0, 50.0]]
-    assert list(verdict_figure.LOOKS) == list(tables.VERDICTS)
+    assert list(verdict_figure.LOOKS) == list(claim_tables.VERDICTS)
     told = front.ledger(rows, "gpu", "an H200")
     assert told.startswith("Of 3 claims in 2 documents, **1 hold and 2 fall** on an H200: ")
     with pytest.raises(FigureError, match="no claims judged on 'gpu'"):
         verdict_figure.verdicts(rows[3:], "gpu")
     with pytest.raises(tables.TableError, match="no claims judged on 'gpu'"):
-        tables.verdicts_by_seed(rows[3:], "gpu")
+        claim_tables.verdicts_by_seed(rows[3:], "gpu")
 
 
 def test_a_list_links_each_headline_to_its_place_and_escapes_it() -> None:
@@ -388,7 +388,9 @@ def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:
     judged = [*parts, *claims.statements(parts)]
     for machine in committed.machines:
         for finding in front.findings(committed, machine):
-            own = [row for row in judged if row["id"] in finding.claims and row["machine"] in (machine, tables.ANY)]
+            own = [
+                row for row in judged if row["id"] in finding.claims and row["machine"] in (machine, claim_tables.ANY)
+            ]
             assert {row["id"] for row in own} == set(finding.claims)
             word = claims.together(row["verdict"] for row in own) if own else "finding"
             assert f'<div class="lab-card {word}">' in findings.cards([finding], committed, machine)

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import claims, figures, intervals
+from hypatia_lab import ceiling_figures, claims, intervals
 from hypatia_lab.break_even_figure import NEVER, Curve, ahead_at_first, break_even, calls_text
-from hypatia_lab.chapters import front, torch_compile, torch_compile_tables
+from hypatia_lab.chapters import front, torch_compile, torch_compile_rows, torch_compile_tables
 from hypatia_lab.chapters.reading import FLOAT32
-from hypatia_lab.chapters.torch_compile import POINTS, STEP
+from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.drawing import FigureError
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.findings import Finding
@@ -107,7 +107,7 @@ def read(
     """Evidence of one machine, with ceilings; with ``defaults`` where they are given."""
     top = ceilings(RATES, "graph" if device == "cuda" else "hot")
     parts = {"ceilings": top, "torch_compile": own, "compile_time": starts}
-    write_records(root, machine, device, parts | ({} if defaults is None else {torch_compile.DEFAULTS: defaults}))
+    write_records(root, machine, device, parts | ({} if defaults is None else {torch_compile_rows.DEFAULTS: defaults}))
     return evidence_of(root)
 
 
@@ -242,15 +242,15 @@ def test_the_reported_chain_is_noise_here_too() -> None:
 def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
     lab = read(root, [], [])
     assert torch_compile.findings(lab, "box") == []
-    assert torch_compile.maths(lab, "box") == torch_compile.views(lab, "box") == []
+    assert torch_compile_rows.maths(lab, "box") == torch_compile_rows.views(lab, "box") == []
     assert torch_compile_tables.chains(lab, "box") == []
-    for mode in torch_compile.MATHS:
+    for mode in torch_compile_rows.MATHS:
         assert torch_compile_tables.batches(lab, "box", mode) == torch_compile_tables.roofed(lab, "box", mode)[0] == []
-        for model in torch_compile.MODELS:
+        for model in torch_compile_rows.MODELS:
             assert torch_compile_tables.summary(lab, "box", model, "forward", mode) == []
             assert torch_compile.curves(lab, "box", model, STEP, mode) == []
             assert torch_compile_tables.priced(lab, "box", model, mode) == []
-            assert torch_compile.drawn(lab, "box", model, "forward", mode) == []
+            assert torch_compile_rows.drawn(lab, "box", model, "forward", mode) == []
 
 
 def test_the_front_page_takes_the_first_two(root: Path) -> None:
@@ -264,8 +264,8 @@ def test_the_front_page_takes_the_first_two(root: Path) -> None:
 
 def test_the_default_leads_where_it_is_recorded_and_ieee_stands_beside_it(root: Path) -> None:
     lab = read(root, GPU, STARTS, defaults=DEFAULTS)
-    assert torch_compile.maths(lab, "box") == ["default", "ieee"]
-    assert torch_compile.views(lab, "box")[:2] == [("conv_block", "forward", mode) for mode in ("default", "ieee")]
+    assert torch_compile_rows.maths(lab, "box") == ["default", "ieee"]
+    assert torch_compile_rows.views(lab, "box")[:2] == [("conv_block", "forward", mode) for mode in ("default", "ieee")]
     found = said(torch_compile.compiled(lab, "box"))
     # 150 over 300 µs and 480 over 400 by default; 400 over 250 in IEEE arithmetic, of the record that has all points.
     assert found.figure == "0.500× to 1.20×"
@@ -331,7 +331,7 @@ def test_the_default_is_held_under_tf32s_ceiling(root: Path) -> None:
     lab = read(root, GPU, STARTS, defaults=DEFAULTS)
     rows, best = torch_compile_tables.roofed(lab, "box", "default")
     assert {row["math"] for row in rows} == {"default"}
-    figure, _ = figures.roofline(rows, best, clock="graph")
+    figure, _ = ceiling_figures.roofline(rows, best, clock="graph")
     assert "float32/tf32" in figure.layout.meta["alt"]
     ieee = torch_compile_tables.roofed(lab, "box", "ieee")[0]
     limits = {row["math"]: row["limit_us"] for row in (*rows, *ieee) if row["workload"].startswith("conv_block/5x")}
@@ -341,9 +341,9 @@ def test_the_default_is_held_under_tf32s_ceiling(root: Path) -> None:
 def test_a_cpu_has_one_arithmetic(root: Path) -> None:
     own = cells("conv_block", {"eager": 25000.0, "compile": 20000.0}, clock="hot", shape=SMALL, math="default")
     lab = read(root / "both", CPU, [], "cpu", defaults=own)
-    assert torch_compile.maths(lab, "box") == ["ieee"]
+    assert torch_compile_rows.maths(lab, "box") == ["ieee"]
     lab = read(root / "default", [], [], "cpu", defaults=own)
-    assert torch_compile.maths(lab, "box") == ["default"]
+    assert torch_compile_rows.maths(lab, "box") == ["default"]
     assert said(torch_compile.compiled(lab, "box")).figure == "1.25×"
 
 
@@ -437,7 +437,7 @@ def test_every_point_stands_beside_eager_in_float32(root: Path) -> None:
 def test_another_function_is_no_price_of_speed(root: Path) -> None:
     lab = read(root, GPU, STARTS)
     assert "conv_block_tanh" in {
-        row["operation"] for row in torch_compile.drawn(lab, "box", "conv_block", "forward", "ieee")
+        row["operation"] for row in torch_compile_rows.drawn(lab, "box", "conv_block", "forward", "ieee")
     }
     kept = torch_compile_tables.priced(lab, "box", "conv_block", "ieee")
     assert "conv_block_tanh" not in {row["operation"] for row in kept}
@@ -459,10 +459,10 @@ def test_the_time_of_an_image_over_the_batch(root: Path) -> None:
 
 def test_every_name_is_one_of_the_lab() -> None:
     for point in POINTS:
-        named = [model + point.suffix for model in torch_compile.MODELS]
+        named = [model + point.suffix for model in torch_compile_rows.MODELS]
         assert any(point.variant in variants(operation) for operation in named), point
-    assert {"ieee", "default"} == set(torch_compile.MATHS) == set(FLOAT32)
-    for name in torch_compile.EXPERIMENTS:
+    assert {"ieee", "default"} == set(torch_compile_rows.MATHS) == set(FLOAT32)
+    for name in torch_compile_rows.EXPERIMENTS:
         assert EXPERIMENTS[name].notebook == torch_compile.PAGE
 
 
@@ -473,7 +473,7 @@ def test_the_chapter_judges_the_strategys_claims() -> None:
 
 
 def test_the_seed_preset_measures_what_the_claims_name() -> None:
-    specs = [EXPERIMENTS[name] for name in torch_compile.MATHS.values()]
+    specs = [EXPERIMENTS[name] for name in torch_compile_rows.MATHS.values()]
 
     def name(work: Workload) -> str:
         return "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
@@ -488,7 +488,7 @@ def test_the_seed_preset_measures_what_the_claims_name() -> None:
     probed = {(name(one.workload), one.variant, one.topic) for spec in specs for one in spec.probes("seed", "cuda", ())}
     asked = 0
     for claim in torch_compile.chapter_claims():
-        if claim.experiment not in torch_compile.MATHS.values():
+        if claim.experiment not in torch_compile_rows.MATHS.values():
             continue  # a document's own program
         for workload in claim.workloads:
             for figure in (*claim.over, *claim.under):

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
-from hypatia_lab import records, tables
+from hypatia_lab import claim_tables, records, tables
 from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge, ledger, statements, together
 from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
@@ -279,21 +279,23 @@ def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide
 def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims, monkeypatch):
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    tables.show_statements(committed)
+    claim_tables.show_statements(committed)
     text = shown[0]["text/html"]
-    table = tables.statements_table(committed)
+    table = claim_tables.statements_table(committed)
     assert list(table.columns) == ["id", "h200", "claim", "document"]
     assert list(table["id"]) == list(dict.fromkeys(row["id"] for row in committed))
     assert text.count('class="lab-parts"') == len(table)
-    assert tables.claims_counted(committed) == f"{len(table)} claims in {len(claims)} parts"
+    assert claim_tables.claims_counted(committed) == f"{len(table)} claims in {len(claims)} parts"
     for row in committed:
         several = len({part["id"] for part in row["parts"]}) > 1
         for name in (part["id"] if several else row["id"] for part in row["parts"]):
             assert re.search(rf">{name}[ <]", text), name
     only = [row for row in committed if row["machine"] == ANY]
-    assert set(tables.statements_table(only)["any machine"]) <= {tables.verdict_text(verdict) for verdict in VERDICTS}
+    assert set(claim_tables.statements_table(only)["any machine"]) <= {
+        claim_tables.verdict_text(verdict) for verdict in VERDICTS
+    }
     with pytest.raises(tables.TableError, match="no claims"):
-        tables.statements_table([])
+        claim_tables.statements_table([])
 
 
 def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, monkeypatch):
@@ -303,7 +305,7 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     claims = [lead, replace(MORE, why="For so it is.", band_set="2026-11-23 after", program="library"), SUM]
     found = measured(*factors(10, 20))
     judged = statements(judge(found, claims), claims)
-    tables.show_statements(judged)
+    claim_tables.show_statements(judged)
     text = shown[0]["text/html"]
     assert "<script" not in text
     assert "&lt;b&gt;Because&lt;/b&gt;." in text
@@ -313,9 +315,9 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     )
     cells = dict(zip(heads, ["box", *re.findall(r"<td.*?>(.*?)</td>", line)], strict=True))
     part = judged[0]["parts"][1]
-    assert cells["verdict"] == tables.verdict_text("refuted")
+    assert cells["verdict"] == claim_tables.verdict_text("refuted")
     assert cells["claimed"] == "10×"
-    assert cells["measured"] == tables.judged(part)
+    assert cells["measured"] == claim_tables.judged(part)
     assert "n = 8" in cells["measured"]
     assert (cells["program"], cells["band set"]) == ("library", "2026-11-23, after")
     assert text.count(part["reason"]) == 1
@@ -330,8 +332,8 @@ def test_a_machine_that_is_not_named_has_no_column_but_its_figures_beside_the_ot
     here = statements(judge(measured(*factors(10, 20)), claims), claims)
     chip = [record for record in measured(*factors(10, 20), machine="chip") if record.machine == "chip"]
     second = statements(judge(chip, claims[:1]), claims)
-    assert list(tables.statements_table([*here, *second], ["box"])) == ["id", "box", "claim", "document"]
-    tables.show_statements([*here, *second], ["box"])
+    assert list(claim_tables.statements_table([*here, *second], ["box"])) == ["id", "box", "claim", "document"]
+    claim_tables.show_statements([*here, *second], ["box"])
     text = shown[0]["text/html"]
     assert text.count('<th scope="row">chip</th>') == 1
     assert text.count('<th scope="row">box</th>') == 2
@@ -341,7 +343,7 @@ def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measur
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     (row,) = statements(judge(measured(cell(MEDIUM, "eager", 100)), [LEAD]), [LEAD])
-    tables.show_statements([row])
+    claim_tables.show_statements([row])
     text = shown[0]["text/html"]
     assert text.count(row["reason"]) == 1
     assert re.search(rf'<td colspan="2">{re.escape(row["reason"])}', text)

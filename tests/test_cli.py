@@ -352,7 +352,7 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
         raise AssertionError("a notebook was started")
 
     def run(*arguments: str, records: str = str(tmp_path / "new")) -> Outcome:
-        monkeypatch.setattr(cli, "_execute", fail)
+        monkeypatch.setattr(cli, "execute", fail)
         before = files_below(tmp_path)
         found = call("run", *arguments, "--records", records, "--output", str(tmp_path / "notebooks"))
         assert found.code != 0

@@ -65,9 +65,9 @@ DRAW: dict[str, Callable[[list[dict[str, Any]], list[records.Record]], Drawn]] =
     "speedups": lambda rows, found: figures.speedups([r for r in _by(rows, "graph") if r["variant"] != "naive"]),
     "times": lambda rows, found: figures.times_against_limit(_by(rows, "graph")),
     "ladder": lambda rows, found: figures.ladder([r for r in rows if _ladder(r)]),
-    "roofline": lambda rows, found: figures.roofline(_by(rows, "graph"), results.ceilings(found), clock="hot"),
+    "roofline": lambda rows, found: ceiling_figures.roofline(_by(rows, "graph"), results.ceilings(found), clock="hot"),
     "agreement": lambda rows, found: figures.agreement(found, "h200"),
-    "sweep": lambda rows, found: figures.sweep([r for r in rows if r["experiment"] == "ceilings"]),
+    "sweep": lambda rows, found: ceiling_figures.sweep([r for r in rows if r["experiment"] == "ceilings"]),
 }
 
 
@@ -253,9 +253,9 @@ def test_roofline_stays_under_its_roofs(rows: list[dict[str, Any]], found: list[
     with pytest.raises(
         figures.FigureError, match="copy bandwidth by the cold clock is missing from the ceilings of h200"
     ):
-        figures.roofline(_by(rows, "graph"), ceilings, clock="cold")
+        ceiling_figures.roofline(_by(rows, "graph"), ceilings, clock="cold")
     with pytest.raises(figures.FigureError, match="a matrix rate for float32/ieee"):
-        figures.roofline(_by(rows, "graph"), {("copy", "", "hot"): 4e12}, clock="hot")
+        ceiling_figures.roofline(_by(rows, "graph"), {("copy", "", "hot"): 4e12}, clock="hot")
 
 
 def test_agreement_draws_the_pairs_that_it_counts(found: list[records.Record]) -> None:
@@ -280,7 +280,7 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], fou
         key = ("copy", "", "hot") if name == "copy" else ("matmul", name, "hot")
         assert ceiling == formats.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
     with pytest.raises(figures.FigureError, match="one machine and clock"):
-        figures.sweep(
+        ceiling_figures.sweep(
             [r for r in rows if r["experiment"] == "ceilings"] + [rows[0] | {"operation": "copy", "clock": "cold"}]
         )
 
@@ -292,8 +292,8 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], fou
         figures.speedups,
         figures.times_against_limit,
         figures.ladder,
-        figures.sweep,
-        lambda rows: figures.roofline(rows, {}, clock="hot"),
+        ceiling_figures.sweep,
+        lambda rows: ceiling_figures.roofline(rows, {}, clock="hot"),
     ],
 )
 def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: list[dict[str, Any]]) -> None:

@@ -26,6 +26,8 @@ from synthetic import ceilings, cell_line, run_line
 from hypatia_lab import (
     bench,
     book,
+    ceiling_figures,
+    claim_tables,
     claims,
     cli,
     figures,
@@ -277,7 +279,7 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
     judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
     assert {row["verdict"] for row in judged} <= set(claims.VERDICTS)
     assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
-    shown = [tables.html(tables.claims_table(judged))]
+    shown = [tables.html(claim_tables.claims_table(judged))]
     with contextlib.suppress(tables.TableError):
         shown.append(tables.html(tables.compare_table(lab.rows, "box", "other")))
     for machine in lab.machines:
@@ -290,7 +292,7 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
         if own_kernel.can_limit(rows):
             figures.times_against_limit(rows)
         if own_kernel.can_place(lab, machine, rows):
-            figures.roofline(rows, results.ceilings(lab.of(machine)), clock="hot")
+            ceiling_figures.roofline(rows, results.ceilings(lab.of(machine)), clock="hot")
     assert not any("<img" in text or "<script" in text for text in shown), "what a record says must not become markup"
     assert files_below(tmp_path) == before
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, run_line, widths
 
-from hypatia_lab import figures, formats, records, results, tables
+from hypatia_lab import claim_tables, figures, formats, records, results, tables
 from hypatia_lab.claims import verdicts
 from hypatia_lab.intervals import Interval
 
@@ -241,7 +241,7 @@ def test_the_limit_is_unknown_without_ceilings(rows: list[dict[str, Any]]) -> No
 
 
 def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
-    table = tables.claims_table(
+    table = claim_tables.claims_table(
         [
             CLAIM,
             CLAIM
@@ -259,17 +259,17 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
     assert table.loc[0, "claimed"] == "7.67×"
     assert table.loc[0, "measured"] == "27.1× [26.9, 27.3] (n = 8)"
     assert table.loc[0, "program"] == "author"
-    assert table.loc[0, "verdict"] == tables.verdict_text("refuted")
+    assert table.loc[0, "verdict"] == claim_tables.verdict_text("refuted")
     assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == [
         "50–200×",
         "–",
         "–",
-        tables.verdict_text("not_testable"),
+        claim_tables.verdict_text("not_testable"),
     ]
     with pytest.raises(tables.TableError, match="no claims"):
-        tables.claims_table([])
+        claim_tables.claims_table([])
     with pytest.raises(KeyError, match="maybe"):
-        tables.claims_table([CLAIM | {"verdict": "maybe"}])
+        claim_tables.claims_table([CLAIM | {"verdict": "maybe"}])
 
 
 @pytest.mark.parametrize(
@@ -287,7 +287,7 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
     ],
 )
 def test_a_band_is_shown_where_it_is_not_the_figure_itself(claimed: Any, band: Any, text: str) -> None:
-    assert tables.claims_table([CLAIM | {"claimed": claimed, "band": band}]).loc[0, "claimed"] == text
+    assert claim_tables.claims_table([CLAIM | {"claimed": claimed, "band": band}]).loc[0, "claimed"] == text
 
 
 @pytest.mark.parametrize(
@@ -302,7 +302,7 @@ def test_a_band_is_shown_where_it_is_not_the_figure_itself(claimed: Any, band: A
 def test_of_what_is_claimed_at_least_or_at_most_only_the_end_that_decides_is_shown(
     sense: str, claimed: Any, band: Any, ends: list[str], other: str
 ) -> None:
-    text = tables.claims_table([CLAIM | {"sense": sense, "claimed": claimed, "band": band}]).loc[0, "claimed"]
+    text = claim_tables.claims_table([CLAIM | {"sense": sense, "claimed": claimed, "band": band}]).loc[0, "claimed"]
     assert re.findall(r"[0-9.]+×", text) == ends
     assert not re.search(rf"(?<![0-9.]){re.escape(other)}×", text)
 
@@ -320,14 +320,14 @@ def test_of_what_is_claimed_at_least_or_at_most_only_the_end_that_decides_is_sho
     ],
 )
 def test_every_measured_figure_has_its_n(found: dict[str, Any], text: str) -> None:
-    assert tables.judged(CLAIM | found) == text
+    assert claim_tables.judged(CLAIM | found) == text
 
 
 def test_a_reason_is_seen_and_its_details_are_folded_beneath_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     told = {"reason": "Outside <b>.", "details": ["First detail.", "Second <i>."]}
-    tables.show_claims([CLAIM | told])
+    claim_tables.show_claims([CLAIM | told])
     ((summary, inside),) = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", shown[0]["text/html"])
     assert summary == "Outside &lt;b&gt;."
     assert "First detail. Second &lt;i&gt;." in inside
@@ -341,20 +341,20 @@ def test_a_machine_without_a_figure_has_no_row_of_dashes(monkeypatch: pytest.Mon
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     none = {"verdict": "not_testable", "measured": None, "low": None, "high": None, "n": 0}
     cpu = CLAIM | none | {"machine": "epyc-2c"}
-    tables.show_claims([CLAIM, cpu, cpu | {"id": "S001-02", "machine": "h200"}, cpu | {"id": "S001-02"}])
+    claim_tables.show_claims([CLAIM, cpu, cpu | {"id": "S001-02", "machine": "h200"}, cpu | {"id": "S001-02"}])
     text = shown[0]["text/html"]
     assert text.count('<th scope="row"') == 2  # a claim that nobody could test keeps one row
     assert text.endswith("<p>Not testable on epyc-2c: S001-01, S001-02.</p>")
     assert shown[0]["text/plain"].endswith("Not testable on epyc-2c: S001-01, S001-02.")
     heads = [text.index(f">{head}<") for head in ("id", "verdict", "claimed", "measured", "claim", "bound", "machine")]
     assert heads == sorted(heads)
-    tables.show_claims([CLAIM, cpu], ["h200"])
+    claim_tables.show_claims([CLAIM, cpu], ["h200"])
     assert "epyc-2c" not in shown[1]["text/html"]
 
 
 def test_every_verdict_has_its_sign() -> None:
-    assert tuple(tables.VERDICTS) == verdicts.VERDICTS
-    assert len(set(tables.VERDICTS.values())) == len(tables.VERDICTS)
+    assert tuple(claim_tables.VERDICTS) == verdicts.VERDICTS
+    assert len(set(claim_tables.VERDICTS.values())) == len(claim_tables.VERDICTS)
 
 
 def test_verdicts_are_counted_by_machine() -> None:
@@ -365,22 +365,22 @@ def test_verdicts_are_counted_by_machine() -> None:
         CLAIM | {"machine": "epyc-2c"},
         CLAIM | {"seed": "S004", "machine": "any"},
     ]
-    table = tables.verdict_counts(ledger)
+    table = claim_tables.verdict_counts(ledger)
     assert list(table.columns) == ["verdict", "h200", "epyc-2c", "any machine"]
     assert [tuple(line) for line in table.itertuples(index=False, name=None)] == [
-        (tables.verdict_text("confirmed"), 1, 0, 0),
-        (tables.verdict_text("refuted"), 2, 1, 1),
+        (claim_tables.verdict_text("confirmed"), 1, 0, 0),
+        (claim_tables.verdict_text("refuted"), 2, 1, 1),
         ("all", 3, 1, 1),
     ]
-    alone = tables.verdict_counts(ledger, ["h200"])
+    alone = claim_tables.verdict_counts(ledger, ["h200"])
     assert list(alone.columns) == ["verdict", "h200", "any machine"]
     assert list(alone["h200"]) == list(table["h200"])
     with pytest.raises(tables.TableError, match="no claims"):
-        tables.verdict_counts([])
+        claim_tables.verdict_counts([])
 
 
 def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
-    text = tables.html(tables.claims_table([CLAIM | {"reason": "Because <b>."}]), folded={"reason": "claim"})
+    text = tables.html(claim_tables.claims_table([CLAIM | {"reason": "Because <b>."}]), folded={"reason": "claim"})
     assert "<details><summary>reason</summary>Because &lt;b&gt;.</details></td>" in text
     assert '<th scope="col">reason</th>' not in text
 
@@ -463,16 +463,16 @@ def test_show_gives_html_and_plain_text(capsys: pytest.CaptureFixture[str], monk
 
     shown: list[dict[str, str]] = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
-    tables.show(tables.claims_table([CLAIM]), filterable=True)
+    tables.show(claim_tables.claims_table([CLAIM]), filterable=True)
     assert set(shown[0]) == {"text/html", "text/plain"}
     assert "27.1× [26.9, 27.3]" in shown[0]["text/html"]
     assert "27.1× [26.9, 27.3]" in shown[0]["text/plain"]
 
 
 def test_one_of_a_unit_is_singular() -> None:
-    assert tables.quantity_text(1.0, "launches") == "1 launch"
-    assert tables.quantity_text(2.0, "launches") == "2 launches"
-    assert tables.quantity_text([1, 3], "regions") == "1–3 regions"
+    assert claim_tables.quantity_text(1.0, "launches") == "1 launch"
+    assert claim_tables.quantity_text(2.0, "launches") == "2 launches"
+    assert claim_tables.quantity_text([1, 3], "regions") == "1–3 regions"
 
 
 def test_a_reason_does_not_say_its_status_twice() -> None:

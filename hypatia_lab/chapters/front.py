@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from hypatia_lab import claim_tables
 from hypatia_lab import findings as house
-from hypatia_lab import tables
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -66,7 +66,7 @@ def headlines(lab: Evidence, machine: str) -> list[Finding]:
 
 def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
     """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
-    rows = [row for row in judged if row["machine"] in (machine, tables.ANY)]
+    rows = [row for row in judged if row["machine"] in (machine, claim_tables.ANY)]
     count = Counter(row["verdict"] for row in rows)
     hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
     open_ = count["not_testable"] + count["invalid"]

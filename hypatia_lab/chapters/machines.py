@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, results, tables
+from hypatia_lab import claim_tables, claims, formats, results, tables
 from hypatia_lab.chapters import decisions
 from hypatia_lab.claims import Claim
 from hypatia_lab.drawing import listing, spanning
@@ -104,7 +104,9 @@ def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
     known = {claim.id: claim for claim in claims.ledger()}
     lines = []
     for rows in differing(lab, judged):
-        here = {row["machine"]: f"{tables.verdict_text(row['verdict'])}, {tables.judged(row)}" for row in rows}
+        here = {
+            row["machine"]: f"{claim_tables.verdict_text(row['verdict'])}, {claim_tables.judged(row)}" for row in rows
+        }
         kind, why = cause(rows)
         lines.append(
             {"id": rows[0]["id"], "claim": rows[0]["claim"]}

@@ -60,8 +60,15 @@ def clocks(lab: Evidence, machine: str, workload: str) -> str:
     )
 
 
+TELLING = 0.25
+"""A rate of false differences is told where its interval does not hold this share, five times the one expected."""
+
+
 def control(found: dict[str, Any]) -> str:
     """A machine's A/A control, of :func:`hypatia_lab.results.agreement`, in a line of Markdown."""
+    if found["rate_low"] < TELLING < found["rate_high"]:
+        pairs = "pair is" if found["pairs"] == 1 else "pairs are"
+        return f"- `{found['machine']}`: {found['pairs']} {pairs} too few to tell how often the lab errs."
     low, high = (formats.number(100 * found[key]) for key in ("rate_low", "rate_high"))
     text = (
         f"- `{found['machine']}`: {found['differences']} false differences in {found['pairs']} pairs "
@@ -205,8 +212,7 @@ def unchecked() -> str:
 
     rest = listing([f"`{name}`" for name in operations() if name not in CHECKED])
     return (
-        "Not tried here, and checked where they are timed: what torch.compile makes, PyTorch's own other forms than "
-        "eager, whose rounding differs from processor to processor, products in the math "
+        "Not tried here, and checked where they are timed: what torch.compile makes, products in the math "
         f"{listing(list(SPLIT))}, and the operations {rest}."
     )
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, records, results, tables
+from hypatia_lab import claim_tables, claims, formats, intervals, records, results, tables
 from hypatia_lab.chapters import machines
 from hypatia_lab.drawing import AGAIN
 from hypatia_lab.formats import absent
@@ -105,7 +105,7 @@ def changed(visit: Visit, pairs: Sequence[tuple[Row, Row]]) -> list[Row]:
         lines.append(
             {"id": pair[0]["id"], "claim": pair[0]["claim"]}
             | {
-                f"{name} visit": f"{tables.verdict_text(row['verdict'])}, {tables.judged(row)}"
+                f"{name} visit": f"{claim_tables.verdict_text(row['verdict'])}, {claim_tables.judged(row)}"
                 for row, name in zip(pair, ("earlier", "later"), strict=True)
             }
             | {"why": machines.cause(named)[1]}

@@ -60,6 +60,11 @@ class Series:
     rare: bool = True
 
     @property
+    def n(self) -> int:
+        """Processes that gave a value."""
+        return sum(value is not None for value in self.values)
+
+    @property
     def spread(self) -> float:
         """By how much it would differ in another run: the standard deviation of its logarithm. Counts do not."""
         timed = UNITS.get(self.unit, COUNT)[0] in ("time", "rate")
@@ -152,9 +157,9 @@ def _together(candidates: Sequence[Sequence[Series]], experiment: str) -> list[S
     by_experiment = [{series.experiment: series for series in own} for own in candidates]
     shared = [name for name in by_experiment[0] if all(name in own for own in by_experiment)]
     if shared:
-        best = max(shared, key=lambda name: (min(len(own[name].values) for own in by_experiment), name == experiment))
+        best = max(shared, key=lambda name: (min(own[name].n for own in by_experiment), name == experiment))
         return [own[best] for own in by_experiment]
-    return [max(own, key=lambda series: (len(series.values), series.experiment == experiment)) for own in candidates]
+    return [max(own, key=lambda series: (series.n, series.experiment == experiment)) for own in candidates]
 
 
 def _values(claim: Claim, series: Sequence[Series]) -> list[float]:

@@ -37,7 +37,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     # float64 is only checked here; its times are the precision chapter's.
     checked = ("eager", "c_pixelwise", "c_openmp", *(("compile_anchored", "triton", "cuda") if gpu else ()))
     side = 1024 if gpu else 256
-    for case in ("diffraction_triclinic", "diffraction_sources", "diffraction_table"):
+    for case in asked(preset, device, "diffraction_triclinic", "diffraction_sources", "diffraction_table"):
         if preset != "quick" or case == "diffraction_table":
             # Nine steps unrolled take a minute to compile on two cores.
             compiles = gpu or (preset != "quick" and case != "diffraction_sources")
@@ -118,17 +118,16 @@ def _accuracy(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 
 def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     gpu, quick = device == "cuda", preset == "quick"
-    count = 2 if quick else 3
     if not gpu and quick:
         small = Workload("diffraction", shapes[0] if shapes else (256, 256))
-        ways = [("eager", "", count), ("compile", "empty", 1), ("c_openmp", "cubin", count)]
+        ways = [("eager", "", 3), ("compile", "empty", 1), ("c_openmp", "cubin", 3)]
         return [Probe("start", small, *way) for way in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
-    # By size: set-up and first runs, every compiler cache empty. Two processes leave wide intervals. One that compiles
-    # takes up to half a minute on a GPU box: three sizes show that the size does not matter.
+    # By size: set-up and first runs, every compiler cache empty, three processes each, for by fewer no start is judged.
+    # One that compiles takes up to half a minute on a GPU box: three sizes show that the size does not matter.
     sides = _sides(preset, device, shapes)
     sides = sides[::2] if gpu and preset != "full" and not shapes else sides
-    probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 3 if gpu else 2) for shape in sides]
+    probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 3) for shape in sides]
     work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
     slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_package")]
     fast = [("eager", ""), ("compile", "aoti_raw"), ("c_openmp", "cubin")]
@@ -138,7 +137,7 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         fast += [("triton", "cubin"), ("cuda", "cubin")]
         rare += [("compile_max_autotune", "empty")]
     # The ways that compete for the first image are worth more processes; no verdict rests on the rare ones.
-    counts = ((slow, 2), (rare, 2 if preset == "full" else 1), (fast, 4 if gpu else 6))
+    counts = ((slow, 3), (rare, 2 if preset == "full" else 1), (fast, 4 if gpu else 6))
     asked = {(probe.workload, probe.variant, probe.case) for probe in probes}
     rest = [(*way, processes) for ways, processes in counts for way in ways if (work, *way) not in asked]
     return probes + [Probe("start", work, *way) for way in rest]

@@ -45,7 +45,8 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
                 names += asked(preset, device, *_compilers(shape, dtype, preset, gpu))
             clocks = ("graph", "wall") if gpu else ("hot",)
             groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.05 if gpu else 0.2))
-    for shape in list(shapes) or (TRAINED if gpu and not quick else TRAINED[:1]):
+    trained = TRAINED[: (1 if gpu else 0) if quick else 2 if gpu else 1]
+    for shape in shapes or trained:
         # 16-bit gradients cannot be judged: see hypatia_lab.fused_ops.mlp.
         work = Workload("mlp", shape, "float32", direction="forward_backward")
         steps = ("eager", "eager" + AGAIN, "egraph", *asked(preset, device, "egraph_compile", "compile"))

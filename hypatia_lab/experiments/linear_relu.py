@@ -35,7 +35,7 @@ def _linear_relu(
         # On a CPU a large product takes seconds: one clock, one dtype.
         slow = not gpu and shape[0] * shape[1] * shape[2] > 2**33
         for dtype, math in dtypes(device)[: 1 if slow or brief else None]:
-            work, budget_s = Workload("linear_relu", shape, dtype, math), 0.2 if brief else 0.4
+            work, budget_s = Workload("linear_relu", shape, dtype, math), 0.1 if brief else 0.4
             groups.append((Group(work, names, clocks[: 1 if slow else None], budget_s), True))
     for shape in shapes or [SMALL]:
         for dtype in () if brief else ("float16", "float64"):
@@ -67,10 +67,11 @@ def _fusion(preset: str, device: str, shapes: Shapes) -> list[Group]:
         work = group.workload
         # The wall clock, less the graph's, shows what launching costs with and without the ReLU.
         alone = ("graph", "wall") if gpu else ("hot",)
-        groups.append(Group(Workload("linear", work.shape, work.dtype, work.math), ("eager",), alone, 0.3))
+        budget_s = min(0.3, group.budget_s)
+        groups.append(Group(Workload("linear", work.shape, work.dtype, work.math), ("eager",), alone, budget_s))
         if work.math == "ieee":
             out = (work.shape[0], work.shape[2])
-            groups.append(Group(Workload("relu", out, work.dtype), ("eager",), alone[:1], 0.3))
+            groups.append(Group(Workload("relu", out, work.dtype), ("eager",), alone[:1], budget_s))
     return groups
 
 
@@ -187,7 +188,7 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     # The safety test's model, then the benchmark's.
-    models = list(shapes) or [(32, 784, 256, 2, 10), *MODELS[: (3 if gpu else 2) if preset == "quick" else None]]
+    models = list(shapes) or [(32, 784, 256, 2, 10), *MODELS[: (3 if gpu else 1) if preset == "quick" else None]]
     groups = []
     for shape in models:
         # The compiler is asked for every third model: it takes seconds each.

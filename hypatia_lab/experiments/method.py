@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
-from hypatia_lab.experiments.plan import PROCESSES, Experiment, Group, Probe, Shapes, dtypes
+from hypatia_lab.experiments.plan import PROCESSES, Experiment, Group, Probe, Shapes, asked, dtypes
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
@@ -22,7 +22,16 @@ def _ceilings(preset: str, device: str, shapes: Shapes) -> list[Group]:
         # A CPU without float16 matrix units takes about a second for the largest.
         if gpu or dtype != "float16" or shape == cubes[0]
     ]
-    lengths = [2**n for n in ((18, 20, 21, 22, 24, 26, 28, 30) if gpu else (12, 14, 16, 18, 20, 22, 24))]
+    lengths = [
+        2**n
+        for n in (
+            (18, 20, 21, 22, 24, 26, 28, 30)
+            if gpu
+            else (12, 16, 20, 24)
+            if preset == "quick"
+            else (12, 14, 16, 18, 20, 22, 24)
+        )
+    ]
     for length in lengths:
         names, words = ("eager",), clocks
         if length >= 2**28:  # The driver's copy is slow there in a graph: is it so in a stream, and is a kernel?
@@ -33,7 +42,7 @@ def _ceilings(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _method(preset: str, device: str, shapes: Shapes) -> list[Group]:
     clocks = ("wall", "hot", "graph", "cold", "profiler") if device == "cuda" else ("wall", "hot", "cold", "profiler")
-    names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue")
+    names = ("eager", "eager" + AGAIN, *asked(preset, device, "cublas_relu", "aten"), "epilogue")
     dtypes = [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee")]
     sizes = shapes or ([SMALL, MEDIUM] if device == "cuda" or preset != "quick" else [SMALL])
     budget_s = 0.1 if preset == "quick" else 0.3

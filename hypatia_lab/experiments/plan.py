@@ -149,7 +149,7 @@ def cpu_clocks(preset: str) -> tuple[str, ...]:
     return ("hot",) if preset == "quick" else ("hot", "cold")
 
 
-def asked(preset: str, device: str, *compilers: str) -> tuple[str, ...]:
-    """``compilers`` where a page is not about them: none in the quick preset of a CPU, where each costs every process
-    several seconds."""
-    return () if (preset, device) == ("quick", "cpu") else compilers
+def asked(preset: str, device: str, *costly: str) -> tuple[str, ...]:
+    """``costly`` variants where a page is not about them: none in the quick preset of a CPU, where each process spends
+    up to several seconds on one."""
+    return () if (preset, device) == ("quick", "cpu") else costly
