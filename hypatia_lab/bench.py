@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import intervals, machine, probes, records, results, variants
+from hypatia_lab.campaign import Campaign
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import MORE_S, MOST
 from hypatia_lab.names import unknown
@@ -144,9 +145,9 @@ def measure(
     spec = _known(experiment)
     groups, asked = plan(spec, preset, device, shapes), spec.probes(preset, device, shapes)
     target = root / records.machine_name(machine_name) / f"{spec.name}.jsonl"
-    campaign = Campaign(target.parent)
+    begun = campaign(target.parent)
     kept = records.load_file(target) if target.exists() else None
-    if kept is not None and overwrite and not campaign.has(spec.name):
+    if kept is not None and overwrite and not begun.has(spec.name):
         kept = None
     if kept is not None:
         if (kept.run["preset"], kept.run["device"]) != (preset, device):
@@ -164,7 +165,7 @@ def measure(
             ceilings = EXPERIMENTS["ceilings"]
             _measure(ceilings, plan(ceilings, preset, device), [], target.parent, None, how)
         _measure(spec, groups, asked, target.parent, kept, how)
-        campaign.add(spec.name)
+        begun.add(spec.name)
         return records.load_file(target)
 
 
@@ -276,49 +277,10 @@ def _joined(
     return out
 
 
-class Campaign:
-    """What a run under ``--overwrite`` has measured so far: interrupted, it goes on there when it is started again.
-
-    Kept in a file beside the parts of a machine's records, in ``folder``, from :meth:`begin` to :meth:`end`; where
-    there is none every measurement stands for itself.
-    """
-
-    def __init__(self, folder: Path) -> None:
-        self.path = folder / ".parts" / "overwritten.json"
-
-    def begin(self) -> list[str]:
-        """Start one, or go on with one that this very code began; returns the experiments that it has measured."""
-        done = self._done()
-        records.write_text(self.path, json.dumps({"code": _code(), "done": done}))
-        return done
-
-    def has(self, experiment: str) -> bool:
-        """Whether ``experiment`` has been measured since :meth:`begin`."""
-        return experiment in self._done()
-
-    def add(self, experiment: str) -> None:
-        """Note that ``experiment`` has been measured, where a campaign was begun."""
-        if self.path.exists():
-            records.write_text(self.path, json.dumps({"code": _code(), "done": [*self._done(), experiment]}))
-
-    def end(self) -> None:
-        """Forget it: all that was asked for has been measured."""
-        self.path.unlink(missing_ok=True)
-        with contextlib.suppress(OSError):  # parts of what failed lie there
-            self.path.parent.rmdir()
-
-    def _done(self) -> list[str]:
-        try:
-            told = json.loads(self.path.read_text(encoding="utf-8"))
-            return told["done"] if told["code"] == _code() else []
-        except (OSError, ValueError, KeyError, TypeError):
-            return []
-
-
-def _code() -> str:
-    """What tells the code that measures from any other: its commit, or the digest of what no commit tells."""
+def campaign(folder: Path) -> Campaign:
+    """The run under ``--overwrite`` that this code does, or did not end, in ``folder``, a machine's."""
     head, dirty = commit()
-    return _sources() if dirty else head
+    return Campaign(folder, _sources() if dirty else head)
 
 
 def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: Sequence[Probe]) -> None:
@@ -471,7 +433,7 @@ def _one_process(
         words.clear()
         begun[:] = [todo[0][0], ""]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
-        with _fresh_caches(parts.folder) as env:
+        with _caches(parts.folder, _tuned(due, work["device"])) as env:
             casualty = sessions.run_session(
                 "hypatia_lab.cells", plan, log, on_event=on_event, silence_s=silence_s, env=env
             )
@@ -488,12 +450,16 @@ def _one_process(
 
 
 @contextlib.contextmanager
-def _fresh_caches(folder: Path) -> Iterator[dict[str, str]]:
-    """Environment of a process in which torch.compile finds nothing of an earlier one, so that its tuner chooses anew.
+def _caches(folder: Path, tuned: bool) -> Iterator[dict[str, str]]:
+    """Environment of a process in which torch.compile, where what it makes is ``tuned``, finds nothing of an earlier
+    one: the tuner then chooses anew.
 
-    What the tuner chose is all that differs from process to process. The machine code of a chosen kernel does not, and
-    what Triton has compiled stays where it is.
+    What it chose is all that differs from process to process. The machine code of a chosen kernel does not, and what
+    Triton has compiled stays where it is.
     """
+    if not tuned:
+        yield {}
+        return
     empty = tempfile.mkdtemp(prefix="inductor-", dir=folder)
     # Without it Inductor keeps Triton's files in that folder, too.
     kept = os.environ.get("TRITON_CACHE_DIR") or os.path.expanduser("~/.triton/cache")
@@ -501,6 +467,11 @@ def _fresh_caches(folder: Path) -> Iterator[dict[str, str]]:
         yield {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": kept}
     finally:
         shutil.rmtree(empty, ignore_errors=True)
+
+
+def _tuned(due: dict[int, dict[str, Any]], device: str) -> bool:
+    """Whether trials decide what torch.compile makes of ``due``: on a GPU always, on a CPU where that is asked for."""
+    return device == "cuda" or any("max_autotune" in name for data in due.values() for name in data["variants"])
 
 
 def _keys(groups: list[Group], per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:

@@ -174,7 +174,7 @@ def run(
     click.echo(
         f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
     )
-    campaign = bench.Campaign(parameters.root / given["machine"])
+    campaign = bench.campaign(parameters.root / given["machine"])
     if overwrite and (done := campaign.begin()):
         click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
     failed = _measure_programs(specs, given, parameters.root)

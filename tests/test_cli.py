@@ -656,7 +656,7 @@ def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_pa
 def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, call, tmp_path, monkeypatch):
     import papermill
 
-    campaign = bench.Campaign(tmp_path / "records" / "box")
+    campaign = bench.campaign(tmp_path / "records" / "box")
     stops = [True]
 
     def interrupted(source: str, *_: Any, **__: Any) -> None:

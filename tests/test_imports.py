@@ -80,7 +80,9 @@ ALLOWED: dict[str, set[str]] = {
         "variants",
         "workloads",
     },
+    "campaign": {"records"},
     "bench": {
+        "campaign",
         "experiments",
         "intervals",
         "machine",
