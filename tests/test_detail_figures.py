@@ -455,9 +455,10 @@ def test_shares_add_up_and_fall_with_size(rows: Rows) -> None:
 
 
 def test_shares_of_any_parts() -> None:
-    lines = [detail("c_openmp", "process", name, values) for name, values in {"a": [1, 3], "b": [3, 1]}.items()]
+    halves = {"a": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0, 1.1, 1.0]}
+    lines = [detail("c_openmp", "process", name, values) for name, values in halves.items()]
     figure, table = detail_figures.shares(lines, "Half", topic="process", parts={"left": ["a"], "right": ["b"]})
-    assert [t["x"] for t in content(figure)["data"] if t["type"] == "bar"] == [[50.0], [50.0]]
+    assert [t["x"] for t in content(figure)["data"] if t["type"] == "bar"] == [[pytest.approx(50)], [pytest.approx(50)]]
     assert table.loc[0, "left"].startswith("50.0%")
     with pytest.raises(drawing.FigureError, match="at least two parts, given: left"):
         detail_figures.shares(lines, "One", topic="process", parts={"left": ["a"]})
