@@ -71,7 +71,7 @@ nbval: .venv/installed ## every committed notebook against its records
 	@$(BIN)/pytest -q --nbval notebooks
 
 committed: .venv/installed ## build the book of the committed notebooks: _build/committed/html
-	@$(BIN)/python -c 'from pathlib import Path; from hypatia_lab import book; print(book.build(output=Path("_build/committed/html")))'
+	@$(BIN)/python -c 'from pathlib import Path; from hypatia_lab.book import build; print(build.build(output=Path("_build/committed/html")))'
 
 STRIP := $(BIN)/nbstripout --keep-output --keep-count --keep-id --extra-keys "metadata.papermill cell.metadata.papermill cell.metadata.execution metadata.language_info.version"
 

@@ -6,20 +6,20 @@ from importlib import import_module
 from typing import Any
 
 _HOME = {
-    "Parameters": "notebook",
-    "Evidence": "notebook",
-    "evidence": "notebook",
-    "verify": "notebook",
+    "Parameters": "pages.evidence",
+    "Evidence": "pages.evidence",
+    "evidence": "pages.evidence",
+    "verify": "pages.verify",
     "Workload": "workloads",
     "Operation": "workloads",
     "variant": "variants",
     "variants": "variants",
-    "operation": "own",
+    "operation": "reader_kernel",
     "Group": "experiments",
     "Probe": "experiments",
     "program": "programs",
     "Provenance": "programs",
-    "measure": "bench",
+    "measure": "bench.composer",
     "judge": "claims",
     "ledger": "claims",
 }

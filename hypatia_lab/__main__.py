@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from hypatia_lab.cli import main
+from hypatia_lab.cli.commands import main
 
 main(prog_name="hypatia-lab")

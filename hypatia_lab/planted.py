@@ -16,7 +16,7 @@ import torch.nn.functional as functional
 from hypatia_lab import check
 from hypatia_lab.diffraction.operations import BATCH
 from hypatia_lab.egraph import Grade, Rule, examine
-from hypatia_lab.fused_ops import conv_block, norm_chain, unet
+from hypatia_lab.operations import conv_block, norm_chain, unet
 from hypatia_lab.variants import find
 from hypatia_lab.workloads import Workload
 

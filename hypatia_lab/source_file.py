@@ -1,7 +1,7 @@
 """A reader's Python file: its digest, running it as a module, and what is said of one that fails.
 
-Shared by :mod:`hypatia_lab.own` (a kernel of the reader's) and :mod:`hypatia_lab.programs` (a program from outside).
-Each raises an ``error`` of its own, whose message begins with file and line.
+Shared by :mod:`hypatia_lab.reader_kernel` (a kernel of the reader's) and :mod:`hypatia_lab.programs` (a program from
+outside). Each raises an ``error`` of its own, whose message begins with file and line.
 """
 
 from __future__ import annotations

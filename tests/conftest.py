@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy
 import pytest
 
-from hypatia_lab import book, intervals
+from hypatia_lab import intervals
+from hypatia_lab.book import build
 
 
 @pytest.fixture
@@ -26,7 +27,7 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def committed_book() -> Path:
     """Folder of the book built from the committed notebooks and records, as a reader gets it."""
-    return book.build(output=book.REPOSITORY / "_build" / "committed" / "html", say=print).parent
+    return build.build(output=build.REPOSITORY / "_build" / "committed" / "html", say=print).parent
 
 
 INTERPRETER = """

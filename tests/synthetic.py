@@ -13,7 +13,7 @@ import pytest
 import hypatia_lab
 from hypatia_lab import records, results
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
 
 _NUMBER = r"[-−]?[\d,]*\.?\d+(?:e[-+]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})\S* ?\S* \[({_NUMBER}), ({_NUMBER})\]")

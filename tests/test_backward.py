@@ -11,11 +11,13 @@ import torch
 from synthetic import ceilings, run_line
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypatia_lab import bench, drawing, records, results, tables
+from hypatia_lab import records, results, tables
+from hypatia_lab.bench import composer
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
-from hypatia_lab.fused_ops import linear_relu, linear_relu_backward
+from hypatia_lab.figures import language
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import linear_relu, linear_relu_backward
 from hypatia_lab.planted import both_passes, gradients
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload, WorkloadError
@@ -420,7 +422,7 @@ def test_the_triton_kernel_agrees_with_torch_in_the_interpreter(interpreted: Cal
 
 PRODUCTS = """
 import torch
-from hypatia_lab.fused_ops import linear_relu_backward
+from hypatia_lab.operations import linear_relu_backward
 from hypatia_lab.kernels.triton.gradient_products import Plan, candidates, config, gradient_products
 from hypatia_lab.kernels.triton.linear_relu import Config
 torch.manual_seed(0)
@@ -530,10 +532,10 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
     groups[0] = Group(groups[0].workload, names[:2], ("hot",), 0.0)
     measured = {"tiny": Experiment("tiny", "none", "a test", "linear_relu", lambda *asked: groups)}
     records.write(tmp_path, run_line(experiment="ceilings"), ceilings({"ieee": 1e3}, "hot"))
-    monkeypatch.setattr(bench, "EXPERIMENTS", measured)
-    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
-    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
-    record = bench.measure("tiny", machine_name="box", root=tmp_path, progress=False)
+    monkeypatch.setattr(composer, "EXPERIMENTS", measured)
+    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
+    monkeypatch.setattr(composer, "commit", lambda: ("0" * 40, False))
+    record = composer.measure("tiny", machine_name="box", root=tmp_path, progress=False)
     found = {(cell["direction"], cell["variant"]): cell for cell in record.cells}
     assert {key: cell["status"] for key, cell in found.items()} == {
         ("forward", "eager"): "ok",
@@ -549,11 +551,11 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         base, row = rows[direction, "eager"], rows[direction, "epilogue"]
         assert row["workload"].endswith(f"/{direction}")
         assert row["ratio"] == pytest.approx(base["median_us"] / row["median_us"])
-    fields, _ = drawing.split_fields(list(rows.values()))
+    fields, _ = language.split_fields(list(rows.values()))
     assert fields == ["direction"]
-    assert drawing.where(rows[BOTH, "eager"], "direction") == "forward and backward"
+    assert language.where(rows[BOTH, "eager"], "direction") == "forward and backward"
     forward, both = rows["forward", "eager"], rows[BOTH, "eager"]
-    assert drawing.split_fields([both])[1] == [
+    assert language.split_fields([both])[1] == [
         "linear_relu",
         "8×8×8",
         "float32/ieee",
@@ -561,5 +563,5 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         "hot clock",
         "box",
     ]
-    assert drawing.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
+    assert language.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
     assert tables.workload_text(both) == f"{tables.workload_text(forward)} forward and backward"

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import bench, cells, clock, failures, intervals, machine, probes, records, results, variants
+from hypatia_lab import clock, failures, intervals, machine, records, results, variants
+from hypatia_lab.bench import cells, composer, probes
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.sessions import Casualty, SessionError
@@ -48,12 +49,12 @@ CEILINGS = experiment(
 def lab(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Replaces the experiments by tiny ones: ``lab(groups of "tiny", ..., processes=1)``."""
     # Whoever works on the tree may commit while the tests run; parts of another commit are not reused.
-    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))
+    monkeypatch.setattr(composer, "commit", lambda: ("0" * 40, False))
 
     def use(*groups: Group, processes: int = 1, most: int = 0) -> None:
-        monkeypatch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": experiment("tiny", *groups)})
-        monkeypatch.setattr(bench, "PROCESSES", {"quick": processes, "seed": processes, "full": processes})
-        monkeypatch.setattr(bench, "MOST", dict.fromkeys(bench.PROCESSES, most or processes))
+        monkeypatch.setattr(composer, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": experiment("tiny", *groups)})
+        monkeypatch.setattr(composer, "PROCESSES", {"quick": processes, "seed": processes, "full": processes})
+        monkeypatch.setattr(composer, "MOST", dict.fromkeys(composer.PROCESSES, most or processes))
 
     use(group())
     return use
@@ -61,7 +62,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 def measure(root: Path, name: str = "tiny", **more: Any) -> records.Record:
     """Measure under ``root`` as machine "box", on the CPU, without a progress bar."""
-    return bench.measure(name, **{"machine_name": "box", "root": root, "progress": False} | more)
+    return composer.measure(name, **{"machine_name": "box", "root": root, "progress": False} | more)
 
 
 def give_ceilings(root: Path, *, us: float = 1e-3, **run: Any) -> Path:
@@ -70,7 +71,7 @@ def give_ceilings(root: Path, *, us: float = 1e-3, **run: Any) -> Path:
 
     def cell(operation: str, shape: tuple[int, ...], flops: int, traffic: int, median: float) -> dict[str, Any]:
         row = answer(0, "eager", "hot", median_us=median, samples_us=[])
-        merged = bench._cell(
+        merged = composer._cell(
             Group(Workload(operation, shape), ("eager",), ("hot",), 0.0), "eager", "hot", [[row]], 0, {}
         )
         return merged | {"flops": flops, "traffic": traffic}
@@ -129,7 +130,7 @@ class Process:
     def __call__(
         self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float, env: dict[str, str]
     ) -> Any:
-        assert module == "hypatia_lab.cells"
+        assert module == "hypatia_lab.bench.cells"
         assert log.parent.is_dir()
         plan = json.loads(json.dumps(plan))  # as the child would see it
         self.plans.append(plan)
@@ -160,7 +161,7 @@ class Process:
 def process(monkeypatch: pytest.MonkeyPatch) -> Process:
     """Measuring processes that answer at once."""
     stub = Process()
-    monkeypatch.setattr(bench.sessions, "run_session", stub)
+    monkeypatch.setattr(composer.sessions, "run_session", stub)
     return stub
 
 
@@ -183,9 +184,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, reco
     root = tmp_path_factory.mktemp("records")
     with pytest.MonkeyPatch.context() as patch:
         tiny = experiment("tiny", group(LARGE), group(SMALL, clocks=("hot", "graph")), group(SMALL, clocks=()))
-        patch.setattr(bench, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": tiny})
-        patch.setattr(bench, "PROCESSES", {"quick": 2})
-        patch.setattr(bench, "MOST", {"quick": 2})
+        patch.setattr(composer, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": tiny})
+        patch.setattr(composer, "PROCESSES", {"quick": 2})
+        patch.setattr(composer, "MOST", {"quick": 2})
         yield root, measure(root)
 
 
@@ -298,7 +299,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab)
         pids.append(child)
         return child
 
-    monkeypatch.setattr(bench.sessions, "run_session", watched)
+    monkeypatch.setattr(composer.sessions, "run_session", watched)
     monkeypatch.setattr(sessions.subprocess, "Popen", started)
     with pytest.raises(KeyboardInterrupt):
         measure(tmp_path)
@@ -701,21 +702,21 @@ def test_a_death_while_inputs_are_drawn_is_of_that_workload_alone(tmp_path, lab,
 def test_a_death_after_a_workload_was_done_is_nobodys(tmp_path, lab, process, monkeypatch, name):
     lab(group(SMALL), group(LARGE))
     give_ceilings(tmp_path)
-    stub = bench.sessions.run_session
+    stub = composer.sessions.run_session
 
     def dies(module: str, plan: Any, log: Path, **more: Any) -> Any:
         """After its first workload, whatever it is told to measure."""
         stub(module, plan | {"groups": plan["groups"][:1]}, log, **more)
         return Casualty([plan["groups"][0][0], name], "crashed", "the process died (exit status 139)")
 
-    monkeypatch.setattr(bench.sessions, "run_session", dies)
+    monkeypatch.setattr(composer.sessions, "run_session", dies)
     assert {cell["status"] for cell in measure(tmp_path).cells} == {"ok"}
     assert process.measured() == [[0], [1]]
 
 
 def test_a_variant_that_leaves_with_status_0_is_named_and_the_rest_is_measured(tmp_path, lab, process, monkeypatch):
     give_ceilings(tmp_path)
-    stub = bench.sessions.run_session
+    stub = composer.sessions.run_session
 
     def leaves(module: str, plan: Any, log: Path, **more: Any) -> Any:
         if "0/epilogue" not in plan["excluded"]:
@@ -723,7 +724,7 @@ def test_a_variant_that_leaves_with_status_0_is_named_and_the_rest_is_measured(t
             return None
         return stub(module, plan, log, **more)
 
-    monkeypatch.setattr(bench.sessions, "run_session", leaves)
+    monkeypatch.setattr(composer.sessions, "run_session", leaves)
     cells = {cell["variant"]: cell for cell in measure(tmp_path).cells}
     assert [cells[name]["status"] for name in NAMES] == ["ok", "ok", "crashed"]
     assert cells["epilogue"]["reason"] == "the process ended before it was done"
@@ -744,7 +745,7 @@ def test_who_hung_once_is_not_waited_for_in_every_process(tmp_path, lab, process
 
 def test_the_last_words_of_a_process_are_in_the_reason(tmp_path, lab, process, monkeypatch):
     give_ceilings(tmp_path)
-    stub = bench.sessions.run_session
+    stub = composer.sessions.run_session
 
     def dying(module: str, plan: Any, log: Path, *, on_event: Any, **more: Any) -> Any:
         casualty = stub(module, plan, log, on_event=on_event, **more)
@@ -752,7 +753,7 @@ def test_the_last_words_of_a_process_are_in_the_reason(tmp_path, lab, process, m
             on_event({"event": "dying", "reason": "AcceleratorError: CUDA error: an illegal memory access"})
         return casualty
 
-    monkeypatch.setattr(bench.sessions, "run_session", dying)
+    monkeypatch.setattr(composer.sessions, "run_session", dying)
     process.casualties = [Casualty([0, "epilogue"], "crashed", "the process died (exit status 1)")]
     found = {cell["variant"]: cell for cell in measure(tmp_path).cells}
     assert found["epilogue"]["reason"] == (
@@ -763,16 +764,16 @@ def test_the_last_words_of_a_process_are_in_the_reason(tmp_path, lab, process, m
 
 def test_the_time_limit_reaches_the_processes(tmp_path, lab, process, monkeypatch):
     give_ceilings(tmp_path)
-    stub, limits = bench.sessions.run_session, []
+    stub, limits = composer.sessions.run_session, []
 
     def noted(*arguments: Any, silence_s: float, **more: Any) -> Any:
         limits.append(silence_s)
         return stub(*arguments, silence_s=silence_s, **more)
 
-    monkeypatch.setattr(bench.sessions, "run_session", noted)
+    monkeypatch.setattr(composer.sessions, "run_session", noted)
     measure(tmp_path, silence_s=7.0)
     measure(tmp_path, overwrite=True)
-    assert limits == [7.0, bench.SILENCE_S]
+    assert limits == [7.0, composer.SILENCE_S]
 
 
 def test_a_process_that_dies_although_the_culprit_is_left_out_ends_the_run(tmp_path, lab, process):
@@ -820,7 +821,7 @@ def test_another_preset_or_device_without_overwrite_is_an_error(tmp_path, lab, p
     give_ceilings(tmp_path)
     first = measure(tmp_path)
     process.plans.clear()
-    with pytest.raises(bench.BenchError, match=f"{told}.* --overwrite, or name another machine"):
+    with pytest.raises(composer.BenchError, match=f"{told}.* --overwrite, or name another machine"):
         measure(tmp_path, **asked)
     assert process.plans == []
     assert records.load_file(first.path).digest == first.digest
@@ -862,7 +863,7 @@ def test_a_probe_that_a_plan_has_gained_is_looked_at_alone(tmp_path, lab, proces
     work = Workload("linear_relu", SMALL)
     planned = [Probe("trace", work, "eager", "", 1)]
     spec = Experiment("tiny", "none", "", "linear_relu", lambda *_: [group()], lambda *_: list(planned))
-    monkeypatch.setitem(bench.EXPERIMENTS, "tiny", spec)
+    monkeypatch.setitem(composer.EXPERIMENTS, "tiny", spec)
     measure(tmp_path)
     planned += [Probe("counters", work, "eager", "", 1), Probe("trace", work, "epilogue", "", 1)]
     grown = measure(tmp_path)
@@ -890,7 +891,7 @@ def test_processes_are_added_where_a_ratio_is_not_known_well_enough(tmp_path, la
     assert small["medians_us"][3:] == [None] * (record.run["processes"] - 3)
     assert None not in large["medians_us"]
     base = [100.0] * len(large["medians_us"])
-    assert intervals.known(intervals.ratio(base, large["medians_us"]), bench.CLOSE)
+    assert intervals.known(intervals.ratio(base, large["medians_us"]), composer.CLOSE)
 
 
 def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, monkeypatch):
@@ -898,7 +899,7 @@ def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, m
     lab(group(), processes=3, most=9)
     process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name != "eager") * number)}
     assert measure(tmp_path).run["processes"] == 9
-    monkeypatch.setattr(bench, "MORE_S", {"quick": -1.0})
+    monkeypatch.setattr(composer, "MORE_S", {"quick": -1.0})
     assert measure(tmp_path, overwrite=True).run["processes"] == 3
 
 
@@ -913,7 +914,7 @@ def test_what_torch_compiles_is_built_in_five_processes(tmp_path, lab, process):
 
 def test_each_process_finds_nothing_that_a_tuner_chose_before(tmp_path, lab, process, monkeypatch):
     give_ceilings(tmp_path)
-    stub, seen = bench.sessions.run_session, []
+    stub, seen = composer.sessions.run_session, []
 
     def noted(*arguments: Any, env: dict[str, str], **more: Any) -> Any:
         if not env:
@@ -925,7 +926,7 @@ def test_each_process_finds_nothing_that_a_tuner_chose_before(tmp_path, lab, pro
         seen.append(folder)
         return stub(*arguments, env=env, **more)
 
-    monkeypatch.setattr(bench.sessions, "run_session", noted)
+    monkeypatch.setattr(composer.sessions, "run_session", noted)
     lab(group(SMALL, ("eager", "compile")), processes=3)
     measure(tmp_path)
     assert not seen, "a CPU's compiled code is nothing that trials decide"
@@ -938,7 +939,7 @@ def test_each_process_finds_nothing_that_a_tuner_chose_before(tmp_path, lab, pro
 def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(tmp_path, lab, process):
     give_ceilings(tmp_path)
     measure(tmp_path)
-    campaign = bench.campaign(tmp_path / "box")
+    campaign = composer.campaign(tmp_path / "box")
     assert campaign.begin() == []
     process.plans.clear()
     process.alter = lambda number, index, name: {"median_us": 321.0}
@@ -957,16 +958,18 @@ def test_a_record_of_other_shapes_is_not_taken_for_the_presets(tmp_path, lab, pr
     lab(group(LARGE))
     measure(tmp_path, shapes=[LARGE])
     lab(group(SMALL))
-    with pytest.raises(bench.BenchError, match="tiny of box is recorded with other shapes; measure again with --over"):
+    with pytest.raises(
+        composer.BenchError, match="tiny of box is recorded with other shapes; measure again with --over"
+    ):
         measure(tmp_path)
 
 
 def test_probes_of_other_shapes_are_not_taken_for_those_asked_for(tmp_path):
     kept = records.Record(tmp_path, {"machine": "box"}, (), "", ({"shape": [4, 8, 6]}, {"shape": [9, 9, 9]}))
     asked = [Probe("trace", Workload("linear_relu", SMALL), "eager")]
-    bench._ensure_same(kept, experiment("tiny"), [], asked)
-    with pytest.raises(bench.BenchError, match="other shapes"):
-        bench._ensure_same(kept, experiment("tiny"), [], [Probe("trace", Workload("linear_relu", LARGE), "eager")])
+    composer._ensure_same(kept, experiment("tiny"), [], asked)
+    with pytest.raises(composer.BenchError, match="other shapes"):
+        composer._ensure_same(kept, experiment("tiny"), [], [Probe("trace", Workload("linear_relu", LARGE), "eager")])
 
 
 def test_every_committed_record_has_the_shapes_of_its_preset():
@@ -974,7 +977,7 @@ def test_every_committed_record_has_the_shapes_of_its_preset():
         if kept.run.get("provenance"):  # a program from outside, which has no preset
             continue
         spec, preset, device = EXPERIMENTS[kept.experiment], kept.run["preset"], kept.run["device"]
-        bench._ensure_same(kept, spec, bench.plan(spec, preset, device), spec.probes(preset, device, ()))
+        composer._ensure_same(kept, spec, composer.plan(spec, preset, device), spec.probes(preset, device, ()))
 
 
 def test_no_record_is_written_before_its_traces_are_kept(tmp_path, lab, process, monkeypatch):
@@ -1057,7 +1060,7 @@ def test_parts_of_another_plan_are_not_mixed_in(tmp_path, lab, process):
 @pytest.mark.parametrize("changed", ["versions", "sources of a tree with changes"])
 def test_parts_of_other_software_are_not_mixed_in(tmp_path, lab, process, monkeypatch, changed):
     give_ceilings(tmp_path)
-    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, changed != "versions"))
+    monkeypatch.setattr(composer, "commit", lambda: ("0" * 40, changed != "versions"))
 
     def interrupted(*given: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
@@ -1067,21 +1070,21 @@ def test_parts_of_other_software_are_not_mixed_in(tmp_path, lab, process, monkey
         if changed == "versions":
             monkeypatch.setattr(machine, "versions", lambda software=software: {"torch": software})
         else:
-            monkeypatch.setattr(bench, "_sources", lambda software=software: software)
+            monkeypatch.setattr(composer, "_sources", lambda software=software: software)
         with pytest.raises(KeyboardInterrupt):
             measure(tmp_path)
     assert process.measured() == [[0], [0]], "twice with the old software is once"
 
 
 def test_the_sources_digest_changes_with_any_file_of_the_package(tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "__file__", str(tmp_path / "bench.py"))
+    monkeypatch.setattr(composer, "__file__", str(tmp_path / "bench.py"))
     (tmp_path / "kernels").mkdir()
     found = set()
     for text in ("one", "two"):
         (tmp_path / "kernels" / "a.cu").write_text(text)
-        found.add(bench._sources())
+        found.add(composer._sources())
     (tmp_path / "kernels" / "a.cu").rename(tmp_path / "a.cu")
-    assert len(found | {bench._sources()}) == 3
+    assert len(found | {composer._sources()}) == 3
 
 
 def test_the_commit_of_a_repository_around_the_tree_is_not_its_own(tmp_path, monkeypatch):
@@ -1091,8 +1094,8 @@ def test_the_commit_of_a_repository_around_the_tree_is_not_its_own(tmp_path, mon
         subprocess.run(["git", *asked], cwd=tmp_path, check=True)
     for package, known in ((tmp_path / "hypatia_lab", True), (tmp_path / "copy" / "hypatia_lab", False)):
         package.mkdir(parents=True)
-        monkeypatch.setattr(bench, "__file__", str(package / "bench.py"))
-        head, dirty = bench.commit()
+        monkeypatch.setattr(composer, "__file__", str(package / "bench.py"))
+        head, dirty = composer.commit()
         assert (len(head) == 40, head == "unknown", dirty) == (known, not known, not known)
 
 
@@ -1112,8 +1115,8 @@ def test_damaged_parts_are_measured_again(tmp_path, lab, process, damage):
 @pytest.mark.parametrize(
     ("asked", "kind", "told"),
     [
-        ({"name": "nope"}, bench.BenchError, "unknown experiment 'nope'; known: ceilings, tiny"),
-        ({"preset": "nope"}, bench.BenchError, "unknown preset 'nope'; known: quick, seed, full"),
+        ({"name": "nope"}, composer.BenchError, "unknown experiment 'nope'; known: ceilings, tiny"),
+        ({"preset": "nope"}, composer.BenchError, "unknown preset 'nope'; known: quick, seed, full"),
         ({"machine_name": "../x"}, records.RecordError, "machine name '../x' must be"),
         ({"machine_name": ""}, records.RecordError, "machine name '' must be"),
     ],

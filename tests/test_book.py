@@ -17,7 +17,8 @@ import pytest
 import yaml
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hypatia_lab import book, drawing
+from hypatia_lab.book import build
+from hypatia_lab.figures import language
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = [
@@ -36,7 +37,7 @@ NARROW = {"width": 1100, "height": 800}
 
 
 def _chapters() -> list[str]:
-    toc = yaml.safe_load((book.REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
+    toc = yaml.safe_load((build.REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
@@ -177,12 +178,12 @@ def test_index_leads_to_the_front_page(browser: Any, committed_book: Path) -> No
 @pytest.mark.browser
 def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]) -> None:
     for name in _chapters():
-        path = book.REPOSITORY / f"{name}.ipynb"
+        path = build.REPOSITORY / f"{name}.ipynb"
         if not path.is_file():
             continue
         notebook = nbformat.read(path, as_version=4)
         outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
-        stored = sum(book.PLOTLY_MIME in output.get("data", {}) for output in outputs)
+        stored = sum(build.PLOTLY_MIME in output.get("data", {}) for output in outputs)
         assert len(pages[f"{name}.html"].look["figures"]) == stored, name
     assert sum(len(seen.look["figures"]) for seen in pages.values()) > 0
     assert sum(seen.look["math"] for seen in pages.values()) > 0
@@ -220,14 +221,14 @@ def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: 
 @pytest.mark.slow
 def test_headings_are_broken_where_the_window_ends(browser: Any, toy: Path, tmp_path: Path) -> None:
     title, under = "A line falls from three to one and rises to two again", ["first part", "second part", "third part"]
-    layout = drawing.heading(title, under * 3) | {"height": 300}
-    spec = json.loads(drawing.assemble(FIGURE["data"], layout, FIGURE["layout"]["meta"]["alt"]).to_json())
+    layout = language.heading(title, under * 3) | {"height": 300}
+    spec = json.loads(language.assemble(FIGURE["data"], layout, FIGURE["layout"]["meta"]["alt"]).to_json())
     write_notebook(
         toy / "notebooks" / "00_toy.ipynb",
         new_markdown_cell("# Toy"),
-        shown({book.PLOTLY_MIME: spec}, {"text/html": SOURCE}),
+        shown({build.PLOTLY_MIME: spec}, {"text/html": SOURCE}),
     )
-    index = book.build(output=tmp_path / "html", repository=toy)
+    index = build.build(output=tmp_path / "html", repository=toy)
     heights, counts = [], []
     for viewport in (PHONE, DESK):
         page = browser.new_page(viewport=viewport)
@@ -309,13 +310,13 @@ CRASHED = new_code_cell(
 def toy(tmp_path: Path) -> Path:
     """A repository with the real configuration and one small notebook."""
     repository = tmp_path / "repository"
-    shutil.copytree(book.REPOSITORY / "book" / "static", repository / "book" / "static")
+    shutil.copytree(build.REPOSITORY / "book" / "static", repository / "book" / "static")
     record = repository / "book" / "records" / "toy" / "method.jsonl"
     record.parent.mkdir(parents=True)
     record.write_text("{}\n")
-    shutil.copy(book.REPOSITORY / "_config.yml", repository)
+    shutil.copy(build.REPOSITORY / "_config.yml", repository)
     (repository / "_toc.yml").write_text("format: jb-book\nroot: notebooks/00_toy\n")
-    good = shown({book.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE})
+    good = shown({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE})
     write_notebook(repository / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Toy\n\n$x^2$"), good)
     return repository
 
@@ -327,7 +328,7 @@ def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) ->
     (mine / "laptop" / "method.jsonl").write_text("{}\n")
     (mine / "laptop" / ".parts").mkdir()
     said: list[str] = []
-    index = book.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=said.append)
+    index = build.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=said.append)
     assert index == tmp_path / "out" / "html" / "index.html"
     assert said == []
     assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
@@ -364,7 +365,7 @@ def test_each_failed_notebook_falls_back_to_the_committed_one(toy: Path, tmp_pat
         elif broken is not None:
             write_notebook(executed / f"{name}.ipynb", new_markdown_cell("# Wrong"), broken)
     heard: list[str] = []
-    index = book.build(executed, None, tmp_path / "out" / "html", repository=toy, say=heard.append)
+    index = build.build(executed, None, tmp_path / "out" / "html", repository=toy, say=heard.append)
     assert len(heard) == len(BROKEN)
     for line, (name, (_, said)) in zip(sorted(heard), BROKEN.items(), strict=True):
         assert f"{name}.ipynb" in line
@@ -377,7 +378,7 @@ def test_each_failed_notebook_falls_back_to_the_committed_one(toy: Path, tmp_pat
 
 BAD: dict[str, tuple[Any, str]] = {
     "01_link": (new_markdown_cell("[gone](nowhere.md)"), "nowhere.md"),
-    "02_figure": (shown({book.PLOTLY_MIME: {"data": [], "layout": {}}}), "alt text"),
+    "02_figure": (shown({build.PLOTLY_MIME: {"data": [], "layout": {}}}), "alt text"),
     "03_directive": (new_markdown_cell("```{nosuchdirective}\n```"), "nosuchdirective"),
 }
 """Chapter → what is wrong with it, and the word of the warning that says so."""
@@ -385,11 +386,11 @@ BAD: dict[str, tuple[Any, str]] = {
 
 def test_warnings_fail_the_build_each_is_told_and_the_last_book_stays(toy: Path, tmp_path: Path) -> None:
     output = tmp_path / "out" / "html"
-    book.build(output=output, repository=toy, say=lambda line: None)
+    build.build(output=output, repository=toy, say=lambda line: None)
     add_chapters(toy, {name: cell for name, (cell, _) in BAD.items()})
     heard: list[str] = []
-    with pytest.raises(book.BookError, match=r"jupyter-book failed(.|\n)*book\.log"):
-        book.build(output=output, repository=toy, say=heard.append)
+    with pytest.raises(build.BookError, match=r"jupyter-book failed(.|\n)*book\.log"):
+        build.build(output=output, repository=toy, say=heard.append)
     for name, (_, reason) in BAD.items():
         assert any(reason in line and name in line for line in heard), (name, heard)
     assert "Toy" in (output / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
@@ -397,21 +398,21 @@ def test_warnings_fail_the_build_each_is_told_and_the_last_book_stays(toy: Path,
 
 
 def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
-    with pytest.raises(book.BookError, match="holds no book"):
-        book.build(repository=tmp_path, output=tmp_path / "html")
+    with pytest.raises(build.BookError, match="holds no book"):
+        build.build(repository=tmp_path, output=tmp_path / "html")
     other = tmp_path / "other"
     other.mkdir()
     (other / "thesis.tex").write_text("years of work")
-    with pytest.raises(book.BookError, match="something else than a book"):
-        book.build(repository=toy, output=other)
+    with pytest.raises(build.BookError, match="something else than a book"):
+        build.build(repository=toy, output=other)
     assert (other / "thesis.tex").exists()
     (other / "index.html").write_text("a page of mine")
-    with pytest.raises(book.BookError, match="something else than a book of the lab"):
-        book.build(repository=toy, output=other)
+    with pytest.raises(build.BookError, match="something else than a book of the lab"):
+        build.build(repository=toy, output=other)
     assert (other / "thesis.tex").exists()
     (tmp_path / "file").write_text("")
-    with pytest.raises(book.BookError, match="cannot be written"):
-        book.build(repository=toy, output=tmp_path / "file" / "html")
+    with pytest.raises(build.BookError, match="cannot be written"):
+        build.build(repository=toy, output=tmp_path / "file" / "html")
 
 
 @pytest.fixture
@@ -424,7 +425,7 @@ def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
         (stage / "_build" / "html" / "index.html").write_text("built", encoding="utf-8")
         return int((source / "book" / "fail").exists())
 
-    monkeypatch.setattr(book, "_jupyter_book", built)
+    monkeypatch.setattr(build, "_jupyter_book", built)
 
 
 @pytest.mark.usefixtures("pretended")
@@ -439,15 +440,15 @@ def test_what_lies_beside_the_book_stays_and_nothing_is_left_there(toy: Path, tm
 
     mine, pages = ["book.log", "source/mine.c", "stage/mine.c"], ["html/.hypatia-lab-book", "html/index.html"]
     for _ in range(2):  # a book is replaced by the next one
-        book.build(output=output, repository=toy)
+        build.build(output=output, repository=toy)
         assert files() == sorted(mine + pages)
         (output / "old.html").write_text("of the last book")
     (toy / "book" / "fail").touch()
-    with pytest.raises(book.BookError, match=r"the end of .*/\.html-book\.log:\nwhat jupyter-book said"):
-        book.build(output=output, repository=toy)
+    with pytest.raises(build.BookError, match=r"the end of .*/\.html-book\.log:\nwhat jupyter-book said"):
+        build.build(output=output, repository=toy)
     assert files() == sorted([".html-book.log", *mine, *pages, "html/old.html"])
     (toy / "book" / "fail").unlink()
-    book.build(output=output, repository=toy)
+    build.build(output=output, repository=toy)
     assert files() == sorted(mine + pages)
     assert all((output.parent / name).read_text() == "mine" for name in mine)
 
@@ -458,7 +459,7 @@ def test_a_book_from_before_there_was_a_mark_is_replaced(toy: Path, tmp_path: Pa
     (output / "_static").mkdir(parents=True)
     for name in (".buildinfo", "index.html", "searchindex.js", "_static/figures.js", "_static/tables.js"):
         (output / name).write_text("old")
-    book.build(output=output, repository=toy)
+    build.build(output=output, repository=toy)
     assert (output / "index.html").read_text() == "built"
     assert not (output / "searchindex.js").exists()
 
@@ -466,8 +467,8 @@ def test_a_book_from_before_there_was_a_mark_is_replaced(toy: Path, tmp_path: Pa
 @pytest.mark.usefixtures("pretended")
 def test_what_cannot_be_copied_into_the_book_is_named(toy: Path, tmp_path: Path) -> None:
     (toy / "book" / "gone.md").symlink_to(tmp_path / "nowhere.md")
-    with pytest.raises(book.BookError, match=r"cannot be written: .*/gone\.md: .*No such file") as caught:
-        book.build(output=tmp_path / "html", repository=toy)
+    with pytest.raises(build.BookError, match=r"cannot be written: .*/gone\.md: .*No such file") as caught:
+        build.build(output=tmp_path / "html", repository=toy)
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.glob(".html*"))
 
@@ -483,7 +484,7 @@ def test_plain_jupyter_book_builds_the_committed_book(toy: Path) -> None:
 
 def test_figure_html_survives_hostile_content() -> None:
     spec = {"data": [{"name": "</script><script>alert(1)</script>"}], "layout": {}}
-    text = book.figure_html(spec, 'says "<b>&')
+    text = build.figure_html(spec, 'says "<b>&')
     assert text.count("<script") == text.count("</script>") == 1
     inside = text.split('<script type="application/json">')[1].split("</script>")[0]
     assert json.loads(inside) == spec
@@ -492,7 +493,7 @@ def test_figure_html_survives_hostile_content() -> None:
 
 @pytest.mark.browser
 def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> None:
-    index = book.build(output=tmp_path / "html", repository=toy)
+    index = build.build(output=tmp_path / "html", repository=toy)
     page = browser.new_page(viewport=DESK)
     page.goto((index.parent / "notebooks" / "00_toy.html").as_uri())
     page.click("summary")
@@ -509,7 +510,7 @@ def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> No
 
 @pytest.mark.browser
 def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
-    root = book.build(output=tmp_path / "html", repository=toy).parent
+    root = build.build(output=tmp_path / "html", repository=toy).parent
     page = root / "notebooks" / "00_toy.html"
     whole = page.read_text(encoding="utf-8")
     assert faults(visit(page), root) == []

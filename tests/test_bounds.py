@@ -19,8 +19,8 @@ import torch.nn.functional as functional
 
 from hypatia_lab import check, planted
 from hypatia_lab.chapters import method
-from hypatia_lab.fused_ops import mlp
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import mlp
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, STEP, UNIT, Workload, operations, tail
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, run_line
 
-from hypatia_lab import claims, figures, findings, results, tables
+from hypatia_lab import claims, results, tables
 from hypatia_lab.chapters import (
     authors,
     backward,
@@ -20,14 +20,16 @@ from hypatia_lab.chapters import (
     gemm_ladder,
     graph_optimizer,
     layout_traffic,
+    linear_relu,
     method,
     tensor_cores,
     torch_compile,
 )
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.findings import Finding
-from hypatia_lab.fused_ops.mlp import MODELS
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import comparisons
+from hypatia_lab.operations.mlp import MODELS
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload, operations
@@ -209,9 +211,9 @@ def test_a_rewrite_timed_with_the_labs_way_in_judges_no_document(device: str, cl
     parts = {"aten_fusion": cells(FUSED, clock), "naive_vs_cublas": naive, "backward": step}
     lab = evidence(parts | {"mlp_models": models, "gemm_ladder": ladder}, device)
     found = [
-        findings.naive(lab, "box"),
-        findings.equivalents(lab, "box", "aten", "Plan C"),
-        findings.equivalents(lab, "box", "cublas_relu", "v2"),
+        linear_relu.naive(lab, "box"),
+        linear_relu.equivalents(lab, "box", "aten", "Plan C"),
+        linear_relu.equivalents(lab, "box", "cublas_relu", "v2"),
         backward.default(lab, "box"),
         fused_mlp.models(lab, "box"),
         gemm_ladder.reasons(lab, "box"),
@@ -236,24 +238,24 @@ def test_tables_and_figures_mark_the_launch_path() -> None:
     frame = tables.results_table(rows)
     marked = frame[frame["status"].str.contains("launch path")]
     assert set(zip(marked["variant"], marked["clock"], strict=True)) == {("cublas_relu", "wall"), ("aten", "wall")}
-    figure, table = figures.ladder(rows)
+    figure, table = comparisons.ladder(rows)
     assert "launch path" in figure.layout.title.text
     reads = table.set_index(["variant", "clock"])["reads"]
     assert reads["cublas_relu", "wall"] == tables.LAUNCH
     assert reads["cublas_relu", "graph"] == "equal"
-    alone, _ = figures.ladder([row for row in rows if not results.launch_path(row)])
+    alone, _ = comparisons.ladder([row for row in rows if not results.launch_path(row)])
     assert figure.layout.meta["title"] == alone.layout.meta["title"], "read apart by the way in, not by the clock"
-    figure, table = figures.speedups([row for row in rows if row["clock"] == "wall"])
+    figure, table = comparisons.speedups([row for row in rows if row["clock"] == "wall"])
     assert figure.layout.meta["title"].count("1 faster") == 1
     assert "slower" not in figure.layout.meta["title"]
-    for draw in (figures.slowdowns, figures.times_against_limit):
+    for draw in (comparisons.slowdowns, comparisons.times_against_limit):
         assert "launch path" in draw([row for row in rows if row["clock"] == "wall"])[0].layout.title.text
         assert "launch path" not in draw([row for row in rows if row["clock"] == "graph"])[0].layout.title.text
 
 
 def test_a_ladder_of_rewrites_alone_can_be_drawn() -> None:
     rows = evidence({"method": cells({"eager": 9.0, "aten": 12.0}, "hot")}, "cpu").select(experiment="method")
-    figure, _ = figures.ladder(rows)
+    figure, _ = comparisons.ladder(rows)
     assert "aten" not in figure.layout.meta["title"]
 
 

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, evidence_of, played, write_records
 
-from hypatia_lab import claims, drawing, figures, intervals, scatter_figures, tables
+from hypatia_lab import claims, intervals, tables
 from hypatia_lab.chapters import backward
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import comparisons, language, over_size
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
@@ -197,11 +198,11 @@ def test_figures_and_tables_tell_directions_apart(root: Path) -> None:
     lab = read(root, cells(STEP), cells({"eager": 75.0, "epilogue": 71.0}, "forward"))
     both = [row for row in lab.rows if row["operation"] == "linear_relu" and row["variant"] in ("eager", "epilogue")]
     draw = {
-        "slowdowns": lambda rows: figures.slowdowns(rows),
-        "speedups": lambda rows: figures.speedups(rows),
-        "times": lambda rows: figures.times_against_limit(rows),
-        "precision": lambda rows: scatter_figures.precision(rows, "Title"),
-        "over_sizes": lambda rows: scatter_figures.over_sizes(rows, "Title"),
+        "slowdowns": lambda rows: comparisons.slowdowns(rows),
+        "speedups": lambda rows: comparisons.speedups(rows),
+        "times": lambda rows: comparisons.times_against_limit(rows),
+        "precision": lambda rows: over_size.precision(rows, "Title"),
+        "over_sizes": lambda rows: over_size.over_sizes(rows, "Title"),
     }
     for name, figure in draw.items():
         mixed, table = figure(both)
@@ -210,10 +211,10 @@ def test_figures_and_tables_tell_directions_apart(root: Path) -> None:
         assert len(set(table["workload"])) == 2, name
         alone, _ = figure([row for row in both if row["direction"] == "forward_backward"])
         assert "forward and backward" in alone.layout.title.text, name
-    fields, _ = drawing.split_fields(both)
+    fields, _ = language.split_fields(both)
     assert fields == ["direction"]
-    with pytest.raises(figures.FigureError, match="one machine and workload at a time"):
-        figures.ladder(both)
+    with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
+        comparisons.ladder(both)
     two = [row | {"machine": machine} for machine in ("a", "b") for row in both]
     assert len(tables.compare_table(two, "a", "b")) == 2
 

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypatia_lab.operations.conv_block import SEED_SHAPE
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import check, claims
-from hypatia_lab.chapters import conv_block, conv_block_checks, front, reading
+from hypatia_lab.chapters import conv_block, conv_block_checks, front
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.findings import Finding
-from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages import phrases
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
@@ -260,7 +261,7 @@ def test_pytorchs_default_leads_and_ieee_stands_beside_it(tmp_path: Path) -> Non
     lab = read(tmp_path, GPU, defaults=DEFAULTS)
     found = said(conv_block.slower(lab, "box"))
     assert found.figure == "90.0×"
-    assert found.text.index(reading.FLOAT32["default"]) < found.text.index(reading.FLOAT32["ieee"])
+    assert found.text.index(phrases.FLOAT32["default"]) < found.text.index(phrases.FLOAT32["ieee"])
     assert "36.4×" in found.text  # 9100 over 250
     assert "99.0×" in found.text  # by the other GELU
     found = said(conv_block.cause(lab, "box"))
@@ -281,7 +282,7 @@ def test_the_loops_have_the_limit_of_their_own_arithmetic(tmp_path: Path) -> Non
     lines = conv_block.breakdown(read(tmp_path, GPU, defaults=DEFAULTS), "box", "default")
     least = {line["variant"]: line["least time"] for line in lines if line["part"] == "convolution"}
     assert least == {"naive": "121 µs", "eager": "17.3 µs"}  # 6.04 GFLOP at 50 and at 350 TFLOP/s
-    assert reading.FLOAT32["default"] in conv_block.where(evidence_of(tmp_path), "box", "default")
+    assert phrases.FLOAT32["default"] in conv_block.where(evidence_of(tmp_path), "box", "default")
 
 
 def test_a_cpu_has_one_arithmetic(tmp_path: Path) -> None:
@@ -289,7 +290,7 @@ def test_a_cpu_has_one_arithmetic(tmp_path: Path) -> None:
     lab = read(tmp_path, CPU, "cpu", defaults=own)
     found = said(conv_block.slower(lab, "box"))
     assert found.figure == "10.0×"
-    assert reading.FLOAT32["default"] not in found.text
+    assert phrases.FLOAT32["default"] not in found.text
 
 
 def test_errors_stand_by_gelu_and_dtype_and_a_rejection_shows(tmp_path: Path) -> None:
@@ -344,7 +345,7 @@ def test_every_name_is_one_of_the_lab() -> None:
     peers = {name for goal in conv_block.GOALS for name in goal.peers}
     assert {*conv_block.OWN, *conv_block.LOOPS, *peers} <= set(known)
     assert EXPERIMENTS[conv_block.EXPERIMENT].notebook == conv_block.PAGE
-    assert set(conv_block.EXPERIMENTS) == set(reading.FLOAT32)
+    assert set(conv_block.EXPERIMENTS) == set(phrases.FLOAT32)
     assert set(conv_block.EXPERIMENTS.values()) <= set(EXPERIMENTS)
     planned = EXPERIMENTS[conv_block.EXPERIMENT].plan("seed", "cuda", ())
     for goal in conv_block.GOALS:

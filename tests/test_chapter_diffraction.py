@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, findings, formats, intervals, notebook, records, results
-from hypatia_lab.chapters import diffraction_findings, diffraction_tables, reading
+from hypatia_lab import claims, formats, intervals, records, results
+from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages import findings, phrases, verify
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -572,9 +573,9 @@ def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None
         asked.append(without)
         return []
 
-    monkeypatch.setattr(notebook, "_wrong_variants", wrong)
-    assert notebook.verify("diffraction", "cpu").endswith("agrees with float64")
-    assert notebook.verify("diffraction", "cpu", without=["eager_direct"]).endswith(
+    monkeypatch.setattr(verify, "_wrong_variants", wrong)
+    assert verify.verify("diffraction", "cpu").endswith("agrees with float64")
+    assert verify.verify("diffraction", "cpu", without=["eager_direct"]).endswith(
         "(left out: eager_direct, known to be wrong)"
     )
     assert asked == [(), ["eager_direct"]]
@@ -630,8 +631,8 @@ def test_show_traces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_figure_names_the_records_it_is_drawn_from() -> None:
     lab = evidence(*C_ROWS)
-    assert [r.experiment for r in reading.behind(lab, "box", "diffraction")] == ["diffraction"]
-    assert reading.behind(lab, "box", "warm_up") == []
+    assert [r.experiment for r in phrases.behind(lab, "box", "diffraction")] == ["diffraction"]
+    assert phrases.behind(lab, "box", "warm_up") == []
 
 
 def test_a_profile_of_a_cpu_speaks_of_operators() -> None:

@@ -10,12 +10,13 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, evidence_of, played, run_line, write_records
 
-from hypatia_lab import claims, findings, formats, intervals, records, results
+from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import diffraction_authors, diffraction_findings, front
 from hypatia_lab.claims import details
-from hypatia_lab.findings import Finding
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages import findings
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")

@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 from synthetic import cell_line, played, run_line
 
-from hypatia_lab import claims, experiments, intervals, notebook, records, results, scatter_figures
+from hypatia_lab import claims, experiments, intervals, records, results
 from hypatia_lab.chapters import fused_mlp
-from hypatia_lab.drawing import FigureError
-from hypatia_lab.findings import Finding
-from hypatia_lab.fused_ops import safety
-from hypatia_lab.fused_ops.mlp import MODELS, WIDEST
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import over_size
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.operations import safety
+from hypatia_lab.operations.mlp import MODELS, WIDEST
+from hypatia_lab.pages import verify
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import Workload, operations
@@ -148,7 +150,7 @@ def test_the_quicker_kernel_counts() -> None:
     lab = evidence(*lines, *both)
     assert said(fused_mlp.goal(lab, "box")).title == "Three layers in one kernel reach the goal"
     assert [line["by"] for line in fused_mlp.goals(lab, "box")] == ["fused_cuda", "fused"]
-    figure, table = scatter_figures.where_faster(
+    figure, table = over_size.where_faster(
         fused_mlp.swept(lab, "box"), fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
     )
     assert list(table["variant"]) == ["fused_cuda", "fused"]
@@ -179,7 +181,7 @@ def test_the_crossover_is_where_it_stops_being_faster() -> None:
 
 def test_the_map_shows_factors_and_dashes() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
-    figure, table = scatter_figures.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
+    figure, table = over_size.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
     (cells_drawn,) = figure.data
     assert list(figure.layout.xaxis.ticktext) == ["16", "256", "512"]
     assert [list(line) for line in cells_drawn.text] == [["5.00", "1.00?", ""], ["5.00", "0.83", ""]]
@@ -188,20 +190,17 @@ def test_the_map_shows_factors_and_dashes() -> None:
     assert table["status"][2] == TOO_WIDE
     assert "2 faster, 1 equal and 1 slower" in figure.layout.meta["alt"]
     assert (
-        figure.to_json()
-        == scatter_figures.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")[0].to_json()
+        figure.to_json() == over_size.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")[0].to_json()
     )
 
 
 def test_the_map_refuses_what_it_cannot_draw() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
     with pytest.raises(FigureError, match="the rows differ in clock"):
-        scatter_figures.where_faster(
-            [*rows, rows[0] | {"clock": "wall"}], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
-        )
+        over_size.where_faster([*rows, rows[0] | {"clock": "wall"}], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
     alone = [row for row in rows if row["variant"] == "fused"]
     with pytest.raises(FigureError, match="fused or fused_cuda was timed nowhere beside eager or epilogue"):
-        scatter_figures.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
+        over_size.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
 
 
 def test_a_cpu_has_no_map_and_says_why() -> None:
@@ -321,7 +320,7 @@ def test_compiled_forms_are_left_out_of_the_documents_tests() -> None:
 
 @pytest.mark.parametrize("operation", operations())
 def test_every_operation_can_be_verified_at_small_shapes(operation: str) -> None:
-    for shape in notebook._shapes(len(operations()[operation].dims)):
+    for shape in verify._shapes(len(operations()[operation].dims)):
         assert Workload(operation, shape).flops >= 0
 
 

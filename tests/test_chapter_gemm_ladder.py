@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from synthetic import cell_line, played, run_line
 
-from hypatia_lab import claims, intervals, records, results, scatter_figures
+from hypatia_lab import claims, intervals, records, results
 from hypatia_lab.chapters import gemm_ladder
-from hypatia_lab.drawing import FigureError
 from hypatia_lab.experiments import linear_relu
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import over_size
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 
@@ -222,9 +223,9 @@ def test_ideas_come_with_the_reasons_they_show() -> None:
 def test_rungs_draw_a_lane_a_step_and_a_line_a_size() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
     with pytest.raises(FigureError, match="one machine, operation and clock"):
-        scatter_figures.rungs([*lab.rows, lab.rows[-1] | {"clock": "wall"}], gemm_ladder.ORDER, "Ladder")
+        over_size.rungs([*lab.rows, lab.rows[-1] | {"clock": "wall"}], gemm_ladder.ORDER, "Ladder")
     rows = lab.leading("box", experiment="gemm_ladder")
-    figure, table = scatter_figures.rungs(rows, gemm_ladder.ORDER, "Ladder")
+    figure, table = over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")
     lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert [trace.name for trace in lines if trace.showlegend] == ["256×256×512", "8192×4096×4096"]
     assert [list(trace.y) for trace in lines[:2]] == [list(range(1, 11))] * 2
@@ -233,13 +234,13 @@ def test_rungs_draw_a_lane_a_step_and_a_line_a_size() -> None:
     assert {2e16, 4e17} <= ceilings_drawn
     assert len(table) == len(FLOAT32) * 2 + len(BFLOAT16) * 2
     assert figure.layout.meta["alt"].startswith("Rate of each step on a log axis (linear_relu, graph clock, box).")
-    assert figure.to_json() == scatter_figures.rungs(rows, gemm_ladder.ORDER, "Ladder")[0].to_json()
+    assert figure.to_json() == over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")[0].to_json()
 
 
 def test_a_step_without_a_time_shows_its_status() -> None:
     left_out = cell("step_multicast", 1.0, "bfloat16", LARGE, status="skipped", reason="no GPU", medians_us=[])
     rows = evidence(*gpu(), left_out).leading("box", experiment="gemm_ladder")
-    figure, table = scatter_figures.rungs(rows, gemm_ladder.ORDER, "Ladder")
+    figure, table = over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")
     assert any(note.text == "<i>skipped</i>" for note in figure.layout.annotations)
     assert any("no GPU" in text for text in table["status"])
 

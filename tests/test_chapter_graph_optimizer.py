@@ -9,17 +9,18 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypatia_lab.operations.conv_block import SEED_SHAPE
+from hypatia_lab.operations.mlp import MODELS
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import claims, graph_figure, intervals
+from hypatia_lab import claims, intervals
 from hypatia_lab.chapters import graph_drawings
 from hypatia_lab.chapters import graph_optimizer as chapter
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
-from hypatia_lab.findings import Finding
-from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
-from hypatia_lab.fused_ops.mlp import MODELS
-from hypatia_lab.graph_figure import Panel, Way
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import graph as graph_figure
+from hypatia_lab.figures.graph import Panel, Way
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

@@ -10,12 +10,13 @@ import pandas
 import pytest
 from synthetic import cell_line, detail_line, played, run_line
 
-from hypatia_lab import intervals, records, results, traffic_figures
+from hypatia_lab import intervals, records, results
 from hypatia_lab.chapters import layout_traffic
-from hypatia_lab.drawing import FigureError
-from hypatia_lab.findings import Finding
-from hypatia_lab.fused_ops import layout
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import traffic as traffic_figures
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.operations import layout
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 

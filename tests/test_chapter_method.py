@@ -12,9 +12,11 @@ import pytest
 import torch
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import ceiling_figures, experiments, findings, intervals, notebook, planted, results, variants
+from hypatia_lab import experiments, intervals, planted, results, variants
 from hypatia_lab.chapters import method
 from hypatia_lab.chapters.stability import Coverage
+from hypatia_lab.figures import ceilings as ceiling_figures
+from hypatia_lab.pages import verify
 from hypatia_lab.workloads import Workload
 
 WORK = {"topic": "oracle", "unit": "us", "shape": [256, 256, 512]}
@@ -86,7 +88,7 @@ def test_the_controls_card_tells_too_many_false_differences_from_too_few(tmp_pat
         for name, factor in (("eager", 1), ("eager@again", 2 if n <= different else 1))
     ]
     write_records(tmp_path, "box", "cpu", {"agreement": pairs})
-    card = findings.control(evidence_of(tmp_path), "box")
+    card = method.false_alarms(evidence_of(tmp_path), "box")
     assert card is not None
     assert card.title == title
     assert f"In 100 pairs of identical code it saw {different} differences" in card.text
@@ -210,7 +212,10 @@ def test_the_page(tmp_path, monkeypatch):
 
 
 def test_what_a_check_says_is_read_into_a_table():
-    told = [*notebook.verify("mlp2", "cpu").splitlines(), *notebook.verify("relu", "cpu", without=["x"]).splitlines()]
+    told = [
+        *verify.verify("mlp2", "cpu").splitlines(),
+        *verify.verify("relu", "cpu", without=["x"]).splitlines(),
+    ]
     lines = method.agreeing(told).to_dict("records")
     assert {(line["operation"], line["direction"]) for line in lines} >= {("mlp2", "forward"), ("relu", "forward")}
     assert [line["left out, known to be wrong"] for line in lines][:: len(lines) - 1] == ["", "x"]

@@ -12,12 +12,17 @@ import pytest
 from synthetic import ceilings, cell_line, evidence_of, played, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
-from hypatia_lab import ceiling_figures, claim_tables, claims, findings, notebook, tables, verdict_figure
+from hypatia_lab import claims, tables
 from hypatia_lab.chapters import decisions, errata, front, machines
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import FigureError
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures import ceilings as ceiling_figures
+from hypatia_lab.figures import verdicts as verdict_figure
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.pages import evidence as lab_evidence
+from hypatia_lab.pages import findings
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.tables import claims as claim_tables
 from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -379,7 +384,7 @@ def test_a_card_has_the_ledgers_verdict_on_the_claims_it_names(lab: Evidence) ->
 @pytest.fixture(scope="module")
 def committed() -> Evidence:
     """All committed records."""
-    return notebook.evidence(notebook.Parameters())
+    return lab_evidence.evidence(lab_evidence.Parameters())
 
 
 def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:

@@ -12,8 +12,8 @@ from synthetic import ceilings, cell_line, detail_line, evidence_of, played, wri
 from hypatia_lab import claims, intervals, results
 from hypatia_lab.chapters import tensor_cores
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")

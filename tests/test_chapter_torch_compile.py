@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import ceiling_figures, claims, intervals
-from hypatia_lab.break_even_figure import NEVER, Curve, ahead_at_first, break_even, calls_text
+from hypatia_lab import claims, intervals
 from hypatia_lab.chapters import front, torch_compile, torch_compile_rows, torch_compile_tables
-from hypatia_lab.chapters.reading import FLOAT32
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
-from hypatia_lab.drawing import FigureError
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.findings import Finding
+from hypatia_lab.figures import ceilings as ceiling_figures
+from hypatia_lab.figures.break_even import NEVER, Curve, ahead_at_first, break_even, calls_text
+from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.phrases import FLOAT32
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

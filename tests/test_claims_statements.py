@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
-from hypatia_lab import claim_tables, records, tables
+from hypatia_lab import records, tables
 from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge, ledger, statements, together
 from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
+from hypatia_lab.tables import claims as claim_tables
 
 # One verdict from many
 

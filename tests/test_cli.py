@@ -21,8 +21,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, run_line
 
-from hypatia_lab import bench, claims, cli, own_book, records
-from hypatia_lab.notebook import ParameterError, Parameters
+from hypatia_lab import claims, records
+from hypatia_lab.bench import composer
+from hypatia_lab.book import own as own_book
+from hypatia_lab.cli import commands
+from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book")
@@ -43,7 +46,7 @@ def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
 
     def run(*arguments: str) -> Outcome:
         with pytest.raises(SystemExit) as ended:
-            cli.main(list(arguments), prog_name="hypatia-lab")
+            commands.main(list(arguments), prog_name="hypatia-lab")
         code = ended.value.code
         assert isinstance(code, int)
         captured = capsys.readouterr()
@@ -352,7 +355,7 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
         raise AssertionError("a notebook was started")
 
     def run(*arguments: str, records: str = str(tmp_path / "new")) -> Outcome:
-        monkeypatch.setattr(cli, "execute", fail)
+        monkeypatch.setattr(commands, "execute", fail)
         before = files_below(tmp_path)
         found = call("run", *arguments, "--records", records, "--output", str(tmp_path / "notebooks"))
         assert found.code != 0
@@ -535,7 +538,7 @@ def test_a_fault_of_the_lab_itself_is_not_dressed_up_as_bad_input(folder, monkey
 
     monkeypatch.setattr(results, "rows", fault)
     with pytest.raises(ValueError, match="a bug"):
-        cli.main(["results"])
+        commands.main(["results"])
 
 
 # ---------------------------------------------------------------- running notebooks
@@ -565,7 +568,7 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of the lab's notebooks."""
     home = tmp_path / "pages"
     home.mkdir()
-    monkeypatch.setattr(cli, "NOTEBOOKS", home)
+    monkeypatch.setattr(commands, "NOTEBOOKS", home)
     return home
 
 
@@ -656,7 +659,7 @@ def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_pa
 def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, call, tmp_path, monkeypatch):
     import papermill
 
-    campaign = bench.campaign(tmp_path / "records" / "box")
+    campaign = composer.campaign(tmp_path / "records" / "box")
     stops = [True]
 
     def interrupted(source: str, *_: Any, **__: Any) -> None:
@@ -678,13 +681,13 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, c
 def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):
     import nbformat
 
-    monkeypatch.setattr(cli, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr(commands, "NOTEBOOKS", tmp_path)
     monkeypatch.setattr(bytecode, "environment", dict)  # which tells when it first keeps some
     cell = nbformat.v4.new_code_cell("mode = 'recorded'", metadata={"tags": ["parameters"]})
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
     nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "01_one.ipynb")
     with pytest.raises(SystemExit) as ended:
-        cli.main(["run", "--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")])
+        commands.main(["run", "--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")])
     assert not ended.value.code
     told = [line.split(" (")[0] for line in capfd.readouterr().err.splitlines()]
     assert told == ["measuring box", "[1/1] 01_one", f"done; executed notebooks are in {tmp_path / 'out'}"]

@@ -124,8 +124,8 @@ assert all(torch.equal(*pair) for pair in zip(unscaled, scaled))
 """
 
 OPERATION = """
-from hypatia_lab.fused_ops import conv_block as peers
-from hypatia_lab.fused_ops.conv_block_kernels import conv_block_fused, fused_conv_block
+from hypatia_lab.operations import conv_block as peers
+from hypatia_lab.operations.conv_block_kernels import conv_block_fused, fused_conv_block
 
 def leaves(*given):
     return [tensor.detach().requires_grad_() for tensor in given]

@@ -12,10 +12,10 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("triton")
-from hypatia_lab.fused_ops import conv_block_whole as whole
-from hypatia_lab.fused_ops import ladder
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import conv_block_whole as whole
+from hypatia_lab.operations import ladder
 
 DEVICE = choose_device("auto")
 MISSING = ladder.STEPS["step_wgmma"].missing("bfloat16", "cuda") if DEVICE == "cuda" else "there is no GPU"

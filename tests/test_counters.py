@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from test_probes import details, emitted, found, probe
 
-from hypatia_lab import bench, probes, records, variants
+from hypatia_lab import records, variants
+from hypatia_lab.bench import composer, probes
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, Probe
 from hypatia_lab.experiments.linear_relu import MEDIUM, SMALL
 from hypatia_lab.profiler import counters
@@ -307,7 +308,7 @@ def test_a_gpu_reads_its_inputs_once(case: str, tmp_path: Path):
 @pytest.mark.parametrize("experiment", ["layout", "traffic"])
 def test_plans_name_what_there_is(experiment: str, device: str, preset: str):
     asked = EXPERIMENTS[experiment].probes(preset, device, ())
-    groups = bench.plan(experiment, preset, device)
+    groups = composer.plan(experiment, preset, device)
     assert groups or asked
     for one in asked:
         assert one.case in counters.CASES

@@ -14,7 +14,10 @@ import numpy
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import detail_figures, drawing, formats, image_figure, records, results, scatter_figures
+from hypatia_lab import formats, records, results
+from hypatia_lab.figures import image as image_figure
+from hypatia_lab.figures import language, over_size
+from hypatia_lab.figures import probes as probe_figures
 
 SHAPE = (1024, 1024)
 LIBRARIES = {"interpreter": 31.0, "import torch": 1650.0, "import hypatia_lab": 42.0, "CUDA context": 210.0}
@@ -180,22 +183,22 @@ Rows = list[dict[str, Any]]
 Drawn = tuple[Any, Any]
 DRAW: dict[str, Callable[[Rows], Drawn]] = {
     "image": lambda rows: image_figure.image(spots(), "A lattice of spots, brightest in the middle", **PLACE),
-    "waterfall": lambda rows: detail_figures.waterfall(starts(), "Importing torch takes longer than compiling"),
-    "calls": lambda rows: detail_figures.calls(
+    "waterfall": lambda rows: probe_figures.waterfall(starts(), "Importing torch takes longer than compiling"),
+    "calls": lambda rows: probe_figures.calls(
         [d for d in starts() if d["variant"] != "c_openmp"], "The first two calls take longer than all that follow"
     ),
-    "first_image": lambda rows: detail_figures.first_image(
+    "first_image": lambda rows: probe_figures.first_image(
         starts(), "Only the stored cubin draws its first image within 10 ms", goals=(10, 50)
     ),
-    "kernels": lambda rows: detail_figures.kernels(traced(), "One kernel does what eager needs sixty for"),
-    "timeline": lambda rows: detail_figures.timeline(traced(), "The device idles between eager's kernels"),
-    "precision": lambda rows: scatter_figures.precision(
+    "kernels": lambda rows: probe_figures.kernels(traced(), "One kernel does what eager needs sixty for"),
+    "timeline": lambda rows: probe_figures.timeline(traced(), "The device idles between eager's kernels"),
+    "precision": lambda rows: over_size.precision(
         [r for r in rows if r["shape"] == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
     ),
-    "over_sizes": lambda rows: scatter_figures.over_sizes(
+    "over_sizes": lambda rows: over_size.over_sizes(
         [r for r in rows if r["dtype"] == "float32"], "The own kernels stay near the limit at every size"
     ),
-    "shares": lambda rows: detail_figures.shares(sizes(), "The first image takes most of the time of a small job"),
+    "shares": lambda rows: probe_figures.shares(sizes(), "The first image takes most of the time of a small job"),
 }
 
 
@@ -284,19 +287,21 @@ def test_a_variant_looks_the_same_in_every_figure(rows: Rows) -> None:
             symbol = trace["marker"]["symbol"].removesuffix("-open")
             looks.setdefault(variant, set()).add((trace["marker"]["color"], symbol))
     assert set(looks) == set(SPEED)
-    assert looks == {v: {(drawing.KNOWN[v].colour, drawing.KNOWN[v].symbol)} for v in SPEED}
+    assert looks == {v: {(language.KNOWN[v].colour, language.KNOWN[v].symbol)} for v in SPEED}
     for trace in content(DRAW["timeline"](rows)[0])["data"]:
-        assert trace["marker"]["color"] == drawing.KNOWN[trace["name"]].colour
+        assert trace["marker"]["color"] == language.KNOWN[trace["name"]].colour
 
 
 def test_named_variants_are_told_apart_and_show_their_origin() -> None:
-    looks = [(look.colour, look.symbol) for look in drawing.KNOWN.values()]
+    looks = [(look.colour, look.symbol) for look in language.KNOWN.values()]
     assert len(set(looks)) == len(looks)
-    assert len({look.place for look in drawing.KNOWN.values()}) == len(looks)
+    assert len({look.place for look in language.KNOWN.values()}) == len(looks)
     own = ["eager", *SPEED, "compile_max_autotune"]
-    assert len({drawing.KNOWN[v].colour for v in own}) == len({drawing.KNOWN[v].symbol for v in own}) == len(SPEED) + 1
+    assert (
+        len({language.KNOWN[v].colour for v in own}) == len({language.KNOWN[v].symbol for v in own}) == len(SPEED) + 1
+    )
     for variant in (*SPEED, "one_by_one", "compile_max_autotune"):
-        assert drawing.KNOWN[variant].symbol in drawing.SHAPES[ORIGINS.get(variant, "peer")]
+        assert language.KNOWN[variant].symbol in language.SHAPES[ORIGINS.get(variant, "peer")]
 
 
 # ---------------------------------------------------------------- fresh processes
@@ -338,20 +343,20 @@ def test_waterfall_takes_a_whole_first_call_for_the_rest_of_it(rows: Rows) -> No
 
 
 def test_waterfall_leaves_out_what_it_is_told_to() -> None:
-    figure, table = detail_figures.waterfall(starts(), "Less", leave_out=["interpreter", "import torch"])
+    figure, table = probe_figures.waterfall(starts(), "Less", leave_out=["interpreter", "import torch"])
     assert "import torch" not in [t["name"] for t in content(figure)["data"]]
     assert "import torch" not in table.columns
     assert "without interpreter and import torch" in figure.layout.title.text
     many = ["interpreter", "import torch", "import hypatia_lab", "CUDA context"]
-    figure, _ = detail_figures.waterfall(starts(), "Less", leave_out=many)
+    figure, _ = probe_figures.waterfall(starts(), "Less", leave_out=many)
     assert "without interpreter to CUDA context" in figure.layout.title.text
-    with pytest.raises(drawing.FigureError, match="no stage 'import numpy'"):
-        detail_figures.waterfall(starts(), "Less", leave_out=["import numpy"])
+    with pytest.raises(language.FigureError, match="no stage 'import numpy'"):
+        probe_figures.waterfall(starts(), "Less", leave_out=["import numpy"])
 
 
 def test_stages_are_told_apart_without_colour_alone() -> None:
-    assert len(set(detail_figures.STAGES.values())) == len(detail_figures.STAGES)
-    for (colour, pattern), (next_colour, next_pattern) in pairwise(detail_figures.STAGES.values()):
+    assert len(set(probe_figures.STAGES.values())) == len(probe_figures.STAGES)
+    for (colour, pattern), (next_colour, next_pattern) in pairwise(probe_figures.STAGES.values()):
         assert colour != next_colour or pattern != next_pattern
 
 
@@ -365,7 +370,7 @@ def test_calls_name_what_reduce_overhead_does(rows: Rows) -> None:
         assert 10 ** marks[word].y == pytest.approx(own["y"][call - 1], rel=0.01)
     assert list(own["x"]) == list(range(1, 13))
     assert "call 12" in table.columns
-    bare, _ = detail_figures.calls([d for d in starts() if d["variant"] == "cuda"], "One")
+    bare, _ = probe_figures.calls([d for d in starts() if d["variant"] == "cuda"], "One")
     assert notes(bare) == []
 
 
@@ -384,7 +389,7 @@ def test_first_image_judges_goals_by_the_interval(rows: Rows) -> None:
     assert judged["triton", "cubin"] == "no"
     assert judged["compile", "mega"] == formats.MISSING
     lines = [detail("cuda", "start", "first image", values, case=str(n)) for n, values in enumerate([[8, 13], [8]])]
-    _, table = detail_figures.first_image(lines, "Undecided", goals=[10])
+    _, table = probe_figures.first_image(lines, "Undecided", goals=[10])
     assert list(table["within 10 ms"]) == ["undecided", "undecided"]
 
 
@@ -399,25 +404,25 @@ def test_what_was_not_measured_is_said_and_not_drawn(rows: Rows) -> None:
 
 def test_a_wrong_first_image_is_never_drawn() -> None:
     wrong = [d | {"status": "wrong", "reason": "error 0.05 of the peak"} for d in starts() if d["variant"] == "triton"]
-    figure, _ = detail_figures.first_image([*wrong, *(d for d in starts() if d["variant"] == "cuda")], "One is wrong")
+    figure, _ = probe_figures.first_image([*wrong, *(d for d in starts() if d["variant"] == "cuda")], "One is wrong")
     assert [t["name"] for t in points(figure)] == ["cuda, cubin"]
     assert "<i>wrong</i>" in notes(figure)
 
 
 def test_a_missing_process_leaves_the_others() -> None:
     lines = [detail("cuda", "start", "first image", [4.0, None, 4.2]), detail("cuda", "start", "set-up", [2, None, 3])]
-    figure, _ = detail_figures.first_image(lines, "Two of three")
+    figure, _ = probe_figures.first_image(lines, "Two of three")
     (point,) = points(figure)
     assert point["x"][0] == formats.significant(math.sqrt(4.0 * 4.2))
     assert "2 fresh processes" in figure.layout.title.text
     more = detail("c_openmp", "start", "first image", [4.0, 4.1, 4.2])
-    assert "2 to 3 fresh processes" in detail_figures.first_image([*lines, more], "More")[0].layout.title.text
-    (whole,) = points(detail_figures.waterfall(lines, "Two of three")[0])
+    assert "2 to 3 fresh processes" in probe_figures.first_image([*lines, more], "More")[0].layout.title.text
+    (whole,) = points(probe_figures.waterfall(lines, "Two of three")[0])
     assert whole["x"] == [2500.0]  # µs, as none lasts ten of a larger unit
 
 
 def test_one_process_has_no_interval_and_says_so() -> None:
-    figure, table = detail_figures.first_image([detail("cuda", "start", "first image", [4.0])], "One process")
+    figure, table = probe_figures.first_image([detail("cuda", "start", "first image", [4.0])], "One process")
     (point,) = points(figure)
     assert (point["error_x"]["array"], point["error_x"]["arrayminus"]) == ([0.0], [0.0])
     assert "no interval" in point["hovertext"][0]
@@ -427,7 +432,7 @@ def test_one_process_has_no_interval_and_says_so() -> None:
 
 def test_what_differs_is_on_the_line_and_what_is_shared_in_the_title() -> None:
     lines = [detail("cuda", "start", "first image", [4, 5], machine=m, dtype=d) for m in "ab" for d in ("float32",)]
-    figure, _ = detail_figures.first_image(lines, "Two machines")
+    figure, _ = probe_figures.first_image(lines, "Two machines")
     assert list(figure.layout.yaxis.ticktext) == ["cuda · a", "cuda · b"]
     assert "float32/ieee" in figure.layout.title.text
 
@@ -437,8 +442,8 @@ def test_a_new_variant_is_drawn_with_the_look_of_its_own_name() -> None:
         detail("split_k", "start", "first image", [4, 5], **more) for more in ({}, {"origin": "peer", "case": "b"})
     ]
     for line, origin in zip(lines, ("own", "peer"), strict=True):
-        (point,) = points(detail_figures.first_image([line], "New")[0])
-        assert point["marker"]["symbol"] == drawing.style("split_k", origin).symbol
+        (point,) = points(probe_figures.first_image([line], "New")[0])
+        assert point["marker"]["symbol"] == language.style("split_k", origin).symbol
 
 
 def test_shares_add_up_and_fall_with_size(rows: Rows) -> None:
@@ -457,13 +462,13 @@ def test_shares_add_up_and_fall_with_size(rows: Rows) -> None:
 def test_shares_of_any_parts() -> None:
     halves = {"a": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0, 1.1, 1.0]}
     lines = [detail("c_openmp", "process", name, values) for name, values in halves.items()]
-    figure, table = detail_figures.shares(lines, "Half", topic="process", parts={"left": ["a"], "right": ["b"]})
+    figure, table = probe_figures.shares(lines, "Half", topic="process", parts={"left": ["a"], "right": ["b"]})
     assert [t["x"] for t in content(figure)["data"] if t["type"] == "bar"] == [[pytest.approx(50)], [pytest.approx(50)]]
     assert table.loc[0, "left"].startswith("50.0%")
-    with pytest.raises(drawing.FigureError, match="at least two parts, given: left"):
-        detail_figures.shares(lines, "One", topic="process", parts={"left": ["a"]})
-    with pytest.raises(drawing.FigureError, match="none of 1 ways has all of left, right"):
-        detail_figures.shares(lines, "Gone", topic="process", parts={"left": ["a"], "right": ["c"]})
+    with pytest.raises(language.FigureError, match="at least two parts, given: left"):
+        probe_figures.shares(lines, "One", topic="process", parts={"left": ["a"]})
+    with pytest.raises(language.FigureError, match="none of 1 ways has all of left, right"):
+        probe_figures.shares(lines, "Gone", topic="process", parts={"left": ["a"], "right": ["c"]})
 
 
 # ---------------------------------------------------------------- one call
@@ -483,7 +488,7 @@ def test_shares_of_any_parts() -> None:
     ],
 )
 def test_kernel_names_are_shortened_and_stay_telling(name: str, short: str) -> None:
-    assert detail_figures.short_kernel(name) == short
+    assert probe_figures.short_kernel(name) == short
 
 
 def test_kernels_gather_the_small_ones_and_keep_the_sum(rows: Rows) -> None:
@@ -504,7 +509,7 @@ def test_kernels_gather_the_small_ones_and_keep_the_sum(rows: Rows) -> None:
 
 def test_operators_of_a_host_are_called_and_not_launched() -> None:
     lines = [d | {"device": "cpu"} for d in traced() if d["topic"] == "kernels"]
-    figure, table = detail_figures.kernels(lines, "Operators")
+    figure, table = probe_figures.kernels(lines, "Operators")
     assert "<b>cuda</b>: 1 call, 3.34 µs" in notes(figure)
     assert content(figure)["layout"]["xaxis"]["title"]["text"].startswith("time per call")
     assert {"operator", "calls"} <= set(table.columns)
@@ -514,7 +519,7 @@ def test_operators_of_a_host_are_called_and_not_launched() -> None:
 def test_kernels_of_many_milliseconds_are_drawn_in_them() -> None:
     lines = [d for d in traced() if d["topic"] == "kernels"]
     slow = [d | {"values": [500 * value for value in d["values"]]} for d in lines]
-    quick, long = (content(detail_figures.kernels(given, "Kernels")[0]) for given in (lines, slow))
+    quick, long = (content(probe_figures.kernels(given, "Kernels")[0]) for given in (lines, slow))
     assert quick["layout"]["xaxis"]["title"]["text"].endswith("µs")
     assert long["layout"]["xaxis"]["title"]["text"].endswith("ms")
     for one, other in zip(quick["data"], long["data"], strict=True):
@@ -537,7 +542,7 @@ def test_overlapping_events_count_once() -> None:
     lines = [
         detail("cuda", "timeline", f"k{n}", values, unit="us") for n, values in enumerate([[0, 6], [2, 4], [8, 2]])
     ]
-    figure, table = detail_figures.timeline(lines, "Two streams")
+    figure, table = probe_figures.timeline(lines, "Two streams")
     assert figure.layout.yaxis.ticktext == ("cuda<br>busy 80%",)
     assert list(table["idle before"]) == [formats.MISSING, formats.MISSING, "2.00 µs"]
 
@@ -545,23 +550,23 @@ def test_overlapping_events_count_once() -> None:
 @pytest.mark.parametrize(
     ("draw", "topic"),
     [
-        (detail_figures.waterfall, "start"),
-        (detail_figures.calls, "start"),
-        (detail_figures.first_image, "start"),
-        (detail_figures.shares, "start"),
-        (detail_figures.kernels, "kernels"),
-        (detail_figures.timeline, "timeline"),
+        (probe_figures.waterfall, "start"),
+        (probe_figures.calls, "start"),
+        (probe_figures.first_image, "start"),
+        (probe_figures.shares, "start"),
+        (probe_figures.kernels, "kernels"),
+        (probe_figures.timeline, "timeline"),
     ],
 )
 def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, topic: str) -> None:
     name = draw.__name__
-    with pytest.raises(drawing.FigureError, match=f"{name}: no details of topic '{topic}' to draw; .* none at all"):
+    with pytest.raises(language.FigureError, match=f"{name}: no details of topic '{topic}' to draw; .* none at all"):
         draw([], "Nothing")
-    with pytest.raises(drawing.FigureError, match="topics given: accuracy"):
+    with pytest.raises(language.FigureError, match="topics given: accuracy"):
         draw([detail("cuda", "accuracy", "error", [1.0])], "Nothing")
     lost = detail("cuda", topic, "call 1", [], status="skipped", reason="no nvcc here", case="cubin")
     with pytest.raises(
-        drawing.FigureError, match=f"{name}: none of 1 ways has .* \\(cuda, cubin: skipped: no nvcc here"
+        language.FigureError, match=f"{name}: none of 1 ways has .* \\(cuda, cubin: skipped: no nvcc here"
     ):
         draw([lost], "Nothing")
 
@@ -569,26 +574,26 @@ def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, topic:
 def test_names_of_cxx_kernels_say_what_runs() -> None:
     gemv = "std::enable_if<true, void>::type internal::gemvx::kernel<int, int, double, double, cublasGemvParamsEx<int>"
     tile = "cutlass_80_tensorop_d884gemm_32x32_16x5_nn_align1"
-    assert detail_figures.short_kernel(gemv) == "gemvx::kernel"
-    assert detail_figures.short_kernel(f"void cutlass::Kernel2<{tile}>({tile}::Params)").startswith(
+    assert probe_figures.short_kernel(gemv) == "gemvx::kernel"
+    assert probe_figures.short_kernel(f"void cutlass::Kernel2<{tile}>({tile}::Params)").startswith(
         "cutlass_80_tensorop_d884"
     )
 
 
 def test_long_starts_and_timelines_are_drawn_in_larger_units() -> None:
     lines = [detail("cuda", "start", "set-up", [2e4, 2.1e4]), detail("cuda", "start", "first image", [4, 5])]
-    figure = content(detail_figures.waterfall(lines, "Long")[0])
+    figure = content(probe_figures.waterfall(lines, "Long")[0])
     assert figure["layout"]["xaxis"]["title"]["text"] == "time, s"
     assert figure["data"][0]["x"] == [20.5]
     events = [detail("cuda", "timeline", "k", [0, 3e4], unit="us")]
-    figure = content(detail_figures.timeline(events, "Long")[0])
+    figure = content(probe_figures.timeline(events, "Long")[0])
     assert figure["layout"]["xaxis"]["title"]["text"].endswith("ms")
     assert figure["data"][0]["x"] == [30.0]
 
 
 def test_intervals_are_spoken_of_only_where_there_is_one(rows: Rows) -> None:
     lines = [d | {"values": d["values"][:1]} for d in traced() if d["topic"] == "kernels"]
-    bare, full = detail_figures.kernels(lines, "One")[0], DRAW["kernels"](rows)[0]
+    bare, full = probe_figures.kernels(lines, "One")[0], DRAW["kernels"](rows)[0]
     assert "intervals" not in bare.layout.title.text
     assert "bars: 95% intervals" in full.layout.title.text
     assert not any(trace.error_x.visible for trace in bare.data)

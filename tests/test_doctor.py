@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from hypatia_lab import cli, doctor
+from hypatia_lab.cli import commands, doctor
 from hypatia_lab.kernels import loader
 
 
@@ -115,7 +115,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(machine, "facts", lambda device: {"name": "a GPU", "cores": 1, "memory_gib": 1, "versions": {}})
     monkeypatch.setattr(machine, "default_name", lambda device: "a-gpu")
-    monkeypatch.setattr("hypatia_lab.fused_ops.conv_block_kernels.fits", lambda *_, **__: True)
+    monkeypatch.setattr("hypatia_lab.operations.conv_block_kernels.fits", lambda *_, **__: True)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -149,13 +149,13 @@ def test_a_kernel_that_does_not_build_counts_as_missing(monkeypatch):
 
 def test_other_programs_get_the_same_findings(healthy, monkeypatch):
     monkeypatch.setattr(doctor, "examine", lambda device: healthy)
-    done = CliRunner().invoke(cli.main, ["doctor", "--json"])
+    done = CliRunner().invoke(commands.main, ["doctor", "--json"])
     rows = json.loads(done.output)
     assert [(row["subject"], row["name"], row["reason"]) for row in rows] == [
         (one.subject, one.name, one.reason) for one in healthy.findings
     ]
     assert all(row["works"] == (not row["reason"]) and row["device"] == "cpu" for row in rows)
-    assert CliRunner().invoke(cli.main, ["doctor"]).output == doctor.text(healthy) + "\n"
+    assert CliRunner().invoke(commands.main, ["doctor"]).output == doctor.text(healthy) + "\n"
 
 
 @pytest.mark.slow  # what it says is held by the tests above

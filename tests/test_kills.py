@@ -137,7 +137,7 @@ for index, group in plan["groups"]:
 MEASURE = """
 import os, signal, sys, time
 from pathlib import Path
-from hypatia_lab import bench
+from hypatia_lab.bench import composer
 from hypatia_lab.experiments import Experiment, Group
 from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from hypatia_lab.check import Problem, check
-from hypatia_lab.fused_ops import linear_relu
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import linear_relu
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload
 

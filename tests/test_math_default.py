@@ -11,15 +11,16 @@ import torch
 from synthetic import ceilings, cell_line, evidence_of, write_records
 from torch.compiler import config
 
-from hypatia_lab import machine, notebook, results
+from hypatia_lab import machine, results
 from hypatia_lab import variants as registry
 from hypatia_lab.chapters import machines
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
-from hypatia_lab.fused_ops import conv_block, unet
-from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import conv_block, unet
+from hypatia_lab.operations.conv_block import SEED_SHAPE
+from hypatia_lab.pages import verify
 from hypatia_lab.variants import AGAIN, find, variants
 from hypatia_lab.workloads import DTYPES, MATH, Workload, WorkloadError, operations
 
@@ -204,7 +205,7 @@ def test_a_gpus_page_of_checks_tries_it_where_it_exists(
     one = SimpleNamespace(needs=needs, directions=("forward",))
     monkeypatch.setattr(registry, "variants", lambda name: {"one": one})
     monkeypatch.setattr(machine, "choose_device", lambda device: "cuda")
-    notebook.verify(operation, "cuda")
+    verify.verify(operation, "cuda")
     assert (("float32", "default") in tried) is has_it
     assert tried >= {("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")}
 

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from hypatia_lab.check import Problem, check
-from hypatia_lab.fused_ops import mlp, safety
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import mlp, safety
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
@@ -309,7 +309,7 @@ def test_the_operation_compiles_without_a_break() -> None:
 
 TRITON = """
 import torch
-from hypatia_lab.fused_ops.mlp import _layerwise_backward, reference
+from hypatia_lab.operations.mlp import _layerwise_backward, reference
 from hypatia_lab.kernels.triton.mlp import Tile, backward, forward
 CASES = (
     (2, 16, 37, torch.float32, "tf32", Tile(16, 4)),

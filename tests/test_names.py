@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from hypatia_lab import bench, records
-from hypatia_lab.claim_names import OUTSIDE, ensure_named
+from hypatia_lab import records
+from hypatia_lab.bench import composer
 from hypatia_lab.claims import ClaimError, ledger, load
+from hypatia_lab.cli.claim_names import OUTSIDE, ensure_named
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import PlanError
 from hypatia_lab.names import FEW, unknown
@@ -57,14 +58,14 @@ def experiment(group: Group, *probes: Probe) -> Experiment:
 )
 def test_a_plan_that_names_what_there_is_not_is_refused(spec, told):
     with pytest.raises(PlanError) as caught:
-        bench.plan(spec, "quick", "cpu")
+        composer.plan(spec, "quick", "cpu")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 def test_a_shape_of_another_number_of_extents_is_refused():
     with pytest.raises(PlanError, match="shape 64x64 does not fit naive_vs_cublas: its shapes are batch x in x out"):
-        bench.plan("naive_vs_cublas", "quick", "cpu", [(64, 64)])
+        composer.plan("naive_vs_cublas", "quick", "cpu", [(64, 64)])
     assert EXPERIMENTS["mlp_models"].fitting([(64, 64), (1, 2, 3, 4, 5)]) == [(1, 2, 3, 4, 5)]
 
 
@@ -72,9 +73,9 @@ def test_a_shape_of_another_number_of_extents_is_refused():
 @pytest.mark.parametrize("preset", ["quick", "seed", "full"])
 def test_every_plan_of_the_lab_names_what_there_is(preset, device):
     for name, spec in EXPERIMENTS.items():
-        bench.plan(name, preset, device)
+        composer.plan(name, preset, device)
         shape = tuple(range(8, 8 + len(spec.dims)))
-        bench.plan(name, preset, device, [shape])  # whose extents are the operation's
+        composer.plan(name, preset, device, [shape])  # whose extents are the operation's
 
 
 # Claims

@@ -11,9 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import bench, check, own, own_book, records, variants, workloads
+from hypatia_lab import check, reader_kernel, records, variants, workloads
+from hypatia_lab.bench import composer
+from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import Source
-from hypatia_lab.own import OwnError
+from hypatia_lab.reader_kernel import OwnError
 from hypatia_lab.workloads import Workload
 
 
@@ -22,7 +24,7 @@ def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten when it ends."""
     monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
     monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
-    monkeypatch.setattr(own, "_DECLARED", {})
+    monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
 
 
@@ -40,7 +42,7 @@ def write(folder: Path, *changes: tuple[str, str], name: str = "tiny.py") -> Pat
 def refused(path: Path) -> str:
     """What is said of a file that is no good; always one line that names it."""
     with pytest.raises(OwnError) as caught:
-        own.load(path)
+        reader_kernel.load(path)
     (line,) = str(caught.value).splitlines()
     assert line.startswith(f"{path}:")
     return line.removeprefix(str(path))
@@ -50,7 +52,7 @@ def refused(path: Path) -> str:
 
 
 def test_the_template_runs_as_it_stands(tmp_path):
-    found = own.load(write(tmp_path))
+    found = reader_kernel.load(write(tmp_path))
     assert (found.name, found.variants, found.dtypes) == ("tiny", ("mine",), ("float32",))
     assert found.summary == "y = silu(gate) * x"
     for dtype in ("float64", "float32", "bfloat16", "float16"):
@@ -67,7 +69,7 @@ def test_the_reference_is_computed_in_float64_and_integers_stay_integers(tmp_pat
         ("def tiny(gate, x):", "def tiny(x, at, extra=1.0):"),
         ("return torch.nn.functional.silu(gate) * x", "return extra * x[at.flip(0)]"),
     )
-    own.load(path)
+    reader_kernel.load(path)
     workload = Workload("tiny", (4, 6), "bfloat16")
     problem = check.Problem(workload, "cpu")
     assert problem.reference().dtype == torch.float64
@@ -83,51 +85,51 @@ def test_bytes_and_tolerance_have_defaults_that_the_file_may_replace(tmp_path):
         ("    depth=lambda shape: 1,  # terms summed up into one output; left out: the largest extent\n", ""),
         ("    flops=lambda shape: 5 * shape[0] * shape[1],", "    roundings=9,"),
     )
-    own.load(left_out)
+    reader_kernel.load(left_out)
     free = Workload("tiny", (16, 64))
     assert (free.flops, free.traffic) == (0, 3 * 16 * 64 * 4)
     assert free.tolerance() == pytest.approx(2 * 2**-24 * (64**0.5 + 9**0.5))
     given = write(tmp_path, ("inputs=draw,", "inputs=draw, traffic=lambda shape, size: 7 * size,"), name="other.py")
-    own.load(given)
+    reader_kernel.load(given)
     told = Workload("other", (16, 64))
     assert (told.flops, told.traffic) == (5 * 16 * 64, 7 * 4)
-    assert told.tolerance() == pytest.approx(2 * 2**-24 * (1 + own.ROUNDINGS**0.5))
+    assert told.tolerance() == pytest.approx(2 * 2**-24 * (1 + reader_kernel.ROUNDINGS**0.5))
 
 
 def test_a_file_may_import_its_neighbours_and_nothing_is_written_beside_it(tmp_path):
     (tmp_path / "beside.py").write_text("SCALE = 1.0\n")
-    own.load(write(tmp_path, ("import torch\n", "import torch\nfrom beside import SCALE\n")))
+    reader_kernel.load(write(tmp_path, ("import torch\n", "import torch\nfrom beside import SCALE\n")))
     assert sorted(path.name for path in tmp_path.iterdir()) == ["beside.py", "tiny.py"]
 
 
 def test_what_is_installed_is_not_shadowed_by_a_neighbour(tmp_path):
     (tmp_path / "colorsys.py").write_text("raise RuntimeError('the wrong one')\n")
     sys.modules.pop("colorsys", None)
-    own.load(write(tmp_path, ("import torch\n", "import colorsys\n\nimport torch\n")))
+    reader_kernel.load(write(tmp_path, ("import torch\n", "import colorsys\n\nimport torch\n")))
 
 
 def test_a_file_is_shown_in_the_encoding_that_it_declares(tmp_path):
     path = write(tmp_path)
     path.write_bytes(b"# -*- coding: latin-1 -*-\n# gr\xfcn\n" + path.read_bytes())
-    assert own.load(path).name == "tiny"
-    assert own.text(path).splitlines()[1] == "# grün"
+    assert reader_kernel.load(path).name == "tiny"
+    assert reader_kernel.text(path).splitlines()[1] == "# grün"
     path.write_bytes(b"# -*- coding: ascii -*-\n# gr\xfcn\n")
-    for read in (own.load, own.text):
+    for read in (reader_kernel.load, reader_kernel.text):
         with pytest.raises(OwnError, match=f"{path}:1: "):
             read(path)
 
 
 def test_every_group_has_the_baselines_a_control_and_the_readers_variants(tmp_path):
     path = write(tmp_path)
-    spec = own.experiment(path, own.load(path), dtypes=("float32", "bfloat16"))
-    groups = bench.plan(spec, "quick", "cpu")
+    spec = reader_kernel.experiment(path, reader_kernel.load(path), dtypes=("float32", "bfloat16"))
+    groups = composer.plan(spec, "quick", "cpu")
     assert [(g.workload.shape_text, g.workload.dtype) for g in groups] == [
         (shape, dtype) for shape in ("256x1024", "2048x1024") for dtype in ("bfloat16", "float32")
     ]
     assert {g.variants for g in groups} == {("eager", "eager@again", "compile", "mine")}
     assert {g.clocks for g in groups} == {("hot",)}
-    assert {g.clocks for g in bench.plan(spec, "quick", "cuda")} == {("graph", "wall")}
-    assert spec.source == Source(str(path), own.digest(path))
+    assert {g.clocks for g in composer.plan(spec, "quick", "cuda")} == {("graph", "wall")}
+    assert spec.source == Source(str(path), reader_kernel.digest(path))
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_every_group_has_the_baselines_a_control_and_the_readers_variants(tmp_pa
 def test_shapes_and_dtypes_from_outside_are_checked_too(tmp_path, shapes, dtypes, told):
     path = write(tmp_path)
     with pytest.raises(OwnError, match=told):
-        own.experiment(path, own.load(path), shapes, dtypes)
+        reader_kernel.experiment(path, reader_kernel.load(path), shapes, dtypes)
 
 
 # ---------------------------------------------------------------- what is said of a file that is no good
@@ -225,16 +227,16 @@ def test_a_folder_is_no_file(tmp_path):
 def test_a_file_that_kills_whoever_imports_it_is_tried_out_elsewhere_first(tmp_path):
     path = write(tmp_path, ("import torch\n", "import ctypes\n\nimport torch\n\nctypes.string_at(0)\n"))
     with pytest.raises(OwnError, match=r"tiny\.py: cannot be imported: the process died \(signal SIGSEGV\)"):
-        own.rehearse(path, tmp_path / "log.txt", 60.0)
+        reader_kernel.rehearse(path, tmp_path / "log.txt", 60.0)
     assert ctypes  # this process lives on
 
 
 def test_a_file_that_was_changed_meanwhile_is_not_measured(tmp_path):
     path = write(tmp_path)
-    before = own.digest(path)
+    before = reader_kernel.digest(path)
     path.write_text(path.read_text() + "\n")
     with pytest.raises(OwnError, match="was changed while it was being measured"):
-        own.load(path, before)
+        reader_kernel.load(path, before)
 
 
 def kept(root: Path, spec: Any, **changes: Any) -> None:
@@ -242,41 +244,43 @@ def kept(root: Path, spec: Any, **changes: Any) -> None:
     run = {"kind": "run", "schema": records.SCHEMA, "machine": "box", "experiment": spec.name, "preset": "quick"}
     run |= {"device": "cpu", "started": "2025-01-01T00:00:00Z", "commit": "x", "dirty": False, "processes": 1}
     cells = []
-    for group in bench.plan(spec, "quick", "cpu"):
+    for group in composer.plan(spec, "quick", "cpu"):
         row = {"group": 0, "variant": "mine", "clock": "hot", "status": "ok", "reason": "", "error": 0.0}
         row |= {"max_error": 0.0, "median_us": 1e9, "samples_us": [], "calls": 1, "sm_mhz": [], "power_w": []}
-        cells.append(bench._cell(group, "mine", "hot", [[row | {"throttled": False}]], 0, {}))
+        cells.append(composer._cell(group, "mine", "hot", [[row | {"throttled": False}]], 0, {}))
     records.write(root, run | {"facts": {}, "source": spec.source.digest} | changes, cells, overwrite=True)
 
 
 def test_a_record_of_the_same_text_is_kept_and_of_another_one_is_not_taken_for_it(tmp_path):
     path = write(tmp_path)
-    found = own.load(path)
-    spec = own.experiment(path, found)
+    found = reader_kernel.load(path)
+    spec = reader_kernel.experiment(path, found)
 
     def measure(spec: Any) -> records.Record:
-        return bench.measure(spec, machine_name="box", root=tmp_path / "records", progress=False)
+        return composer.measure(spec, machine_name="box", root=tmp_path / "records", progress=False)
 
     kept(tmp_path / "records", spec)
-    assert measure(spec).run["source"] == own.digest(path)
+    assert measure(spec).run["source"] == reader_kernel.digest(path)
     for other, told in (
-        (own.experiment(path, found, [(8, 8)]), "other shapes"),
-        (own.experiment(path, found, dtypes=["float64"]), "other dtypes"),
+        (reader_kernel.experiment(path, found, [(8, 8)]), "other shapes"),
+        (reader_kernel.experiment(path, found, dtypes=["float64"]), "other dtypes"),
         (replace(spec, source=Source(str(path), "0" * 12)), r"another version of tiny\.py"),
     ):
-        with pytest.raises(bench.BenchError, match=f"tiny of box is recorded with {told}; measure again with --overw"):
+        with pytest.raises(
+            composer.BenchError, match=f"tiny of box is recorded with {told}; measure again with --overw"
+        ):
             measure(other)
 
 
 def test_parts_of_another_text_are_not_mixed_in(tmp_path, monkeypatch):
     path = write(tmp_path)
-    spec = own.experiment(path, own.load(path), [(4, 4)])
+    spec = reader_kernel.experiment(path, reader_kernel.load(path), [(4, 4)])
     keys = []
-    monkeypatch.setattr(bench, "_Parts", lambda folder, key: keys.append(key) or 1 / 0)
-    monkeypatch.setattr(bench, "_own_ceilings", lambda *_: None)
+    monkeypatch.setattr(composer, "_Parts", lambda folder, key: keys.append(key) or 1 / 0)
+    monkeypatch.setattr(composer, "_own_ceilings", lambda *_: None)
     (tmp_path / "box").mkdir()
     (tmp_path / "box" / "ceilings.jsonl").write_text("")
     for one in (spec, spec, replace(spec, source=Source(str(path), "0" * 12))):
         with pytest.raises(ZeroDivisionError):
-            bench.measure(one, machine_name="box", root=tmp_path, progress=False)
+            composer.measure(one, machine_name="box", root=tmp_path, progress=False)
     assert keys[0] == keys[1] != keys[2]

@@ -23,30 +23,21 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import (
-    bench,
-    book,
-    ceiling_figures,
-    claim_tables,
-    claims,
-    cli,
-    figures,
-    findings,
-    intervals,
-    own,
-    own_book,
-    records,
-    results,
-    tables,
-    variants,
-    workloads,
-)
+from hypatia_lab import claims, intervals, reader_kernel, records, results, tables, variants, workloads
+from hypatia_lab.bench import composer
+from hypatia_lab.book import build
+from hypatia_lab.book import own as own_book
 from hypatia_lab.chapters import own_kernel
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.cli import commands
+from hypatia_lab.figures import ceilings as ceiling_figures
+from hypatia_lab.figures import comparisons
+from hypatia_lab.pages import findings
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.tables import claims as claim_tables
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-EXAMPLE = book.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
+EXAMPLE = build.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
 REPEATED = "HYPATIA_EXAMPLES" not in os.environ
@@ -60,12 +51,12 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
     """Calls the command in this process and returns exit status, output and lines of complaint."""
     monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
     monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
-    monkeypatch.setattr(own, "_DECLARED", {})
+    monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
 
     def run(*arguments: object) -> Outcome:
         with pytest.raises(SystemExit) as ended:
-            cli.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
+            commands.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
         assert isinstance(ended.value.code, int)
         captured = capsys.readouterr()
         return ended.value.code, captured.out, captured.err.splitlines()
@@ -129,7 +120,7 @@ def test_a_template_is_a_program_with_a_name_that_will_do_or_is_refused(name):
     tree = compile(text, "template", "exec")
     declared = re.search(r'@operation\(\n    "(.*)",', text)
     assert declared is not None
-    assert re.fullmatch(own.NAME, declared[1])
+    assert re.fullmatch(reader_kernel.NAME, declared[1])
     assert declared[1] in tree.co_names
 
 
@@ -288,9 +279,9 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
         with contextlib.suppress(tables.TableError):
             shown.append(tables.html(own_kernel.every_cell(lab, machine, "scaled_softmax")))
         if own_kernel.can_compare(rows):
-            figures.speedups(rows)
+            comparisons.speedups(rows)
         if own_kernel.can_limit(rows):
-            figures.times_against_limit(rows)
+            comparisons.times_against_limit(rows)
         if own_kernel.can_place(lab, machine, rows):
             ceiling_figures.roofline(rows, results.ceilings(lab.of(machine)), clock="hot")
     assert not any("<img" in text or "<script" in text for text in shown), "what a record says must not become markup"
@@ -316,8 +307,8 @@ def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
-    monkeypatch.setattr(bench, "measure", fail)
+    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(composer, "measure", fail)
 
 
 @pytest.mark.parametrize(
@@ -367,7 +358,7 @@ def test_judge_says_what_a_claim_names_and_there_is_not(kernel, call, monkeypatc
 )
 def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, call, tmp_path, monkeypatch, content, told):
     if content != "x = 1":  # a fresh process a case would be slow, and says what this one says
-        monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+        monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
     kernel.write_text(content)
     code, out, (line,) = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
     assert (code, out) == (2, "")
@@ -386,7 +377,7 @@ def test_judge_leaves_a_folder_alone_that_is_no_book(kernel, call, tmp_path):
 
 
 def test_a_full_disk_under_the_readers_book_is_one_line(kernel, call, tmp_path, monkeypatch):
-    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
     give_ceilings(tmp_path / "mine")
     before = files_below(tmp_path)
 
@@ -404,8 +395,8 @@ def test_an_interrupt_says_how_to_go_on(kernel, call, tmp_path, monkeypatch):
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(own, "rehearse", lambda path, log, silence_s: None)
-    monkeypatch.setattr(bench, "measure", interrupted)
+    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
+    monkeypatch.setattr(composer, "measure", interrupted)
     code, _, lines = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
     assert (code, lines[-1].partition(":")[0]) == (130, "interrupted; every finished measurement is kept")
 
@@ -421,7 +412,7 @@ def test_any_argument_is_understood_or_refused_in_one_line(tmp_path, option, tex
     before, complaint = files_below(tmp_path), io.StringIO()
     arguments = ["judge", str(tmp_path / "no.py"), option, text, "--device", "cpu"]
     with contextlib.redirect_stderr(complaint):
-        code = cli.main.main(arguments, standalone_mode=False)
+        code = commands.main.main(arguments, standalone_mode=False)
     assert code == 2, "a file that is not there cannot be judged, whatever else is asked"
     assert re.fullmatch(r"hypatia-lab: .+\n", complaint.getvalue())
     assert files_below(tmp_path) == before
@@ -509,7 +500,7 @@ def hangs(workload, inputs):
 @pytest.mark.slow
 def test_whatever_a_variant_does_the_others_are_measured(kernel, call, tmp_path, monkeypatch):
     kernel.write_text(kernel.read_text() + TROUBLE)
-    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
+    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
     monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
     monkeypatch.delenv("CXX", raising=False)
     output = tmp_path / "mine"
@@ -546,7 +537,7 @@ def test_whatever_a_variant_does_the_others_are_measured(kernel, call, tmp_path,
 
 @pytest.mark.slow
 def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypatch):
-    monkeypatch.setattr(bench, "PROCESSES", {"quick": 1})
+    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
     output = tmp_path / "mine"
     give_ceilings(output, processes=2)
     before = files_below(EXAMPLE.parent)
@@ -576,7 +567,7 @@ TRITON = """
 import sys
 from pathlib import Path
 
-from hypatia_lab import check, own, variants
+from hypatia_lab import check, reader_kernel, variants
 from hypatia_lab.workloads import Workload
 
 found = own.load(Path(sys.stdin.read()))
@@ -598,23 +589,27 @@ def test_the_examples_fault_is_told(call):
 
     from hypatia_lab import check
 
-    own.load(EXAMPLE)
+    reader_kernel.load(EXAMPLE)
     problem = check.Problem(workloads.Workload("scaled_softmax", (33, 77)), "cpu")
     run = lambda: torch.softmax(problem.inputs["x"] * 0.125 * 0.125, -1)  # noqa: E731
     assert check.check(run, problem).reason.startswith("scaled twice: the output matches that mistake to ")
 
 
 def test_the_page_of_the_book_names_every_argument_and_its_default():
-    page = (book.REPOSITORY / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
+    page = (build.REPOSITORY / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
-    arguments = {p.name: p.default for p in inspect.signature(own.operation).parameters.values() if p.name != "name"}
+    arguments = {
+        p.name: p.default for p in inspect.signature(reader_kernel.operation).parameters.values() if p.name != "name"
+    }
     assert set(table) - {"wrong", "too_fast", "crashed", "timeout", "skipped"} == set(arguments)
     assert [name for name in table if table[name] == "must be given"] == [
         name for name, default in arguments.items() if default is inspect.Parameter.empty
     ]
-    assert (table["roundings"], table["dtypes"]) == (str(own.ROUNDINGS), *arguments["dtypes"])
+    assert (table["roundings"], table["dtypes"]) == (str(reader_kernel.ROUNDINGS), *arguments["dtypes"])
     assert (table["depth"], arguments["depth"]) == ("the largest extent", max)
     for command in re.findall(r"(?m)^hypatia-lab (\w+)", page):
-        assert command in cli.main.commands
+        assert command in commands.main.commands
     for option in set(re.findall(r"--[a-z][a-z-]+", page)):
-        assert any(option in p.opts for name in ("judge", "compare") for p in cli.main.commands[name].params), option
+        assert any(option in p.opts for name in ("judge", "compare") for p in commands.main.commands[name].params), (
+            option
+        )

@@ -83,7 +83,7 @@ def test_the_renderer_and_the_command_are_registered() -> None:
     (renderer,) = [e for e in entry_points(group="myst_nb.mime_renderers") if e.name == "hypatia_lab_plotly"]
     assert renderer.load().__name__ == "PlotlyRenderer"
     (command,) = [e for e in entry_points(group="console_scripts") if e.name == "hypatia-lab"]
-    assert command.value == "hypatia_lab.cli:main"
+    assert command.value == "hypatia_lab.cli.commands:main"
 
 
 def test_kernels_and_claims_are_package_data() -> None:

@@ -18,8 +18,9 @@ import pytest
 import torch
 
 import hypatia_lab.diffraction
-import hypatia_lab.fused_ops  # noqa: F401  (registers)
-from hypatia_lab import check, clock, probes, variants
+import hypatia_lab.operations  # noqa: F401  (registers)
+from hypatia_lab import check, clock, variants
+from hypatia_lab.bench import probes
 from hypatia_lab.diffraction.operations import layout_of
 from hypatia_lab.experiments import Probe
 from hypatia_lab.kernels import loader

@@ -17,7 +17,10 @@ import pytest
 from click.testing import CliRunner
 from synthetic import run_line
 
-from hypatia_lab import bench, check, cli, drawing, probes, programs, records, results, tables, variants
+from hypatia_lab import check, programs, records, results, tables, variants
+from hypatia_lab.bench import composer, probes
+from hypatia_lab.cli import commands
+from hypatia_lab.figures import language
 from hypatia_lab.profiler import fence, program, sessions
 from hypatia_lab.profiler.subject import Ended
 from hypatia_lab.programs import ProgramError
@@ -256,7 +259,7 @@ def test_pins_that_are_none_are_refused_by_name(tmp_path, text):
 def test_groups_are_tried_out_before_anything_runs(tmp_path, old, new, told):
     path = stand_in(tmp_path, (old, new))
     given = ["run", "--program", str(path), "--device", "cpu", "--records", str(tmp_path / "records")]
-    done = CliRunner().invoke(cli.main, given)
+    done = CliRunner().invoke(commands.main, given)
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert str(path) in done.output
     assert told in done.output
@@ -275,7 +278,7 @@ def test_what_cannot_be_run_is_told_before_anything_is(tmp_path, given, told):
     path = stand_in(tmp_path)
     (tmp_path / "twin.py").write_text(path.read_text())
     given = ["run", *(word.format(folder=tmp_path) for word in given), "--records", str(tmp_path / "records")]
-    done = CliRunner().invoke(cli.main, [*given, "--device", "cpu"])
+    done = CliRunner().invoke(commands.main, [*given, "--device", "cpu"])
     assert (done.exit_code, len(done.output.splitlines())) == (2, 1)
     assert told in done.output
     assert not (tmp_path / "records").exists()
@@ -501,8 +504,10 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     path, store = stand_in(tmp_path), tmp_path / "records"
     (tmp_path / "runs").touch()
     records.write(store, run_line(experiment="ceilings"), [])
-    monkeypatch.setattr(bench, "commit", lambda: ("0" * 40, False))  # whoever works on the tree may change it meanwhile
-    monkeypatch.setitem(bench.PROCESSES, "quick", 1)
+    monkeypatch.setattr(
+        composer, "commit", lambda: ("0" * 40, False)
+    )  # whoever works on the tree may change it meanwhile
+    monkeypatch.setitem(composer.PROCESSES, "quick", 1)
     real, started = sessions.run_session, []
 
     def interrupted(module: str, *given: Any, on_event: Any, **more: Any) -> Any:
@@ -516,12 +521,12 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
 
     monkeypatch.setattr(sessions, "run_session", interrupted)
     given = ["run", "--program", str(path), "--device", "cpu", "--machine", "box", "--records", str(store)]
-    first = CliRunner().invoke(cli.main, given)
-    assert (first.exit_code, started) == (130, ["hypatia_lab.cells", "hypatia_lab.programs"])
+    first = CliRunner().invoke(commands.main, given)
+    assert (first.exit_code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.programs"])
     assert nothing_left(tmp_path)
     assert not (store / "box" / "author_example.jsonl").exists()
     forget()
-    second = CliRunner().invoke(cli.main, given)
+    second = CliRunner().invoke(commands.main, given)
     assert (second.exit_code, started[2:]) == (1, ["hypatia_lab.programs"])
     assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
     assert nothing_left(tmp_path, 0)
@@ -558,15 +563,17 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     assert reasons["unable"] not in second.output
 
     def again() -> records.Record:
-        return bench.measure(programs.experiment(path, one), machine_name="box", root=store, progress=False)
+        return composer.measure(programs.experiment(path, one), machine_name="box", root=store, progress=False)
 
     assert (again().digest, len(started)) == (found.digest, 3)
     pinned = dict(one.provenance[0].files)
     one.provenance = (replace(one.provenance[0], files=pinned | {"tool.py": "0" * 40}),)
-    with pytest.raises(bench.BenchError, match="recorded with other files of the program; measure again with --overw"):
+    with pytest.raises(
+        composer.BenchError, match="recorded with other files of the program; measure again with --overw"
+    ):
         again()
     path.write_text(path.read_text() + "\n")
-    with pytest.raises(bench.BenchError, match=r"recorded with another version of stand_in\.py"):
+    with pytest.raises(composer.BenchError, match=r"recorded with another version of stand_in\.py"):
         again()
 
 
@@ -585,7 +592,7 @@ def test_a_file_that_changes_while_it_is_measured_makes_no_figures(tmp_path):
 
 # ---------------------------------------------------------------- the worked example of the page
 
-EXAMPLE = Path(cli.ROOT) / "book" / "examples" / "outside_program.py"
+EXAMPLE = Path(commands.ROOT) / "book" / "examples" / "outside_program.py"
 
 
 def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):
@@ -619,12 +626,12 @@ def test_the_page_names_every_status_and_shows_the_example():
 
 
 def test_authors_programs_look_like_nobody_elses():
-    look = drawing.style("author_v1", "author")
-    others = {symbol for origin, symbols in drawing.SHAPES.items() if origin != "author" for symbol in symbols}
-    assert look.symbol in drawing.SHAPES["author"]
-    assert not others & set(drawing.SHAPES["author"])
-    assert look.colour == drawing.style("naive", "seed").colour
-    known = [(name, style) for name, style in drawing.KNOWN.items() if name.startswith("author_")]
-    assert all(style.symbol in drawing.SHAPES["author"] for _, style in known)
+    look = language.style("author_v1", "author")
+    others = {symbol for origin, symbols in language.SHAPES.items() if origin != "author" for symbol in symbols}
+    assert look.symbol in language.SHAPES["author"]
+    assert not others & set(language.SHAPES["author"])
+    assert look.colour == language.style("naive", "seed").colour
+    known = [(name, style) for name, style in language.KNOWN.items() if name.startswith("author_")]
+    assert all(style.symbol in language.SHAPES["author"] for _, style in known)
     assert len({(style.colour, style.symbol) for _, style in known}) == len(known)
-    assert drawing.origins_key([{"origin": "author"}, {"origin": "own"}]).count("author") == 1
+    assert language.origins_key([{"origin": "author"}, {"origin": "own"}]).count("author") == 1

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, widths, write_records
 
-from hypatia_lab import bench, intervals, planted, variants
+from hypatia_lab import intervals, planted, variants
+from hypatia_lab.bench import composer
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -28,7 +29,7 @@ from hypatia_lab.chapters import (
     torch_compile,
 )
 from hypatia_lab.experiments import EXPERIMENTS
-from hypatia_lab.fused_ops import safety
+from hypatia_lab.operations import safety
 
 NOTEBOOKS = sorted(path.stem for path in (Path(__file__).resolve().parent.parent / "notebooks").glob("*.ipynb"))
 COMPARES = re.compile(r"\b(faster|slower|gains?|pays?|beats?|keeps? up|as fast as)\b")
@@ -50,7 +51,7 @@ def noisy(name: str) -> list[float]:
 def planned(name: str, medians_of: Callable[[str], list[float]]) -> list[dict[str, Any]]:
     """A cell for each that the experiment plans; of probes a line that says they failed."""
     lines = []
-    for group in bench.plan(name, "quick", "cpu"):
+    for group in composer.plan(name, "quick", "cpu"):
         work = group.workload
         own = {"operation": work.operation, "shape": list(work.shape), "dtype": work.dtype, "math": work.math}
         own |= {"direction": work.direction, "flops": work.flops, "traffic": work.traffic}

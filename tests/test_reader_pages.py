@@ -60,7 +60,7 @@ def test_every_source_is_cited_and_every_citation_has_a_source() -> None:
 
 
 def test_the_glossary_says_every_term_once_and_has_all_verdicts() -> None:
-    from hypatia_lab.claim_tables import VERDICTS
+    from hypatia_lab.tables.claims import VERDICTS
 
     text = (ROOT / "book/glossary.md").read_text(encoding="utf-8")
     terms = [

@@ -10,7 +10,9 @@ import numpy
 import pytest
 from test_detail_figures import DRAW, PLACE, SPEED, Rows, content, notes, points, rows_of, spots
 
-from hypatia_lab import drawing, formats, image_figure, scatter_figures
+from hypatia_lab import formats
+from hypatia_lab.figures import image as image_figure
+from hypatia_lab.figures import language, over_size
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -81,7 +83,7 @@ def test_last_bits_of_the_image_change_nothing() -> None:
     ],
 )
 def test_image_refuses_what_cannot_be_drawn(values: numpy.ndarray, said: str) -> None:
-    with pytest.raises(drawing.FigureError, match=f"image: .*{said}"):
+    with pytest.raises(language.FigureError, match=f"image: .*{said}"):
         image_figure.image(values, "Nothing", **PLACE)
 
 
@@ -104,18 +106,18 @@ def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
 def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -> None:
     bare: Rows = [r | {"peak": math.nan} for r in rows if r["shape"] == "1024x1024" and r["variant"] == "cuda"]
     bare[0] |= {"error": 0.0}
-    figure, table = scatter_figures.precision(bare, "Without a peak")
+    figure, table = over_size.precision(bare, "Without a peak")
     assert "‖out − ref‖/‖ref‖" in figure.layout.yaxis.title.text
     (own,) = points(figure)
     axis = figure.layout.yaxis
     assert own["y"].count(axis.tickvals[axis.ticktext.index("0")]) == 1
     assert axis.range[0] < math.log10(min(own["y"])) < math.log10(bare[1]["error"]) - 0.1
     assert "float64, exact" in own["text"]
-    reference, _ = scatter_figures.precision([r | {"baseline": "cuda"} for r in bare], "Against itself")
+    reference, _ = over_size.precision([r | {"baseline": "cuda"} for r in bare], "Against itself")
     assert "0 (the reference)" in points(reference)[0]["text"]
     assert "0" in set(table["relative error"])
-    with pytest.raises(drawing.FigureError, match="none of 2 rows has an error"):
-        scatter_figures.precision([r | {"error": math.nan} for r in bare], "No error")
+    with pytest.raises(language.FigureError, match="none of 2 rows has an error"):
+        over_size.precision([r | {"error": math.nan} for r in bare], "No error")
 
 
 def test_labels_beside_points_never_overlap(rows: Rows) -> None:
@@ -150,16 +152,16 @@ def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
     assert "graph clock unless said" in figure.layout.title.text
     for trace in points(figure):
         assert list(trace["x"]) == [side * side for side in (256, 512, 1024, 2048, 4096)]
-    bare, _ = scatter_figures.over_sizes(asked, "No limit", limit=False)
+    bare, _ = over_size.over_sizes(asked, "No limit", limit=False)
     assert not [t for t in bare.data if t.mode == "lines"]
-    with pytest.raises(drawing.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
-        scatter_figures.over_sizes([*asked, asked[0] | {"operation": "matmul"}], "Two operations")
+    with pytest.raises(language.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
+        over_size.over_sizes([*asked, asked[0] | {"operation": "matmul"}], "Two operations")
 
 
 def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
     asked: Rows = [r for r in rows if r["variant"] == "cuda" and r["dtype"] == "float32"]
     both = asked + [r | {"direction": "forward_backward", "limit_us": 3 * r["limit_us"]} for r in asked]
-    figure, _ = scatter_figures.over_sizes(both, "Directions")
+    figure, _ = over_size.over_sizes(both, "Directions")
     assert {t["name"].split(", ")[1] for t in points(figure)} == {"forward", "forward and backward"}
     assert sum(t.mode == "lines" for t in figure.data) == 2
 
@@ -167,21 +169,21 @@ def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
 def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
     shapes = ["1x256x256", "64x256x256", "100x300"]
     own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
-    figure, _ = scatter_figures.over_sizes(own, "Batches")
+    figure, _ = over_size.over_sizes(own, "Batches")
     assert list(figure.layout.xaxis.ticktext) == ["100×300", "1×256²", "64×256²"]
 
 
 def test_over_sizes_counts_images_of_one_size(rows: Rows) -> None:
     shapes = [f"{n}x64x128x128" for n in (1, 2, 20)]
     own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
-    axis = scatter_figures.over_sizes(own, "Images")[0].layout.xaxis
+    axis = over_size.over_sizes(own, "Images")[0].layout.xaxis
     assert list(axis.ticktext) == ["1", "2", "20"]
     assert axis.title.text.startswith("images")
 
 
 def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:
-    for draw in (scatter_figures.precision, scatter_figures.over_sizes):
-        with pytest.raises(drawing.FigureError, match="no rows to draw"):
+    for draw in (over_size.precision, over_size.over_sizes):
+        with pytest.raises(language.FigureError, match="no rows to draw"):
             draw([], "Nothing")
-        with pytest.raises(drawing.FigureError, match="none of 1 rows has a time"):
+        with pytest.raises(language.FigureError, match="none of 1 rows has a time"):
             draw([rows[0] | {"median_us": math.nan, "status": "timeout"}], "Nothing")

@@ -18,17 +18,8 @@ import pytest
 import torch
 from test_diffraction import FULL, golden, image, off
 
-from hypatia_lab import cli
-from hypatia_lab.diffraction import (
-    Beam,
-    Crystal,
-    Detector,
-    Scene,
-    SimulationError,
-    Spindle,
-    seed_scene,
-    simulate,
-)
+from hypatia_lab.cli import commands
+from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, SimulationError, Spindle, seed_scene, simulate
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import MachineError, choose_device
 from hypatia_lab.variants import variants
@@ -216,7 +207,7 @@ def call(
 
     def run(*arguments: str) -> tuple[int, str, list[str]]:
         with pytest.raises(SystemExit) as ended:
-            cli.main(["simulate", *arguments], prog_name="hypatia-lab")
+            commands.main(["simulate", *arguments], prog_name="hypatia-lab")
         assert isinstance(ended.value.code, int)
         captured = capsys.readouterr()
         return ended.value.code, captured.out, captured.err.splitlines()
@@ -266,7 +257,7 @@ def test_the_defaults_that_help_states_are_the_scenes() -> None:
     fields = {field.name: getattr(part, field.name) for part in parts for field in dataclasses.fields(part)}
     fields |= {"pixels": (scene.detector.slow, scene.detector.fast), "beam_centre": "one pixel beyond the middle"}
     stated = {}
-    for option in cli.main.commands["simulate"].params:
+    for option in commands.main.commands["simulate"].params:
         assert isinstance(option, click.Option)
         if found := re.search(r"\[default: (.*)\]", option.help or ""):
             stated[option.name] = found[1]

@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, run_line, widths
 
-from hypatia_lab import claim_tables, figures, formats, records, results, tables
+from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import verdicts
+from hypatia_lab.figures import comparisons
 from hypatia_lab.intervals import Interval
+from hypatia_lab.tables import claims as claim_tables
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -510,7 +512,11 @@ def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], o
     line = run("m", "method", count)
     rows = results.rows([records.Record(Path("nowhere"), line, tuple(cells), "")])
     texts = [tables.results_table(rows).to_string()]
-    for figure, table in (figures.speedups(rows), figures.slowdowns(rows), figures.times_against_limit(rows)):
+    for figure, table in (
+        comparisons.speedups(rows),
+        comparisons.slowdowns(rows),
+        comparisons.times_against_limit(rows),
+    ):
         texts += [figure.layout.meta["alt"], figure.layout.title.text, table.to_string()]
         drawn = figure.to_plotly_json()["data"]
         texts += [said for trace in drawn for said in trace.get("hovertext", []) if isinstance(said, str)]

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.chapters.reading import at, takes, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
+from hypatia_lab.figures.language import listing
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.phrases import at, takes, times, took
 
 Row = dict[str, Any]
 

@@ -11,12 +11,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.chapters.reading import at, attained, lasts, named, say, takes, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding, silent, unsaid, way_in
+from hypatia_lab.figures.language import listing, spanning
 from hypatia_lab.formats import absent
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
+from hypatia_lab.pages.phrases import at, attained, lasts, named, say, takes, times, took
 from hypatia_lab.results import over, speed
 from hypatia_lab.workloads import DTYPES
 
@@ -343,7 +343,7 @@ def made(form: str, dtype: str, shape: tuple[int, int, int] = (1024, 784, 2048))
     import torch
     from torch.utils._python_dispatch import TorchDispatchMode
 
-    from hypatia_lab.fused_ops import linear_relu
+    from hypatia_lab.operations import linear_relu
 
     class Made(TorchDispatchMode):
         """Collects the sizes of what operators return."""

@@ -7,10 +7,10 @@ from typing import Any
 
 from hypatia_lab import check, formats
 from hypatia_lab.chapters.conv_block import CLAIMED_ERROR, EXPERIMENT, PAGE
-from hypatia_lab.chapters.reading import at
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures.language import listing
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.phrases import at
 from hypatia_lab.workloads import Workload
 
 Row = dict[str, Any]
@@ -20,7 +20,7 @@ def planted() -> list[dict[str, str]]:
     """What the check says of the block with statistics by tile and by plane: a line a size, tried out here and now."""
     import torch.nn.functional as functional
 
-    from hypatia_lab.fused_ops import conv_block
+    from hypatia_lab.operations import conv_block
 
     out = []
     for height, width in ((16, 16), (33, 29), (48, 64)):

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import figures, formats, intervals, results, tables
-from hypatia_lab.ceiling_figures import Point
+from hypatia_lab import formats, intervals, results, tables
 from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
-from hypatia_lab.chapters.reading import at, fastest, times
-from hypatia_lab.drawing import listing, ordered, spanning
-from hypatia_lab.findings import Finding, silent, unsaid
+from hypatia_lab.figures import comparisons
+from hypatia_lab.figures.ceilings import Point
+from hypatia_lab.figures.language import listing, ordered, spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, silent, unsaid
+from hypatia_lab.pages.phrases import at, fastest, times
 from hypatia_lab.results import against, over, speed
 
 Row = dict[str, Any]
@@ -339,7 +340,7 @@ def opponents(rows: Sequence[Row]) -> Any:
     works = "training steps" if rows[0]["direction"] == "forward_backward" else "forward passes"
     ahead = sum(_ahead(row) for row in rows)
     answer = f"Own kernels are more than 2% ahead of their best peer in {ahead} of {len(rows)} {works}"
-    figure, table = figures.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
+    figure, table = comparisons.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
     table.insert(4, "best peer", [row["baseline"] for row in ordered(rows)])
     return figure, table
 

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, results, tables
-from hypatia_lab.chapters.reading import lasted, probed, quotient, quotients, say, takes, times
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, unsaid
+from hypatia_lab.figures.language import listing
+from hypatia_lab.figures.probe_rows import Way, rare
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
-from hypatia_lab.ways import Way, rare
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.phrases import lasted, probed, quotient, quotients, say, takes, times
 
 Row = dict[str, Any]
 

@@ -2,7 +2,7 @@
 
 Here are the lab's own forms of it, which are other programs than S003's. So what is said of them names no claim of that
 document, unless the claim itself is about a library or a kernel of one's own; S003's program has
-:mod:`hypatia_lab.chapters.diffraction_authors`. As in :mod:`hypatia_lab.findings` every figure is taken from the
+:mod:`hypatia_lab.chapters.diffraction_authors`. As in :mod:`hypatia_lab.pages.findings` every figure is taken from the
 records when a page is made, and what a machine has not measured is left out: such a function returns None or an empty
 list.
 """
@@ -15,7 +15,13 @@ from typing import Any
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.chapters import diffraction_authors as authors
-from hypatia_lab.chapters.reading import (
+from hypatia_lab.figures.language import listing
+from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.phrases import (
     at,
     attained,
     error,
@@ -29,13 +35,7 @@ from hypatia_lab.chapters.reading import (
     times,
     waited,
 )
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, unsaid
-from hypatia_lab.formats import absent
-from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
 from hypatia_lab.results import over, speed
-from hypatia_lab.ways import Way, rare
 
 Row = dict[str, Any]
 

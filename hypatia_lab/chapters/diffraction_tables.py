@@ -20,25 +20,14 @@ from hypatia_lab.chapters.diffraction_findings import (
     main_size,
     simulations,
 )
-from hypatia_lab.chapters.reading import (
-    at,
-    durations,
-    error,
-    fastest,
-    multiple,
-    probed,
-    spent,
-    times,
-    took,
-    waited,
-)
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
+from hypatia_lab.figures.language import listing
+from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import at, durations, error, fastest, multiple, probed, spent, times, took, waited
 from hypatia_lab.results import over
-from hypatia_lab.ways import Way
 from hypatia_lab.workloads import parse_shape
 
 Row = dict[str, Any]

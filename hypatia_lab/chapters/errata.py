@@ -9,8 +9,8 @@ import math
 from collections.abc import Sequence
 
 from hypatia_lab import claims, formats
-from hypatia_lab.claim_tables import claimed_text, quantity_text
 from hypatia_lab.claims import Claim
+from hypatia_lab.tables.claims import claimed_text, quantity_text
 
 PAGE = "19_errata"
 

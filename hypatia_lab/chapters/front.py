@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import claim_tables
-from hypatia_lab import findings as house
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -18,11 +16,13 @@ from hypatia_lab.chapters import (
     gemm_ladder,
     graph_optimizer,
     layout_traffic,
+    linear_relu,
     tensor_cores,
     torch_compile,
 )
-from hypatia_lab.findings import Finding
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.tables import claims as claim_tables
 
 HEADLINES = (
     ("02_naive_vs_cublas", "how-much-slower"),
@@ -50,7 +50,7 @@ LEADING = (
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say: the house's findings, the product's chapters', the simulator's."""
     product = [found for chapter, most in LEADING for found in chapter.findings(lab, machine)[:most]]
-    return [*house.findings(lab, machine), *product, *diffraction_findings.findings(lab, machine)]
+    return [*linear_relu.findings(lab, machine), *product, *diffraction_findings.findings(lab, machine)]
 
 
 def headlines(lab: Evidence, machine: str) -> list[Finding]:

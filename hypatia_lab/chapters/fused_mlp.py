@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
-from hypatia_lab.chapters.reading import at, attained, takes, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding, silent, span_text, unsaid, way_in
+from hypatia_lab.figures.language import listing, spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
+from hypatia_lab.pages.phrases import at, attained, takes, times, took
 from hypatia_lab.results import over, speed
 
 Row = dict[str, Any]

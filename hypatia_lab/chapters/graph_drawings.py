@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.graph_figure import Panel, Way
+from hypatia_lab.figures.graph import Panel, Way
 
 FUSING = ("linear_relu", "mlp")
 """The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on."""

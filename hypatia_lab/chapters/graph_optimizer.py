@@ -11,13 +11,13 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
-from hypatia_lab.chapters.reading import at, lasted, probed, say, spent, times, took, waited
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, span_text, unsaid
+from hypatia_lab.figures.language import listing
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, span_text, unsaid
+from hypatia_lab.pages.phrases import at, lasted, probed, say, spent, times, took, waited
 from hypatia_lab.results import over
 
 Row = dict[str, Any]
@@ -169,7 +169,7 @@ def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
 
 def unmeasured(lab: Evidence, machine: str) -> str:
     """A sentence on those of the documents' nine models that ``machine`` has no record of; empty where it has all."""
-    from hypatia_lab.fused_ops.mlp import MODELS
+    from hypatia_lab.operations.mlp import MODELS
 
     there = {row["shape"] for row in model_rows(lab, machine)}
     asked = ["x".join(map(str, shape)) for shape in MODELS]

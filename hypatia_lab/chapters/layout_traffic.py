@@ -1,6 +1,6 @@
 """What the records say about memory layout and memory traffic: findings, tables and claims of their chapter.
 
-As in :mod:`hypatia_lab.findings` every measured figure is taken from the records when a page is made, and what a
+As in :mod:`hypatia_lab.pages.findings` every measured figure is taken from the records when a page is made, and what a
 machine has not measured is left out: such a function returns None or an empty list. "Moved" is what kernels read from
 memory plus what they write at all, also where the L2 cache keeps it (if that was not counted: what reaches memory).
 """
@@ -12,16 +12,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals, tables
-from hypatia_lab.chapters.reading import probed, takes, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.detail_figures import short_kernel
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, silent, span_text, unsaid
+from hypatia_lab.figures.language import listing
+from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
+from hypatia_lab.pages.phrases import probed, takes, times, took
 from hypatia_lab.results import over, speed
-from hypatia_lab.ways import Way
 from hypatia_lab.workloads import DTYPES
 
 Row = dict[str, Any]
@@ -45,7 +45,7 @@ SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
 
 
 class Tried(Protocol):
-    """One call tried on one layout, as :func:`hypatia_lab.fused_ops.layout.handlings` gives it."""
+    """One call tried on one layout, as :func:`hypatia_lab.operations.layout.handlings` gives it."""
 
     @property
     def layout(self) -> str: ...

@@ -12,14 +12,15 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypatia_lab import claim_tables, claims, formats, results, tables
+from hypatia_lab import claims, formats, results, tables
 from hypatia_lab.chapters import decisions
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing, spanning
+from hypatia_lab.figures.language import listing, spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
+from hypatia_lab.tables import claims as claim_tables
 
 Row = dict[str, Any]
 

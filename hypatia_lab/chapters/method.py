@@ -9,9 +9,10 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import formats, intervals, results, tables
-from hypatia_lab.chapters.reading import DOUBTS, at, quotient, times, took
-from hypatia_lab.drawing import CLOCKS, listing, spanning
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.figures.language import CLOCKS, listing, spanning
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, agreement, detectable
+from hypatia_lab.pages.phrases import DOUBTS, at, quotient, times, took
 
 if TYPE_CHECKING:
     from hypatia_lab.chapters.stability import Coverage
@@ -158,7 +159,7 @@ def by_operation(rows: Iterable[dict[str, str]]) -> Any:
 
 
 def agreeing(told: Iterable[str]) -> Any:
-    """The lines of :func:`hypatia_lab.notebook.verify` as a table (pandas), a row an operation and direction."""
+    """The lines of :func:`hypatia_lab.pages.evidence.verify` as a table (pandas), a row an operation and direction."""
     import pandas
 
     out = []
@@ -283,3 +284,27 @@ def beside(lab: Evidence, machine: str) -> str:
     text = f"- `{machine}`: {said['yes']} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
     rest = [f"{number} {DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("yes", "no", "")]
     return f"{'; '.join([text, *rest])}."
+
+
+def false_alarms(lab: Evidence, machine: str) -> Finding | None:
+    """How often the lab sees a difference between a variant and itself."""
+    found = agreement(lab, machine)
+    if not found:
+        return None
+    row, sees = found[0], detectable(found[0])
+    fine = row["p"] >= 0.05
+    if fine:
+        title, told = "The lab's own error rate is what it should be", "does not reject that"
+    elif row["rate"] < 1 - intervals.CONFIDENCE:
+        title = "The lab sees fewer false differences than it may"
+        told = "rejects that: the intervals are wider than they need be"
+    else:
+        title, told = "The lab's own error rate is off", "rejects that"
+    return Finding(
+        f"{100 * row['rate']:.1f}%",
+        title,
+        f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
+        f"expected of 95% intervals, and a binomial test {told} (p = {formats.number(row['p'])}). "
+        f"{sees[0].upper()}{sees[1:]}",
+        "01_method",
+    )

@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import formats, intervals, records, results, tables
-from hypatia_lab.chapters.reading import at, attained, say, takes
-from hypatia_lab.drawing import contenders, singles
-from hypatia_lab.findings import Finding, unsaid
+from hypatia_lab.figures.language import contenders, singles
 from hypatia_lab.formats import absent
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.phrases import at, attained, say, takes
 
 Row = dict[str, Any]
 

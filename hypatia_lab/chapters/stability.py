@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claim_tables, claims, formats, intervals, records, results, tables
+from hypatia_lab import claims, formats, intervals, records, results, tables
 from hypatia_lab.chapters import machines
-from hypatia_lab.drawing import AGAIN
+from hypatia_lab.figures.language import AGAIN
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
+from hypatia_lab.tables import claims as claim_tables
 
 Row = dict[str, Any]
 

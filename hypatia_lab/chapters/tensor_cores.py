@@ -11,15 +11,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
-from hypatia_lab.chapters.reading import at, attained, probed, say, takes, times, took
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing
-from hypatia_lab.findings import Finding, silent, span_text, unsaid
+from hypatia_lab.figures.language import listing
+from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
+from hypatia_lab.pages.phrases import at, attained, probed, say, takes, times, took
 from hypatia_lab.results import over, speed
-from hypatia_lab.ways import Way
 
 Row = dict[str, Any]
 
@@ -414,7 +414,7 @@ def held() -> list[dict[str, str]]:
     """
     import torch
 
-    from hypatia_lab.fused_ops.tensor_cores import two_terms
+    from hypatia_lab.operations.tensor_cores import two_terms
 
     spread = 1 + (torch.arange(4096) * 5_184_399 % 2**23) * 2.0**-23  # mantissas without a pattern
     out = []

@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.break_even_figure import NEVER, Curve, at_least_one, calls_text, count
-from hypatia_lab.chapters.reading import DOUBTS, FLOAT32, at, lasts, only, probed, say, waited
 from hypatia_lab.chapters.torch_compile_rows import (
     EXPERIMENT,
     FORWARD,
@@ -33,14 +31,16 @@ from hypatia_lab.chapters.torch_compile_rows import (
     views,
 )
 from hypatia_lab.claims import Claim
-from hypatia_lab.drawing import listing, spanning
-from hypatia_lab.findings import Finding, unsaid
+from hypatia_lab.figures.break_even import NEVER, Curve, at_least_one, calls_text, count
+from hypatia_lab.figures.language import listing, spanning
+from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.phrases import DOUBTS, FLOAT32, at, lasts, only, probed, say, waited
 from hypatia_lab.results import over
 from hypatia_lab.tables import direction_text
-from hypatia_lab.ways import rare
 
 Row = dict[str, Any]
 
@@ -506,7 +506,7 @@ def reported() -> Finding:
     """What pytorch#183601 reports, tried in eager PyTorch as the page is made: the same on any machine."""
     import torch
 
-    from hypatia_lab.fused_ops import norm_chain
+    from hypatia_lab.operations import norm_chain
 
     x = torch.randn(4, 3, 10, 12, generator=torch.Generator().manual_seed(42))
     answer, means = norm_chain.reported(x)

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, results
-from hypatia_lab.break_even_figure import calls_text
-from hypatia_lab.chapters.reading import FLOAT32, at, attained, durations, error, times, took, waited
 from hypatia_lab.chapters.torch_compile import paid, until
 from hypatia_lab.chapters.torch_compile_rows import FORWARD, MATHS, MODELS, base, beside, drawn, gain, select, usable
+from hypatia_lab.figures.break_even import calls_text
+from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
-from hypatia_lab.notebook import Evidence
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import FLOAT32, at, attained, durations, error, times, took, waited
 from hypatia_lab.tables import direction_text
-from hypatia_lab.ways import rare
 
 Row = dict[str, Any]
 

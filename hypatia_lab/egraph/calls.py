@@ -12,8 +12,8 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-import hypatia_lab.fused_ops.linear_relu  # noqa: F401  (registers a custom operation that models may call)
-import hypatia_lab.fused_ops.mlp as fused
+import hypatia_lab.operations.linear_relu  # noqa: F401  (registers a custom operation that models may call)
+import hypatia_lab.operations.mlp as fused
 from hypatia_lab.kernels import loader
 
 aten = torch.ops.aten
@@ -157,7 +157,7 @@ def conv_block(
     """
     given = gamma is not None and beta is not None
     if not block_missing(x.device.type, str(x.dtype).removeprefix("torch."), weight.shape, given, dims, eps):
-        from hypatia_lab.fused_ops.conv_block_kernels import fused_conv_block
+        from hypatia_lab.operations.conv_block_kernels import fused_conv_block
 
         assert gamma is not None
         assert beta is not None

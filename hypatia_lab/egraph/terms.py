@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import torch
 
 from hypatia_lab.egraph import calls
-from hypatia_lab.fused_ops import mlp as _mlp
+from hypatia_lab.operations import mlp as _mlp
 
 aten = torch.ops.aten
 

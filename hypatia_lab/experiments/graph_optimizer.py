@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hypatia_lab.egraph.variants  # noqa: F401  (registers the variants that the plan names)
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
-from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
-from hypatia_lab.fused_ops.mlp import MODELS
+from hypatia_lab.operations.conv_block import SEED_SHAPE
+from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
@@ -47,7 +47,7 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
             groups.append(Group(Workload("mlp", shape, dtype), tuple(names), clocks, 0.05 if gpu else 0.2))
     trained = TRAINED[: (1 if gpu else 0) if quick else 2 if gpu else 1]
     for shape in shapes or trained:
-        # 16-bit gradients cannot be judged: see hypatia_lab.fused_ops.mlp.
+        # 16-bit gradients cannot be judged: see hypatia_lab.operations.mlp.
         work = Workload("mlp", shape, "float32", direction="forward_backward")
         steps = ("eager", "eager" + AGAIN, "egraph", *asked(preset, device, "egraph_compile", "compile"))
         groups.append(Group(work, steps, ("graph", "wall") if gpu else ("hot",), 0.1 if gpu else 0.2))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import hypatia_lab.fused_ops  # noqa: F401  (registers the operations and variants that the plans name)
+import hypatia_lab.operations  # noqa: F401  (registers the operations and variants that the plans name)
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes
-from hypatia_lab.fused_ops.mlp import MODELS
+from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.variants import AGAIN, variants
 from hypatia_lab.workloads import Workload
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
-from hypatia_lab.fused_ops.conv_block import SEED_SHAPE
+from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 

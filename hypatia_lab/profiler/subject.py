@@ -63,7 +63,7 @@ def workload_of(plan: dict[str, Any]) -> Workload:
     elif operation == "mlp":
         import hypatia_lab.egraph.variants
     else:
-        import hypatia_lab.fused_ops  # noqa: F401  (each registers)
+        import hypatia_lab.operations  # noqa: F401  (each registers)
     return Workload(**plan["workload"] | {"shape": tuple(plan["workload"]["shape"])})
 
 

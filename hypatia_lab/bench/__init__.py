@@ -1,0 +1,1 @@
+"""Measuring: plans are composed, run in processes of their own, and recorded."""

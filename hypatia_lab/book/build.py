@@ -1,0 +1,240 @@
+"""The book: notebooks and records put together, plotly figures that need no network, one HTML folder out.
+
+Three parts: :class:`PlotlyRenderer` turns a notebook's plotly output into HTML (MyST-NB finds it by its entry
+point), :func:`setup` is the Sphinx extension that ``_config.yml`` names, and :func:`build` makes the book. A plain
+``jupyter-book build .`` uses the first two and gives the committed book.
+
+A figure says what it shows in ``layout.meta["alt"]``; records lie in ``records/`` beside ``notebooks/`` in the built
+book, so that a page links to one as ``../records/<machine>/<experiment>.jsonl``.
+"""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+STRICT = ("-n", "-W", "--keep-going")
+"""Every warning is an error, missing references are warnings, and all of them are listed."""
+MARK = ".hypatia-lab-book"
+"""File that says of a folder of pages that it is a book of the lab, and so may be replaced."""
+
+
+class BookError(RuntimeError):
+    """A book that cannot be built: the message names the cause and where the whole log is."""
+
+
+class PlotlyRenderer:
+    """MyST-NB renderer of a plotly output: a labelled box, its data, and a sentence for readers without scripts."""
+
+    mime_priority_overrides = (("*", PLOTLY_MIME, 1),)
+
+    @staticmethod
+    def handle_mime(renderer: Any, data: Any, inline: bool) -> list[Any] | None:
+        """Docutils nodes of one figure; ``None`` for other outputs, which MyST-NB then renders itself.
+
+        A figure without ``layout.meta["alt"]`` gives a warning, and so fails a strict build.
+        """
+        if inline or data.mime_type != PLOTLY_MIME:
+            return None
+        from docutils import nodes
+
+        spec = data.content if isinstance(data.content, dict) else json.loads(data.string)
+        alt = ((spec.get("layout") or {}).get("meta") or {}).get("alt", "")
+        if not alt:
+            renderer.logger.warning("plotly figure without alt text in layout.meta", subtype="alt", line=data.line)
+        return [nodes.raw("", figure_html(spec, alt), format="html")]
+
+
+def figure_html(spec: dict[str, Any], alt: str) -> str:
+    """The HTML of a plotly figure ``spec`` (data, layout, perhaps config), drawn by ``figures.js``."""
+    label = html.escape(alt, quote=True)
+    height = int((spec.get("layout") or {}).get("height") or 450)
+    content = json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
+    return (
+        '<figure class="lab-figure">'
+        f'<div class="lab-plot" role="img" aria-label="{label}" style="min-height:{height}px"></div>'
+        f'<script type="application/json">{content}</script>'
+        f"<noscript><p>This figure is drawn by a script, which is switched off here. {label}</p></noscript>"
+        "</figure>"
+    )
+
+
+def _add_plotly(app: Any, config: Any) -> None:
+    import plotly
+
+    config.html_static_path.append(str(Path(plotly.__file__).parent / "package_data" / "plotly.min.js"))
+
+
+def _load_plotly(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    if 'class="lab-figure"' in context.get("body", ""):
+        for script in ("plotly.min.js", "figures.js"):
+            app.add_js_file(script, loading_method="defer")
+
+
+def _copy_records(app: Any, failure: Exception | None) -> None:
+    for name in ("records", "visits"):
+        found = Path(app.srcdir) / "book" / name
+        if failure is None and app.builder.format == "html" and found.is_dir():
+            shutil.copytree(found, Path(app.outdir) / name, dirs_exist_ok=True, ignore=_unfinished)
+
+
+def _unfinished(folder: str, names: list[str]) -> set[str]:
+    """Hidden files and folders: what an interrupted measurement left behind is no record yet."""
+    return {name for name in names if name.startswith(".")}
+
+
+def setup(app: Any) -> dict[str, Any]:
+    """Sphinx extension: plotly on pages that have a figure and only there, records copied beside the pages."""
+    app.connect("config-inited", _add_plotly)
+    app.connect("html-page-context", _load_plotly)
+    app.connect("build-finished", _copy_records)
+    return {"parallel_read_safe": True, "parallel_write_safe": True}
+
+
+def fault(notebook: Path) -> str:
+    """Why an executed notebook cannot be published, in words; empty when it can."""
+    if not notebook.is_file():
+        return "was not executed"
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
+        for cell in code:
+            for output in cell["outputs"]:
+                if output["output_type"] == "error":
+                    return f"stopped at {output['ename']}: {output['evalue']}".split("\n")[0][:200]
+        if any(cell["execution_count"] is None for cell in code):
+            return "was interrupted"
+    except (OSError, ValueError, KeyError, TypeError) as cause:
+        return f"cannot be read ({type(cause).__name__})"
+    return ""
+
+
+def _assemble(repository: Path, source: Path, notebooks: Path | None, records: Path | None, say: Any) -> None:
+    """Lay the sources of the book out in the new folder ``source``."""
+    source.mkdir()
+    for name in ("_config.yml", "_toc.yml"):
+        shutil.copy(repository / name, source / name)
+    for name in ("book", "notebooks"):
+        shutil.copytree(repository / name, source / name, ignore=_unfinished)
+    if records is not None and records.is_dir():  # nothing measured here is no error: the committed book remains
+        shutil.copytree(records, source / "book" / "records", dirs_exist_ok=True, ignore=_unfinished)
+    if notebooks is None:
+        return
+    for committed in sorted((source / "notebooks").glob("*.ipynb")):
+        executed = notebooks / committed.name
+        why = fault(executed)
+        if why:
+            say(f"book: {committed.name} {why} on this machine; the committed notebook stands in for it")
+        else:
+            committed.write_text(_without_plumbing(executed), encoding="utf-8")
+
+
+def _without_plumbing(notebook: Path) -> str:
+    """The text of an executed notebook whose injected parameters (paths of this machine) are not shown."""
+    content = json.loads(notebook.read_text(encoding="utf-8"))
+    for cell in content["cells"]:
+        tags = cell["metadata"].get("tags", [])
+        if "injected-parameters" in tags:
+            cell["metadata"]["tags"] = [*tags, "remove-cell"]
+    return json.dumps(content)
+
+
+def build(
+    notebooks: Path | None = None,
+    records: Path | None = None,
+    output: Path = REPOSITORY / "_build" / "html",
+    *,
+    repository: Path = REPOSITORY,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """Build the book and return the path of its ``index.html``.
+
+    The committed notebooks of ``repository`` are overlaid by those in ``notebooks`` (a folder of executed ones;
+    one that failed, stopped early or is missing is left out and ``say`` is told), the committed records by those
+    in ``records``. ``output`` is replaced as a whole, and only by a book that was built without a warning. Beside it
+    lie a hidden folder while the book is being built, and its log, hidden too, once that has failed.
+
+    Raises :class:`BookError` when jupyter-book is missing, when the sources are not there or cannot be written,
+    when ``output`` holds something else than a book of the lab, or when the build fails.
+    """
+    if find_spec("jupyter_book") is None:
+        raise BookError("the book needs jupyter-book 1: pip install -c constraints.txt -e '.[book]'")
+    if not (repository / "_toc.yml").is_file():
+        raise BookError(f"{repository} holds no book (no _toc.yml); run this from a checkout of the repository")
+    output = output.resolve()
+    try:
+        _ensure_ours(output)
+        output.parent.mkdir(parents=True, exist_ok=True)
+        # Beside the output, for one rename puts the book there.
+        with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
+            source, stage, log = (Path(scratch) / name for name in ("source", "stage", "book.log"))
+            _assemble(repository, source, notebooks, records, say)
+            status = _jupyter_book(source, stage, log, say)
+            built, kept = stage / "_build" / "html", output.with_name(f".{output.name}-book.log")
+            if status or not (built / "index.html").is_file():
+                tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+                log.replace(kept)
+                raise BookError(f"jupyter-book failed (exit status {status}); the end of {kept}:\n{tail}")
+            (built / MARK).write_text("A book of hypatia-lab, which the next build replaces as a whole.\n", "utf-8")
+            if output.exists():
+                output.rename(Path(scratch) / "replaced")
+            built.rename(output)
+            kept.unlink(missing_ok=True)
+    except OSError as cause:
+        raise BookError(f"the book cannot be written: {_told(cause)}") from None
+    return output / "index.html"
+
+
+def _ensure_ours(output: Path) -> None:
+    """Raise :class:`BookError` when ``output`` holds something else than a book of the lab; nothing at all will do."""
+    if not output.exists() or not any(output.iterdir()) or (output / MARK).is_file():
+        return
+    # Built by jupyter-book alone, or before books were marked: Sphinx's own mark, and what only the lab's pages load.
+    certain = (".buildinfo", "index.html", "searchindex.js", "_static/figures.js", "_static/tables.js")
+    if not all((output / name).is_file() for name in certain):
+        raise BookError(f"{output} holds something else than a book of the lab; choose another folder or empty it")
+
+
+def _told(cause: OSError) -> str:
+    """What an error says of a file; of the many of a copied folder the first."""
+    if isinstance(cause, shutil.Error) and cause.args and isinstance(cause.args[0], list):
+        file, _, why = cause.args[0][0]
+        return f"{file}: {why}"
+    remedy = "; choose a folder that is open to you" if isinstance(cause, PermissionError) else ""
+    return f"{cause.filename}: {cause.strerror}{remedy}"
+
+
+def _jupyter_book(source: Path, stage: Path, log: Path, say: Callable[[str], None]) -> int:
+    """Run jupyter-book: everything goes to ``log``, warnings and errors to ``say`` too. Returns its exit status."""
+    program = "from sphinx.util.console import nocolor; nocolor(); from jupyter_book.cli.main import main; main()"
+    command = [sys.executable, "-c", program, "build", str(source), "--path-output", str(stage), *STRICT]
+    environment = os.environ | {"PYTHONUNBUFFERED": "1"}
+    with (
+        log.open("w", encoding="utf-8") as stream,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+        ) as process,
+    ):
+        assert process.stdout is not None
+        for line in process.stdout:
+            stream.write(line)
+            if "WARNING" in line or "ERROR" in line:
+                say(f"book: {line.strip()}")
+    return process.returncode

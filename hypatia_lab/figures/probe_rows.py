@@ -1,0 +1,345 @@
+"""Ways of computing something, read from the detail lines of records, and what their figures share.
+
+A detail line (see :data:`hypatia_lab.records.DETAIL`) says what a probe saw of one call or one process; the lines of
+one workload, variant, case and machine make up a :class:`Way`.
+"""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from hypatia_lab import formats, intervals, tables
+from hypatia_lab.figures.language import (
+    FAINT,
+    KNOWN,
+    SHAPES,
+    FigureError,
+    Style,
+    origins_key,
+    points_trace,
+    style,
+    with_legend,
+    wrapped,
+)
+from hypatia_lab.formats import absent, significant
+from hypatia_lab.intervals import Interval
+from hypatia_lab.tables import Triple
+
+FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
+"""Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
+SMALL = {"showarrow": False, "font": {"size": 12}}
+COLUMN = 68
+"""Width in px of the right margin where :func:`ends` writes times."""
+NONE = (math.nan, math.nan, math.nan)
+"""A value that does not exist, between bounds that do not."""
+
+
+@dataclass(frozen=True)
+class Way:
+    """One way of computing something: variant and case, where it ran, and its detail lines in their order."""
+
+    variant: str
+    case: str
+    origin: str
+    where: Mapping[str, str]
+    pixels: int
+    lines: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def look(self) -> Style:
+        """Colour, marker and place of its variant."""
+        return style(self.variant, self.origin)
+
+    @property
+    def fault(self) -> str:
+        """Status and reason of its first line that is not ok; empty when all are."""
+        bad = next((line for line in self.lines if line["status"] != "ok"), None)
+        return "" if bad is None else f"{bad['status'].replace('_', ' ')}: {bad['reason']}".removesuffix(": ")
+
+    @property
+    def status(self) -> str:
+        """Why nothing is drawn, in a word or two."""
+        return self.fault.split(":")[0] or "no value"
+
+    def per_process(self, *names: str) -> list[float | None]:
+        """Sum of the lines called ``names`` in each process (times in µs), None where one has no value."""
+        found = [line for line in self.lines if line["name"] in names and line["values"]]
+        if self.fault or not found:
+            return []
+        columns = zip(*(line["values"] for line in found), strict=True)
+        factor = FACTORS[found[0]["unit"]]
+        return [None if any(map(absent, column)) else factor * math.fsum(column) for column in columns]
+
+    def measured(self, *names: str) -> Interval:
+        """The lines called ``names`` together, over the processes (times in µs); NaN where nothing was measured.
+
+        What is the same in all processes is exact, and so is a count of one (a script prints ratios of times without a
+        unit, too). Of what may be zero the mean is arithmetic.
+        """
+        values = [v for v in self.per_process(*names) if v is not None]
+        if not values:
+            return intervals.NOTHING
+        named = [line for line in self.lines if line["name"] in names]
+        counts = all(line["unit"] == "1" and (line["topic"] != "program" or values[0] % 1 == 0) for line in named)
+        if len(set(values)) == 1 and (len(values) > 1 or counts):
+            return Interval(values[0], values[0], values[0], len(values))
+        return rare(values)
+
+    def triple(self, *names: str, logarithms: bool = True) -> Triple:
+        """Mean over the processes between its bounds, geometric or arithmetic; NaN where nothing was measured.
+
+        Arithmetic is for counts, and for parts of a whole that have to add up to it.
+        """
+        values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
+        return mean(values, logarithms) if values else NONE
+
+    def text(self, fields: Sequence[str]) -> str:
+        """Variant, case and those of ``fields`` that tell ways apart, on one line."""
+        return ", ".join(part for part in (self.variant, self.case, *(self.where[f] for f in fields)) if part)
+
+    def label(self, fields: Sequence[str], room: int = 17) -> str:
+        """The same for the margin of a narrow figure: several lines."""
+        lines = wrapped(self.variant).split("<br>")
+        for part in (p for long in (self.case, *(self.where[f] for f in fields)) for p in textwrap.wrap(long, room)):
+            if len(lines[-1]) + len(part) + 3 <= room:
+                lines[-1] += f" · {part}"
+            else:
+                lines.append(part)
+        return "<br>".join(lines)
+
+
+def rare(values: Sequence[float]) -> Interval:
+    """The estimate of what probes saw, a value a process: geometric, or arithmetic where one may be zero."""
+    return replace(intervals.geometric(values) if min(values) > 0 else intervals.mean(values), rare=True)
+
+
+def mean(values: Sequence[float], logarithms: bool) -> Triple:
+    """Geometric (``logarithms``) or arithmetic mean of times between its bounds, of which none is negative."""
+    found = intervals.geometric(values) if logarithms else intervals.mean(values)
+    return found.value, found.low if absent(found.low) else max(0.0, found.low), found.high
+
+
+def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[list[Way], list[str], list[str]]:
+    """The ways in details of ``topic``: smallest workload first, variants in their places, cases as they come.
+
+    With them the fields that tell them apart, and what they have in common as text.
+    """
+    own = [d for d in details if d["topic"] == topic]
+    if not own:
+        known = ", ".join(dict.fromkeys(d["topic"] for d in details)) or "none at all"
+        raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
+    found: dict[tuple[str, ...], Way] = {}
+    for d in own:
+        # That everything is forward goes without saying.
+        direction = d.get("direction", "forward")
+        step = "" if direction == "forward" else f", {tables.direction_text(direction)}"
+        where = {
+            "operation": d["operation"] + step,
+            "shape": "×".join(map(str, d["shape"])),
+            "math": f"{d['dtype']}/{d['math']}",
+            "machine": d["machine"],
+        }
+        # Two experiments may look at the same thing: that makes two ways, not one of twice the lines.
+        key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
+        symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
+        origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
+        lines = found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines
+        # Two probes of one start are more processes of it; other topics may list a name twice.
+        twin = next((n for n, line in enumerate(lines) if topic == "start" and line["name"] == d["name"]), None)
+        if twin is None:
+            lines.append(d)
+        else:
+            lines[twin] = lines[twin] | {"values": [*lines[twin]["values"], *d["values"]]}
+    ways = list(found.values())
+    fields = [f for f in ways[0].where if len({way.where[f] for way in ways}) > 1]
+    places = list(dict.fromkeys((way.where["machine"], way.where["operation"]) for way in ways))
+
+    def place(way: Way) -> tuple[int, int, str, int]:
+        here = places.index((way.where["machine"], way.where["operation"]))
+        return here, way.pixels, way.where["math"], way.look.place
+
+    return sorted(ways, key=place), fields, [ways[0].where[f] for f in ways[0].where if f not in fields]
+
+
+def nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
+    """The error of a figure for which no way has ``what``: it says what became of each."""
+    seen = "; ".join(f"{way.text([])}: {way.fault or 'not measured'}" for way in ways)
+    return FigureError(f"{figure}: none of {len(ways)} ways has {what} ({seen[:400]})")
+
+
+def timed(triple: Triple) -> str:
+    """A time in µs between its bounds, in the unit that suits it: ``1.52 s [1.50, 1.54]``.
+
+    What one process took, or what is a sum of others, has no bounds; it says so.
+    """
+    if not absent(triple[0]) and absent(triple[1]):
+        return f"{formats.duration(triple[0])} (no interval)"
+    return formats.time(Interval(*triple, 0))
+
+
+def frame(rows: Sequence[dict[str, Any]]) -> Any:
+    """``rows`` as a DataFrame."""
+    import pandas
+
+    return pandas.DataFrame(list(rows))
+
+
+def origin_key(ways: Sequence[Way]) -> str:
+    """Which marker shapes stand for which origin, as far as they occur."""
+    return origins_key([{"origin": way.origin} for way in ways])
+
+
+def identity(way: Way) -> dict[str, str]:
+    """The first columns of a table: which way it is, and where it ran."""
+    return {"variant": way.variant, "case": way.case or formats.MISSING} | dict(way.where)
+
+
+def process_count(ways: Sequence[Way]) -> str:
+    """How many fresh processes gave a value, in words: the fewest and the most behind a line of a figure."""
+    drawn = [line for way in ways if not way.fault for line in way.lines]
+    counts = {sum(not absent(value) for value in line["values"]) for line in drawn} - {0}
+    least, most = min(counts, default=0), max(counts, default=0)
+    return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
+
+
+def lanes(head: dict[str, Any], labels: Sequence[str], pitch: int = 0) -> dict[str, Any]:
+    """Margins, height and y axis for a lane a label, the first at the top; lane n lies at y = n."""
+    parts = [label.split("<br>") for label in labels]
+    pitch = max(pitch, 30, 12 + 15 * max(map(len, parts)))
+    left = round(18 + 6.6 * max(len(part) for lines in parts for part in lines))
+    head["margin"] |= {"l": left}
+    return head | {
+        "height": pitch * len(labels),
+        "yaxis": {
+            "range": [len(labels) - 0.5, -0.5],
+            "tickvals": list(range(len(labels))),
+            "ticktext": list(labels),
+            "ticks": "outside",
+            "tickcolor": "rgba(0,0,0,0)",  # a little room between name and bar
+            "showgrid": False,
+        },
+    }
+
+
+def closed(layout: dict[str, Any]) -> dict[str, Any]:
+    """``layout``, whose height is that of its panel, without a legend."""
+    margin = layout["margin"]
+    return layout | {"height": layout["height"] + margin["t"] + margin["b"]}
+
+
+def _ink(ground: str) -> str:
+    """Black or white, whichever stands out more from ``ground`` (hex), by the luminance that WCAG defines."""
+    parts = [int(ground[n : n + 2], 16) / 255 for n in (1, 3, 5)]
+    light = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), light, strict=True))
+    return "#000000" if luminance > 0.179 else "#ffffff"
+
+
+def bar_trace(
+    colour: str, pattern: str, base: Sequence[float] | None, x: Sequence[float], y: Sequence[float], **more: Any
+) -> dict[str, Any]:
+    """Horizontal bars; a pattern lies over the colour, so that neighbours are told apart without it."""
+    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
+    if pattern:
+        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.3)", "size": 6}
+    trace = {"type": "bar", "orientation": "h", "marker": marker, "hoverinfo": "text", "y": list(y)}
+    trace |= {"insidetextfont": {"color": _ink(colour), "weight": "bold"}} if "text" in more else {}
+    # Three digits of each would leave gaps between bars that touch.
+    trace |= {} if base is None else {"base": [round(b, 3) for b in base]}
+    return trace | {"x": [significant(v) if base is None else round(v, 3) for v in x]} | more
+
+
+def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
+    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
+    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
+    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
+    if len(ticks) > most:
+        ticks = powers if len(powers) > 1 else ticks
+        ticks = ticks[:: math.ceil(len(ticks) / most)]
+    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
+
+
+def lane_rules(count: int) -> list[dict[str, Any]]:
+    """A faint line along each lane, for the eye to follow."""
+    rule = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below", "line": {"color": FAINT, "width": 1}}
+    return [rule | {"y0": n, "y1": n} for n in range(count)]
+
+
+def legend_columns(data: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
+    """Share the traces of ``data`` out over two legends side by side; returns what puts these below a layout's panel.
+
+    One horizontal legend is no wider than the panel, and beside long names that is one column.
+    """
+    half = math.ceil(len(data) / 2)
+    for trace in data[half:]:
+        trace["legend"] = "legend2"
+
+    def place(layout: dict[str, Any]) -> dict[str, Any]:
+        found = with_legend(layout, ["one column".ljust(40)] * half)
+        first = found["legend"] | {"orientation": "v"}
+        # Left to itself the second legend would claim half the figure as its margin.
+        margin = found["margin"] | {"autoexpand": False}
+        return found | {"legend": first, "legend2": first | {"x": 0.48}, "margin": margin}
+
+    return place
+
+
+def legend_lines(data: Sequence[dict[str, Any]]) -> list[str]:
+    """Break the names of ``data`` into lines that fit 360 px; returns all lines, to reckon the legend's room by."""
+    for trace in data:
+        trace["name"] = "<br>".join(textwrap.wrap(trace["name"], 38))
+    return [line for trace in data for line in trace["name"].split("<br>")]
+
+
+def told_apart(ways: Sequence[Way]) -> list[tuple[Way, str, bool]]:
+    """Each way with a dash and whether its marker is hollow, so that ways of one variant are told apart."""
+    seen: dict[str, int] = {}
+    out = []
+    for way in ways:
+        number = seen[way.variant] = seen.get(way.variant, -1) + 1
+        out.append((way, DASHES[number % len(DASHES)], number % 2 == 1))
+    return out
+
+
+def hollowed(look: Style, hollow: bool) -> Style:
+    """``look``, or the same with an open marker."""
+    return Style(look.colour, look.symbol + "-open", look.place) if hollow else look
+
+
+def filled(rows: Sequence[dict[str, Any]]) -> Any:
+    """A frame of rows that have not all the same columns; the last column stays last."""
+    columns = list(dict.fromkeys(name for row in rows for name in row if name != "status"))
+    return frame([{name: row.get(name, formats.MISSING) for name in [*columns, "status"]} for row in rows])
+
+
+def ends(
+    data: list[dict[str, Any]],
+    ways: Sequence[Way],
+    fields: Sequence[str],
+    triples: Sequence[Triple],
+    unit: float = 1e3,
+    below: float = 0.0,
+) -> list[dict[str, Any]]:
+    """Add each way's marker with its interval to ``data``; return the times, or the fault, for the right margin.
+
+    ``triples`` in µs are drawn in a ``unit`` of so many µs, by default ms, and so much ``below`` the middle of their
+    lanes. The margin has to be :data:`COLUMN` px wide.
+    """
+    notes: list[dict[str, Any]] = []
+    column = SMALL | {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8}
+    for n, (way, triple) in enumerate(zip(ways, triples, strict=True)):
+        if absent(triple[0]):
+            notes.append(column | {"text": f"<i>{way.status}</i>", "y": n})
+            continue
+        hover = [f"{way.text(fields)} ({way.origin})<br>{timed(triple)}"]
+        shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
+        data.append(
+            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.text(fields), showlegend=False)
+        )
+        notes.append(column | {"text": formats.duration(triple[0]), "y": n})
+    return notes

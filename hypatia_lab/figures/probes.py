@@ -1,0 +1,570 @@
+"""Figures of details: what one call did, one process, one kernel.
+
+Each function takes detail lines of records, each with its ``machine``, filtered by the caller, and returns
+``(figure, table)`` as in :mod:`hypatia_lab.figures.comparisons`. A variant × case (and whatever else differs) is a
+way, which keeps its variant's look. A way that was skipped, crashed or wrong is named with its status and never drawn.
+Values are over fresh processes, one each; the bars are 95% t-intervals, of logarithms where the axis is logarithmic.
+When there is nothing to draw :class:`FigureError` says why.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypatia_lab import formats
+from hypatia_lab.figures.language import (
+    BLUE,
+    GREEN,
+    GREY,
+    LINE,
+    ORANGE,
+    PURPLE,
+    RED,
+    SKY,
+    FigureError,
+    assemble,
+    error_bars,
+    extent,
+    heading,
+    intervals_key,
+    listing,
+    log_axis,
+    points_trace,
+    rule_trace,
+    short,
+    time_axis,
+    with_legend,
+)
+from hypatia_lab.figures.probe_rows import (
+    COLUMN,
+    FACTORS,
+    NONE,
+    SMALL,
+    Way,
+    bar_trace,
+    closed,
+    ends,
+    filled,
+    frame,
+    hollowed,
+    identity,
+    lane_rules,
+    lanes,
+    legend_columns,
+    legend_lines,
+    mean,
+    nothing,
+    origin_key,
+    process_count,
+    read,
+    thinned,
+    timed,
+    told_apart,
+)
+from hypatia_lab.formats import absent, significant
+from hypatia_lab.tables import Triple
+
+STAGES = {
+    "interpreter": (GREY, ""),
+    "import torch": (SKY, ""),
+    "import hypatia_lab": (SKY, "/"),
+    "CUDA context": (BLUE, ""),
+    "set-up": (GREEN, ""),
+    "build": (GREEN, "/"),
+    "Dynamo": (ORANGE, ""),
+    "AOTAutograd": (ORANGE, "\\"),
+    "Inductor": (RED, ""),
+    "Triton": (RED, "x"),
+    "autotune": (RED, "."),
+    "rest of call 1": (PURPLE, ""),
+}
+"""The stages of a start in their order: colour by phase (process, device, set-up, trace, generate, run) and pattern."""
+
+
+def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Sequence[str] = ()) -> tuple[Any, Any]:
+    """Stages of a start (topic ``start``) as stacked bars in ms, a lane a way, its marker at the end with its interval.
+
+    Stages are arithmetic means over the processes that have all of them, so that they add up; ``leave_out`` names
+    stages that are not drawn. A way that does not say what its call 1 consists of shows it whole as the rest of call 1.
+    Raises :class:`FigureError` when no way has a stage, or for an unknown stage in ``leave_out``.
+    """
+    if unknown := [name for name in leave_out if name not in STAGES]:
+        raise FigureError(f"waterfall: there is no stage {unknown[0]!r} to leave out; stages: {', '.join(STAGES)}")
+    ways, fields, common = read(details, "waterfall", "start")
+    kept = [name for name in STAGES if name not in leave_out]
+    means: list[dict[str, float]] = []
+    totals: list[Triple] = []
+    for way in ways:
+        columns = {name: way.per_process(name) for name in kept}
+        if "rest of call 1" in columns and not columns["rest of call 1"]:
+            columns["rest of call 1"] = way.per_process("call 1")
+        columns = {name: values for name, values in columns.items() if values}
+        whole = [n for n in range(max(map(len, columns.values()), default=0)) if None not in _row(columns, n)]
+        means.append(
+            {name: math.fsum(values[n] or 0 for n in whole) / len(whole) for name, values in columns.items()}
+            if whole
+            else {}
+        )
+        totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
+    if not any(means):
+        raise nothing(ways, "waterfall", "a stage")
+    labels = [way.label(fields) for way in ways]
+    longest = max(extent(totals))
+    unit, size = _axis_unit(longest)
+    data: list[dict[str, Any]] = []
+    for stage in kept:
+        own = [n for n, found in enumerate(means) if found.get(stage, 0) > 0]
+        if not own:
+            continue
+        hover = [
+            f"{ways[n].text(fields)}<br>{stage}: {formats.duration(means[n][stage])}, "
+            f"{formats.number(100 * means[n][stage] / totals[n][0])}% of {formats.duration(totals[n][0])}"
+            for n in own
+        ]
+        starts = [math.fsum(means[n].get(s, 0) for s in kept[: kept.index(stage)]) / size for n in own]
+        shown = {"name": stage.replace("hypatia_lab", "lab"), "hovertext": hover, "width": 0.46}
+        shown |= {
+            "text": [shown["name"]] * len(own),
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "textangle": 0,
+            "textfont": {"size": 12},
+        }
+        data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / size for n in own], own, **shown))
+    legend = legend_columns(data)
+    notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
+    left_out = f"without {_stretch(leave_out)}" if leave_out else ""
+    of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
+    head = heading(title, [*common, origin_key(ways), process_count(ways), of_whole, left_out])
+    head["margin"] |= {"r": COLUMN}
+    layout = lanes(head, labels, 40) | {
+        "barmode": "overlay",
+        "uniformtext": {"minsize": 10, "mode": "hide"},
+        "xaxis": {"range": [0, significant(1.05 * longest / size)], "nticks": 5, "title": {"text": f"time, {unit}"}},
+        "annotations": notes,
+    }
+    points = "; ".join(
+        f"{way.text(fields)}: {formats.duration(total[0])}, the largest part {max(found, key=lambda s: found[s])} "
+        f"({formats.duration(max(found.values()))})"
+        for way, found, total in zip(ways, means, totals, strict=True)
+        if found
+    )
+    table = frame(
+        [
+            identity(way)
+            | {
+                stage: formats.duration(found.get(stage)) if found.get(stage) != 0 else "0"
+                for stage in kept
+                if any(stage in m for m in means)
+            }
+            | {"whole": timed(total), "status": way.fault or "ok"}
+            for way, found, total in zip(ways, means, totals, strict=True)
+        ]
+    )
+    return assemble(data, legend(layout), f"Stages of a start ({', '.join(common)}). {points}."), table
+
+
+def _axis_unit(longest: float) -> tuple[str, float]:
+    """The unit for an axis up to ``longest`` µs that has no more than five digits, and how many µs that unit is."""
+    return ("s", 1e6) if longest >= 1e7 else ("ms", 1e3) if longest >= 1e4 else ("µs", 1.0)
+
+
+def _stretch(stages: Sequence[str]) -> str:
+    """Stages by name, or the first and the last of many neighbours, which a telephone has room for."""
+    places = [list(STAGES).index(stage) for stage in stages]
+    neighbours = len(places) > 2 and places == list(range(places[0], places[-1] + 1))
+    return f"{stages[0]} to {stages[-1]}" if neighbours else listing(list(stages))
+
+
+def _row(columns: Mapping[str, Sequence[float | None]], number: int) -> list[float | None]:
+    return [values[number] for values in columns.values()]
+
+
+def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+    """Every call of a fresh process on its own (topic ``start``, lines ``call 1``, …): time on a log axis over number.
+
+    One line a way, with the geometric mean and interval over the processes. Where there is a way of
+    ``compile_reduce_overhead`` its first calls are marked compile, record and replay.
+    Raises :class:`FigureError` when no way has a call.
+    """
+    ways, fields, common = read(details, "calls", "start")
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    seen: list[float] = []
+    told: list[str] = []
+    last = 1
+    for way, dash, hollow in told_apart(ways):
+        numbers = sorted(int(line["name"][5:]) for line in way.lines if re.fullmatch(r"call \d+", line["name"]))
+        triples = {n: t for n in numbers if not absent((t := way.triple(f"call {n}"))[0])}
+        rows.append(identity(way) | {f"call {n}": timed(t) for n, t in triples.items()} | {"status": way.fault or "ok"})
+        if not triples:
+            continue
+        name = way.text(fields)
+        hover = [f"{name}, call {n}<br>{timed(t)}" for n, t in triples.items()]
+        line = {"color": way.look.colour, "dash": dash, "width": 2}
+        more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
+        data.append(points_trace(hollowed(way.look, hollow), list(triples.values()), list(triples), hover, **more))
+        seen += extent(triples.values())
+        last = max(last, *triples)
+        settled = triples[max(triples)][0]
+        told.append(
+            f"{name}: call 1 {formats.duration(triples[min(triples)][0])}, "
+            f"call {max(triples)} {formats.duration(settled)}"
+        )
+        if way.variant == "compile_reduce_overhead" and not notes:
+            notes = _named(triples)
+    if not data:
+        raise nothing(ways, "calls", "a call")
+    missing = [f"{way.text(fields)} ({way.status})" for way in ways if way.fault]
+    under = [
+        *common,
+        origin_key(ways),
+        process_count(ways),
+        intervals_key(data),
+        f"not drawn: {', '.join(missing)}" if missing else "",
+    ]
+    layout = heading(title, under) | {
+        "height": 300,
+        "xaxis": {"range": [0.5, last + 0.5], "dtick": 1, "title": {"text": "call of a fresh process"}},
+        "yaxis": time_axis([*seen, 2.5 * max(seen)]),  # room for a word above the first call
+        "annotations": notes,
+    }
+    alt = f"Time of each call of a fresh process, log axis ({', '.join(common)}). {'; '.join(told)}."
+    # Beside the axis a telephone has room for one column.
+    return assemble(data, with_legend(layout, [line.ljust(40) for line in legend_lines(data)]), alt), filled(rows)
+
+
+def _named(triples: Mapping[int, Triple]) -> list[dict[str, Any]]:
+    """What the first calls under CUDA graphs do; the third and all later ones replay, said where nothing else is."""
+    notes: list[dict[str, Any]] = []
+    height = {n: round(math.log10(t[0]), 4) for n, t in triples.items()}
+    for n, word in ((1, "compile"), (2, "record")):
+        if n in height:
+            beside = {"xanchor": "left", "xshift": 9, "yanchor": "bottom", "yshift": -3}
+            notes.append(SMALL | beside | {"text": word, "x": n, "y": height[n]})
+    if 2 in height and 3 in height and max(height) > 7:
+        arrow = {"showarrow": True, "arrowhead": 2, "arrowwidth": 1, "arrowcolor": LINE, "standoff": 6}
+        tail = {"axref": "x", "ax": 7, "ayref": "y", "ay": height[2]}
+        notes.append(SMALL | arrow | tail | {"text": "replay", "x": 3, "y": height[3]})
+    return notes
+
+
+def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequence[float] = ()) -> tuple[Any, Any]:
+    """From CUDA context to first image (topic ``start``, line ``first image``): a lane a way, on a log axis.
+
+    ``goals`` in ms are dashed lines. Dots are geometric means over the processes.
+    Raises :class:`FigureError` when no way has a first image.
+    """
+    ways, fields, common = read(details, "first_image", "start")
+    triples = [way.triple("first image") for way in ways]
+    seen = extent(triples)
+    if not seen:
+        raise nothing(ways, "first_image", "a first image")
+    marks = [significant(goal) for goal in goals]
+    goal_texts = [_ms(mark) for mark in marks]
+    span = [-0.5, len(ways) - 0.5]
+    data = [rule_trace([mark] * 2, span, "dash", f"goal: {_ms(mark)}") for mark in marks]
+    notes = ends(data, ways, fields, triples)
+    for mark, text in zip(marks, goal_texts, strict=True):
+        # Away from each other: on a telephone two goals are closer than their words.
+        side = "center" if len(marks) == 1 else "right" if mark == min(marks) else "left"
+        place = {"x": round(math.log10(mark), 4), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
+        notes.append(SMALL | {"text": text} | place)
+    goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
+    head = heading(title, [*common, origin_key(ways), process_count(ways), intervals_key(data), goal])
+    head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
+    axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
+    layout = lanes(head, [way.label(fields) for way in ways])
+    layout |= {"xaxis": axis, "annotations": notes, "shapes": lane_rules(len(ways))}
+    table = frame(
+        [
+            identity(way)
+            | {"first image": timed(t)}
+            | {f"within {text}": _within(t, 1e3 * mark) for mark, text in zip(marks, goal_texts, strict=True)}
+            | {"status": way.fault or "ok"}
+            for way, t in zip(ways, triples, strict=True)
+        ]
+    )
+    points = "; ".join(f"{way.text(fields)}: {timed(t)}" for way, t in zip(ways, triples, strict=True) if t[0] > 0)
+    against = f" Dashed lines mark {listing(goal_texts)}." if marks else ""
+    alt = f"Time to the first image on a log axis ({', '.join(common)}). {points}.{against}"
+    return assemble(data, closed(layout), alt), table
+
+
+def _ms(value: float) -> str:
+    return short(formats.duration(1e3 * value))
+
+
+def _within(triple: Triple, goal: float) -> str:
+    """Whether a time keeps to ``goal``: ``undecided`` where its interval holds the goal, or there is none."""
+    value, low, high = triple
+    if absent(value):
+        return formats.MISSING
+    return "yes" if high <= goal else "no" if low > goal else "undecided"
+
+
+def shares(
+    details: Sequence[dict[str, Any]],
+    title: str,
+    *,
+    topic: str = "start",
+    parts: Mapping[str, Sequence[str]] | None = None,
+) -> tuple[Any, Any]:
+    """How a whole divides into named parts, in %: a lane a way, smallest workload first.
+
+    ``parts``: name → the lines of ``topic`` that make it up; by default what a process of twelve images spends on the
+    first and on the others. Shares are worked out in each process, then averaged; the bar ends carry their intervals.
+    Raises :class:`FigureError` when ``parts`` are fewer than two or no way has all of them.
+    """
+    later = [f"call {n}" for n in range(2, 13)]
+    parts = parts or {"first image": ["first image"], "calls 2 to 12": later}
+    if len(parts) < 2:
+        raise FigureError(f"shares: a whole divides into at least two parts, given: {', '.join(parts)}")
+    ways, fields, common = read(details, "shares", topic)
+    found: list[dict[str, Triple]] = []
+    for way in ways:
+        columns = [way.per_process(*names) for names in parts.values()]
+        together = [row for row in zip(*columns, strict=False) if None not in row and math.fsum(row) > 0]
+        percent = [[100 * v / math.fsum(row) for v in row] for row in together]
+        found.append(
+            {name: mean([row[n] for row in percent], False) for n, name in enumerate(parts)} if percent else {}
+        )
+    if not any(found):
+        raise nothing(ways, "shares", f"all of {', '.join(parts)}")
+    looks = ((SKY, ""), (ORANGE, "/"), (GREEN, "x"), (PURPLE, "\\"), (RED, "."), (BLUE, "-"))
+    data: list[dict[str, Any]] = []
+    marks: list[dict[str, Any]] = []
+    own = [n for n, shared in enumerate(found) if shared]
+    for number, (name, look) in enumerate(zip(parts, itertools.cycle(looks), strict=False)):
+        triples = [found[n][name] for n in own]
+        starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
+        texts = [f"{formats.number(t[0], 0)}%" if t[0] > 15 else "" for t in triples]  # what a phone has room for
+        hover = [
+            f"{ways[n].text(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
+        ]
+        more: dict[str, Any] = {"name": name, "hovertext": hover, "width": 0.6, "text": texts, "textangle": 0}
+        more |= {
+            "textposition": "inside",
+            "insidetextanchor": "middle",
+            "constraintext": "none",
+            "textfont": {"size": 12},
+        }
+        data.append(bar_trace(*look, starts, [t[0] for t in triples], own, **more))
+        if number < len(parts) - 1:
+            borders = [round(start + t[0], 3) for start, t in zip(starts, triples, strict=True)]
+            # Marks of their own, drawn last: the next bar would hide half of its neighbour's interval.
+            mark = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
+            mark |= {"x": borders, "y": own, "showlegend": False, "name": f"interval of {name}"}
+            marks.append(mark | {"error_x": error_bars(triples, "#333333")})
+    place_legends = legend_columns(data)
+    notes = [
+        SMALL | {"text": f"<i>{ways[n].status}</i>", "y": n} | {"xref": "paper", "x": 0.01, "xanchor": "left"}
+        for n, shared in enumerate(found)
+        if not shared
+    ]
+    layout = lanes(
+        heading(title, [*common, process_count(ways), intervals_key(marks)]), [w.label(fields) for w in ways]
+    )
+    layout |= {
+        "barmode": "overlay",
+        "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of the whole, %"}},
+        "annotations": notes,
+    }
+    table = frame(
+        [
+            identity(way)
+            | {name: formats.interval(*shared[name], "%") if shared else formats.MISSING for name in parts}
+            | {"status": way.fault or "ok"}
+            for way, shared in zip(ways, found, strict=True)
+        ]
+    )
+    first = next(iter(parts))
+    points = "; ".join(
+        f"{way.text(fields)}: {formats.number(shared[first][0])}%"
+        for way, shared in zip(ways, found, strict=True)
+        if shared
+    )
+    alt = f"Shares of {listing(list(parts))} ({', '.join(common)}). {first}: {points}."
+    return assemble(data + marks, place_legends(layout), alt), table
+
+
+_FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")
+_WRAPPERS = ("AUnary", "BUnary", "Binary", "gpu")
+
+
+def short_kernel(name: str, room: int = 36) -> str:
+    """A kernel's name for a narrow figure: no return type, namespaces, template arguments, but the functor in them."""
+    bare = name.replace("(anonymous namespace)::", "")
+    bare = re.sub(r"^(?:void|std::enable_if<[^<>]*>::type) ", "", bare)
+    if wrapped := re.match(r"cutlass::Kernel2?<(\w+)>", bare):  # the wrapper says nothing of what it runs
+        bare = wrapped[1]
+    spaces = re.split(r"(?<=\w)[<(]", bare)[0].split("::")
+    base = "::".join(spaces[-2:]) if spaces[-1] == "kernel" else spaces[-1]
+    found = (first or second for first, second in _FUNCTOR.findall(bare.partition("<")[2]))
+    inside = next((word for word in found if word not in _WRAPPERS), "")
+    if inside and inside not in base:
+        base = f"{base.removesuffix('_kernel')} ({inside})"
+    if len(base) <= room:
+        return base
+    tail = (room - 1) // 3
+    return f"{base[: room - 1 - tail]}…{base[-tail:]}"
+
+
+def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> tuple[Any, Any]:
+    """Device time of one call by kernel (topic ``kernels``): the ``top`` of each way as bars with launch counts.
+
+    Of a CPU the kernels are torch's operators, and the counts those of their calls.
+    What is left is gathered in one bar. Times are arithmetic means over the processes, with their intervals; names
+    are shortened, the table and the text under the pointer have them whole.
+    Raises :class:`FigureError` when no way has a kernel.
+    """
+    ways, fields, common = read(details, "kernels", "kernels")
+    host = all(line.get("device") == "cpu" for way in ways for line in way.lines)
+    what, one, several = ("operator", "call", "calls") if host else ("kernel", "launch", "launches")
+    timed_what = "time" if host else "device time"
+    data: list[dict[str, Any]] = []
+    notes: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
+    y, longest = 0.0, 0.0
+    seen = [value for way in ways for line in way.lines for value in line["values"] if value is not None]
+    unit, size = _axis_unit(max(seen, default=0.0))
+    for way in ways:
+        listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
+        listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
+        whole, launches = math.fsum(t[0] for _, _, t in listed), sum(count for _, count, _ in listed)
+        said = f"{launches} {one if launches == 1 else several}, {formats.duration(whole)}" if listed else way.status
+        notes.append(SMALL | {"text": f"<b>{way.text(fields)}</b>: {said}", "y": y} | _AT_LEFT)
+        if not listed:
+            y = round(y + 1, 2)
+            continue
+        shown, rest = listed[:top], listed[top:]
+        if len(rest) == 1:  # one kernel is no crowd
+            shown, rest = listed, []
+        if rest:
+            left = math.fsum(t[0] for _, _, t in rest)
+            shown = [*shown, (f"{len(rest)} others", sum(count for _, count, _ in rest), (left, math.nan, math.nan))]
+        places = []
+        for name, count, t in shown:
+            y = round(y + 1.35, 2)
+            places.append(y)
+            text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
+            end = significant((t[0] if absent(t[2]) else t[2]) / size)
+            notes.append(SMALL | {"text": short_kernel(name), "y": round(y - 0.6, 2)} | _AT_LEFT)
+            notes.append(SMALL | {"text": text, "x": end, "xanchor": "left", "xshift": 5, "y": y})
+            longest = max(longest, end)
+        hover = ["<br>".join([way.text(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
+        drawn = [(t[0] / size, t[1] / size, t[2] / size) for _, _, t in shown]
+        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.45)
+        bars["marker"]["opacity"] = 0.55  # the interval shows on its bar
+        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.text(fields)})
+        y = round(y + 1.25, 2)
+        name, count, t = listed[0]
+        share = formats.number(100 * t[0] / whole)
+        told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
+        rows += [
+            identity(way)
+            | {
+                "time": timed(t),
+                "share": f"{formats.number(100 * t[0] / whole)}%",
+                several: count,
+                what: name,
+            }
+            for name, count, t in listed
+        ]
+    if not data:
+        raise nothing(ways, "kernels", "a kernel")
+    head = heading(title, [*common, f"{timed_what} of one call", f"n×: {several}", intervals_key(data)])
+    head["margin"] |= {"l": 14}
+    layout = head | {
+        "height": round(24 * (y + 0.2)),
+        "xaxis": {
+            "range": [0, significant(1.5 * longest)],
+            "showgrid": False,
+            "nticks": 6,
+            "title": {"text": f"{timed_what} per call, {unit}"},
+        },
+        "yaxis": {"range": [round(y - 0.4, 2), -0.6], "showticklabels": False, "showgrid": False},
+        "annotations": notes,
+    }
+    return assemble(data, closed(layout), f"Top kernels ({', '.join(common)}). {'. '.join(told)}."), frame(rows)
+
+
+_AT_LEFT = {"xref": "paper", "x": 0, "xanchor": "left", "xshift": 2}
+
+
+def _broken(name: str) -> list[str]:
+    """A long name on lines that a hover box has room for."""
+    return [name[n : n + 60] for n in range(0, min(len(name), 240), 60)]
+
+
+def _reach(ways: Sequence[Way]) -> float:
+    """When the last event of any way ends, in µs."""
+    spans = [(FACTORS[line["unit"]], line["values"]) for way in ways for line in way.lines if line["values"]]
+    return max((factor * math.fsum(values) for factor, values in spans), default=0.0)
+
+
+def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+    """What the device did in one call (topic ``timeline``, values start and duration): a lane a way, gaps left blank.
+
+    Neighbouring events alternate between two strengths of the variant's colour. Raises :class:`FigureError` when no
+    way has an event.
+    """
+    ways, fields, common = read(details, "timeline", "timeline")
+    data: list[dict[str, Any]] = []
+    rows: list[dict[str, Any]] = []
+    told: list[str] = []
+    labels: list[str] = []
+    unit, size = _axis_unit(_reach(ways))
+    for n, way in enumerate(ways):
+        factor = FACTORS[way.lines[0]["unit"]]
+        events = (
+            []
+            if way.fault
+            else [(*(factor * v for v in line["values"]), line["name"]) for line in way.lines if line["values"]]
+        )
+        events.sort()
+        if not events:
+            labels.append(f"{way.label(fields)}<br>{way.status}")
+            continue
+        reached, busy, gap = 0.0, 0.0, 0.0
+        for start, length, name in events:
+            idle = max(0.0, start - reached)
+            busy += max(0.0, start + length - max(start, reached))
+            gap, reached = max(gap, idle), max(reached, start + length)
+            rows.append(
+                {"variant": way.text(fields), "start": formats.duration(start), "duration": formats.duration(length)}
+                | {"idle before": formats.duration(idle) if idle else formats.MISSING, "event": name}
+            )
+        share = f"{formats.number(100 * busy / reached, 0)}%"
+        labels.append(f"{way.label(fields)}<br>busy {share}")
+        said = f"{len(events)} event{'' if len(events) == 1 else 's'} in {formats.duration(reached)}, busy {share}"
+        told.append(f"{way.text(fields)}: {said}, {f'longest gap {formats.duration(gap)}' if gap else 'no gap'}")
+        hover = [
+            f"{way.text(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
+            for start, length, name in events
+        ]
+        more = {"hovertext": hover, "width": 0.6, "name": way.text(fields)}
+        starts, lengths = [e[0] / size for e in events], [e[1] / size for e in events]
+        bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
+        bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
+        data.append(bars)
+    if not data:
+        raise nothing(ways, "timeline", "an event")
+    longest = max(start + length for trace in data for start, length in zip(trace["base"], trace["x"], strict=True))
+    under = [*common, "one call of one process", "blank: the device is idle", "shades tell neighbours apart"]
+    layout = lanes(heading(title, under), labels) | {
+        "barmode": "overlay",
+        "xaxis": {
+            "range": [0, significant(1.02 * longest)],
+            "nticks": 6,
+            "title": {"text": f"since the first start, {unit}"},
+        },
+        "shapes": lane_rules(len(ways)),
+    }
+    return assemble(data, closed(layout), f"Device timeline ({', '.join(common)}). {'; '.join(told)}."), frame(rows)

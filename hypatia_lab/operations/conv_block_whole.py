@@ -1,0 +1,231 @@
+"""Conv2d 3×3 → InstanceNorm2d → GELU in one CUDA kernel for Hopper, and its backward pass: how they are launched.
+
+x is (N, 64, H, W), W (64, 64, 3, 3). A block of ``kernels/cuda/conv_block_whole.cu`` computes a strip, some rows of one
+image, one of ``conv_block_gradient.cu`` a share of its pixels; the blocks of an image wait for each other, so all must
+run at once: one a multiprocessor. The weight's gradient is a Triton kernel's.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.triton.conv_block import Saved, operands
+from hypatia_lab.kernels.triton.conv_block_backward import (
+    Gradients,
+    candidates,
+    checked_gradient,
+    gradients,
+    weight_gradient,
+)
+from hypatia_lab.operations import ladder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+CHANNELS = 64
+"""Channels in and out."""
+
+SPAN, GROUPS = 216, 3
+"""Pixels that a warpgroup's sums are of, and warpgroups a block."""
+
+TOLD_BYTES = 5120 + 64
+"""Bytes of shared memory for what threads tell each other, and for barriers."""
+
+SHARE = 672
+"""Pixels whose gradients a block of the backward pass can hold."""
+
+
+def _pitch(width: int) -> int:
+    """Pixels from row to row of what a block holds: with zeros between them, and an even number."""
+    return (width + 2) // 2 * 2
+
+
+def strip_rows(size: torch.Size | tuple[int, ...], processors: int) -> int:
+    """Rows of x (N, C, H, W) a block computes on a GPU of so many multiprocessors: the fewest with which all fit; or 0.
+
+    0 also for rows of less than 8 or more than 215 pixels, and for more pixels than registers hold.
+    """
+    images, _, height, width = size
+    if not images or not 8 <= width < SPAN:
+        return 0
+    most = (GROUPS * SPAN - width) // _pitch(width) + 1
+    return next((rows for rows in range(1, most + 1) if images * -(-height // rows) <= processors), 0)
+
+
+def fits(
+    size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str, processors: int = 132
+) -> bool:
+    """Whether the kernel can compute ``outer`` channels of x, of ``size`` (N, C_in, H, W): 64 of both, strips that fit
+    on ``processors`` multiprocessors, and not float32 multiplied as it is ("ieee").
+    """
+    known = dtype.itemsize == 2 or (dtype == torch.float32 and precision in ("tf32", "bf16x3"))
+    return known and size[1] == outer == CHANNELS and strip_rows(size, processors) > 0
+
+
+def _shared(width: int) -> int:
+    """Bytes of dynamic shared memory: what threads tell each other, alignment, nine taps' weights and the
+    pixels that the last window may reach, all channels of 16 bits, or twice 16 channels of 32.
+    """
+    pixels = (GROUPS * SPAN + 2 * _pitch(width) + 3 + 7) // 8 * 8
+    return TOLD_BYTES + 1023 + ladder.ROW_BYTES * (9 * CHANNELS + pixels)
+
+
+@cache
+def _launcher(dtype: torch.dtype, tanh: bool, adjoint: bool, try_half: bool, width: int) -> Callable[..., None]:
+    scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
+    instance = f"conv_block_whole<{', '.join([scalar, *(str(flag).lower() for flag in (tanh, adjoint, try_half))])}>"
+    return loader.cuda_launcher("conv_block_whole", instance, shared=_shared(width), dependent=True)
+
+
+def _launch(
+    x: Tensor,
+    weight: Tensor,
+    vectors: tuple[Tensor | None, Tensor | None, Tensor | None],
+    z: Tensor | None,
+    y: Tensor | None,
+    statistics: Tensor | None,
+    counters: Tensor | None,
+    *,
+    tanh: bool = False,
+    adjoint: bool = False,
+    try_half: bool = False,
+    eps: float = 0.0,
+) -> None:
+    images, height, width, _ = x.shape
+    rows = strip_rows((images, CHANNELS, height, width), ladder._multiprocessors(x.device.index))
+    strips = -(-height // rows)
+    blocks, moments = images * strips, None
+    if y is not None:
+        # The first and the second time's, and each block's largest number.
+        many = blocks * (2 * 2 * CHANNELS + 1) if try_half else blocks * 2 * CHANNELS
+        moments = torch.empty(many, dtype=torch.float32, device=x.device)
+    if y is not None and counters is None:
+        counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
+    # Boxes: a row of the image, the rows of a tap, eight pixels of what is written.
+    short = x.dtype.itemsize == 2
+    depth = CHANNELS if short else CHANNELS // 4
+    flat, taps = ladder._packed(x.view(-1, CHANNELS)), ladder._packed(weight.view(CHANNELS, -1))
+    maps = loader.tensor_map(flat, width, depth), loader.tensor_map(taps, CHANNELS, depth)
+    written = (
+        loader.tensor_map(out.view(-1, CHANNELS), 8, CHANNELS) if short and out is not None else maps[0]
+        for out in (z, y)
+    )
+    tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
+    launch = _launcher(x.dtype, tanh, adjoint, try_half, width)
+    with torch.cuda.device_of(x):
+        launch((blocks,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)
+
+
+def conv_block_whole(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    approximate: str = "none",
+    precision: str = "ieee",
+    keep: bool = False,
+    counters: Tensor | None = None,
+) -> tuple[Tensor, Saved | None]:
+    """What the Triton kernels' ``conv_block`` computes, in one kernel, on a GPU of Hopper's kind; the same arguments.
+
+    float32 is multiplied only where "bf16x3" or "tf32" allows it: by three products of two bfloat16 terms each, or, for
+    TF32's accuracy, a quarter of the channels so and the others by one product of numbers rounded to float16, as fine
+    as TF32's. An image of which float16's range may add more than 2⁻¹² of a plane's √(variance + ε) to TF32's error,
+    NaN and infinities included, is computed again by the three products, in the same kernel.
+    The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
+    ``keep``: also return what backward needs, the convolution without bias, of x's
+    dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
+    clearing new ones; two launches at a time must not share them.
+
+    Raises ``ValueError`` as ``conv_block`` does, and for sizes that do not fit (:func:`fits`).
+    """
+    pixels, taps, vectors = operands(x, weight, bias, gamma, beta, approximate, precision)
+    processors = ladder._multiprocessors(x.device.index)
+    if not fits(x.shape, weight.shape[0], x.dtype, precision, processors):
+        raise ValueError(f"x {list(x.shape)} and weight {list(weight.shape)} of {x.dtype} do not fit one kernel")
+    y, saved = torch.empty_like(pixels), None
+    if keep:
+        statistics = torch.empty(x.shape[0], 2, CHANNELS, dtype=torch.float32, device=x.device)
+        saved = Saved(torch.empty_like(y), statistics)
+    z, statistics = (saved.convolved, saved.statistics) if saved else (None, None)
+    half, tanh = x.dtype == torch.float32 and precision == "tf32", approximate == "tanh"
+    _launch(pixels, taps, vectors, z, y, statistics, counters, tanh=tanh, try_half=half, eps=eps)
+    return y.permute(0, 3, 1, 2), saved
+
+
+def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
+    """Gradient of x (N, H, W, 64) from ``grad`` (N, H, W, 64), that of the convolution; weight (64, 9, 64).
+
+    All contiguous and of one dtype, bfloat16 or float16; sizes as of :func:`fits`.
+    """
+    out = torch.empty_like(grad)
+    _launch(grad, weight, (None, None, None), out, None, None, None, adjoint=True)
+    return out
+
+
+def shares(images: int, area: int, processors: int) -> int:
+    """Blocks an image of the backward pass, of planes of ``area`` pixels; 0 where they do not hold so many pixels."""
+    blocks = min(processors // images, -(-area // 48)) if images else 0
+    return blocks if area <= blocks * SHARE else 0
+
+
+def behind_convolution(
+    grad: Tensor, saved: Saved, gamma: Tensor | None, beta: Tensor | None, *, approximate: str = "none"
+) -> tuple[Tensor, Tensor]:
+    """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and 16-bit dtype.
+
+    Also Σ g and Σ g·x̂ by blocks, g the gradient behind GELU, (blocks, 2, 64) in float32: their sums are the gradients
+    of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it; sizes as of :func:`shares`.
+    """
+    images, height, width, _ = grad.shape
+    area, out = height * width, torch.empty_like(grad)
+    blocks = shares(images, area, ladder._multiprocessors(grad.device.index))
+    sums = torch.empty(images * blocks, 2, CHANNELS, dtype=torch.float32, device=grad.device)
+    counters = torch.zeros(images, 2, dtype=torch.int32, device=grad.device)
+    scalar = loader.SCALARS[str(grad.dtype).removeprefix("torch.")][0]
+    launch = loader.cuda_launcher(
+        "conv_block_gradient",
+        f"conv_block_gradient<{scalar}, {str(approximate == 'tanh').lower()}>",
+        shared=128 * GROUPS // 32 * CHANNELS * 8 + SHARE * CHANNELS * 4,
+        dependent=True,
+    )
+    tensors = (grad, saved.convolved, saved.statistics, gamma, beta, out, sums, counters)
+    with torch.cuda.device_of(grad):
+        launch((images * blocks,), (128 * GROUPS,), *tensors, area, -(-area // blocks), blocks)
+    return out, sums
+
+
+def conv_block_backward(
+    grad: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    saved: Saved,
+    *,
+    approximate: str = "none",
+) -> Gradients:
+    """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16 or float16 that :func:`backward_fits`."""
+    grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
+    (images, inner, height, width), outer = x.shape, weight.shape[0]
+    cut = candidates((images, inner, outer, height, width))[0].slice
+    behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate)
+    back = adjoint(behind, taps).permute(0, 3, 1, 2)
+    by_weight = weight_gradient(behind, pixels, cut, dependent=True).view(outer, 3, 3, inner).permute(0, 3, 1, 2)
+    return gradients(back, by_weight, sums, dependent=True)
+
+
+def backward_fits(size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, processors: int = 132) -> bool:
+    """Whether :func:`conv_block_backward` can take x of ``size`` (N, C_in, H, W), ``outer`` channels out."""
+    images, _, height, width = size
+    known = dtype.itemsize == 2 and fits(size, outer, dtype, "ieee", processors)
+    return known and shares(images, height * width, processors) > 0

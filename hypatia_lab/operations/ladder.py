@@ -1,0 +1,318 @@
+"""The ladder: hand-written kernels of Linear+ReLU, one idea a step, from coalesced reads to tensor cores fed by TMA.
+
+On CUDA (``kernels/cuda/ladder.cu``, ``ladder_tensor.cu``) the steps follow ``naive``, and the library (``eager``) comes
+after the last. On a CPU there are two (``kernels/cpu/linear_relu.cpp``): blocks that stay in cache and registers, and
+the same on all cores. x is ``(..., in)``, W ``(out, in)``, b ``(out)`` or None, y ``(..., out)``; all of one floating
+dtype on one device.
+Sources: S001 (eight reasons why cuBLAS is fast); the order of steps is that of SGEMM_CUDA and fast.cu, the code is not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypatia_lab.kernels import loader
+from hypatia_lab.names import unknown
+from hypatia_lab.operations import linear_relu as plain
+from hypatia_lab.operators import operator
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import DTYPES
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+HALVES = ("bfloat16", "float16")
+"""dtypes of the tensor-core steps."""
+
+Sizes = tuple[int, int, int]
+"""batch, in, out."""
+Launch = Callable[[torch.Tensor, torch.Tensor, torch.Tensor | None, torch.Tensor, Sizes], None]
+
+
+def _tiles(sizes: Sizes, rows: int, columns: int) -> int:
+    return -(-sizes[0] // rows) * -(-sizes[2] // columns)
+
+
+# ---------------------------------------------------------------- CUDA cores
+
+
+@dataclass(frozen=True)
+class _Cores:
+    """A kernel of ladder.cu with one block a tile of ``rows`` × ``columns`` outputs."""
+
+    kernel: str
+    block: tuple[int, ...]
+    rows: int
+    columns: int
+
+    def __call__(
+        self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, sizes: Sizes
+    ) -> None:
+        instance = f"linear_relu_{self.kernel}<{', '.join(loader.SCALARS[_name(x)])}>"
+        launch = loader.cuda_launcher("ladder", instance)
+        launch((_tiles(sizes, self.rows, self.columns),), self.block, x, weight, bias, out, *sizes)
+
+
+# ---------------------------------------------------------------- tensor cores
+
+ROW_BYTES = 128
+"""Bytes of one row of a stage: 64 numbers along k."""
+
+
+def _mma(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, out: torch.Tensor, sizes: Sizes) -> None:
+    """mma.sync on tiles of 128 × 128; rows that do not start at multiples of 16 bytes are fetched number by number."""
+    tile, stages = 128, 3
+    aligned = "true" if sizes[1] % 8 == 0 else "false"
+    instance = f"linear_relu_mma<{loader.SCALARS[_name(x)][0]}, {aligned}>"
+    launch = loader.cuda_launcher("ladder_tensor", instance, shared=stages * 2 * tile * ROW_BYTES)
+    launch((_tiles(sizes, tile, tile),), (128,), x, weight, _present(bias, out), out, *sizes)
+
+
+@dataclass(frozen=True)
+class Tile:
+    """What one block (or cluster of blocks) of the TMA kernel works on.
+
+    ``consumers`` warpgroups of 64 rows each, ``width`` columns (64, 128 or 256), ``stages`` of shared memory; ``group``
+    rows of tiles are worked on together, so that they share what the second-level cache holds; ``rate`` is the share of
+    the tensor cores' rate that such tiles are expected to reach, for the choice between them.
+    """
+
+    consumers: int
+    width: int
+    stages: int
+    group: int
+    rate: float
+
+    @property
+    def height(self) -> int:
+        """Rows of outputs."""
+        return 64 * self.consumers
+
+    @property
+    def shared(self) -> int:
+        """Bytes of dynamic shared memory a block: alignment, the stages, two barriers of 8 bytes a stage."""
+        return 1024 + self.stages * ((self.height + self.width) * ROW_BYTES + 16)
+
+
+TILES = (Tile(2, 256, 4, 16, 1.0), Tile(2, 128, 6, 16, 0.85), Tile(1, 64, 8, 16, 0.5))
+"""Largest first: the larger, the fewer bytes a product; the smaller, the more multiprocessors have work."""
+
+
+def choose_tile(sizes: Sizes, multiprocessors: int, cluster: int = 1) -> Tile:
+    """The tile whose last multiprocessor is expected to finish first; the larger one of equals."""
+
+    def cost(tile: Tile) -> float:
+        clusters = _tiles(sizes, tile.height * cluster, tile.width)
+        return -(-clusters // (multiprocessors // cluster)) * tile.height * tile.width / tile.rate
+
+    return min(TILES, key=cost)
+
+
+@cache
+def _multiprocessors(device: int) -> int:
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+def _wgmma(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    sizes: Sizes,
+    *,
+    cluster: int,
+) -> None:
+    """TMA, wgmma and warps of two kinds; what TMA cannot fetch (``in`` no multiple of 8) goes to the step before."""
+    batch, in_features, out_features = sizes
+    if in_features % 8 or not in_features:
+        return _mma(x, weight, bias, out, sizes)
+    multiprocessors = _multiprocessors(x.device.index)
+    tile = choose_tile(sizes, multiprocessors, cluster)
+    template = (loader.SCALARS[_name(x)][0], tile.consumers, tile.width, tile.stages, cluster)
+    launch = loader.cuda_launcher(
+        "ladder_tensor", f"linear_relu_wgmma<{', '.join(map(str, template))}>", shared=tile.shared
+    )
+    depth = ROW_BYTES // x.element_size()
+    maps = (loader.tensor_map(x, tile.height, depth), loader.tensor_map(weight, tile.width // cluster, depth))
+    clusters = min(multiprocessors // cluster, _tiles(sizes, tile.height * cluster, tile.width))
+    block = (128 * (tile.consumers + 1),)
+    return launch((clusters * cluster,), block, *maps, _present(bias, out), out, *sizes, -(-tile.group // cluster))
+
+
+def _present(bias: torch.Tensor | None, out: torch.Tensor) -> torch.Tensor:
+    """A bias for kernels that cannot do without one: zeros where there is none."""
+    return out.new_zeros(out.shape[-1]) if bias is None else bias
+
+
+# ---------------------------------------------------------------- CPU
+
+
+def _blocked(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    out: torch.Tensor,
+    sizes: Sizes,
+    *,
+    threaded: bool,
+) -> None:
+    loader.call_cpp("linear_relu", f"linear_relu_blocked_{_name(x)}", x, weight, bias, out, *sizes, int(threaded))
+
+
+# ---------------------------------------------------------------- the operation
+
+
+def _name(tensor: torch.Tensor) -> str:
+    return str(tensor.dtype).removeprefix("torch.")
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step: on which kind of device it runs, for which dtypes, how it is launched, and what its idea is."""
+
+    device: str
+    launch: Launch
+    idea: str
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+    capability: tuple[int, int] = (7, 0)
+    exactly: bool = False  # no newer GPU has Hopper's instructions
+
+    def missing(self, dtype: str, device: str) -> str:
+        """Why it cannot run there in ``dtype``; empty when it can."""
+        if device != self.device:
+            return loader.NO_GPU if self.device == "cuda" else "needs a CPU"
+        if missing := loader.cpp_missing() if device == "cpu" else loader.cuda_missing():
+            return missing
+        found = torch.cuda.get_device_capability() if device == "cuda" else self.capability
+        if found < self.capability or (self.exactly and found != self.capability):
+            wanted = "{}.{}".format(*self.capability) + ("" if self.exactly else " or newer")
+            return f"needs compute capability {wanted}, this is {found[0]}.{found[1]}"
+        return "" if dtype in self.dtypes else f"tensor cores multiply {' and '.join(self.dtypes)} here, not {dtype}"
+
+
+STEPS = {
+    "step_coalesced": Step(
+        "cuda",
+        _Cores("coalesced", (32, 16), 4, 4),
+        "One warp per output: neighbouring threads read neighbours.",
+    ),
+    "step_shared": Step(
+        "cuda", _Cores("shared", (1024,), 32, 32), "Tiles of 32 × 32 in shared memory, one output a thread."
+    ),
+    "step_registers_1d": Step(
+        "cuda", _Cores("registers_1d", (512,), 64, 64), "Eight outputs of a column in each thread's registers."
+    ),
+    "step_registers_2d": Step(
+        "cuda", _Cores("registers_2d", (256,), 128, 128), "Eight by eight outputs in each thread's registers."
+    ),
+    "step_vectorized": Step("cuda", _Cores("vectorized", (256,), 128, 128), "16 bytes a load and a store."),
+    "step_conflict_free": Step(
+        "cuda", _Cores("conflict_free", (256,), 128, 128), "Tiles swizzled so that no two threads want the same bank."
+    ),
+    "step_async": Step(
+        "cuda",
+        _Cores("async", (256,), 128, 128),
+        "Asynchronous copies (cp.async) into three stages, two ahead of the arithmetic.",
+        capability=(8, 0),
+    ),
+    "step_mma": Step(
+        "cuda", _mma, "Tensor cores: mma.sync on fragments from ldmatrix, fed by cp.async.", HALVES, capability=(8, 0)
+    ),
+    "step_wgmma": Step(
+        "cuda",
+        partial(_wgmma, cluster=1),
+        "Hopper's tensor cores (wgmma) and copy engine (TMA): warps that copy, warps that multiply, blocks that stay.",
+        HALVES,
+        (9, 0),
+        exactly=True,
+    ),
+    "step_multicast": Step(
+        "cuda",
+        partial(_wgmma, cluster=2),
+        "The same with clusters of two blocks, each fetching half of the weights' tile for both.",
+        HALVES,
+        (9, 0),
+        exactly=True,
+    ),
+    "blocked": Step(
+        "cpu",
+        partial(_blocked, threaded=False),
+        "One core: packed blocks in cache, six rows of sums in registers.",
+    ),
+    "threaded": Step(
+        "cpu", partial(_blocked, threaded=True), "The blocks of the step before, shared out over all cores."
+    ),
+}
+"""Every step by the name of its variant, in the order of the ladder."""
+
+
+@operator("linear_relu_step")
+def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: str) -> torch.Tensor:
+    """Linear+ReLU by one step of the ladder, forward only; inputs that are strided or unaligned are copied first.
+
+    Raises ``ValueError`` on a misfit, naming the tensor, and where the step cannot run.
+    """
+    if step not in STEPS:
+        raise ValueError(unknown("step", step, STEPS))
+    plain.checked(x, weight, bias)
+    if missing := STEPS[step].missing(_name(x), x.device.type):
+        raise ValueError(f"{step} on x: {missing}")
+    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    if out.numel() == 0:
+        return out
+    rows, weight = _packed(x.reshape(math.prod(x.shape[:-1]), x.shape[-1])), _packed(weight)
+    bias = None if bias is None else _packed(bias)
+    STEPS[step].launch(rows, weight, bias, out, (rows.shape[0], rows.shape[1], weight.shape[0]))
+    return out
+
+
+def _packed(tensor: torch.Tensor) -> torch.Tensor:
+    """``tensor`` contiguous and at a multiple of 16 bytes, which vector loads and TMA need."""
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % 16 == 0 else tensor.clone()
+
+
+@linear_relu_step.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: str) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """y = max(0, x·Wᵀ + b), shape ``(..., out)``, by ``step`` of :data:`STEPS`.
+
+    Raises ``ValueError`` as :func:`linear_relu_step` does, and for a tensor that requires a gradient.
+    """
+    for name, tensor in (("x", x), ("weight", weight), ("bias", bias)):
+        if torch.is_grad_enabled() and tensor is not None and tensor.requires_grad:
+            raise ValueError(f"{name} requires a gradient and {step} has no backward; call it under torch.no_grad()")
+    return torch.ops.hypatia.linear_relu_step(x, weight, bias, step)
+
+
+# ---------------------------------------------------------------- the variants
+
+
+def _needs(step: str) -> Callable[[Workload, str], str]:
+    def needs(workload: Workload, device: str) -> str:
+        return STEPS[step].missing(workload.dtype, device)
+
+    return needs
+
+
+def _factory(step: str) -> Factory:
+    def factory(workload: Workload, inputs: Inputs) -> Run:
+        x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+        return lambda: ladder(step, x, weight, bias)
+
+    factory.__doc__ = STEPS[step].idea
+    return factory
+
+
+for _step in STEPS:
+    variant("linear_relu", _step, origin="own", needs=_needs(_step), maths=("ieee",))(_factory(_step))

@@ -1,0 +1,200 @@
+"""Linear+ReLU forward and backward in as few passes as the library's products leave room for.
+
+Forward is cuBLASLt's epilogue. Backward is one kernel of our own that masks the upstream gradient and sums it over the
+batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU. Of 16-bit
+numbers both products are one kernel of our own, too, which also adds up what the first summed tile by tile; of others,
+and of large sizes, the products are the library's on two streams.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab.kernels import loader
+from hypatia_lab.operations.linear_relu import bind, checked, fused_epilogue, masked, save_operands
+from hypatia_lab.operators import operator
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+TRITON = importlib.util.find_spec("triton") is not None
+"""Whether the kernels can be built; without them a GPU takes the CPU's way, torch's own kernels."""
+
+OWN_PRODUCTS = {"small", "medium"}
+"""Sizes (as of ``product_size``) that our own products take; large ones keep the GPU full in the library's, too."""
+
+OWN_FORWARD = {"small"}
+"""Sizes of which the forward is our own kernel, too, by programmatic dependent launch: it saves more than it costs."""
+
+
+def _server_gpu(tensor: torch.Tensor) -> bool:
+    """Whether ``tensor`` is on a server's Hopper or Blackwell: others have too little shared memory for our tiles."""
+    return tensor.is_cuda and torch.cuda.get_device_capability(tensor.device)[0] in (9, 10)
+
+
+def size_for_own(x: torch.Tensor, weight: torch.Tensor) -> str:
+    """The size of the products of x (..., in) and weight (out, in); "" where kernels of our own cannot compute them."""
+    if not (TRITON and _server_gpu(x) and x.dtype in (torch.bfloat16, torch.float16)):
+        return ""
+    from hypatia_lab.kernels.triton.gradient_products import product_size
+
+    return product_size(_sizes(x, weight))
+
+
+def _sizes(x: torch.Tensor, weight: torch.Tensor) -> tuple[int, int, int]:
+    """(batch, in, out) of x (..., in) and weight (out, in)."""
+    return x.shape[:-1].numel(), x.shape[-1], weight.shape[0]
+
+
+@cache
+def _beside(device: torch.device) -> torch.cuda.Stream:
+    """The stream of the product that runs beside the other."""
+    return torch.cuda.Stream(device)
+
+
+def products(
+    z: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """z·W (batch, in) and zᵀ·x (out, in) of z (batch, out); on a GPU side by side, on two streams.
+
+    Of what is not in ``needs`` an empty tensor. On a GPU the caller's stream waits for both.
+    """
+    grad_x = x.new_empty(x.shape if needs[0] else 0)
+    grad_weight = weight.new_empty(weight.shape if needs[1] else 0)
+    if not (z.is_cuda and all(needs)):
+        if needs[0]:
+            torch.mm(z, weight, out=grad_x)
+        if needs[1]:
+            torch.mm(z.t(), x, out=grad_weight)
+        return grad_x, grad_weight
+    # Both results belong to the caller's stream, which waits for the other: nothing is freed too early.
+    here, beside = torch.cuda.current_stream(z.device), _beside(z.device)
+    beside.wait_stream(here)
+    with torch.cuda.stream(beside):
+        torch.mm(z, weight, out=grad_x)
+    torch.mm(z.t(), x, out=grad_weight)
+    here.wait_stream(beside)
+    return grad_x, grad_weight
+
+
+def _in_two_kernels(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """All three gradients of matrices: our own products finish the sums over the batch that the mask began."""
+    from hypatia_lab.kernels.triton.gradient_products import config, gradient_products
+    from hypatia_lab.kernels.triton.masked_gradient import masked_gradient_shares
+
+    z, shares = masked_gradient_shares(grad, y, dependent=True)
+    plan = config(_sizes(x, weight), x.dtype, dependent=True)
+    return gradient_products(z, x, weight, needs, shares=shares, plan=plan)
+
+
+def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    if y.is_cuda and TRITON:
+        from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+
+        return masked_gradient(grad, y)
+    z = masked(grad, y)
+    return z, z.sum(0)
+
+
+@operator("linear_relu_gradients")
+def linear_relu_gradients(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients of x (..., in), weight (out, in) and bias (out) from ``grad`` and y (..., out), the mask fused.
+
+    What is not needed is an empty tensor. Not differentiable. Raises ``ValueError`` when ``grad`` is not like ``y``,
+    or y not what x and weight give.
+    """
+    if y.shape != (*x.shape[:-1], weight.shape[0]):
+        raise ValueError(f"y {list(y.shape)} is not of x {list(x.shape)} and weight {list(weight.shape)}")
+    if grad.shape != y.shape or grad.dtype != y.dtype:
+        raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
+    count, inner, columns = _sizes(x, weight)
+    rows, grad, y = x.reshape(count, inner), grad.reshape(count, columns), y.reshape(count, columns)
+    needs = needs_x, needs_weight
+    if size_for_own(x, weight) in OWN_PRODUCTS:
+        grad_x, grad_weight, grad_bias = _in_two_kernels(grad, rows, weight, y, needs)
+    else:
+        z, grad_bias = _masked_and_summed(grad, y)
+        grad_x, grad_weight = products(z, rows, weight, needs)
+    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+
+
+@linear_relu_gradients.register_fake
+def _(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    grad_x = x.new_empty(x.shape if needs_x else 0)
+    return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
+
+
+def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
+    raise NotImplementedError(
+        "hypatia::linear_relu_fused has a first derivative only; for a second use hypatia::linear_relu_epilogue"
+    )
+
+
+linear_relu_gradients.register_autograd(_no_second_derivative)
+
+
+@operator("linear_relu_fused")
+def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
+
+    The forward is our own kernel where :data:`OWN_FORWARD` says so. Raises ``ValueError`` on a misfit,
+    ``NotImplementedError`` when its gradient is differentiated.
+    """
+    checked(x, weight, bias)
+    if size_for_own(x, weight) in OWN_FORWARD:
+        from hypatia_lab.kernels.triton.linear_relu import linear_relu
+
+        return linear_relu(x, weight, bias)
+    return fused_epilogue(x, weight, bias)
+
+
+@linear_relu_fused.register_fake
+def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
+def _fused_formula(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    x, weight, y = ctx.saved_tensors
+    needed = ctx.needs_input_grad
+    gradients = linear_relu_gradients(grad, x, weight, y, needed[0], needed[1])
+    return tuple(gradient if need else None for gradient, need in zip(gradients, needed, strict=True))
+
+
+linear_relu_fused.register_autograd(_fused_formula, setup_context=save_operands)
+
+
+def _missing(workload: Workload, device: str) -> str:
+    return "" if device == "cpu" else loader.triton_missing(device)
+
+
+@variant("linear_relu", "fused_backward", origin="own", needs=_missing, directions=("forward_backward",))
+def fused_backward(workload: Workload, inputs: Inputs) -> Run:
+    """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side.
+
+    bfloat16 and float16, unless large: both products in one Triton kernel, which adds up grad_bias, too; else the
+    library's, on two streams.
+    """
+    return bind(linear_relu_fused, inputs)

@@ -1,0 +1,227 @@
+"""Three instance normalisations in a row with GELU between, times x, scaled to planes of norm 1; and who computes it.
+
+t = GELU(InstanceNorm(t; γ_i, β_i)) three times, beginning with t = x, then y = t·x / max(‖t·x‖, 1e-12), the norm taken
+over each plane. x and y are ``(N, C, H, W)``, γ and β ``(3, C)``, ε is 1e-5. Compilers fuse such chains across their
+reductions, and have been reported to compute them wrongly (pytorch#183601, a chain of the same kinds of operations).
+That chain itself has no answer to be held to: see :func:`reported`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as functional
+
+from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.operations.conv_block import normalised
+from hypatia_lab.variants import anywhere, variant
+from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+LENGTH = 3
+Three = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
+PARAMETERS = ("x", "gamma", "beta")
+GRADIENTS = tuple(f"grad_{name}" for name in PARAMETERS)
+
+ROUNDINGS = 2 * LENGTH + 3
+"""Results that an operation hands to the next: the normalised and its GELU each time, then product, norm, quotient."""
+
+
+def chain(x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor) -> torch.Tensor:
+    """The chain by PyTorch's own operations; differentiable. Raises PyTorch's errors."""
+    t = x
+    for n in range(LENGTH):
+        t = functional.gelu(functional.instance_norm(t, weight=gamma[n], bias=beta[n]))
+    return functional.normalize(t * x, dim=(2, 3))  # pyright: ignore[reportArgumentType]  (a tuple works)
+
+
+def reported(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """What pytorch#183601 computes of x (N, C, H, W), and what its answer is made of: the means it scales to norm 1.
+
+    The mean of an instance-normalised plane is zero. What is left of it in any arithmetic is rounding, and the chain
+    divides that by its own norm: its answer is made of rounding errors, in eager PyTorch as well as compiled.
+    """
+    means = functional.adaptive_avg_pool2d(functional.instance_norm(x), (1, 1))
+    t = functional.hardswish(functional.normalize(means, dim=0) * x)
+    return functional.normalize(t, dim=0), means
+
+
+def exact(
+    x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, over: tuple[int, ...] = (2, 3), length: int = LENGTH
+) -> torch.Tensor:
+    """The chain in its tensors' dtype, from means and variances over the dimensions ``over``, ``length`` norms long."""
+    return _traced(x, gamma, beta, over, length)[0]
+
+
+def _traced(
+    x: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, over: tuple[int, ...], length: int
+) -> tuple[torch.Tensor, list[tuple[torch.Tensor, torch.Tensor]]]:
+    """y, and of each normalisation what it normalised and what γ and β made of it."""
+    t, inner = x, []
+    for n in range(length):
+        normal = normalised(t, over)[0]
+        affine = normal * gamma[n].view(1, -1, 1, 1) + beta[n].view(1, -1, 1, 1)
+        inner.append((normal, affine))
+        t = functional.gelu(affine)
+    t = t * x
+    return t / t.square().sum((2, 3), keepdim=True).sqrt().clamp_min(1e-12), inner
+
+
+def _wide(inputs: Inputs) -> Three:
+    x, gamma, beta = (inputs[name].double() for name in PARAMETERS)
+    return x, gamma, beta
+
+
+def _leaves(inputs: Inputs) -> Three:
+    x, gamma, beta = (tensor.clone().requires_grad_() for tensor in _wide(inputs))
+    return x, gamma, beta
+
+
+def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
+    """float64 y and the gradients of x, γ and β."""
+    with torch.enable_grad():
+        leaves = _leaves(inputs)
+        y = exact(*leaves)
+        found = torch.autograd.grad(y, leaves, inputs["grad"].double())
+    return y.detach(), *found
+
+
+def summed(inputs: Inputs) -> dict[str, float]:
+    """Size of the sums that are the gradients of γ and β: the largest channel's √(Σ squares of its terms).
+
+    A plane's scale changes nothing behind a further normalisation, so most of such a sum cancels: what rounding leaves
+    of it is about this times the unit roundoff.
+    """
+    with torch.enable_grad():
+        leaves = _leaves(inputs)
+        y, inner = _traced(*leaves, (2, 3), LENGTH)
+        upstream = torch.autograd.grad(y, [affine for _, affine in inner], inputs["grad"].double())
+    pairs = [(terms * normal.detach(), terms) for (normal, _), terms in zip(inner, upstream, strict=True)]
+    sizes = [[float(terms.square().sum((0, 2, 3)).sqrt().max()) for terms in pair] for pair in pairs]
+    return {name: max(size) for name, size in zip(GRADIENTS[1:], zip(*sizes, strict=True), strict=True)}
+
+
+def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
+    x, gamma, beta = _wide(inputs)
+    return {
+        "statistics over the batch (batch normalisation)": exact(x, gamma, beta, (0, 2, 3)),
+        "last normalisation missing": exact(x, gamma, beta, length=LENGTH - 1),
+        "gamma and beta ignored": exact(x, torch.ones_like(gamma), torch.zeros_like(beta)),
+        "gamma and beta of the first normalisation in all": exact(x, gamma[:1].expand(3, -1), beta[:1].expand(3, -1)),
+    }
+
+
+def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
+    zeros = {"gradient missing (zeros)": tuple(map(torch.zeros_like, gradient_reference(inputs)))}
+    return {part: {name: found[number] for name, found in zeros.items()} for number, part in enumerate(GRADIENTS, 1)}
+
+
+def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
+    shape, channels = workload.shape, workload.shape[1]
+
+    def normal(*sizes: int) -> torch.Tensor:
+        return torch.randn(*sizes, device=device, generator=generator)
+
+    drawn = {
+        "x": normal(*shape),
+        "gamma": 1 + normal(LENGTH, channels) / 8,
+        "beta": normal(LENGTH, channels) / 8,
+    }
+    if workload.backward:
+        drawn["grad"] = normal(*shape)
+    inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
+    return inputs | {
+        f"{name}_channels_last": tensor.contiguous(memory_format=torch.channels_last)
+        for name, tensor in inputs.items()
+        if tensor.dim() == 4
+    }
+
+
+def _elements(shape: tuple[int, ...]) -> int:
+    batch, channels, height, width = shape
+    return batch * channels * height * width
+
+
+def _terms(shape: tuple[int, ...]) -> int:
+    return shape[0] * shape[2] * shape[3]
+
+
+register(
+    Operation(
+        name="norm_chain",
+        dims=("batch", "channels", "height", "width"),
+        summary="y = three InstanceNorm + GELU in a row, times x, each plane scaled to norm 1",
+        make_inputs=_inputs,
+        reference=lambda inputs: exact(*_wide(inputs)),
+        flops=lambda shape: _elements(shape) * (13 * LENGTH + 4),
+        traffic=lambda shape, size: size * (2 * _elements(shape) + 2 * LENGTH * shape[1]),
+        faults=_faults,
+        depth=lambda shape: shape[2] * shape[3],
+        roundings=lambda shape: ROUNDINGS,
+        operands=lambda shape: 0.0,
+        backward=Backward(
+            reference=lambda inputs, y, near: gradient_reference(inputs),
+            depth=lambda shape: {name: _terms(shape) for name in GRADIENTS},
+            flops=lambda shape: 3 * _elements(shape) * (13 * LENGTH + 4),
+            traffic=lambda shape, size: 2 * size * (2 * _elements(shape) + 2 * LENGTH * shape[1]),
+            faults=_backward_faults,
+        ),
+        scale=lambda inputs: summed(inputs) if "grad" in inputs else {},
+    )
+)
+
+
+# ---------------------------------------------------------------- who computes it
+
+
+def bind(function: Callable[..., torch.Tensor], inputs: Inputs, layout: str = "") -> Run:
+    """``function`` of x, γ and β; where there is ``grad``, y and the three gradients. ``layout``: "_channels_last"."""
+    tensors = [inputs.get(name + layout, inputs[name]) for name in PARAMETERS]
+    if "grad" not in inputs:
+        return lambda: function(*tensors)
+    leaves, grad = [tensor.detach().requires_grad_() for tensor in tensors], inputs["grad" + layout]
+
+    def run() -> tuple[torch.Tensor, ...]:
+        y = function(*leaves)
+        return y.detach(), *torch.autograd.grad(y, leaves, grad)
+
+    return run
+
+
+def eager(workload: Workload, inputs: Inputs) -> Run:
+    """Plain PyTorch, one operation after the other."""
+    return bind(chain, inputs)
+
+
+def eager_channels_last(workload: Workload, inputs: Inputs) -> Run:
+    """The same on x that lies channels last in memory."""
+    return bind(chain, inputs, "_channels_last")
+
+
+def compile_default(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the chain, default mode: Inductor fuses across its reductions."""
+    return bind(compiled(chain), inputs)
+
+
+def compile_channels_last(workload: Workload, inputs: Inputs) -> Run:
+    """torch.compile of the chain on x that lies channels last in memory."""
+    return bind(compiled(chain), inputs, "_channels_last")
+
+
+VARIANTS: dict[str, tuple[Factory, Callable[[Workload, str], str]]] = {
+    "eager": (eager, anywhere),
+    "eager_channels_last": (eager_channels_last, anywhere),
+    "compile": (compile_default, compile_missing),
+    "compile_channels_last": (compile_channels_last, compile_missing),
+}
+"""Variant → its factory and its needs; each computes both directions."""
+
+for _name, (_factory, _needs) in VARIANTS.items():
+    variant("norm_chain", _name, origin="peer", needs=_needs, directions=DIRECTIONS, baseline=_name == "eager")(
+        _factory
+    )

@@ -1,0 +1,1 @@
+"""What pages are made of: evidence, findings and phrases; these measure nothing unless asked."""

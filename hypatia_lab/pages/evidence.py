@@ -1,0 +1,209 @@
+"""What a notebook calls: validate its parameters, measure when asked, read the records, verify the code."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import records, results
+from hypatia_lab.names import unknown
+
+MODES = ("recorded", "measure")
+PRESETS = ("quick", "seed", "full")
+
+
+class ParameterError(ValueError):
+    """A notebook parameter that makes no sense: the message names it, its value and what would do."""
+
+    def _render_traceback_(self) -> list[str]:
+        """In a notebook: one line instead of a traceback (IPython's hook)."""
+        return [f"{type(self).__name__}: {self}"]
+
+
+@dataclass(frozen=True)
+class Parameters:
+    """The validated parameters of a notebook. Raises :class:`ParameterError` naming the one that is off.
+
+    ``machine``: in recorded mode the machines to read (comma-separated, empty = all committed); in measure
+    mode the name this machine gets (empty = its device's name). ``shapes``: comma-separated shapes such as
+    ``1024x784x2048`` to measure instead of the preset's. ``records``: folder of this machine's records.
+    """
+
+    mode: str = "recorded"
+    preset: str = "quick"
+    device: str = "auto"
+    machine: str = ""
+    shapes: str = ""
+    records: str = ""
+    overwrite: bool = False
+
+    def __post_init__(self) -> None:
+        from hypatia_lab.machine import DEVICES
+
+        for name, value, known in (
+            ("mode", self.mode, MODES),
+            ("preset", self.preset, PRESETS),
+            ("device", self.device, DEVICES),
+        ):
+            if value not in known:
+                raise ParameterError(unknown(name, value, known))
+        if not isinstance(self.machine, str) or not isinstance(self.shapes, str) or not isinstance(self.records, str):
+            raise ParameterError("machine, shapes and records are texts")
+        for name in filter(None, self.machine.split(",")):
+            try:
+                records.machine_name(name.strip())
+            except records.RecordError as cause:
+                raise ParameterError(str(cause)) from None
+        if self.mode == "measure" and "," in self.machine:
+            raise ParameterError(f"machine {self.machine!r}: one machine is measured at a time")
+        self.parsed_shapes()
+
+    def parsed_shapes(self) -> list[tuple[int, ...]]:
+        """The shapes as whole numbers, two to five as an operation has extents. Raises :class:`ParameterError`."""
+        from hypatia_lab.workloads import WorkloadError, parse_shape
+
+        try:
+            found = [parse_shape(text.strip()) for text in self.shapes.split(",") if text.strip()]
+        except WorkloadError as cause:
+            raise ParameterError(str(cause)) from None
+        for shape in found:
+            if not 2 <= len(shape) <= 5:
+                text = "x".join(map(str, shape))
+                raise ParameterError(
+                    f"shape {text} must be batch x in x out, slow x fast, batch x channels x height x width, or "
+                    "batch x in x hidden x layers x out"
+                )
+        return found
+
+    @property
+    def machines(self) -> list[str]:
+        """The machine names given, in order."""
+        return [name.strip() for name in self.machine.split(",") if name.strip()]
+
+    @property
+    def root(self) -> Path:
+        """Folder this machine's records go to."""
+        return Path(self.records).resolve() if self.records else records.COMMITTED
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """The records behind a page, their tidy rows and details. ``here`` names the machine measured now, if any."""
+
+    records: list[records.Record]
+    rows: list[dict[str, Any]]
+    here: str = ""
+
+    def select(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Rows whose columns equal ``wanted``; a tuple or list of values means any of them."""
+        return _selected(self.rows, wanted)
+
+    def leading(self, machine: str, **wanted: Any) -> list[dict[str, Any]]:
+        """Rows of ``machine`` at its primary clock whose columns equal ``wanted``."""
+        return self.select(machine=machine, clock=self.primary(machine), **wanted)
+
+    @property
+    def machines(self) -> list[str]:
+        """Machines that were read, GPUs first.
+
+        One of which only programs from outside and the ceilings are recorded, a second chip say, has no page of its
+        own; the ledger judges its records all the same.
+        """
+        from hypatia_lab.experiments import EXPERIMENTS
+
+        own = set(EXPERIMENTS) - {"ceilings"}
+        found = dict.fromkeys(record.machine for record in self.records)
+        known = {record.machine for record in self.records if record.experiment in own}
+        return [machine for machine in found if machine in known] or list(found)
+
+    def of(self, machine: str) -> list[records.Record]:
+        """The records of one machine."""
+        return [record for record in self.records if record.machine == machine]
+
+    def primary(self, machine: str) -> str:
+        """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
+        return results.primary_clock(self.of(machine)[0].run["device"])
+
+    def details(self, **wanted: Any) -> list[dict[str, Any]]:
+        """Detail lines whose keys equal ``wanted`` (a tuple or list: any), with machine, device and experiment."""
+        return _selected(self._lines, wanted)
+
+    @functools.cached_property
+    def _lines(self) -> list[dict[str, Any]]:
+        return [
+            line | {"machine": record.machine, "device": record.run["device"], "experiment": record.experiment}
+            for record in self.records
+            for line in record.details
+        ]
+
+    @functools.cached_property
+    def judged(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """What these records make of every claim of the ledger and of its parts: id → machine (or ``any``) → row.
+
+        Rows of :func:`hypatia_lab.claims.judge` and :func:`hypatia_lab.claims.statements`.
+        """
+        from hypatia_lab import claims
+
+        found: dict[str, dict[str, dict[str, Any]]] = {}
+        parts = claims.judge(self.records)
+        for row in (*parts, *claims.statements(parts)):
+            found.setdefault(row["id"], {})[row["machine"]] = row
+        return found
+
+    @functools.cached_property
+    def verdicts(self) -> dict[str, dict[str, str]]:
+        """The verdict of these records on every claim of the ledger and on its parts: id → machine (or ``any``) →
+        verdict."""
+        return {name: {on: row["verdict"] for on, row in own.items()} for name, own in self.judged.items()}
+
+    def digest(self) -> str:
+        """A line a record; any altered record changes it."""
+        return records.digests(self.records)
+
+
+def _selected(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
+    found = list(rows)
+    for key, value in wanted.items():  # key by key: a page asks a thousand times, and most rows fall at the first
+        if isinstance(value, (tuple, list)):
+            found = [row for row in found if row[key] in value]
+        else:
+            found = [row for row in found if row[key] == value]
+    return found
+
+
+def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everything: bool = False) -> Evidence:
+    """Read the records of ``experiments`` (empty: all); in measure mode, measure them on this machine first.
+
+    ``everything`` reads the records of all other experiments too, without measuring them.
+
+    Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
+    :class:`ParameterError`, or what :func:`hypatia_lab.bench.composer.measure` raises.
+    """
+    wanted = [*experiments, "ceilings"] if experiments and not everything else []
+    here = ""
+    if parameters.mode == "recorded":
+        found = records.load(records.COMMITTED, machines=parameters.machines, experiments=wanted)
+    else:
+        from hypatia_lab import machine
+        from hypatia_lab.bench import composer
+
+        device, asked = machine.choose_device(parameters.device), parameters.parsed_shapes()
+        here = parameters.machine or machine.default_name(device)
+        for name in experiments:
+            composer.measure(
+                name,
+                preset=parameters.preset,
+                device=device,
+                machine_name=here,
+                root=parameters.root,
+                shapes=composer.EXPERIMENTS[name].fitting(asked),
+                overwrite=parameters.overwrite,
+            )
+        found = records.load(records.COMMITTED, parameters.root, experiments=wanted)
+    if not found:
+        raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
+    found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
+    return Evidence(found, results.rows(found), here)

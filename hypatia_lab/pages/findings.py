@@ -1,0 +1,169 @@
+"""The findings in sentences: every figure in them is taken from the records when the page is made."""
+
+from __future__ import annotations
+
+import html
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.tables import claims as claim_tables
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing the lab found: a figure, a headline, a sentence or two, and the page behind it.
+
+    ``page`` may name a place in the page: ``16_fused_mlp#where-it-stops``. ``claims`` are the ids of the documents'
+    claims, or parts of claims, that it speaks of; their verdict is the ledger's.
+    """
+
+    figure: str
+    title: str
+    text: str
+    page: str
+    claims: tuple[str, ...] = ()
+
+    @property
+    def open(self) -> bool:
+        """Whether it says in words that nothing can be said: no headline."""
+        return self.figure in (*tables.DOUBTS, "undecided")
+
+
+def _list(texts: Sequence[str]) -> str:
+    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
+
+
+def unsaid(
+    lab: Evidence,
+    machine: str,
+    question: str,
+    page: str,
+    found: Sequence[Interval],
+    claims: tuple[str, ...] = (),
+    facts: str = "",
+) -> Finding:
+    """The card of a ``question`` that none of ``found`` answers: so in words, and what ``machine`` can tell apart.
+
+    ``facts`` are what was seen, in sentences that compare nothing. ``claims`` are named where the ledger is undecided,
+    too: it may judge by an interval that carries no sentence.
+    """
+    words = [intervals.reading(one) for one in found]
+    word = Counter(words).most_common(1)[0][0]
+    told = [facts, f"Of {len(words)} cases: {tables.counted(words)}." if len(set(words)) > 1 else ""]
+    if intervals.TOO_FEW in words:
+        least = intervals.FEW_RARE if all(one.rare for one in found) else intervals.FEW
+        told.append(f"It takes at least {least} processes.")
+    if any(not one.rare and one.doubt != intervals.TOO_FEW for one in found):  # such as the A/A control compares
+        told += [f"On this machine {detectable(row)}" for row in agreement(lab, machine)]
+    ids = claims if claims and _verdict(claims, lab, machine) == "undecided" else ()
+    return Finding(word, question, " ".join(filter(None, told)), page, claims=ids)
+
+
+def agreement(lab: Evidence, machine: str) -> list[Row]:
+    return results.agreement(lab.of(machine), [row for row in lab.rows if row["machine"] == machine])
+
+
+def detectable(row: Row) -> str:
+    return f"half of all comparisons would detect a difference of {formats.margin(row['detectable'])}."
+
+
+def silent(found: Sequence[Interval]) -> str:
+    """A sentence, with a space behind it, on those of ``found`` that say nothing; empty where each says something."""
+    words = [one.doubt for one in found if one.doubt]
+    return f"{len(words)} of {len(found)} cases say nothing: {tables.counted(words)}. " if words else ""
+
+
+def span_text(found: Sequence[Interval]) -> str:
+    """``0.5–1.2×``: the least and the greatest of several ratios."""
+    ends = [formats.number(end(one.value for one in found)) for end in (min, max)]
+    return "–".join(dict.fromkeys(ends)) + "×"
+
+
+def way_in(rows: Sequence[Row]) -> str:
+    """A sentence on those of ``rows`` whose time includes the lab's launch path; empty where none does.
+
+    By such rows no document is judged: a finding with this sentence names no claim.
+    """
+    clocks = list(dict.fromkeys(row["clock"] for row in rows if results.launch_path(row)))
+    if not clocks:
+        return ""
+    return (
+        f"By the {_list(clocks)} clock this includes the lab's launch path, an operator with its gradient in Python, "
+        "and not the document's. So it judges no document."
+    )
+
+
+def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:
+    """The findings as HTML cards, each linked to its page (relative to a page in ``notebooks/``).
+
+    A finding that names claims has the ledger's verdict on them by the records of ``lab`` on ``machine``, under the
+    documents' names: a card and a table of claims cannot disagree. Any other is called a finding. Raises
+    ``ValueError`` when claims are named and ``lab`` is None, or when one of them is in no ledger.
+    """
+    out = []
+    for finding in found:
+        figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
+        head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
+        verdict = _verdict(finding.claims, lab, machine) if finding.claims else "finding"
+        label = f"{_claimed(finding.claims)}: {claim_tables.verdict_text(verdict)}" if finding.claims else verdict
+        word = f'<p class="lab-word">{label}</p>'
+        out.append(f'<div class="lab-card {verdict}">{word}{head}<p>{text}</p></div>')
+    return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
+
+
+def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
+    """The verdict on the claims ``ids`` together, as a statement's on its parts."""
+    if lab is None:
+        raise ValueError(f"the verdict on {', '.join(ids)} follows from records; give the evidence")
+    if lost := [name for name in ids if name not in lab.verdicts]:
+        raise ValueError(f"no claim {', '.join(lost)} in the ledger")
+    own = [lab.verdicts[name] for name in ids]
+    return claims.together(on[name] for on in own for name in (machine, claim_tables.ANY) if name in on)
+
+
+def _claimed(ids: Sequence[str]) -> str:
+    """Whose claims ``ids`` are, linked to the ledger, and which: ``S003's claims (S003-49, S003-50)``."""
+    seeds = _list([f"{seed}'s" for seed in dict.fromkeys(name.partition("-")[0] for name in ids)])
+    which = f"{ids[0]} … {ids[-1]}" if len(ids) > 3 else ", ".join(ids)
+    link = f'<a href="12_claims.html">{html.escape(seeds)} claim{"s" if len(ids) > 1 else ""}</a>'
+    return f"{link} ({html.escape(which)})"
+
+
+def _address(finding: Finding) -> str:
+    page, mark, place = finding.page.partition("#")
+    return html.escape(f"{page}.html{mark}{place}", quote=True)
+
+
+def sentences(found: Sequence[Finding]) -> str:
+    """The findings as an HTML list: a linked headline with its figure, and the sentences where there are any."""
+    out = []
+    for finding in found:
+        figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
+        out.append(
+            f'<li><a href="{_address(finding)}">{title}</a>: <strong>{figure}</strong>. {text}'.rstrip() + "</li>"
+        )
+    return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
+
+
+def show(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> None:
+    """Display the findings in a notebook as :func:`cards`, with plain text beside them."""
+    _display(found, cards(found, lab, machine))
+
+
+def tell(found: Sequence[Finding]) -> None:
+    """Display the findings in a notebook as :func:`sentences`, with plain text beside them."""
+    _display(found, sentences(found))
+
+
+def _display(found: Sequence[Finding], form: str) -> None:
+    from IPython.display import display
+
+    text = "\n".join(f"{finding.figure}: {finding.title}. {finding.text}".rstrip() for finding in found)
+    display({"text/html": form, "text/plain": text}, raw=True)
