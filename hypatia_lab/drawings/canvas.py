@@ -15,7 +15,7 @@ from hypatia_lab.figures.language import BLUE, GREEN, LINE, RED, WINE
 
 WIDTH, WIDEST = 440, 560
 """Units a drawing is wide, and most pixels that it takes."""
-TEXT = 13
+TEXT = 14
 """Size of a label."""
 INK = "currentColor"
 OPACITY = {"soft": 0.2, "strong": 0.55}

@@ -74,10 +74,10 @@ def fused_conv_block() -> Canvas:
         for (x, wide, text), (colour, look) in zip(columns, looks, strict=True):
             draw.rectangle(x, y, wide, 54, text, colour=colour, look=look)
         draw.rectangle(388, y, 40, 54, "strip\nof y", colour=LINE, look="soft")
-        for start, end in ((67, 87), (171, 191), (263, 283), (367, 387)):
+        for start, end in ((67, 87), (171, 188), (265, 283), (367, 387)):
             draw.arrow((start + 1, y + 27), (end, y + 27), colour=BLUE, stroke=2)
     draw.rectangle(
-        192, 186, 70, 186, "wait for\nmoments\nof all\nblocks\nof the\nimage", colour=RED, look="soft", dashed=True
+        189, 186, 75, 186, "wait for\nmoments\nof all\nblocks\nof the\nimage", colour=RED, look="soft", dashed=True
     )
     draw.label(16, 396, "Moments, two numbers a channel and block, pass\nthrough device memory. The sums do not.")
     return draw
@@ -118,7 +118,6 @@ def e_graph() -> Canvas:
                 colour=BLUE if best else LINE,
                 look="strong" if best else "soft",
                 stroke=3 if best else 1.5,
-                bold=best,
             )
             if rule:
                 draw.arrow((x - 66, y + 48), (x - 2, y + 48), colour=GREEN, stroke=2)
@@ -127,7 +126,7 @@ def e_graph() -> Canvas:
     draw.label(410, 28, "✓ chosen: 1 launch", anchor="end", bold=True)
     draw.arrow((60, 73), (60, 137))
     draw.arrow((60, 203), (60, 267))
-    draw.label(212, 300, "→  a rule adds an equal node\n↓  a node reads another class\nx, w, b: inputs, free")
+    draw.label(212, 300, "→ rule: adds an equal node\n↓ reads another class\nx, w, b: inputs, free")
     return draw
 
 

@@ -51,7 +51,7 @@ def tiles() -> Canvas:
     row, column, step = 2, 3, 2
     draw = Canvas(
         "tiles",
-        f"A block computes one tile of y, and reads the strips of x and w tile by tile (here {side} × {side})",
+        "A block computes one tile of y, and reads the strips of x and w that it needs tile by tile",
         f"y = x·wᵀ in tiles of {side} × {side}, as in step_shared. A block's tile of y needs the strip of x in the "
         "same rows and the strip of wᵀ in the same columns. It walks along k: at each step one tile of x and one of "
         f"w lie in shared memory, where each number serves {side} sums.",
@@ -107,9 +107,9 @@ def registers() -> Canvas:
     )
     run, at, x0, y0 = 15, 8, 176, 138
     bar = x0 + side / 2 * cell - (at + 0.5) * run
-    draw.label(bar, 20, f"w_tile[d]: {tile} numbers, shared memory")
+    draw.label(bar, 20, f"w_tile[d]: {tile} numbers in all")
     draw.cells(bar, 28, 1, runs, (run, 20), lambda r, c: (BLUE, "strong") if c == at else None)
-    draw.label(16, 94, f"x_tile[d]:\n{tile} numbers,\nshared memory")
+    draw.label(16, 112, f"x_tile[d]:\n{tile} numbers")
     draw.cells(40, y0, runs, 1, (20, 11), lambda r, c: (GREEN, "strong") if r == at else None)
     top, left = y0 - 34, x0 - 34
     draw.cells(x0, top, 1, side, (cell, cell), lambda r, c: (BLUE, "soft"))
@@ -120,7 +120,7 @@ def registers() -> Canvas:
     draw.label(x0 + side * cell + 10, top + 16, f"{side} of w")
     draw.label(left + 28, y0 + side * cell + 18, f"{side} of x", anchor="end")
     draw.label(x0 + side * cell + 8, y0 + 20, f"{side} × {side}\nsums")
-    draw.label(16, 360, f"A step of d: {2 * side} reads, {side * side} multiply-adds.")
+    draw.label(16, 360, f"A step of d: {2 * side} shared-memory reads, {side * side} products.")
     return draw
 
 
@@ -181,7 +181,7 @@ def async_stages() -> Canvas:
     left, wide, high = 64, 61, 32
     draw = Canvas(
         "async_stages",
-        f"With {stages} stages, the next two tiles are on their way while one is multiplied",
+        f"With {stages} stages, the next {ahead} tiles are on their way while one is multiplied",
         f"Above, one tile at a time: copy, wait, multiply. Below, {stages} stages of shared memory, as in "
         f"step_async: while step k is multiplied, the copies for the next {ahead} steps go on into the other stages. "
         "Not to scale.",

@@ -100,7 +100,7 @@ def cluster() -> Canvas:
     blocks = (("x 0", "half 0", "half 1"), ("half 0", "half 1", "x 1"))
     for block, order in enumerate(blocks):
         left = 8 + block * 216
-        draw.group(left, 192, 208, 84, f"block {block}: its shared memory", below=True)
+        draw.group(left, 192, 208, 84, f"block {block}: shared memory", below=True)
         for number, name in enumerate(order):
             x, (colour, look) = left + 10 + number * 64, looks[name]
             source = sources[name][0] + sources[name][1] / 2
