@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab import intervals
-from hypatia_lab.claims.ledger import Claim, Figure
+from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 

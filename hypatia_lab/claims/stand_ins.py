@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, intervals, results
-from hypatia_lab.claims.ledger import Claim, Figure
+from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 

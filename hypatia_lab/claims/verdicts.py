@@ -18,8 +18,9 @@ from typing import Any
 
 from hypatia_lab import intervals, results
 from hypatia_lab.claims import details, stand_ins
+from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.details import NoFigure, place
-from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
+from hypatia_lab.claims.ledger import ledger
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from hypatia_lab import variants
-from hypatia_lab.claims.ledger import QUANTITIES, Claim, ClaimError
+from hypatia_lab.claims.claim import QUANTITIES, Claim
+from hypatia_lab.claims.ledger import ClaimError
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.experiments.plan import CASES
 from hypatia_lab.names import unknown
@@ -38,7 +39,7 @@ def _ensure(claim: Claim, experiments: Collection[str]) -> None:
     works = [_workload(name) for name in claim.workloads]
     compared = claim.baseline if "baseline" in QUANTITIES[claim.quantity][1] else ""
     named = [(work, name) for work in works for name in (claim.variant, compared, *(own for _, own in claim.rewrites))]
-    for figure in (*claim.of, *claim.over, *claim.under):
+    for figure in claim.figures:
         _known("case", figure.case, CASES.get(figure.topic, (figure.case,)), figure.topic)
         own = [_workload(figure.workload)] if figure.workload else works
         named += [(work, figure.variant) for work in own]
