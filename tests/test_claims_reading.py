@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypatia_lab.claims import Claim, ClaimError, arithmetic, ledger, load, load_file, verdicts
+from hypatia_lab.claims import Claim, ClaimError, arithmetic, ledger, load, load_file, quantities
 from hypatia_lab.claims.claim import UNITS, Figure, usual_band
 
 # Arithmetic
@@ -161,7 +161,7 @@ def test_a_fault_names_file_and_line(tmp_path, old, new, line, message):
 
 
 def test_every_quantity_that_rows_give_has_a_unit_which_its_page_names():
-    assert set(UNITS) == set(verdicts.QUANTITIES)
+    assert set(UNITS) == set(quantities.QUANTITIES)
     page = Path(__file__).resolve().parent.parent / "book" / "your_own_kernel.md"
     (told,) = re.findall(r"(?m)^\| `quantity` \| (.*) \|$", page.read_text(encoding="utf-8"))
     for quantity, unit in UNITS.items():

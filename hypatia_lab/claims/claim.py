@@ -188,7 +188,7 @@ and ``none`` are in whatever the document says.
 """
 
 AUTHOR = "author_"
-"""How the names of an author's variants begin."""
+"""How the names of an author's variants begin, and of the experiments that measure them."""
 
 
 def usual_band(claimed: tuple[float, float], unit: str) -> tuple[float, float]:

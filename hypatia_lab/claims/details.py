@@ -190,7 +190,7 @@ def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Int
     positive figures have the interval of their geometric mean, wider where they come from different runs. Raises
     :class:`NoFigure` when there is none: not_testable or invalid.
     """
-    named = claim.of or (*claim.over, *claim.under)
+    named = claim.figures
     series = _together([_candidates(figure, found, workload, clock) for figure in named], claim.experiment)
     values = _values(claim, series)
     if not values:
