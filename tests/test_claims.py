@@ -603,7 +603,8 @@ NEW = """
 - id: S003-901
   section: A section that was not there
   claim: Compiled, one image is twice as fast.
-  test: {claimed: 2, quantity: ratio, variant: compile, workloads: [256²], program: library, experiment: diffraction}
+  test: {claimed: 2, quantity: ratio, variant: compile, workloads: [256²], program: library, experiment: diffraction,
+         band_set: 2026-11-23 after}
   why: It is one entry, and names nothing that stands elsewhere.
 """
 

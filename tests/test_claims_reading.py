@@ -372,13 +372,13 @@ def test_any_expression_gives_a_number_or_one_clear_error(expression):
 
 WHOLE = """\
 workloads: {medium: linear_relu/1024x784x2048/float32/ieee/forward, small: linear_relu/64x64x64/float32/ieee/forward}
-defaults: {unit: "%", program: author, device: cuda, workloads: [medium], band_set: 2026-11-21 before,
+defaults: {unit: "%", program: author, device: cuda, workloads: [medium],
            rewrites: {author_v1: naive, author_v2: cublas_relu}}
 claims:
   - id: S001-01
     section: First
     claim: It is faster.
-    test: {claimed: 2, quantity: ratio, variant: author_v1}
+    test: {claimed: 2, quantity: ratio, variant: author_v1, band_set: 2026-11-21 before}
     parts:
       - why: It is shared.
       - {quantity: arithmetic, unit: ms, expression: 4 / 2, band: [1.9, 2.1], why: It divides.}
@@ -426,11 +426,12 @@ def test_a_band_follows_from_what_is_claimed(claimed, unit, band):
         ("workloads: {medium", "workloads: {7", 1, "name must be text"),
         ("workloads: [medium]", "workloads: [meduim]", 2, "unknown workload 'meduim'; did you mean 'medium'"),
         ('unit: "%"', "units: x", 2, "unknown key 'units'; did you mean 'unit'"),
+        ("device: cuda", "band_set: 2026-11-21 before", 2, "unknown key 'band_set'"),
         ("device: cuda", "id: S001-01", 2, "unknown key 'id'"),
         ("device: cuda", "device: tpu", 2, "unknown device 'tpu'"),
-        (" band_set: 2026-11-21 before,", "", 10, "key 'band_set' is missing"),
-        ("variant: author_v1}", "variant: naive}", 10, "program author, but no variant of the author's"),
-        ("variant: author_v1}", "variant: author_v1, band: [1, 3]}\n    claimed: 1", 9, "stands twice"),
+        (", band_set: 2026-11-21 before", "", 10, "key 'band_set' is missing"),
+        ("variant: author_v1, band", "variant: naive, band", 10, "program author, but no variant of the author's"),
+        ("variant: author_v1", "variant: author_v1}\n    test: {claimed: 1", 9, "stands twice"),
         ("claimed: 2, quantity: ratio", "claimed: 2, quantity: rate", 10, "say so in untestable"),
         ("claimed: 2,", "claimed: 1, band: [0.9, 1.1],", 8, "1× is equal"),
     ],

@@ -376,7 +376,7 @@ def _header(loader: yaml.SafeLoader, root: yaml.Node) -> tuple[_File, list[yaml.
             raise _Fault(root, "key 'claims' is missing: the list of entries")
         root = nodes["claims"][1]
         names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
-        known = [name for name in _READERS if name not in _WHOLE]
+        known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
         defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
         plain = _File(loader, defaults, names)
         _values(plain, defaults)

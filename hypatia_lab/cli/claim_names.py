@@ -20,9 +20,9 @@ class _Unknown(Exception):
 def ensure_named(claims: Iterable[Claim], place: str = "", *, experiment: str = "") -> None:
     """Refuse the first claim that names an experiment, workload, variant or case that there is not.
 
-    Known are the lab's, a reader's ``experiment``, and the operations and variants that are registered by now; of what begins with :data:`AUTHOR` only records tell. Raises
-    :class:`ClaimError` with ``place`` (the reader's file; where empty, the ledger's), the claim's id, what is unknown
-    and what may be meant.
+    Known are the lab's, a reader's ``experiment``, and the operations and variants that are registered by now; of what
+    begins with :data:`AUTHOR` only records tell. Raises :class:`ClaimError` with ``place`` (the reader's file; where
+    empty, the ledger's), the claim's id, what is unknown and what may be meant.
     """
     for claim in claims:
         try:
