@@ -101,8 +101,9 @@ Nodes = dict[str, tuple[yaml.Node, yaml.Node]]
 
 @dataclass(frozen=True)
 class _File:
-    """What a ledger file says once for all of its claims: defaults, and short names of workloads."""
+    """What a ledger file says once for all of its claims: its name, defaults, and short names of workloads."""
 
+    name: str
     loader: yaml.SafeLoader
     defaults: Nodes
     workloads: dict[str, str]
@@ -255,6 +256,9 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
         if name not in shared:
             raise _Fault(node, f"key {name!r} is missing")
     whole = {name: _READERS[name](file, shared[name][1], name) for name in _WHOLE}
+    seed = whole["id"].partition("-")[0]
+    if seed.lower() != file.name and any(re.fullmatch(_SEED, name.upper()) for name in (seed, file.name)):
+        raise _Fault(node, f"{whole['id']} belongs in {seed.lower()}.yaml")
     lead = {"lead": whole["id"], "statement": whole["claim"]}
     del shared["id"]
     if "parts" not in shared:
@@ -367,9 +371,8 @@ def _short_names(file: _File, node: yaml.Node) -> dict[str, str]:
     return {_text(file, name, "name"): _text(file, value, "workload") for name, value in node.value}
 
 
-def _header(loader: yaml.SafeLoader, root: yaml.Node) -> tuple[_File, list[yaml.Node]]:
+def _header(plain: _File, root: yaml.Node) -> tuple[_File, list[yaml.Node]]:
     """What a file says once, and its entries: the file is a list of them, or a mapping that has them as ``claims``."""
-    plain = _File(loader, {}, {})
     if isinstance(root, yaml.MappingNode):
         nodes = _mapping(root, ("workloads", "defaults", "claims"), "a ledger file")
         if "claims" not in nodes:
@@ -378,7 +381,7 @@ def _header(loader: yaml.SafeLoader, root: yaml.Node) -> tuple[_File, list[yaml.
         names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
         known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
         defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
-        plain = _File(loader, defaults, names)
+        plain = replace(plain, defaults=defaults, workloads=names)
         _values(plain, defaults)
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
@@ -406,18 +409,15 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         root = loader.get_single_node()
         if root is None:
             raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
-        file, listed = _header(loader, root)
+        file, listed = _header(_File(path.stem, loader, {}, {}), root)
         claims: list[tuple[int, Claim]] = []
         lines: dict[str, int] = {}
         for node in listed:
             entry = _entry(file, node)
-            lead = entry[0][1]
-            seeds = [re.fullmatch(_SEED, name.upper()) for name in (lead.seed, path.stem)]
-            if any(seeds) and lead.seed.lower() != path.stem:
-                raise _Fault(node, f"{lead.lead} belongs in {lead.seed.lower()}.yaml")
-            if lead.lead in lines:
-                raise _Fault(node, f"id {lead.lead} is used twice (first on line {lines[lead.lead]})")
-            lines[lead.lead] = node.start_mark.line + 1
+            lead = entry[0][1].lead
+            if lead in lines:
+                raise _Fault(node, f"id {lead} is used twice (first on line {lines[lead]})")
+            lines[lead] = node.start_mark.line + 1
             claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
         return claims
     except _Fault as fault:
