@@ -17,7 +17,7 @@ from hypatia_lab.names import unknown
 HOME = Path(__file__).resolve().parents[1]
 """The folder that paths are relative to: the package's."""
 
-LONG = 16
+LONG = 12
 """Lines from which on a region is folded, so that only what is explained stands open."""
 
 _MARK = re.compile(r"\s*(?://|#) \[(/?)(\w+)\]")

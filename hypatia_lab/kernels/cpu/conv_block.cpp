@@ -46,10 +46,10 @@ void measure(const scalar* z, accumulator* statistics, int64_t planes, int64_t p
     for (int64_t plane = 0; plane < planes; ++plane) {
         const scalar* own = z + plane * pixels;
         double sum = 0, squares = 0;
-        for (int64_t i = 0; i < pixels; ++i) sum += static_cast<accumulator>(own[i]);  // (2)
+        for (int64_t i = 0; i < pixels; ++i) sum += static_cast<accumulator>(own[i]);
         const double mean = sum / static_cast<double>(pixels);
         for (int64_t i = 0; i < pixels; ++i) {
-            const double off = static_cast<accumulator>(own[i]) - mean;  // (3)
+            const double off = static_cast<accumulator>(own[i]) - mean;  // (2)
             squares += off * off;
         }
         const double variance = squares / static_cast<double>(pixels);
@@ -90,7 +90,7 @@ void finish(const scalar* z, const accumulator* statistics, const scalar* gamma,
             const int64_t i = plane * pixels + pixel, channel = plane % channels;
             const accumulator off = static_cast<accumulator>(z[i]) - statistics[plane];
             const accumulator normal = off * statistics[planes + plane];
-            accumulator value = gelu(  // (4)
+            accumulator value = gelu(
                 normal * static_cast<accumulator>(gamma[channel]) + static_cast<accumulator>(beta[channel]), by_tanh);
             if (drop_below) {
                 const bool kept = counter_random(i, seed) >= static_cast<uint64_t>(drop_below);

@@ -61,13 +61,13 @@ __global__ void conv_block_convolve(const scalar* x, const scalar* w, const scal
         for (int down = -1; down <= 1; ++down) {
             for (int right = -1; right <= 1; ++right) {
                 const long long r = row + down, c = column + right;
-                if (r < 0 || r >= height || c < 0 || c >= width) continue;  // (1)
+                if (r < 0 || r >= height || c < 0 || c >= width) continue;
                 sum += static_cast<accumulator>(plane[r * width + c]) *
                        static_cast<accumulator>(kernel[(down + 1) * 3 + right + 1]);
             }
         }
     }
-    z[i] = static_cast<scalar>(sum);  // (2)
+    z[i] = static_cast<scalar>(sum);  // (1)
 }
 // [/pipeline]
 
@@ -92,9 +92,9 @@ __global__ void conv_block_statistics(const scalar* z, accumulator* statistics, 
     const scalar* plane = z + blockIdx.x * pixels;
     accumulator sum = 0, squares = 0;
     for (long long i = threadIdx.x; i < pixels; i += STATISTICS_THREADS) sum += static_cast<accumulator>(plane[i]);
-    const accumulator mean = sum_of_block(sum, shared) / static_cast<accumulator>(pixels);  // (3)
+    const accumulator mean = sum_of_block(sum, shared) / static_cast<accumulator>(pixels);  // (2)
     for (long long i = threadIdx.x; i < pixels; i += STATISTICS_THREADS) {
-        const accumulator off = static_cast<accumulator>(plane[i]) - mean;  // (4)
+        const accumulator off = static_cast<accumulator>(plane[i]) - mean;  // (3)
         squares += off * off;
     }
     const accumulator variance = sum_of_block(squares, shared) / static_cast<accumulator>(pixels);
@@ -115,7 +115,7 @@ __global__ void conv_block_finish(const scalar* z, const accumulator* statistics
     if (i >= planes * pixels) return;
     const long long plane = i / pixels, channel = plane % channels;
     const accumulator normal = (static_cast<accumulator>(z[i]) - statistics[plane]) * statistics[planes + plane];
-    accumulator value = gelu<BY_TANH>(normal * static_cast<accumulator>(gamma[channel]) +  // (5)
+    accumulator value = gelu<BY_TANH>(normal * static_cast<accumulator>(gamma[channel]) +
                                       static_cast<accumulator>(beta[channel]));
     if (drop_below) {
         const bool kept = counter_random(static_cast<unsigned long long>(i), static_cast<unsigned long long>(seed)) >=

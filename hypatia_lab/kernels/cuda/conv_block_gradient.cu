@@ -78,10 +78,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         for (int i = 0; i < 8; ++i) {
             const float normal = fmaf(half_of<scalar>(at[i / 2], i % 2), over[i], middle[i]);
             g[i] = half_of<scalar>(from[i / 2], i % 2) * slope<TANH>(fmaf(normal, factor[i], summand[i]));  // (1)
-            plain[i] += g[i];  // (2)
+            plain[i] += g[i];
             weighted[i] = fmaf(g[i], normal, weighted[i]);
         }
-        kept[2 * time * THREADS + thread] = make_float4(g[0], g[1], g[2], g[3]);  // (3)
+        kept[2 * time * THREADS + thread] = make_float4(g[0], g[1], g[2], g[3]);  // (2)
         kept[(2 * time + 1) * THREADS + thread] = make_float4(g[4], g[5], g[6], g[7]);
     // [/gradient]
     }
@@ -111,7 +111,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
     // [gradient]
     if (thread == 0) {
         announce(counters + 2 * image);
-        while (counted(counters + 2 * image) < blocks) {  // (4)
+        while (counted(counters + 2 * image) < blocks) {  // (3)
         }
         // The last to have seen all leaves the counters as it found them.
         if (count_in(counters + 2 * image + 1) == blocks - 1) {
@@ -161,7 +161,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         for (int i = 0; i < 8; ++i) {
             // [gradient]
             const float normal = fmaf(half_of<scalar>(at[i / 2], i % 2), over[i], middle[i]);
-            found[i] = fmaf(g[i], factor[i], fmaf(normal, slant[i], less[i]));  // (5)
+            found[i] = fmaf(g[i], factor[i], fmaf(normal, slant[i], less[i]));  // (4)
         }
         *reinterpret_cast<uint4*>(out + base + pixel * CHANNELS) =
             // [/gradient]

@@ -64,9 +64,9 @@ def _combined(
     share = tl.zeros((BLOCK, channel.shape[0]), tl.float32)
     for first in range(0, patches, BLOCK):
         inside = (first + number < patches)[:, None] & known[None, :]
-        off = tl.load(at + first * 2 * channels, mask=inside, other=0.0) - mean[None, :]  # (1)
+        off = tl.load(at + first * 2 * channels, mask=inside, other=0.0) - mean[None, :]
         squares = tl.load(at + first * 2 * channels + channels, mask=inside, other=0.0)
-        share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]  # (2)
+        share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]  # (1)
     return mean, tl.sum(share, 0) / pixels
     # [/normalise]
 
@@ -131,7 +131,7 @@ def _normalise(
     image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     known = channel < channels
     mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)
-    scale = 1.0 / tl.sqrt_rn(variance + eps)  # (3)
+    scale = 1.0 / tl.sqrt_rn(variance + eps)
     if statistics is not None and tl.program_id(0) == 0:
         at = statistics + image * 2 * channels + channel
         tl.store(at, mean, mask=known)
@@ -150,7 +150,7 @@ def _normalise(
         inside = (pixel < height * width)[:, None] & known[None, :]
         at = (plane + pixel)[:, None] * channels + channel[None, :]
         u = (tl.load(z + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
-        tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)  # (4)
+        tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)  # (2)
     # [/normalise]
 
 

@@ -108,7 +108,7 @@ def _gradient_sums(
         at = (image.to(tl.int64) * area + pixel)[:, None] * channels + channel[None, :]
         g, normal = _behind_gelu(grad, z, at, inside, mean, scale, factor, shift, TANH)
         first_sum += g
-        second_sum += g * normal  # (1)
+        second_sum += g * normal
     at = sums + (image * tl.num_programs(0) + run) * 2 * channels + channel
     tl.store(at, tl.sum(first_sum, 0), mask=channel < channels)
     tl.store(at + channels, tl.sum(second_sum, 0), mask=channel < channels)
@@ -152,7 +152,7 @@ def _convolution_gradient(
         inside = (pixel < area)[:, None] & known[None, :]
         at = (image.to(tl.int64) * area + pixel)[:, None] * channels + channel[None, :]
         g, normal = _behind_gelu(grad, z, at, inside, mean, scale, factor, shift, TANH)
-        g = (g - mean_g[None, :] - normal * mean_gx[None, :]) * (factor * scale)[None, :]  # (2)
+        g = (g - mean_g[None, :] - normal * mean_gx[None, :]) * (factor * scale)[None, :]  # (1)
         tl.store(out + at, g.to(out.dtype.element_ty), mask=inside)
     # [/backward]
 
@@ -191,13 +191,13 @@ def _weight_gradient(
     right = tl.zeros((ROWS, COLUMNS), tl.float32)
     for number in range(share, patches, tl.num_programs(0)):
         image, r, q = patch_of(number, height, width, TALL, WIDE)
-        g = load_patch(grad, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD).T  # (3)
+        g = load_patch(grad, image, r, q, o, height, width, outer, TALL, WIDE, ROWS, LOAD).T
         r += down - 1
         before = load_patch(x, image, r, q - 1, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
         same = load_patch(x, image, r, q, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
         after = load_patch(x, image, r, q + 1, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
         left = product(g, before, left, "ieee", DEVICE)
-        middle = product(g, same, middle, "ieee", DEVICE)  # (4)
+        middle = product(g, same, middle, "ieee", DEVICE)  # (2)
         right = product(g, after, right, "ieee", DEVICE)
     row, column = o + tl.arange(0, ROWS)[:, None], i + tl.arange(0, COLUMNS)[None, :]
     inside = (row < outer) & (column < inner)
@@ -223,7 +223,7 @@ def _column_sums(
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
         at = row.to(tl.int64)[:, None] * columns + column[None, :]
-        total += tl.load(source + at, mask=(row < rows)[:, None] & known[None, :], other=0.0)  # (5)
+        total += tl.load(source + at, mask=(row < rows)[:, None] & known[None, :], other=0.0)  # (3)
     found = tl.sum(total, 0)
     tl.store(first + column, found.to(first.dtype.element_ty), mask=column < split)
     tl.store(second + column - split, found.to(second.dtype.element_ty), mask=known & (column >= split))

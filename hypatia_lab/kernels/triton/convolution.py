@@ -200,16 +200,16 @@ def _convolve(
     for step in range(tl.maximum(9 * depths, 1)):
         tap, k = step // depths, step % depths * DEEP
         r, q = row + tap // 3 - 1, left + tap % 3 - 1
-        a = load_patch(x, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)  # (2)
+        a = load_patch(x, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
         b = _weights(weight, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
         if x_small is not None:
             a_small = load_patch(x_small, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
             b_small = _weights(weight_small, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
-            total = product(a_small, b, total, PRECISION, DEVICE)  # (3)
+            total = product(a_small, b, total, PRECISION, DEVICE)  # (2)
             total = product(a, b_small, total, PRECISION, DEVICE)
         if PRECISION == "tf32":
             a = rounded_tf32(a)
-        total = product(a, b, total, PRECISION, DEVICE)  # (4)
+        total = product(a, b, total, PRECISION, DEVICE)  # (3)
     columns = column + tl.arange(0, COLUMNS)
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
@@ -220,7 +220,7 @@ def _convolve(
         inside = ((row + pixel // WIDE < height) & (left + pixel % WIDE < width))[:, None]
         count = tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)
         mean = tl.sum(tl.where(inside, total, 0.0), 0) / count.to(tl.float32)
-        off = tl.where(inside, total - mean[None, :], 0.0)  # (5)
+        off = tl.where(inside, total - mean[None, :], 0.0)  # (4)
         at = moments + number.to(tl.int64) * 2 * outer + columns
         tl.store(at, mean, mask=columns < outer)
         tl.store(at + outer, tl.sum(off * off, 0), mask=columns < outer)
