@@ -74,8 +74,8 @@ def region(path: str, name: str) -> list[str]:
 
 
 def explained(lines: list[str]) -> list[str]:
-    """Those that end with a number, outdented."""
-    return textwrap.dedent("\n".join(line for line in lines if _EXPLAINED.fullmatch(line))).split("\n")
+    """Those that end with a number, each outdented."""
+    return [line.strip() for line in lines if _EXPLAINED.fullmatch(line)]
 
 
 def show(path: str, name: str) -> None:
