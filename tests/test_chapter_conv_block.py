@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypatia_lab.operations.conv_block import SEED_SHAPE
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import check, claims
 from hypatia_lab.chapters import conv_block, conv_block_checks, front
 from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
