@@ -160,12 +160,11 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
         text(f"# {name}\n\n{_escaped(summary)}"),
         code(
             "from pathlib import Path\n\n"
-            "from IPython.display import Markdown, display\n\n"
-            "from hypatia_lab import claims, figures, findings, results, tables\n"
-            "from hypatia_lab.chapters import own_kernel, reading\n\n"
+            "from hypatia_lab.chapters import own_kernel\n"
+            "from hypatia_lab.pages.notebook import *\n\n"
             f'name = "{name}"\n'
             'data = own_kernel.read(Path("../book/records"), name)\n'
-            "behind = {machine: reading.behind(data, machine, name) for machine in data.machines}\n"
+            "behind = {machine: phrases.behind(data, machine, name) for machine in data.machines}\n"
             "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
             "remove-stderr",
         ),
@@ -196,7 +195,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             "    if own_kernel.can_place(data, machine, rows[machine]):\n"
             "        ceilings = results.ceilings(data.of(machine))\n"
             "        figure = ceiling_figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
-            "        figures.show(*figure, reading.behind(data, machine, name, 'ceilings'))"
+            "        figures.show(*figure, phrases.behind(data, machine, name, 'ceilings'))"
         ),
     ]
     if claims:

@@ -4,7 +4,8 @@ A chapter's own modules, and anything that one page alone needs, a notebook impo
 """
 
 import pandas
-from IPython.display import Markdown, display
+from IPython.core.display import Markdown
+from IPython.display import display
 
 from hypatia_lab import claims, figures, formats, results, tables
 from hypatia_lab.figures import ceilings as ceiling_figures
