@@ -214,9 +214,9 @@ def build(
             kept = output.with_name(f".{output.name}-book.log")
             _assemble(repository, source, notebooks, records, say)
             if pdf:
-                page = printing.single_page(_jupyter_book("singlehtml", source, stage, kept, say))
+                page = printing.single_page(_pages("singlehtml", source, stage, kept, say))
                 printing.write(page, source / "book" / PDF, Path(scratch) / "profile")
-            built = _jupyter_book("html", source, stage, kept, say)
+            built = _pages("html", source, stage, kept, say)
             (built / MARK).write_text("A book of hypatia-lab, which the next build replaces as a whole.\n", "utf-8")
             if output.exists():
                 output.rename(Path(scratch) / "replaced")
@@ -248,33 +248,38 @@ def _told(cause: OSError) -> str:
     return f"{cause.filename}: {cause.strerror}{remedy}"
 
 
-def _jupyter_book(builder: str, source: Path, stage: Path, kept: Path, say: Callable[[str], None]) -> Path:
-    """Run jupyter-book and return the folder of pages; warnings and errors go to ``say``.
+def _pages(builder: str, source: Path, stage: Path, kept: Path, say: Callable[[str], None]) -> Path:
+    """The folder of pages that jupyter-book makes of ``source``; its log is ``kept`` where it fails, a BookError."""
+    log, built = stage.with_name("book.log"), stage / "_build" / builder
+    status = _jupyter_book(builder, source, stage, log, say)
+    if status or not (built / "index.html").is_file():
+        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+        log.replace(kept)
+        raise BookError(f"jupyter-book failed (exit status {status}); the end of {kept}:\n{tail}")
+    return built
 
-    Raises :class:`BookError` when it fails; then its log is ``kept``.
-    """
+
+def _jupyter_book(builder: str, source: Path, stage: Path, log: Path, say: Callable[[str], None]) -> int:
+    """Run jupyter-book: everything goes to ``log``, warnings and errors to ``say`` too. Returns its exit status."""
     program = "from sphinx.util.console import nocolor; nocolor(); from jupyter_book.cli.main import main; main()"
     command = [sys.executable, "-c", program, "build", str(source), "--path-output", str(stage), *STRICT]
     command += ["--builder", builder]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
-    lines: list[str] = []
-    with subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        encoding="utf-8",
-        errors="replace",
-        env=environment,
-    ) as process:
+    with (
+        log.open("w", encoding="utf-8") as stream,
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            encoding="utf-8",
+            errors="replace",
+            env=environment,
+        ) as process,
+    ):
         assert process.stdout is not None
         for line in process.stdout:
-            lines.append(line)
+            stream.write(line)
             if "WARNING" in line or "ERROR" in line:
                 say(f"book: {line.strip()}")
-    built = stage / "_build" / builder
-    if process.returncode or not (built / "index.html").is_file():
-        kept.write_text("".join(lines), encoding="utf-8")
-        tail = "".join(lines[-15:]).rstrip()
-        raise BookError(f"jupyter-book failed (exit status {process.returncode}); the end of {kept}:\n{tail}")
-    return built
+    return process.returncode

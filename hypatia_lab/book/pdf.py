@@ -9,19 +9,20 @@ from pathlib import Path
 
 SECONDS = 600
 """A browser that has not printed the book after so long will not."""
+TALLEST = 940
+"""Pixels that a figure may be high, for the paper is 1000; a higher one is drawn smaller."""
 LOOK = """
 @page { size: A4; margin: 16mm 14mm; }
-html { font-size: 10.5px; }
-h1 { break-before: page; }
-h1, h2, h3, h4, summary { break-after: avoid; }
-.lab-figure, .lab-card, tr, svg, img { break-inside: avoid; }
-.lab-figure svg { max-width: 100%; }
+html { font-size: 13px; }
+[id^="document-"] + section { break-before: page; }
+h1, h2, h3, h4 { break-after: avoid; }
+.lab-figure, .lab-card, tr, img { break-inside: avoid; }
 .bd-article-container, .bd-article { max-width: none; padding: 0; }
-.lab-cards { grid-template-columns: repeat(3, 1fr); }
 .lab-scroll, .cell_output .output, pre { overflow: visible; }
 pre { white-space: pre-wrap; overflow-wrap: anywhere; }
-.lab-table { font-size: 0.8rem; }
-.figure-data, .lab-filter, .headerlink, #jb-print-docs-body { display: none !important; }
+.lab-table { font-size: 0.75rem; }
+.lab-table th, .lab-table td { padding: 0.2rem 0.4rem; overflow-wrap: anywhere; }
+.figure-data, .lab-filter, .headerlink { display: none !important; }
 """
 """On top of how the pages print: paper, smaller type, and without what only a screen can unfold."""
 
@@ -44,8 +45,15 @@ def single_page(built: Path) -> Path:
     (link,) = re.findall(r'url=([^"]+)"', (built / "index.html").read_text(encoding="utf-8"))
     text = (built / link).read_text(encoding="utf-8")
     page = built / "book.html"
+    text = re.sub(r'<figure class="lab-figure">(?=<div [^>]*style="min-height:(\d+)px")', _fitting, text)
     page.write_text(text.replace("</head>", f"<style>{LOOK}</style></head>", 1), encoding="utf-8")
     return page
+
+
+def _fitting(figure: re.Match[str]) -> str:
+    """The start of a figure, drawn smaller where it is higher than the paper."""
+    height = int(figure[1])
+    return figure[0] if height <= TALLEST else f'<figure class="lab-figure" style="zoom:{TALLEST / height:.3f}">'
 
 
 def write(page: Path, target: Path, profile: Path) -> None:
@@ -61,7 +69,9 @@ def write(page: Path, target: Path, profile: Path) -> None:
         "--host-resolver-rules=MAP * ~NOTFOUND",
         f"--user-data-dir={profile}",
         f"--virtual-time-budget={SECONDS * 1000}",  # scripts are through with every figure, however long that takes
+        "--window-size=720,1000",  # about as wide as the paper: figures are drawn for it
         "--no-pdf-header-footer",
+        "--generate-pdf-document-outline",
         f"--print-to-pdf={target}",
         page.as_uri(),
     ]
