@@ -153,7 +153,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
     ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge.
     """
     code, text = (
-        (lambda body, *tags: _cell("code", body, "remove-input", *tags)),
+        (lambda body, *tags: _cell("code", body, "hide-input", *tags)),
         (lambda body: _cell("markdown", body)),
     )
     cells = [
@@ -181,7 +181,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
         code(
             "for machine in data.machines:\n"
             "    if own_kernel.can_compare(rows[machine]):\n"
-            "        figures.show(*figures.speedups(rows[machine]), behind[machine])"
+            "        figures.show(*comparisons.speedups(rows[machine]), behind[machine])"
         ),
         text(
             "## Against the limit\n\n"
@@ -191,7 +191,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
         code(
             "for machine in data.machines:\n"
             "    if own_kernel.can_limit(rows[machine]):\n"
-            "        figures.show(*figures.times_against_limit(rows[machine]), behind[machine])\n"
+            "        figures.show(*comparisons.times_against_limit(rows[machine]), behind[machine])\n"
             "    if own_kernel.can_place(data, machine, rows[machine]):\n"
             "        ceilings = results.ceilings(data.of(machine))\n"
             "        figure = ceiling_figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
