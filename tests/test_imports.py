@@ -114,6 +114,7 @@ ALLOWED: dict[str, set[str]] = {
         "experiments",
         "failures",
         "figures",
+        "formats",
         "kernels",
         "machine",
         "names",

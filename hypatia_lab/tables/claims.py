@@ -195,7 +195,7 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = 
     """
     from IPython.display import display
 
-    kept, silent = _heard(_on(claim_rows, machines))
+    kept, silent = heard(_on(claim_rows, machines))
     table = claims_table(kept)
     table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
     table = table.drop(columns=["section"])
@@ -208,7 +208,7 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = 
     display({"text/html": broken + below, "text/plain": text}, raw=True)
 
 
-def _heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+def heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
     """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
     loud = {row["id"] for row in claim_rows if not _dumb(row)}
     kept: list[dict[str, Any]] = []
