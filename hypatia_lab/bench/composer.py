@@ -339,7 +339,7 @@ def _sessions(
     due = [_due(number, groups) for number in range(least)]
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
-    with Countdown(spec.name, sum(map(len, due)), "group", quiet) as bar:
+    with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
         for number, plans in enumerate(due, first):
             found.append(_one_process(number, plans, work, excluded, parts, silence_s, bar.update))
         until = time.monotonic() + MORE_S[preset]

@@ -48,7 +48,7 @@ def collect(
     """
     heard: dict[tuple[int, int], Events] = {}
     total = sum(probe.processes for probe in probes)
-    with Countdown("probes", total, "probe", not progress or not probes) as bar:
+    with Countdown("probes", total, not progress or not probes) as bar:
         for number, indices in _shared(probes):
 
             def keep(index: int, events: Events, number: int = number) -> None:

@@ -374,6 +374,7 @@ def judge(
     from hypatia_lab import reader_kernel
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
+    from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.machine import choose_device, default_name
 
     place = choose_device(device)
@@ -403,11 +404,13 @@ def judge(
     except KeyboardInterrupt:
         interrupted()
     data = own_kernel.read(root, found.name)
-    click.echo(own_kernel.every_cell(data, name, found.name).to_string(index=False))
+    lines = cell_lines(data.select(machine=name, experiment=found.name))
     for finding in own_kernel.findings(data, name, found.name):
-        click.echo(f"\n{finding.title}. {finding.text}")
+        lines += ["", *wrap(f"{finding.title}. {finding.text}")]
     for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        click.echo(f"\n{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}\n  {row['reason']}")
+        lines += ["", *wrap(f"{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}", 2)]
+        lines += wrap(row["reason"], 2, 2)
+    show(lines)
     if not no_page:
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))

@@ -115,7 +115,15 @@ def _facts(part: Row, told: Mapping[str, str]) -> dict[str, str]:
 
 
 def result_lines(rows: Sequence[Row]) -> list[str]:
-    """Every cell of ``rows``: how many there are of what, then a line each under its workload, clock and machine.
+    """Every cell of ``rows``: how many there are of what, then :func:`cell_lines`, and how to see fewer."""
+    more = (
+        "hypatia-lab results linear_relu --clock graph --variant epilogue shows some of them; --help names all filters."
+    )
+    return [*_cell_counts(rows), "", *cell_lines(rows), "", *wrap(more)]
+
+
+def cell_lines(rows: Sequence[Row]) -> list[str]:
+    """A line a cell that was timed or checked, under its workload, clock and machine.
 
     Why there is no time, or what is to be said of it, stands beneath: once for all that share it.
     """
@@ -133,7 +141,7 @@ def result_lines(rows: Sequence[Row]) -> list[str]:
         clock = "not timed" if row["clock"] == "none" else f"{row['clock']} clock"
         title = f"{text['workload']}, {clock}, {row['machine']} ({row['experiment']})"
         groups.setdefault(title, []).append((row, text["status"], cell))
-    lines = [*_cell_counts(rows), "", head]
+    lines = [head]
     for title, own in groups.items():
         lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row["status"] == "ok")]
         remarks: dict[str, list[str]] = {}
@@ -142,10 +150,7 @@ def result_lines(rows: Sequence[Row]) -> list[str]:
                 remarks.setdefault(status.removeprefix("ok").lstrip("; "), []).append(row["variant"])
         for remark, names in remarks.items():
             lines += wrap(f"{', '.join(names)}: {remark}", 6, 4)
-    more = (
-        "hypatia-lab results linear_relu --clock graph --variant epilogue shows some of them; --help names all filters."
-    )
-    return [*lines, "", *wrap(more)]
+    return lines
 
 
 def _with_interval(title: str, text: str) -> dict[str, str]:
