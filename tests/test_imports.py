@@ -115,6 +115,7 @@ ALLOWED: dict[str, set[str]] = {
         "experiments",
         "failures",
         "figures",
+        "formats",
         "kernels",
         "machine",
         "names",

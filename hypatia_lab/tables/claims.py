@@ -213,6 +213,20 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
         display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
+def heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+    """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
+    loud = {row["id"] for row in claim_rows if not _dumb(row)}
+    kept: list[dict[str, Any]] = []
+    silent: dict[str, list[str]] = {}
+    for row in claim_rows:
+        if _dumb(row) and row["id"] in loud:
+            silent.setdefault(_machine(row["machine"]), []).append(row["id"])
+        else:
+            kept.append(row)
+            loud.add(row["id"])
+    return kept, silent
+
+
 def _dumb(row: Mapping[str, Any]) -> bool:
     return row["verdict"] == "not_testable" and judged(row) == MISSING
 
