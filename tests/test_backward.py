@@ -11,7 +11,7 @@ import torch
 from synthetic import ceilings, run_line
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypatia_lab import records, results, tables
+from hypatia_lab import records, results
 from hypatia_lab.bench import composer
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
@@ -564,4 +564,4 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         "box",
     ]
     assert language.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
-    assert tables.workload_text(both) == f"{tables.workload_text(forward)} forward and backward"
+    assert both.text == f"{forward.text} forward and backward"

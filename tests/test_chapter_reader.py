@@ -135,10 +135,10 @@ def test_gains_that_grow_with_arithmetic_are_not_said_to_fall(tmp_path: Path) ->
 
 
 def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
-    rows = {row["workload"]: row for row in decisions.contests(lab, "gpu")}
+    rows = {row.workload: row for row in decisions.contests(lab, "gpu")}
     small = rows["linear_relu/256x256x512/bfloat16/ieee/forward"]
-    assert (small["variant"], small["baseline"]) == ("triton", "epilogue")
-    assert small["ratio"] == pytest.approx(0.75)
+    assert (small.variant, small.baseline) == ("triton", "epilogue")
+    assert small.ratio == pytest.approx(0.75)
     found = said(decisions.library(lab, "gpu"))
     assert (found.figure, found.title) == (
         "3 of 4",

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -166,7 +167,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
 
 
 def rows_of(root: Path) -> list[dict[str, Any]]:
-    return [r | {"peak": 150.0} for r in results.rows(_write(root)) if r["experiment"] == "diffraction"]
+    return [replace(r, peak=150.0) for r in results.rows(_write(root)) if r.experiment == "diffraction"]
 
 
 def spots(slow: int = 200, fast: int = 240) -> numpy.ndarray:
@@ -193,10 +194,10 @@ DRAW: dict[str, Callable[[Rows], Drawn]] = {
     "kernels": lambda rows: probe_figures.kernels(traced(), "One kernel does what eager needs sixty for"),
     "timeline": lambda rows: probe_figures.timeline(traced(), "The device idles between eager's kernels"),
     "precision": lambda rows: over_size.precision(
-        [r for r in rows if r["shape"] == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
+        [r for r in rows if r.shape == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
     ),
     "over_sizes": lambda rows: over_size.over_sizes(
-        [r for r in rows if r["dtype"] == "float32"], "The own kernels stay near the limit at every size"
+        [r for r in rows if r.dtype == "float32"], "The own kernels stay near the limit at every size"
     ),
     "shares": lambda rows: probe_figures.shares(sizes(), "The first image takes most of the time of a small job"),
 }

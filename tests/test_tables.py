@@ -3,6 +3,7 @@ from __future__ import annotations
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -208,10 +209,10 @@ def test_units() -> None:
 )
 def test_reading_follows_the_interval(triple: tuple[float, float, float], word: str) -> None:
     row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"n": 8, "origin": "peer", "veto": ""}
-    assert tables.reading(row) == word
+    assert row.reading == word
     if word != "–":
-        assert tables.reading(row | {"n": 1}) == "too few to tell"
-        assert tables.reading(row | {"veto": "eager@again takes 1.2 times as long as eager"}) == "A/A failed"
+        assert (row | {"n": 1}).reading == "too few to tell"
+        assert (row | {"veto": "eager@again takes 1.2 times as long as eager"}).reading == "A/A failed"
 
 
 def test_readings_are_counted_in_one_order() -> None:
@@ -431,7 +432,7 @@ def test_compare_tells_what_differs(rows: list[dict[str, Any]]) -> None:
 
 
 def test_compare_without_intervals_decides_nothing(rows: list[dict[str, Any]]) -> None:
-    bare = [row | {"ratio_low": math.nan, "ratio_high": math.nan} for row in rows]
+    bare = [replace(row, ratio_low=math.nan, ratio_high=math.nan) for row in rows]
     assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"too noisy to say"}
 
 
@@ -440,7 +441,7 @@ def test_compare_names_what_is_missing(rows: list[dict[str, Any]]) -> None:
         tables.compare_table(rows, "h200", "b200")
     with pytest.raises(tables.TableError, match="itself"):
         tables.compare_table(rows, "h200", "h200")
-    apart = [r for r in rows if (r["machine"] == "h200") == (r["variant"] == "naive")]
+    apart = [r for r in rows if (r.machine == "h200") == (r.variant == "naive")]
     with pytest.raises(tables.TableError, match="share no measured ratio"):
         tables.compare_table(apart, "h200", "epyc-2c")
 
