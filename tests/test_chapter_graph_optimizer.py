@@ -118,8 +118,8 @@ def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
     assert said(chapter.compilers(lab, "box")).title == "The optimized models keep up with torch.compile"
     for clock, other in (("graph", "egraph"), ("wall", "egraph_replayed")):
         there = chapter.model_rows(lab, "box", clock)
-        assert other in {row["variant"] for row in there}
-        assert other not in {row["variant"] for row in chapter.fitting(there)}
+        assert other in {row.variant for row in there}
+        assert other not in {row.variant for row in chapter.fitting(there)}
     (line,) = chapter.nine(lab, "box")
     assert (line["egraph_replayed, graph"][:4], line["egraph, wall"][:4]) == ("1.33", "1.14")
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hypatia_lab.claims.claim import Claim
+from hypatia_lab.results import Row
 
 Key = tuple[str, str, str]
 """(workload, variant, clock) of a row."""
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -56,14 +55,14 @@ QUANTITIES = {
     "slowdown": Quantity("the time of {variant} relative to {baseline}", both_rows, lambda t, row: t[1] / t[0]),
     "constant": Quantity("the time of {variant} relative to {baseline}", both_rows, lambda t, row: t[1] / t[0]),
     "time": Quantity("the time of {variant}", its_row, lambda t, row: t[0] / 1e3),  # ms
-    "rate": Quantity("the arithmetic rate of {variant}", its_row, lambda t, row: row["flops"] / t[0] / 1e3),  # GFLOP/s
+    "rate": Quantity("the arithmetic rate of {variant}", its_row, lambda t, row: row.flops / t[0] / 1e3),  # GFLOP/s
     "bandwidth": Quantity(  # GB/s
-        "the compulsory traffic of {variant} over its time", its_row, lambda t, row: row["traffic"] / t[0] / 1e3
+        "the compulsory traffic of {variant} over its time", its_row, lambda t, row: row.traffic / t[0] / 1e3
     ),
     "attained": Quantity(  # %
         "the share of what the measured ceilings allow that {variant} reaches",
         its_row,
-        lambda t, row: 100 * row["limit_us"] / t[0],
+        lambda t, row: 100 * row.limit_us / t[0],
     ),
     "share": Quantity(  # %
         "the time of {part} alone as a share of eager Linear+ReLU",
@@ -83,6 +82,6 @@ QUANTITIES = {
         logarithmic=False,
     ),
     "max_error": Quantity(
-        "the largest error of {variant} against float64", its_row, lambda t, row: row["max_error"], logarithmic=False
+        "the largest error of {variant} against float64", its_row, lambda t, row: row.max_error, logarithmic=False
     ),
 }

@@ -21,10 +21,11 @@ from hypatia_lab.claims import details, stand_ins
 from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.details import NoFigure, place
 from hypatia_lab.claims.ledger import ledger
-from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, Row, both_rows, its_row, part_of
+from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, both_rows, its_row, part_of
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 
 COLUMNS = (
     *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
@@ -42,6 +43,10 @@ DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
 MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
+
+
+Judged = dict[str, Any]
+"""The verdict on a part of a claim on a machine: :data:`COLUMNS` and what tables need beside them."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +72,7 @@ class _Machine:
     device: str
     experiments: dict[str, dict[Key, Row]]
     figures: details.Index
-    control: Row | None
+    control: dict[str, Any] | None
 
     def rows(self, keys: Sequence[Key], experiment: str = "") -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, that of most timed processes.
@@ -76,26 +81,26 @@ class _Machine:
         no experiment has them, invalid when one is not ok.
         """
         groups = [[index[key] for key in keys] for index in self.experiments.values() if all(k in index for k in keys)]
-        ran = [group for group in groups if all(row["status"] != "skipped" for row in group)]
+        ran = [group for group in groups if all(row.status != "skipped" for row in group)]
         for group in ran:
             for row in group:
-                if row["status"] != "ok":
-                    what = f"{row['variant']} on {row['workload']}"
-                    raise NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
+                if row.status != "ok":
+                    what = f"{row.variant} on {row.workload}"
+                    raise NoFigure("invalid", f"{what} gave no valid time: {row.status}, {row.reason}")
         if ran:
-            return max(ran, key=lambda group: (min(map(_timed, group)), group[0]["experiment"] == experiment))
+            return max(ran, key=lambda group: (min(map(_timed, group)), group[0].experiment == experiment))
         for group in groups:
             for row in group:
-                if row["status"] == "skipped":
-                    what = f"{row['variant']} on {row['workload']} at the {row['clock']} clock"
-                    raise NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
+                if row.status == "skipped":
+                    what = f"{row.variant} on {row.workload} at the {row.clock} clock"
+                    raise NoFigure("not_testable", f"{what} was skipped: {row.reason or 'no reason given'}")
         lacking = [key for key in keys if all(key not in index for index in self.experiments.values())]
         workload, variant, clock = (lacking or keys)[0]
         raise NoFigure("not_testable", f"{details.MISSING} {variant} on {workload} at the {clock} clock")
 
 
 def _timed(row: Row) -> int:
-    return sum(us is not None for us in row["medians_us"])
+    return sum(us is not None for us in row.medians_us)
 
 
 def _span(ends: tuple[float, float], unit: str = "") -> str:
@@ -108,14 +113,14 @@ def _interval(quantity: Quantity, rows: Sequence[Row]) -> Interval:
     Raises :class:`NoFigure` when no process measured all rows.
     """
     # A row of a record from elsewhere may hold fewer processes, or none: what both measured is compared.
-    processes = zip(*(row["medians_us"] for row in rows), strict=False)
+    processes = zip(*(row.medians_us for row in rows), strict=False)
     values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
     if not values or any(math.isnan(value) for value in values):
         raise NoFigure("not_testable", "no process measured everything that is needed")
     if len(set(values)) == 1 and not quantity.logarithmic:  # an error: one exact figure, not an estimate
         return Interval(values[0], values[0], values[0], len(values))
     found = intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
-    return replace(found, vetoed=any(row["veto"] for row in rows))
+    return replace(found, vetoed=any(row.veto for row in rows))
 
 
 def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
@@ -127,9 +132,9 @@ def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
             return max(1.0, _interval(QUANTITIES["ratio"], machine.rows(keys, claim.experiment)).value)
         except NoFigure:
             return math.nan
-    limit = [own["limit_us"]]
+    limit = [own.limit_us]
     if claim.quantity == "ratio":
-        limit.insert(0, machine.rows(both_rows(claim, workload, clock), claim.experiment)[0]["median_us"])
+        limit.insert(0, machine.rows(both_rows(claim, workload, clock), claim.experiment)[0].median_us)
     return QUANTITIES[claim.quantity].figure(limit, own)
 
 
@@ -141,7 +146,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
         else:
             quantity = QUANTITIES[claim.quantity]
             rows = machine.rows(quantity.keys(claim, workload, clock), claim.experiment)
-            found, throttled = _interval(quantity, rows), any(row["throttled"] for row in rows)
+            found, throttled = _interval(quantity, rows), any(row.throttled for row in rows)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
         return _Case(workload, cause.verdict, str(cause))
@@ -267,7 +272,7 @@ def _show(case: _Case, claim: Claim, many: bool) -> str:
     return text + (f", {case.verdict}" if many else "")
 
 
-def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Row:
+def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Judged:
     """One row of :func:`judge`: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
     own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}
     own |= {"bound": math.nan, "cases": [], "settles": "", "program": claim.program, **figures}
@@ -313,7 +318,7 @@ def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
     return " ".join(said)
 
 
-def _worked_out(claim: Claim, said: str) -> Row:
+def _worked_out(claim: Claim, said: str) -> Judged:
     """The row of a claim that arithmetic alone decides; ``said`` is what it contradicts."""
     value = arithmetic(claim.expression)
     verdict = "confirmed" if claim.adds_up else "inconsistent"
@@ -334,7 +339,7 @@ def _subject(claim: Claim, clock: str) -> str:
     return text if claim.quantity in ("launch", "max_error") else f"{text} ({clock} clock)"
 
 
-def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Row:
+def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Judged:
     """The row of a claim that this machine's records decide, or the reason why they cannot.
 
     Of a claim about an author's program it is that program's row where this machine has it, else that of the rewrites
@@ -364,7 +369,7 @@ def _cases(claim: Claim, machine: _Machine, clock: str) -> list[_Case]:
 
 def _judged(
     claim: Claim, machine: _Machine, clock: str, cases: Sequence[_Case], program: str, more: Sequence[str]
-) -> Row:
+) -> Judged:
     """The row of ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
     judged = [case for case in cases if case.found.n]
     failed = [case for case in cases if case.verdict == "invalid"]
@@ -457,7 +462,7 @@ def _figures(claim: Claim, judged: Sequence[_Case]) -> str:
     return f"{texts[0]} to {texts[-1]} ({count})"
 
 
-def _caution(control: Row | None, verdict: str) -> str:
+def _caution(control: dict[str, Any] | None, verdict: str) -> str:
     """What an A/A control that is not at 5% says: above, intervals are too narrow for any verdict; below, too wide."""
     if control is None:
         return ""
@@ -475,11 +480,11 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
     experiments: dict[str, dict[str, dict[Key, Row]]] = {name: {} for name in devices}
     rows = results.rows(records)
     for row in rows:
-        index = experiments[row["machine"]].setdefault(row["experiment"], {})
-        index[row["workload"], row["variant"], row["clock"]] = row
+        index = experiments[row.machine].setdefault(row.experiment, {})
+        index[row.workload, row.variant, row.clock] = row
     figures = {
         name: details.index(
-            (record for record in records if record.machine == name), (row for row in rows if row["machine"] == name)
+            (record for record in records if record.machine == name), (row for row in rows if row.machine == name)
         )
         for name in devices
     }
@@ -491,7 +496,7 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
 
 def judge(
     records: Sequence[Record], claims: Sequence[Claim] | None = None, *, beside: Sequence[Record] = ()
-) -> list[Row]:
+) -> list[Judged]:
     """The verdict on every part of a claim: one row a part and machine, in order of the ledger and of the records.
 
     ``claimed`` is a number, or [low, high] where the claim gives a range.

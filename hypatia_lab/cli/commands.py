@@ -416,7 +416,7 @@ def judge(
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
     if bad:
-        said = dict.fromkeys(f"{row['variant']} ({row['status'].replace('_', ' ')})" for row in bad)
+        said = dict.fromkeys(f"{row.variant} ({row.status.replace('_', ' ')})" for row in bad)
         click.echo(f"hypatia-lab: not right: {', '.join(said)}", err=True)
         sys.exit(1)
 

@@ -10,12 +10,13 @@ from typing import Any
 from hypatia_lab import tables
 from hypatia_lab.cli.terminal import cut, table, wrap
 from hypatia_lab.formats import MISSING, absent
+from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
-Row = Any
+Judged = dict[str, Any]
 
 
-def claim_lines(rows: Sequence[Row], machines: Sequence[str], *, everything: bool = False) -> list[str]:
+def claim_lines(rows: Sequence[Judged], machines: Sequence[str], *, everything: bool = False) -> list[str]:
     """The claims, or parts of claims, of ``rows``: how many have which verdict on ``machines``, and a line each.
 
     That a claim is not testable on one machine and has a verdict on another is counted, and listed if ``everything`` is
@@ -51,7 +52,7 @@ def _short(text: str) -> str:
     return cut(re.split(r" [\[(]", text)[0], 16)
 
 
-def _verdict_counts(rows: Sequence[Row], machines: Sequence[str]) -> list[str]:
+def _verdict_counts(rows: Sequence[Judged], machines: Sequence[str]) -> list[str]:
     """A line a document and machine: how many of its claims have which verdict there."""
     present = [verdict for verdict in claim_tables.VERDICTS if any(row["verdict"] == verdict for row in rows)]
     seeds = list(dict.fromkeys(row["seed"] for row in rows))
@@ -69,13 +70,13 @@ def _verdict_counts(rows: Sequence[Row], machines: Sequence[str]) -> list[str]:
     return [*wrap(said), "", *table(lines, "document"), "", *wrap(legend)]
 
 
-def claim_in_full(rows: Sequence[Row], meant: Collection[str]) -> list[str]:
+def claim_in_full(rows: Sequence[Judged], meant: Collection[str]) -> list[str]:
     """One claim, whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
 
     ``meant`` are ids: of this claim, or else of the parts of it that are wanted.
     """
     lead = rows[0]
-    parts: dict[str, dict[str, Row]] = {}
+    parts: dict[str, dict[str, Judged]] = {}
     for part in (part for row in rows for part in row["parts"]):
         parts.setdefault(part["id"], {})[part["machine"]] = part
     shown = {name: own for name, own in parts.items() if lead["id"] in meant or name in meant}
@@ -99,7 +100,7 @@ def claim_in_full(rows: Sequence[Row], meant: Collection[str]) -> list[str]:
     return lines
 
 
-def _facts(part: Row, told: Mapping[str, str]) -> dict[str, str]:
+def _facts(part: Judged, told: Mapping[str, str]) -> dict[str, str]:
     """Title → text of a part's figures, of those that there are."""
     band = [] if any(map(absent, part["band"] or ())) else list(part["band"] or ())
     texts = {
@@ -138,16 +139,16 @@ def cell_lines(rows: Sequence[Row]) -> list[str]:
     head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
     groups: dict[str, list[tuple[Row, str, str]]] = {}
     for row, text, cell in zip(rows, told, cells, strict=True):
-        clock = "not timed" if row["clock"] == "none" else f"{row['clock']} clock"
-        title = f"{text['workload']}, {clock}, {row['machine']} ({row['experiment']})"
+        clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
+        title = f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
         groups.setdefault(title, []).append((row, text["status"], cell))
     lines = [head]
     for title, own in groups.items():
-        lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row["status"] == "ok")]
+        lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row.status == "ok")]
         remarks: dict[str, list[str]] = {}
         for row, status, _ in own:
             if status != "ok":
-                remarks.setdefault(status.removeprefix("ok").lstrip("; "), []).append(row["variant"])
+                remarks.setdefault(status.removeprefix("ok").lstrip("; "), []).append(row.variant)
         for remark, names in remarks.items():
             lines += wrap(f"{', '.join(names)}: {remark}", 6, 4)
     return lines
@@ -161,14 +162,14 @@ def _with_interval(title: str, text: str) -> dict[str, str]:
 
 def _cell_counts(rows: Sequence[Row]) -> list[str]:
     """How many cells each machine has of which status, and what operations they are of."""
-    counts = Counter((row["machine"], row["status"]) for row in rows)
-    statuses = dict(Counter(row["status"] for row in rows).most_common())
+    counts = Counter((row.machine, row.status) for row in rows)
+    statuses = dict(Counter(row.status for row in rows).most_common())
     lines = []
-    for machine in dict.fromkeys(row["machine"] for row in rows):
+    for machine in dict.fromkeys(row.machine for row in rows):
         own = {status.replace("_", " "): str(counts[machine, status]) for status in statuses}
         total = sum(counts[machine, status] for status in statuses)
         lines.append({"machine": machine, "cells": str(total)} | own)
-    operations = Counter(row["operation"] for row in rows).most_common()
+    operations = Counter(row.operation for row in rows).most_common()
     said = ", ".join(f"{name} {count}" for name, count in operations)
     return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]
 
@@ -176,7 +177,7 @@ def _cell_counts(rows: Sequence[Row]) -> list[str]:
 def comparison_lines(
     rows: Sequence[Mapping[str, str]],
     names: Sequence[str],
-    found: Sequence[Row],
+    found: Sequence[Judged],
     leads: Mapping[str, str],
     *,
     everything: bool = False,
@@ -218,7 +219,7 @@ def _ending(name: str, most: int = 16) -> str:
     return name if len(name) <= most else "…" + name[1 - most :]
 
 
-def _difference_lines(found: Sequence[Row]) -> list[str]:
+def _difference_lines(found: Sequence[Judged]) -> list[str]:
     lines = []
     for row in found:
         lines += ["", *wrap(f"{row['id']}  {row['claim']}", 2)]

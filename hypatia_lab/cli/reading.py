@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,16 +59,16 @@ def _clean(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _kept(rows: list[Any], column: str, wanted: Sequence[str], what: str = "") -> list[Any]:
-    """The ``rows`` whose ``column`` is among ``wanted`` (empty: all).
+def _kept(rows: list[Any], read: Callable[[Any], str], what: str, wanted: Sequence[str]) -> list[Any]:
+    """The ``rows`` of which ``read`` gives one of ``wanted`` (empty: all).
 
     Raises ``UsageError`` when it can be none of theirs: ``rows`` are then all that are left of what was asked for.
     """
-    there = list(dict.fromkeys(row[column] for row in rows))
+    there = list(dict.fromkeys(map(read, rows)))
     for value in wanted:
         if value not in there:
-            raise click.UsageError(unknown(what or column, value, there, "what is asked for"))
-    return [row for row in rows if row[column] in wanted] if wanted else rows
+            raise click.UsageError(unknown(what, value, there, "what is asked for"))
+    return [row for row in rows if read(row) in wanted] if wanted else rows
 
 
 _FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "variant", "status")
@@ -104,12 +105,12 @@ def results(
     from hypatia_lab import results as tidy
     from hypatia_lab.cli.printing import result_lines
 
-    rows = _kept(tidy.rows(_load(folders, machines)), "operation", operations)
+    rows = _kept(tidy.rows(_load(folders, machines)), attrgetter("operation"), "operation", operations)
     for name in _FILTERS:
         given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
-        rows = _kept(rows, name, given)
+        rows = _kept(rows, attrgetter(name), name, given)
     if as_json:
-        print_json([{key: row[key] for key in tidy.COLUMNS} for row in rows])
+        print_json([{key: getattr(row, key) for key in tidy.COLUMNS} for row in rows])
     else:
         show(result_lines(rows), paged)
 
@@ -148,7 +149,7 @@ def claims(
             raise click.UsageError(unknown("verdict", word, VERDICTS))
     parts = judge(_load(folders, machines))
     stated = [] if as_parts else statements(parts)
-    rows = _kept(stated or parts, "seed", [seed.upper() for seed in seeds], "document")
+    rows = _kept(stated or parts, itemgetter("seed"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
     on = [name for name in dict.fromkeys(row["machine"] for row in parts) if name != claim_tables.ANY]
     rows = [row for row in rows if not words or row["verdict"] in words]
