@@ -23,6 +23,7 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 
 from hypatia_lab import tables
 from hypatia_lab.book import build
+from hypatia_lab.book import pdf as printing
 from hypatia_lab.figures import language
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
@@ -430,10 +431,10 @@ def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds take no time: the page is a word, or a failure where the sources hold a file ``fail``."""
 
-    def built(source: Path, stage: Path, log: Path, say: Any) -> int:
+    def built(builder: str, source: Path, stage: Path, log: Path, say: Any) -> int:
         log.write_text("what jupyter-book said", encoding="utf-8")
-        (stage / "_build" / "html").mkdir(parents=True)
-        (stage / "_build" / "html" / "index.html").write_text("built", encoding="utf-8")
+        (stage / "_build" / builder).mkdir(parents=True)
+        (stage / "_build" / builder / "index.html").write_text("built", encoding="utf-8")
         return int((source / "book" / "fail").exists())
 
     monkeypatch.setattr(build, "_jupyter_book", built)
@@ -663,3 +664,63 @@ def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
         page.write_text(text, encoding="utf-8")
         found = faults(visit(page), root)
         assert [name for name in together if not any(name in fault for fault in found)] == [], found
+
+
+def test_a_pdf_is_refused_at_once_where_nothing_can_print_it(toy: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(printing, "chromium", lambda: "")
+    with pytest.raises(build.BookError, match="needs Chromium"):
+        build.build(output=tmp_path / "html", repository=toy, pdf=True)
+    assert not (tmp_path / "html").exists()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_browser_that_does_not_print_is_told_and_the_last_book_stays(
+    toy: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "page.html").write_text("<head></head>")
+    monkeypatch.setattr(printing, "single_page", lambda built: tmp_path / "page.html")
+    monkeypatch.setattr(printing, "chromium", lambda: "/bin/false")
+    with pytest.raises(build.BookError, match=r"/bin/false did not print the book \(exit status 1\)"):
+        build.build(output=tmp_path / "html", repository=toy, pdf=True)
+    assert not (tmp_path / "html").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_whole_book_is_printed_with_its_figures_and_linked_from_the_first_page(toy: Path, tmp_path: Path) -> None:
+    if not printing.chromium():
+        pytest.skip("no Chromium on this machine")
+    add_chapters(toy, {"01_next": new_markdown_cell("Beside the figure.")})
+    index = build.build(output=tmp_path / "with" / "html", repository=toy, pdf=True, say=lambda line: None)
+    first, second = ((index.parent / "notebooks" / f"{name}.html").read_text() for name in ("00_toy", "01_next"))
+    assert f'href="../{build.PDF}"' in first
+    assert build.PDF not in second
+    whole = (index.parent / build.PDF).read_bytes()
+    assert whole.startswith(b"%PDF")
+    assert whole.count(b"/Type /Page\n") == 2  # a page a chapter
+
+    notebook = toy / "notebooks" / "00_toy.ipynb"
+    write_notebook(notebook, new_markdown_cell("# Toy"))
+    bare = build.build(output=tmp_path / "bare" / "html", repository=toy, pdf=True, say=lambda line: None)
+    assert len(whole) > len((bare.parent / build.PDF).read_bytes()) + 2000  # what a figure takes, drawn
+
+    plain = build.build(output=tmp_path / "plain" / "html", repository=toy, say=lambda line: None)
+    assert build.PDF not in (plain.parent / "notebooks" / "00_toy.html").read_text()
+
+
+@pytest.mark.browser
+def test_a_page_gives_its_notebook_and_all_of_its_code(browser: Any, committed_book: Path) -> None:
+    page = browser.new_page(viewport=DESK)
+    page.goto((committed_book / "notebooks" / "04_gemm_ladder.html").as_uri())
+    menu = page.locator(".dropdown-download-buttons > button")
+    menu.click()
+    link = page.locator(".btn-download-source-button")
+    source = committed_book / "notebooks" / link.get_attribute("href")
+    cells = nbformat.read(source, 4).cells
+    folded = page.locator("details.above-input pre")
+    assert not any(code.is_visible() for code in folded.all())
+    page.locator(".btn-unfold-button").click()
+    assert all(code.is_visible() for code in folded.all())
+    seen = {text.strip() for text in page.locator(".cell_input pre").all_inner_texts()}
+    assert {cell.source.strip() for cell in cells if cell.cell_type == "code" and cell.outputs} <= seen
+    page.close()

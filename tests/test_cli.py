@@ -129,7 +129,7 @@ def test_help_answers_in_under_three_tenths_of_a_second():
 def test_what_measures_nothing_does_not_import_torch(arguments):
     program = (
         "import sys\n"
-        "from hypatia_lab import cli\n"
+        "from hypatia_lab.cli import commands as cli\n"
         "assert 'torch' not in sys.modules\n"
         "try:\n"
         f"    cli.main({arguments!r})\n"

@@ -66,7 +66,7 @@ def _git(root: Path, *asked: str) -> str:
 
 def _sources() -> str:
     """Digest of the package's files, of which no commit tells."""
-    home, found = Path(__file__).resolve().parent, hashlib.sha256()
+    home, found = Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(home.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             found.update(f"{path.relative_to(home)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())

@@ -153,18 +153,15 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
     ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge.
     """
     code, text = (
-        (lambda body, *tags: _cell("code", body, "remove-input", *tags)),
+        (lambda body, *tags: _cell("code", body, "hide-input", *tags)),
         (lambda body: _cell("markdown", body)),
     )
     cells = [
         text(f"# {name}\n\n{_escaped(summary)}"),
         code(
             "from pathlib import Path\n\n"
-            "from hypatia_lab import claims, figures, results, tables\n"
             "from hypatia_lab.chapters import own_kernel\n"
-            "from hypatia_lab.figures import ceilings as ceiling_figures\n"
-            "from hypatia_lab.figures import comparisons\n"
-            "from hypatia_lab.pages import by_machine, phrases\n\n"
+            "from hypatia_lab.pages.notebook import *\n\n"
             f'name = "{name}"\n'
             'data = own_kernel.read(Path("../book/records"), name)\n'
             "behind = {machine: phrases.behind(data, machine, name) for machine in data.machines}\n"

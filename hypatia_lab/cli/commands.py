@@ -410,11 +410,12 @@ def doctor(device: str, as_json: bool) -> None:
     default=ROOT / "_build" / "html",
     help="Folder for the pages.  [default: _build/html]",
 )
-def book(notebooks: Path | None, records: Path | None, output: Path) -> None:
+@click.option("--pdf", is_flag=True, help="Print the whole book as PDF too, by Chromium: book.pdf among the pages.")
+def book(notebooks: Path | None, records: Path | None, output: Path, pdf: bool) -> None:
     """Build the book as HTML that needs no network: _build/html/index.html."""
     from hypatia_lab.book import build as pages
 
-    click.echo(pages.build(notebooks=notebooks, records=records, output=output))
+    click.echo(pages.build(notebooks=notebooks, records=records, output=output, pdf=pdf))
 
 
 @main.command()

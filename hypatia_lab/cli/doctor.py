@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import subprocess
 import textwrap
 import warnings
@@ -12,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import failures, machine
+from hypatia_lab.book.pdf import chromium
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import DTYPES, Workload, operations
@@ -70,12 +70,6 @@ class Report:
     device: str
     about: tuple[str, ...]
     findings: tuple[Finding, ...]
-
-
-def chromium() -> str:
-    """The browser that the book is tested in; empty where there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return next((path for name in names if (path := shutil.which(name))), "")
 
 
 def _gpu(device: str) -> str:
