@@ -281,7 +281,7 @@ def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path)
     write(tmp_path, "box", "cpu", cpu())
     write(tmp_path, "card", "cuda", [*gpu(), *gpu(SMALL)])
     text = chapter()
-    assert text.index("### `card`") < text.index("### `box`")
+    assert text.index("(card)") < text.index("(box)")
     assert "No single step makes the library fast" in text
     assert "bfloat16 for float32" in text
     assert "S001-104" in text

@@ -78,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
         "bench",
         "check",
         "claims",
+        "drawings",
         "experiments",
         "figures",
         "formats",

@@ -43,8 +43,14 @@ def tabs(lab: Evidence, machines: Sequence[str] | None = None) -> Iterator[str]:
 
     names = ordered(lab)
     wanted = [name for name in names if machines is None or name in machines]
-    if len(names) == 1 or get_ipython() is None:  # outside of a notebook there is no page to put in order
+    if len(names) == 1:
         yield from wanted
+        return
+    called = {name: device(lab, name) for name in names}
+    if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
+        for name in wanted:
+            _mark("", f"{called[name]} ({name})")
+            yield name
         return
     shown: dict[str, list[Any]] = dict.fromkeys(names, [])
     for name in wanted:
@@ -53,7 +59,6 @@ def tabs(lab: Evidence, machines: Sequence[str] | None = None) -> Iterator[str]:
         shown[name] = caught.outputs
     if not any(shown.values()):
         return
-    called = {name: device(lab, name) for name in names}
     _mark(bar(called), f"Machines: {', '.join(f'{what} ({name})' for name, what in called.items())}")
     for name, what in called.items():
         nothing = "" if shown[name] else f"There is nothing to show here for {what}."
