@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.book import build
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, probe_rows
+from hypatia_lab.variants import load, registered, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -335,12 +339,42 @@ def test_origins_show_without_colour() -> None:
         assert comparisons.style("never_seen_before", origin).symbol in symbols
 
 
-def test_a_new_variant_gets_a_look_of_its_own_and_changes_none() -> None:
-    drawn = {name: comparisons.style(name, "own") for name in ("triton_tiled", "split_k", "warp_tiled")}
-    assert len({(look.colour, look.symbol) for look in drawn.values()}) == 3
-    assert drawn["triton_tiled"] == comparisons.Style(
-        "#0072B2", "triangle-right", 313
-    )  # pinned: published figures must not change
+LOOKS = """
+import random
+from hypatia_lab import variants
+from hypatia_lab.figures import language
+variants.load()
+before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
+language._registered.cache_clear()
+def factory(workload, inputs):
+    "Nothing."
+factory.__module__ = "hypatia_lab.operations.invented"
+draw = random.Random(5)
+names = ["".join(draw.choices("abcdefgh_", k=12)) for _ in range(200)]
+for name in names:
+    variants.variant("invented", name, origin="own")(factory)
+assert before == {name: language.style(name, "own") for name in before}
+print([(look.colour, look.symbol, look.place) for look in (language.style(name, "own") for name in names)])
+"""
+
+
+def test_two_hundred_new_variants_differ_as_far_as_there_are_looks_and_change_none() -> None:
+    runs = [subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True) for _ in "ab"]
+    first, second = (ast.literal_eval(run.stdout) for run in runs)
+    assert first == second
+    load()
+    there = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == "own"}
+    free = len(language.SHAPES["own"]) * len(language.COLOURS) - len(there)
+    assert len({(colour, symbol) for colour, symbol, _ in first[:free]}) == free > 20
+    assert len({place for _, _, place in first}) == len(first)
+
+
+def test_registered_variants_look_apart_and_a_control_is_hollow() -> None:
+    load()
+    for origin in language.SHAPES:
+        names = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == origin}
+        looks = [language.style(name, origin) for name in names]
+        assert len({(look.colour, look.symbol) for look in looks}) == len(looks)
     assert comparisons.style("eager@again", "peer").symbol == "circle-open"
     assert comparisons.style("eager@again", "peer").colour == comparisons.style("eager", "peer").colour
     with pytest.raises(KeyError):

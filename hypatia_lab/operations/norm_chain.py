@@ -9,6 +9,7 @@ That chain itself has no answer to be held to: see :func:`reported`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -222,6 +223,5 @@ VARIANTS: dict[str, tuple[Factory, Callable[[Workload, str], str]]] = {
 """Variant → its factory and its needs; each computes both directions."""
 
 for _name, (_factory, _needs) in VARIANTS.items():
-    variant("norm_chain", _name, origin="peer", needs=_needs, directions=DIRECTIONS, baseline=_name == "eager")(
-        _factory
-    )
+    _peer = partial(variant, "norm_chain", origin="peer", directions=DIRECTIONS, tags=("library",))
+    _peer(_name, needs=_needs, baseline=_name == "eager")(_factory)
