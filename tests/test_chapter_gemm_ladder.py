@@ -19,7 +19,7 @@ from hypatia_lab.figures.language import FigureError
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
-from hypatia_lab.variants import names, variants
+from hypatia_lab.variants import label, names, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -220,7 +220,8 @@ def test_the_table_of_the_end_leaves_out_what_nobody_measured() -> None:
 
 def test_ideas_come_with_the_reasons_they_show() -> None:
     lines = gemm_ladder.ideas({"naive": "One thread.", "step_shared": "Tiles."})
-    assert lines[0] == {"step": "naive", "reason of S001": "–", "idea": "One thread."}
+    short = label("linear_relu", "naive")
+    assert lines[0] == {"step": "naive", "in short": short, "reason of S001": "–", "idea": "One thread."}
     assert lines[1]["reason of S001"] == "memory tiling (1)"
 
 

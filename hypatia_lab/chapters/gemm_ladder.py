@@ -20,7 +20,7 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
 from hypatia_lab.pages.phrases import at, attained, takes, times, took
 from hypatia_lab.results import over
-from hypatia_lab.variants import names
+from hypatia_lab.variants import label, names
 
 Row = dict[str, Any]
 
@@ -295,7 +295,12 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 def ideas(summaries: Mapping[str, str]) -> list[dict[str, str]]:
     """Each step with the reasons that it shows and its idea, which ``summaries`` has by variant: a line a step."""
     return [
-        {"step": name, "reason of S001": _reasons(SHOWS.get(name, ())) or formats.MISSING, "idea": idea}
+        {
+            "step": name,
+            "in short": label("linear_relu", name),
+            "reason of S001": _reasons(SHOWS.get(name, ())) or formats.MISSING,
+            "idea": idea,
+        }
         for name, idea in summaries.items()
     ]
 

@@ -338,6 +338,7 @@ def _define(name: str, approximate: str) -> Operation:
         Operation(
             name=name,
             dims=("batch", "channels", "height", "width"),
+            small=((3, 5, 33, 29), (2, 16, 32, 32)),
             summary=f"y = GELU(InstanceNorm(Conv 3×3 of x)){kind}, as many channels out as in",
             make_inputs=_inputs,
             reference=lambda inputs: reference(inputs, approximate),

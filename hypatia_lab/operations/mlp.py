@@ -252,6 +252,7 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
         Operation(
             name=name,
             dims=dims,
+            small=((33, 77, 129, 2, 65), (64, 64, 64, 2, 64)) if len(dims) == 5 else (),
             summary=summary,
             make_inputs=_inputs,
             reference=lambda inputs: reference(*(tensor for own, tensor in inputs.items() if own != "grad")),

@@ -156,6 +156,7 @@ register(
     Operation(
         name="norm_chain",
         dims=("batch", "channels", "height", "width"),
+        small=((3, 5, 33, 29), (2, 16, 32, 32)),
         summary="y = three InstanceNorm + GELU in a row, times x, each plane scaled to norm 1",
         make_inputs=_inputs,
         reference=lambda inputs: exact(*_wide(inputs)),

@@ -280,6 +280,7 @@ def _define(name: str, form: Form) -> Operation:
         Operation(
             name=name,
             dims=("batch", "channels", "height", "width"),
+            small=((3, 5, 33, 29), (2, 16, 32, 32)),
             summary=SUMMARIES[name],
             make_inputs=_inputs,
             reference=lambda inputs: reference(inputs, form),
