@@ -14,21 +14,22 @@ from synthetic import cell_line, played, run_line
 
 from hypatia_lab import claims, intervals, records, results
 from hypatia_lab.chapters import gemm_ladder
-from hypatia_lab.experiments import linear_relu
+from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import over_size
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
-from hypatia_lab.variants import variants
+from hypatia_lab.variants import names, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
 NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "04_gemm_ladder.ipynb"
 SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
 
+VECTOR = names("linear_relu", "ladder_vector")
 FLOAT32: dict[str, float] = dict(
-    zip((*linear_relu.STEPS, "epilogue", "eager"), (800, 400, 200, 100, 50, 40, 20, 20, 10, 12), strict=True)
+    zip((*VECTOR, "epilogue", "eager"), (800, 400, 200, 100, 50, 40, 20, 20, 10, 12), strict=True)
 )
 """Variant → µs in float32: `step_async` gains nothing, and the epilogue is the quicker library."""
 BFLOAT16 = {"step_async": 15, "step_mma": 2, "step_wgmma": 1.25, "triton": 1.3, "epilogue": 1.1, "eager": 1.0}
@@ -81,10 +82,16 @@ def said(found: Finding | None) -> Finding:
 
 
 def test_every_step_that_is_measured_has_its_place_and_its_reason() -> None:
-    measured = [*linear_relu.STEPS, *linear_relu.TENSOR_STEPS, "blocked", "threaded"]
-    assert [name for name in gemm_ladder.LADDER if name in measured] == measured
-    assert set(gemm_ladder.ORDER) <= set(variants("linear_relu"))
-    shown = {number for numbers in gemm_ladder.STEPS.values() for number in numbers}
+    planned = {
+        name
+        for device in ("cpu", "cuda")
+        for group in EXPERIMENTS[gemm_ladder.EXPERIMENT].groups("seed", device)
+        for name in group.variants
+    }
+    assert set(gemm_ladder.ladder()) <= planned
+    assert set(gemm_ladder.SHOWS) < set(gemm_ladder.ladder())
+    assert set(gemm_ladder.order()) <= set(variants("linear_relu"))
+    shown = {number for numbers in gemm_ladder.SHOWS.values() for number in numbers}
     assert shown == set(gemm_ladder.REASONS)
 
 
@@ -93,7 +100,7 @@ def test_the_ledger_shows_the_same_reasons_by_the_same_steps() -> None:
     numbers = {claim.id: set(map(int, re.findall(r"\d", claim.claim.partition(" of 8")[0]))) for claim in judged}
     assert set().union(*numbers.values()) == set(gemm_ladder.REASONS)
     for claim in (claim for claim in judged if claim.variant):
-        assert numbers[claim.id] <= set(gemm_ladder.STEPS[claim.variant]), claim.id
+        assert numbers[claim.id] <= set(gemm_ladder.SHOWS[claim.variant]), claim.id
 
 
 # ---------------------------------------------------------------- the way up
@@ -106,8 +113,8 @@ def test_shares_of_a_climb_add_up_to_one() -> None:
     assert math.fsum(rung.share for rung in climb.rungs) == pytest.approx(1)
     assert (climb.first.variant, climb.last.dtype, climb.last.variant) == ("naive", "bfloat16", "eager")
     assert climb.whole.value == pytest.approx(800)
-    names = [rung.name for rung in climb.rungs]
-    assert names == [*linear_relu.STEPS[1:], gemm_ladder.SHORTER, "step_mma", "step_wgmma", gemm_ladder.LEFT]
+    rungs = [rung.name for rung in climb.rungs]
+    assert rungs == [*VECTOR[1:], gemm_ladder.SHORTER, "step_mma", "step_wgmma", gemm_ladder.LEFT]
     coalesced = climb.rungs[0]
     assert coalesced.factor.value == pytest.approx(2)
     assert coalesced.share == pytest.approx(math.log(2) / math.log(800))
@@ -231,9 +238,9 @@ def test_a_step_says_what_it_buys_at_the_largest_size() -> None:
 def test_rungs_draw_a_lane_a_step_and_a_line_a_size() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
     with pytest.raises(FigureError, match="one machine, operation and clock"):
-        over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], gemm_ladder.ORDER, "Ladder")
+        over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], gemm_ladder.order(), "Ladder")
     rows = lab.leading("box", experiment="gemm_ladder")
-    figure, table = over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")
+    figure, table = over_size.rungs(rows, gemm_ladder.order(), "Ladder")
     lines = [trace for trace in figure.data if trace.mode == "lines+markers"]
     assert [trace.name for trace in lines if trace.showlegend] == ["256×256×512", "8192×4096×4096"]
     assert [list(trace.y) for trace in lines[:2]] == [list(range(1, 11))] * 2
@@ -242,13 +249,13 @@ def test_rungs_draw_a_lane_a_step_and_a_line_a_size() -> None:
     assert {2e16, 4e17} <= ceilings_drawn
     assert len(table) == len(FLOAT32) * 2 + len(BFLOAT16) * 2
     assert figure.layout.meta["alt"].startswith("Rate of each step on a log axis (linear_relu, graph clock, box).")
-    assert figure.to_json() == over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")[0].to_json()
+    assert figure.to_json() == over_size.rungs(rows, gemm_ladder.order(), "Ladder")[0].to_json()
 
 
 def test_a_step_without_a_time_shows_its_status() -> None:
     left_out = cell("step_multicast", 1.0, "bfloat16", LARGE, status="skipped", reason="no GPU", medians_us=[])
     rows = evidence(*gpu(), left_out).leading("box", experiment="gemm_ladder")
-    figure, table = over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")
+    figure, table = over_size.rungs(rows, gemm_ladder.order(), "Ladder")
     assert any(note.text == "<i>skipped</i>" for note in figure.layout.annotations)
     assert any("no GPU" in text for text in table["status"])
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
-from hypatia_lab import claims, intervals, results
+from hypatia_lab import claims, intervals
 from hypatia_lab.chapters import tensor_cores
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.variants import variants
+from hypatia_lab.variants import names, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -257,7 +257,7 @@ def test_every_name_is_one_of_the_lab() -> None:
         variants("linear_relu")
     )
     assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
-    assert set(results.SPLITS) >= set(tensor_cores.SPLITS)
+    assert set(names("linear_relu", "split")) == set(tensor_cores.SPLITS)
 
 
 def test_the_chapter_judges_its_own_claims() -> None:

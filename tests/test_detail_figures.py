@@ -289,21 +289,16 @@ def test_a_variant_looks_the_same_in_every_figure(rows: Rows) -> None:
             symbol = trace["marker"]["symbol"].removesuffix("-open")
             looks.setdefault(variant, set()).add((trace["marker"]["color"], symbol))
     assert set(looks) == set(SPEED)
-    assert looks == {v: {(language.KNOWN[v].colour, language.KNOWN[v].symbol)} for v in SPEED}
+    known = {name: language.style(name, ORIGINS.get(name, "peer")) for name in SPEED}
+    assert looks == {name: {(look.colour, look.symbol)} for name, look in known.items()}
     for trace in content(DRAW["timeline"](rows)[0])["data"]:
-        assert trace["marker"]["color"] == language.KNOWN[trace["name"]].colour
+        assert trace["marker"]["color"] == known[trace["name"]].colour
 
 
-def test_named_variants_are_told_apart_and_show_their_origin() -> None:
-    looks = [(look.colour, look.symbol) for look in language.KNOWN.values()]
-    assert len(set(looks)) == len(looks)
-    assert len({look.place for look in language.KNOWN.values()}) == len(looks)
-    own = ["eager", *SPEED, "compile_max_autotune"]
-    assert (
-        len({language.KNOWN[v].colour for v in own}) == len({language.KNOWN[v].symbol for v in own}) == len(SPEED) + 1
-    )
-    for variant in (*SPEED, "one_by_one", "compile_max_autotune"):
-        assert language.KNOWN[variant].symbol in language.SHAPES[ORIGINS.get(variant, "peer")]
+def test_variants_of_one_page_differ_in_colour_and_in_shape() -> None:
+    own = {name: language.style(name, ORIGINS.get(name, "peer")) for name in ("eager", *SPEED, "compile_max_autotune")}
+    assert len({look.colour for look in own.values()}) == len({look.symbol for look in own.values()}) == len(own)
+    assert len({look.place for look in own.values()}) == len(own)
 
 
 # ---------------------------------------------------------------- fresh processes

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from hypatia_lab.book import build
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, probe_rows
 from hypatia_lab.results import Row
+from hypatia_lab.variants import load, registered, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -80,11 +84,11 @@ def _by(rows: list[Row], clock: str) -> list[Row]:
     return [r for r in rows if r.experiment == "method" and r.clock == clock]
 
 
-def _ladder(row: dict[str, Any]) -> bool:
+def _ladder(row: Row) -> bool:
     return row.experiment == "method" and row.shape == "256x256x512" and row.variant in ("eager", "aten", "naive")
 
 
-def _points(figure: Any) -> list[Row]:
+def _points(figure: Any) -> list[dict[str, Any]]:
     """The traces that show measured points."""
     return [t for t in json.loads(figure.to_json())["data"] if "markers" in t["mode"]]
 
@@ -151,7 +155,7 @@ def test_the_figure_reads_on_light_and_dark_ground(drawn: Drawn) -> None:
     assert colours == [None] * len(colours)
 
 
-def _fonts(value: Any) -> list[Row]:
+def _fonts(value: Any) -> list[dict[str, Any]]:
     if isinstance(value, list):
         return [f for v in value for f in _fonts(v)]
     if not isinstance(value, dict):
@@ -333,12 +337,42 @@ def test_origins_show_without_colour() -> None:
         assert comparisons.style("never_seen_before", origin).symbol in symbols
 
 
-def test_a_new_variant_gets_a_look_of_its_own_and_changes_none() -> None:
-    drawn = {name: comparisons.style(name, "own") for name in ("triton_tiled", "split_k", "warp_tiled")}
-    assert len({(look.colour, look.symbol) for look in drawn.values()}) == 3
-    assert drawn["triton_tiled"] == comparisons.Style(
-        "#0072B2", "triangle-right", 313
-    )  # pinned: published figures must not change
+LOOKS = """
+import random
+from hypatia_lab import variants
+from hypatia_lab.figures import language
+variants.load()
+before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
+language._registered.cache_clear()
+def factory(workload, inputs):
+    "Nothing."
+factory.__module__ = "hypatia_lab.operations.invented"
+draw = random.Random(5)
+names = ["".join(draw.choices("abcdefgh_", k=12)) for _ in range(200)]
+for name in names:
+    variants.variant("invented", name, origin="own")(factory)
+assert before == {name: language.style(name, "own") for name in before}
+print([(look.colour, look.symbol, look.place) for look in (language.style(name, "own") for name in names)])
+"""
+
+
+def test_two_hundred_new_variants_differ_as_far_as_there_are_looks_and_change_none() -> None:
+    runs = [subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True) for _ in "ab"]
+    first, second = (ast.literal_eval(run.stdout) for run in runs)
+    assert first == second
+    load()
+    there = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == "own"}
+    free = len(language.SHAPES["own"]) * len(language.COLOURS) - len(there)
+    assert len({(colour, symbol) for colour, symbol, _ in first[:free]}) == free > 20
+    assert len({place for _, _, place in first}) == len(first)
+
+
+def test_registered_variants_look_apart_and_a_control_is_hollow() -> None:
+    load()
+    for origin in language.SHAPES:
+        names = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == origin}
+        looks = [language.style(name, origin) for name in names]
+        assert len({(look.colour, look.symbol) for look in looks}) == len(looks)
     assert comparisons.style("eager@again", "peer").symbol == "circle-open"
     assert comparisons.style("eager@again", "peer").colour == comparisons.style("eager", "peer").colour
     with pytest.raises(KeyError):
@@ -350,7 +384,7 @@ def test_show_gives_plotly_json_then_folded_data(
 ) -> None:
     import IPython.display
 
-    shown: list[Row] = []
+    shown: list[dict[str, Any]] = []
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
     figure, table = DRAW["slowdowns"](rows, found)
     figures.show(figure, table, found)

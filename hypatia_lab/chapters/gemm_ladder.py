@@ -19,6 +19,7 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
 from hypatia_lab.pages.phrases import times
 from hypatia_lab.results import Row
+from hypatia_lab.variants import names
 
 PAGE = "04_gemm_ladder"
 EXPERIMENT = "gemm_ladder"
@@ -38,7 +39,7 @@ REASONS = {
 """S001's eight reasons why cuBLAS is fast, in its numbering."""
 REASONED = ("S001-94",)
 """The claim that gives them, with a part for each."""
-STEPS: dict[str, tuple[int, ...]] = {
+SHOWS: dict[str, tuple[int, ...]] = {
     "step_coalesced": (3, 5),
     "step_shared": (1,),
     "step_registers_1d": (2,),
@@ -50,13 +51,10 @@ STEPS: dict[str, tuple[int, ...]] = {
     "step_wgmma": (4, 5),
     "step_multicast": (1,),
     "blocked": (1, 2),
-    "threaded": (),
 }
-"""Step → those of S001's reasons that it shows, together where there are several."""
-LADDER = ("naive", *STEPS)
+"""Step → those of S001's reasons that it shows, together where there are several; of other steps S001 says nothing."""
 LIBRARY = ("epilogue", "eager")
-ORDER = (*LADDER, "triton", *LIBRARY)
-"""Lanes of the figure, easiest first; the library is last."""
+LADDERS = ("ladder_vector", "ladder_tensor", "ladder_cpu")
 SHORTER = "bfloat16 for float32"
 LEFT = "what is left to the library"
 
@@ -84,6 +82,16 @@ class Climb:
     rungs: tuple[Rung, ...]
 
 
+def ladder() -> tuple[str, ...]:
+    """The steps, easiest first: all variants that are registered as one, for vector units, tensor cores or a CPU."""
+    return tuple(dict.fromkeys(name for tag in LADDERS for name in names("linear_relu", tag)))
+
+
+def order() -> tuple[str, ...]:
+    """Lanes of the figure, easiest first; the library is last."""
+    return (*ladder(), "triton", *LIBRARY)
+
+
 # ---------------------------------------------------------------- reading
 
 
@@ -101,7 +109,7 @@ def _sizes(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Row]]:
 
 
 def _steps(rows: Mapping[tuple[str, str], Row], dtype: str) -> list[Row]:
-    return [rows[dtype, name] for name in LADDER if (dtype, name) in rows]
+    return [rows[dtype, name] for name in ladder() if (dtype, name) in rows]
 
 
 def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
@@ -134,7 +142,7 @@ def _climb(path: Sequence[Row]) -> Climb:
         factor, name = before.over(row), row.variant
         share = math.log(factor.value) / math.log(whole.value) if whole.value != 1 else math.nan
         name = LEFT if row is path[-1] else SHORTER if name == before.variant else name
-        rungs.append(Rung(name, STEPS.get(name, ()), factor, share))
+        rungs.append(Rung(name, SHOWS.get(name, ()), factor, share))
     return Climb(path[0], path[-1], whole, tuple(rungs))
 
 

@@ -19,6 +19,7 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
 from hypatia_lab.pages.phrases import probed, say, times
 from hypatia_lab.results import Row
+from hypatia_lab.variants import find, names
 
 PAGE = "14_tensor_cores"
 EXPERIMENT = "tensor_cores"
@@ -314,8 +315,10 @@ def limits(lab: Evidence, machine: str) -> list[dict[str, str]]:
     best = results.ceilings(lab.of(machine))
     found = {kind: best.get(("matmul", kind, lab.primary(machine)), math.nan) for kind in KINDS}
     own, first = found["float32/ieee"], {}
-    for name, (kind, products) in results.SPLITS.items():
-        first.setdefault(kind, (name.rpartition("_")[2], products))
+    for operation in ("linear_relu", "conv_block"):
+        for name in names(operation, "split", "own kernel"):
+            if splits := find(operation, name).splits:
+                first.setdefault(splits[0], (name.removesuffix("_graph").rpartition("_")[2], splits[1]))
     if absent(own) or all(absent(found[kind]) for kind in first):
         return []
     lines = []

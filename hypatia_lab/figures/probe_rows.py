@@ -15,8 +15,6 @@ from typing import Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import (
     FAINT,
-    KNOWN,
-    SHAPES,
     FigureError,
     Style,
     points_trace,
@@ -26,6 +24,7 @@ from hypatia_lab.figures.language import (
 )
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval, Triple
+from hypatia_lab.variants import load, variants
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
@@ -131,6 +130,7 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
     if not own:
         known = ", ".join(dict.fromkeys(d["topic"] for d in details)) or "none at all"
         raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
+    load()
     found: dict[tuple[str, ...], Way] = {}
     for d in own:
         # That everything is forward goes without saying.
@@ -144,8 +144,8 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
         }
         # Two experiments may look at the same thing: that makes two ways, not one of twice the lines.
         key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
-        symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
-        origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
+        known = variants(d["operation"]).get(d["variant"])
+        origin = d.get("origin") or (known.origin if known else "own")
         lines = found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines
         # Two probes of one start are more processes of it; other topics may list a name twice.
         twin = next((n for n, line in enumerate(lines) if topic == "start" and line["name"] == d["name"]), None)
