@@ -537,3 +537,20 @@ def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], o
         texts += [said for trace in drawn for said in trace.get("hovertext", []) if isinstance(said, str)]
         assert all(math.isfinite(end) for trace in drawn if "error_x" in trace for end in trace["error_x"]["array"])
     assert {text: width for text, width in widths("\n".join(texts)).items() if width > 101} == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (27.24, "27"),
+        (151.2, "150"),
+        (1.049, "1.05"),
+        (0.0371, "0.037"),
+        (2.31, "2.3"),
+        (1440, "1,400"),
+        (9.96, "10"),
+        (0, "0"),
+    ],
+)
+def test_a_spoken_number_has_as_many_digits_as_one_says(value: float, text: str) -> None:
+    assert formats.spoken(value) == text

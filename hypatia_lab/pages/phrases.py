@@ -34,6 +34,17 @@ def say(found: Interval, unit: str = "×") -> str:
     return formats.told(found) if unit == "×" else formats.figure(found, unit)
 
 
+def spoken(found: Interval, unit: str = "×") -> str:
+    """An estimate as one says it, without its interval, which stands in the figure: ``27×``; in words where it says
+    nothing. A time in µs (``unit`` "µs") takes the unit that suits it: ``1.5 ms``."""
+    if found.doubt:
+        return f"a figure {formats.DOUBTS[found.doubt]}"
+    if unit == "µs":
+        scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if found.value >= s), (1e-3, "ns"))
+        return f"{formats.spoken(found.value / scale)} {unit}"
+    return formats.with_unit(formats.spoken(found.value), unit)
+
+
 def times(found: Interval) -> str:
     """An interval of ratios as text, for a table."""
     return formats.told(found)
