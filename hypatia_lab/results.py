@@ -37,7 +37,7 @@ def _said(cell: dict[str, Any]) -> dict[str, Any]:
     if "splits" in cell:
         return cell
     splits = UNSAID.get(cell["variant"].partition("@")[0].removesuffix("_graph"))
-    return cell | {"splits": splits, "operator": cell["origin"] == "seed" and cell["operation"] in UNSAID_OPERATORS}
+    return cell | {"splits": splits, "operator": cell.get("origin") == "seed" and cell["operation"] in UNSAID_OPERATORS}
 
 
 def primary_clock(device: str) -> str:
