@@ -335,16 +335,16 @@ def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(monkeypatch: pyte
     told = CLAIM | {"reason": "Outside <b>.", "details": ["First detail.", "Second <i>."]}
     silent = [CLAIM | none | {"id": f"S001-{number:02}", "reason": f"Because {number}."} for number in (2, 3)]
     other = CLAIM | {"id": "S001-04", "machine": "epyc-2c"}
-    stated = [row | {"parts": [row]} for row in (told, *silent, other)]
+    stated = [one | {"parts": [one]} for one in (told, *silent, other)]
     claim_tables.show_claims(stated, "h200")
     seen, _, folded = shown[0]["text/html"].partition('<details class="lab-fold">')
     for piece in (CLAIM["id"], "Outside &lt;b&gt;.", "First detail. Second &lt;i&gt;.", CLAIM["section"]):
         assert piece in seen
     assert "2 rows" in folded
-    for row in silent:
-        assert row["id"] in folded
-        assert row["reason"] in folded
-        assert row["id"] in shown[0]["text/plain"]
+    for untested in silent:
+        assert untested["id"] in folded
+        assert untested["reason"] in folded
+        assert untested["id"] in shown[0]["text/plain"]
     assert "S001-04" not in shown[0]["text/html"]
     claim_tables.show_claims(stated[:3], "epyc-2c")
     assert len(shown) == 1
