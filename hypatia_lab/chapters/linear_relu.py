@@ -156,7 +156,7 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if plain.n and fused.n:
             place = {"size": row.at, "arithmetic": _kind(row)}
             times = {"eager": formats.told(plain), "epilogue": formats.told(fused)}
-            out.append(place | times | {"the ReLU in the epilogue is": _cost(fused)})
+            out.append(place | times | {"its ReLU is": _cost(fused)})
     return out
 
 
