@@ -20,7 +20,6 @@ from hypatia_lab.chapters.torch_compile_rows import (
     FORWARD,
     LAST,
     MODELS,
-    SCRIPT,
     STEP,
     TIMES,
     TOGETHER,
@@ -275,11 +274,7 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
             if found.every(lambda one: one.above(high))
             else "Mixed precision doubles the speed"
             if found.every(lambda one: one.within(low, high))
-            else "Mixed precision alone is slower"
-            if found.every(lambda one: one.below(1))
             else "Mixed precision alone does not double the speed"
-            if found.every(lambda one: one.below(low))
-            else "Mixed precision alone doubles the speed in some cases at most"
             if any(one.below(low) for one in found.all)
             else "Whether mixed precision doubles the speed is open"
         )
@@ -287,20 +282,6 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
 
     found = gains(lab, machine, AUTOCAST, lab.primary(machine))
     return _card(lab, machine, found, "Whether mixed precision doubles the speed", ("S000-22a", "S000-22d"), write)
-
-
-def script(lab: Evidence, machine: str) -> Finding | None:
-    """TorchScript against eager, as a caller waits."""
-
-    def write(found: Gains) -> tuple[str, str, str]:
-        faster = found.every(lambda one: one.above(1 + intervals.EQUIVALENCE))
-        first, gain = found.best
-        text = f"Scripted in {found.held}, {called(first)} has {spoken(gain)} the speed of eager. "
-        title = "TorchScript gains" if faster else "TorchScript gains little, if anything"
-        return f"{formats.spoken(gain.value)}×", title, f"{text}PyTorch has deprecated it."
-
-    found = gains(lab, machine, SCRIPT, waited(lab, machine), [FORWARD])
-    return _card(lab, machine, found, "Whether TorchScript gains", ("S000-21g",), write)
 
 
 FOURIER = ("fft", "region_transform", "cf32cf32")
@@ -319,13 +300,14 @@ def fourier(lab: Evidence, first: Row, variant: str) -> float:
     return sum(us for name, us in spent if any(part in name for part in FOURIER)) / total if total else 0.0
 
 
-def _slowed(lab: Evidence, machine: str, found: Sequence[Gains]) -> Finding | None:
-    """The card where channels last at least halves eager's speed, and the compiler, which chooses it, is as slow."""
-    compiled = {one.mode: one for one in gains(lab, machine, COMPILED, lab.primary(machine), [FORWARD])}
-    for one in found:
-        slow = {first.operation for first, gain in one.pairs if gain.below(1 / DOUBLED)}
-        pairs = compiled[one.mode].pairs if one.mode in compiled else []
-        same = [(first, gain) for first, gain in pairs if first.operation in slow and gain.below(1 / DOUBLED)]
+def slow_order(lab: Evidence, machine: str) -> Finding | None:
+    """Where channels last at least halves eager's speed, and the compiler, which chooses it, is as slow."""
+    clock, half = lab.primary(machine), 1 / DOUBLED
+    compiled = {one.mode: one.pairs for one in gains(lab, machine, COMPILED, clock, [FORWARD])}
+    for last in gains(lab, machine, LAST, clock, [FORWARD]):
+        slow = {first.operation for first, gain in last.pairs if gain.below(half)}
+        same = [(first, gain) for first, gain in compiled.get(last.mode, []) if gain.below(half)]
+        same = [(first, gain) for first, gain in same if first.operation in slow]
         if not same:
             continue
         first, gain = min(same, key=lambda pair: pair[1].value)
@@ -333,30 +315,9 @@ def _slowed(lab: Evidence, machine: str, found: Sequence[Gains]) -> Finding | No
         text = f"Compiled, {called(first)} has {spoken(gain)} the speed of eager, and so has eager channels last."
         if min(share, fourier(lab, first, LAST.variant)) > 0.5:
             text += f" Kernels of a Fourier transform take {share:.0%} of the GPU's time there."
-        title = f"In {one.held} torch.compile picks a slow order of memory"
+        title = f"In {last.held} torch.compile picks a slow order of memory"
         return Finding(f"{formats.spoken(gain.value)}×", title, text, PAGE, claims=("S000-21c",))
     return None
-
-
-def channels_last(lab: Evidence, machine: str) -> Finding | None:
-    """Channels last in eager float32, and whether what the compiler makes is as slow by choosing it."""
-
-    def write(found: Gains) -> tuple[str, str, str]:
-        first, gain = found.least
-        title = (
-            "Channels last slows convolutions down"
-            if found.every(lambda one: one.below(1 - intervals.EQUIVALENCE))
-            else "Channels last speeds up convolutions"
-            if found.every(lambda one: one.above(1 + intervals.EQUIVALENCE))
-            else "Channels last does not speed up convolutions in every case"
-        )
-        text = f"Eager in {found.held}, {called(first)} has {spoken(gain)} the speed of the usual order."
-        return f"{formats.spoken(gain.value)}×", title, text
-
-    found = gains(lab, machine, LAST, lab.primary(machine), [FORWARD])
-    if slow := _slowed(lab, machine, found):
-        return slow
-    return _card(lab, machine, found, "Whether channels last speeds up convolutions", ("S000-21c",), write)
 
 
 def pays(lab: Evidence, machine: str) -> Finding | None:
@@ -435,7 +396,7 @@ def reported() -> Finding:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
-    asked = (compiled, channels_last, together, precision, pays, script)
+    asked = (compiled, slow_order, together, precision, pays)
     return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
 
 

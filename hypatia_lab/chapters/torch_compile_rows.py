@@ -43,7 +43,6 @@ class Point:
 COMPILED = Point("1", "torch.compile", "compile", drawn=True)
 AUTOCAST = Point("2", "bfloat16 by autocast", "eager", "_autocast", "bfloat16", drawn=True)
 LAST = Point("3", "channels last", "eager_channels_last", drawn=True)
-SCRIPT = Point("5", "torch.jit.script", "script", drawn=True)
 TOGETHER = Point("all", "together, bfloat16", "compile_together", "_autocast", "bfloat16", drawn=True)
 POINTS = (
     COMPILED,
@@ -64,7 +63,7 @@ POINTS = (
     Point("3", "eight groups (another function)", "eager", "_group"),
     Point("3", "GELU by tanh (another function)", "eager", "_tanh"),
     Point("4", "preallocated outputs", "preallocated", drawn=True),
-    SCRIPT,
+    Point("5", "torch.jit.script", "script", drawn=True),
     Point("all", "together, float32", "compile_together"),
     TOGETHER,
     Point("all", "together, all cast to bfloat16", "compile_together", "", "bfloat16"),

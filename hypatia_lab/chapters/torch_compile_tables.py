@@ -1,18 +1,15 @@
-"""S000's strategy: the tables of its chapter."""
+"""S000's strategy: every point in one table."""
 
 from __future__ import annotations
 
 from hypatia_lab import formats
 from hypatia_lab.chapters.torch_compile import paid, until
 from hypatia_lab.chapters.torch_compile_rows import (
-    EXPERIMENT,
     FORWARD,
-    MATHS,
     Point,
     base,
     beside,
     clocks,
-    maths,
     named,
     timed,
     views,
@@ -67,46 +64,3 @@ def _once(lab: Evidence, machine: str, first: Row, row: Row) -> dict[str, str]:
     start = paid(lab, machine, first, "") if once and row is not first else []
     won = calls_text(until(first, row, rare(once), rare(start).value)) if start else formats.MISSING
     return {"paid once": durations(once), "won back in": won}
-
-
-def batches(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Time of a call and of an image over the number of images at once, eager and compiled, smallest first."""
-    out = []
-    for mode in maths(lab, machine):
-        wanted = {"machine": machine, "experiment": MATHS[mode], "math": mode, "dtype": "float32"}
-        wanted |= {"operation": "conv_block", "direction": FORWARD, "variant": ("eager", "compile")}
-        for clock in clocks(lab, machine):
-            rows = sorted(timed(lab.select(clock=clock, **wanted)), key=_images)
-            for row in rows if len({_images(row) for row in rows}) > 1 else []:
-                out.append(
-                    {
-                        "images": str(_images(row)),
-                        "shape": row.at,
-                        "arithmetic": FLOAT32[mode],
-                        "variant": row.variant,
-                        "clock": clock,
-                        "call": row.took,
-                        "an image": formats.time(row.time.times(1 / _images(row))),
-                        "of the limit": row.attained or formats.MISSING,
-                    }
-                )
-    return out
-
-
-def _images(row: Row) -> int:
-    return int(row.shape.partition("x")[0])
-
-
-def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """How each chain of normalisations was judged: a line a shape, dtype, direction and variant."""
-    return [
-        {
-            "shape": row.at,
-            "dtype": row.dtype,
-            "direction": formats.direction(row.direction),
-            "variant": row.variant,
-            "error": formats.MISSING if absent(row.error) else f"{row.error:.1e}",
-            "status": row.status if not row.reason or row.status == "ok" else f"{row.status}: {row.reason}",
-        }
-        for row in lab.select(machine=machine, experiment=EXPERIMENT, operation="norm_chain")
-    ]
