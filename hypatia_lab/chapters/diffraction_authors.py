@@ -77,7 +77,7 @@ STEADY = (
 """Part of the ledger, detector where it is judged at several, unit, what its figure is, and what S003 has."""
 HOPED = {"exceeded": "gains more than", "confirmed": "gains what", "not_reproduced": "gains less than"}
 """Verdict on a forecast → how the outcome compares with it."""
-CALLS = (1, 2, 3, 4, 12)
+CALLS = (1, 2, 12)
 TIMES = ("slowdown", "simulation slowdown", "speedup")
 """Figures that are a multiple."""
 PARITY = {"cuda": ("S003-67a", 10.0), "cpu": ("S003-98a", 0.5)}
@@ -215,8 +215,8 @@ def setups(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if found is not None and not found.fault:
             said = dict(zip(NAMES, SAID[shape], strict=True))
             line = {"detector": formats.shape(shape), "set-up, S003": said["setup"]}
-            line |= {"set-up here": _shown(found, "setup"), "its share, S003": said["setup share"]}
-            out.append(line | {"its share here": _shown(found, "setup share")})
+            line |= {"set-up here": _text(found, "setup"), "its share, S003": said["setup share"]}
+            out.append(line | {"its share here": _text(found, "setup share")})
     return out
 
 
@@ -231,7 +231,7 @@ def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line |= {f"call {number}": _text(found, f"call {number}") for number in CALLS}
         three = quotients(found.per_process("call 2", "call 3", "call 4"), found.per_process("call 12"))
         ratio = rare(three) if three else None
-        out.append(line | {"calls 2 to 4 together / call 12": _said(ratio, "×")})
+        out.append(line | {"calls 2 to 4 / call 12": _said(ratio, "×")})
     return out
 
 
@@ -295,7 +295,7 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
         question = "Whether S003's simulator, warm, is as fast as its C program"
         return unsaid(lab, machine, question, "07_diffraction", [found], (part,), facts)
     outcome = reads(found, "reached", "not reached", "undecided", asked)
-    than = reads(found, "outruns", "is slower than", "is about as fast as")
+    than = reads(found, "outruns", "trails", "keeps pace with")
     return Finding(
         spoken(found),
         f"Warm, S003's simulator on {place(lab, machine)} {than} its C",
@@ -334,7 +334,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, "08_profile", [calls], tuple(parts))
     text = f"S003's own script counts {_number(calls, '')} kernel calls for an image, the document 907."
     if (busy := judged(lab, machine, "S003-62a")) and not busy.doubt:
-        text += f" The GPU works {spoken(busy, '%')} of a warm call's time; the rest is the host's."
+        text += f" The GPU works {spoken(busy, '%')} of a warm call's time and else waits for the host."
         parts.append("S003-62a")
     fewer = "fewer" if calls.value < 907 else "more"
     titles = {"confirmed": "makes about as many kernel calls as it says"}

@@ -96,7 +96,7 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, "07_diffraction", [found], facts=text)
     if peer is not None:
         text += f" Vectorised C takes {lasts(peer.time)} there."
-    than = reads(found, "outruns", "is slower than", "is about as fast as")
+    than = reads(found, "outruns", "trails", "keeps pace with")
     title = f"The lab's PyTorch on {on} {than} C on {cores(lab, machine)}"
     return Finding(spoken(found), title, text, "07_diffraction")
 
