@@ -89,13 +89,6 @@ def each(values: Sequence[float]) -> str:
     return listing(texts)
 
 
-def multiple(values: Sequence[float]) -> str:
-    """A quotient over the processes with its interval, or of a few processes each."""
-    if len(values) >= intervals.FEW_RARE:
-        return times(probe_rows.rare(values))
-    return listing([f"{formats.number(value)}×" for value in sorted(values)])
-
-
 def quotients(above: Sequence[float | None], below: Sequence[float | None]) -> list[float]:
     """A quotient within each process that has both."""
     return [a / b for a, b in zip(above, below, strict=False) if a and b]
