@@ -142,6 +142,7 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
 
     monkeypatch.setattr(IPython.display, "display", display)
+    monkeypatch.setattr("hypatia_lab.pages.notebook.display", display)  # it has its own name for it
     monkeypatch.setattr(records, "COMMITTED", root)
     # It has tests of its own; here it would compile for seconds.
     monkeypatch.setattr(

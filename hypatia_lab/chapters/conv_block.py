@@ -149,17 +149,6 @@ def waiting(lab: Evidence, machine: str) -> list[Row]:
     return [] if clock == lab.primary(machine) else drawn(lab, machine, clock=clock)
 
 
-def over_batches(lab: Evidence, machine: str) -> list[Row]:
-    """Rows of every number of images of the seeds' size, in bfloat16 or else float32; none of one number alone."""
-    image = SHAPE.partition("x")[2]
-    for dtype, own in (("bfloat16", ("triton", "whole")), ("float32", SPLIT)):
-        rows = _timed(_rows(lab, machine, dtype=dtype, math="ieee", variant=("eager", *own)))
-        rows = [row for row in rows if row.shape.partition("x")[2] == image]
-        if len({row.shape for row in rows}) > 1:
-            return rows
-    return []
-
-
 def under_roof(lab: Evidence, machine: str) -> list[Row]:
     """Timed forward passes of one size, in every arithmetic of which the machine has a measured ceiling.
 

@@ -16,7 +16,7 @@ from hypatia_lab.figures.language import listing
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
 from hypatia_lab.pages.phrases import spoken, times
 from hypatia_lab.results import Row
 
@@ -114,12 +114,6 @@ def _percent(share: Interval) -> str:
     return formats.UNTOLD if share.width > intervals.UNTOLD else f"{formats.number(share.value)}%"
 
 
-def _span(found: Sequence[Interval]) -> str:
-    """The least and the greatest of several ratios as one says them."""
-    ends = [formats.spoken(end(one.value for one in found)) for end in (min, max)]
-    return "–".join(dict.fromkeys(ends)) + "×"
-
-
 # ---------------------------------------------------------------- findings
 
 
@@ -136,12 +130,12 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     met = sum(speed.above(FASTER) and share.above(SHARE) for speed, share in both)
     missed = sum(speed.below(FASTER) or share.below(SHARE) for speed, share in both)
     told = [share.value for share in shares if not share.doubt]
-    text = f"They are {_span([row.speed for row in clear])} as fast as eager PyTorch; the goal was {FASTER:g}×. "
+    text = f"They are {span_text([row.speed for row in clear])} as fast as eager PyTorch; the goal was {FASTER:g}×. "
     text += silent(every)
     if told:
         text += f"They use {formats.spoken(min(told))}% of memory's bandwidth or more; the goal was {SHARE}%."
     return Finding(
-        _span([row.speed for row in clear]),
+        span_text([row.speed for row in clear]),
         "Three layers in one kernel reach the goal"
         if met == len(rows)
         else "Three layers in one kernel miss the goal"
@@ -197,7 +191,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     if not clear:
         return unsaid(lab, machine, "What several layers in one kernel gain", PAGE, every, judged)
     return Finding(
-        _span(clear),
+        span_text(clear),
         "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
         if more
         else "Several layers in one kernel gain less than was hoped"

@@ -17,7 +17,7 @@ from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, unsaid
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
 from hypatia_lab.pages.phrases import probed, spoken
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
@@ -32,7 +32,6 @@ HOPED = (1.05, 1.15)
 STORED = ("x_column_major", "weight_packed")
 COPYING = {"x_strided_batch": "x_batch_view", "copy_first": "x_column_major", "pack_each_call": "weight_packed"}
 """Variant that copies → the same without the copy."""
-UNALIGNED = ("x_unaligned", "weight_unaligned")
 CALLED = ("eager", "naive", "cublas_relu", "aten", "epilogue")
 SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
 
@@ -113,16 +112,15 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
     rows = [row for row in _timed(lab, machine, variant=STORED) if not absent(row.ratio_low)]
     if not rows:
         return None
-    every, clear = [row.speed for row in rows], [row.speed.value for row in rows if not row.speed.doubt]
+    every, clear = [row.speed for row in rows], [row.speed for row in rows if not row.speed.doubt]
     judged = ("S004-51",)
     if not clear:
         return unsaid(lab, machine, "Whether another order of the operands is faster", PAGE, every, judged)
     same, met = sum(map(intervals.equal, every)), sum(gain.within(*HOPED) for gain in every)
     more = 1 + intervals.EQUIVALENCE
     surely = "" if all(gain.below(more) for gain in every) else "surely "
-    ends = dict.fromkeys(formats.spoken(end(clear)) for end in (min, max))
     return Finding(
-        "–".join(ends) + "×",
+        span_text(clear),
         "The library takes operands in either order as they come"
         if same == len(rows)
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
