@@ -308,7 +308,7 @@ SEED_TABLE = {
 
 def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """S001's table of memory traffic line by line beside what was counted, of both of its forms."""
-    lines = {name: {"": name} for name in SEED_TABLE["naive"]}
+    lines: dict[str, dict[str, str]] = {name: {"": name} for name in SEED_TABLE["naive"]}
     for variant, way in seed_ways(lab, machine).items():
         if variant not in SEED_TABLE:
             continue
