@@ -103,3 +103,8 @@ def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> In
 def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
     """The records of ``machine`` that a figure is drawn from."""
     return [record for record in lab.of(machine) if record.experiment in experiments]
+
+
+def compared(rows: Sequence[Row]) -> bool:
+    """Whether any of ``rows`` was timed beside its baseline, so that a figure of speeds can be drawn."""
+    return any(not formats.absent(row.ratio) and row.variant != row.baseline and not row.is_twin for row in rows)
