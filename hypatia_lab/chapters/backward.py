@@ -289,7 +289,7 @@ def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str,
     lines = []
     for name, (flops, elements) in made.items():
         cell = {key: getattr(whole, key) for key in ("operation", "dtype", "math", "clock", "variant")}
-        least = results.limit_us(cell | {"flops": flops, "traffic": size * elements}, best)
+        least = results.limit_us(cell | {"flops": flops, "traffic": size * elements, "splits": None}, best)
         lines.append(_part(name, flops, size * elements, least))
     return [*lines, _part("the whole, nothing read twice", whole.flops, whole.traffic, whole.limit_us)]
 

@@ -93,10 +93,7 @@ def way_in(rows: Sequence[Row]) -> str:
     clocks = list(dict.fromkeys(row.clock for row in rows if row.launch_path))
     if not clocks:
         return ""
-    return (
-        f"By the {_list(clocks)} clock this includes the lab's launch path, an operator with its gradient in Python, "
-        "and not the document's. So it judges no document."
-    )
+    return f"By the {_list(clocks)} clock this includes the lab's launch path, so it judges no document."
 
 
 def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:
