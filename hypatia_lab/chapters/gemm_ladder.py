@@ -252,7 +252,6 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return [
         {
             "step": rung.label,
-            "numbers": rung.row.dtype,
             "over the step before": _cell(rung.factor),
             "share of the library": _cell(rung.share.times(100), "%"),
             "S001's reason": " and ".join(REASONS[number] for number in rung.reasons) or formats.MISSING,
@@ -268,12 +267,11 @@ def _cell(found: Interval | None, unit: str = "×") -> str:
 def by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Each step's speed over the step before, with its interval: a line a step, a column a size, the largest first."""
     found = dict(reversed(climbs(lab, machine).items()))
-    lines: dict[tuple[str, str], dict[str, str]] = {}
+    lines: dict[str, dict[str, str]] = {}
     for shape, way in found.items():
         for rung in way:
             if rung.factor:
-                line = lines.setdefault((rung.label, rung.row.dtype), {"step": rung.label, "numbers": rung.row.dtype})
-                line[formats.shape(shape)] = times(rung.factor)
+                lines.setdefault(rung.label, {"step": rung.label})[formats.shape(shape)] = times(rung.factor)
     return list(lines.values())
 
 
