@@ -250,7 +250,7 @@ def test_the_models_and_the_backward_pass_mark_it_too() -> None:
     step = cells({"eager": 300.0, "cublas_relu": 330.0}, "hot", MEDIUM, direction="forward_backward")
     parts = {"backward": step, "aten_fusion": cells({"eager": 90.0, "cublas_relu": 99.0}, "hot", MEDIUM)}
     lines = backward.passes(evidence(parts, "cpu"), "box")
-    assert [line["variant"] for line in lines] == ["eager", "cublas_relu (launch path)"]
+    assert ["launch path" in line["variant"] for line in lines] == [False, True]
 
 
 # ---------------------------------------------------------------- one call by every clock
