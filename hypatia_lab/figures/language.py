@@ -19,7 +19,7 @@ from hypatia_lab import formats, intervals
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.results import Row
-from hypatia_lab.variants import AGAIN, load, registered, variants
+from hypatia_lab.variants import AGAIN, label, load, registered, variants
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -48,6 +48,8 @@ KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", 
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"
+SMALL = {"showarrow": False, "font": {"size": 12}}
+"""Words in a panel."""
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 """Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}}
@@ -354,6 +356,16 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
     }
 
 
+def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
+    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
+    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
+    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
+    if len(ticks) > most:
+        ticks = powers if len(powers) > 1 else ticks
+        ticks = ticks[:: math.ceil(len(ticks) / most)]
+    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
+
+
 def _apart(ticks: Sequence[float], text: Callable[[float], str], decades: float) -> bool:
     """Whether the labels of ``ticks`` have room beside each other on a telephone, whose panel is 250 px wide."""
     halves = [3.2 * len(text(tick)) + 2 for tick in ticks]
@@ -459,6 +471,16 @@ def contenders(rows: Sequence[Row]) -> list[Row]:
 def singles(rows: Sequence[Row]) -> list[Row]:
     """Rows without those of the A/A control."""
     return [r for r in rows if not r.variant.endswith(AGAIN)]
+
+
+def named(row: Row) -> str:
+    """What a person calls the row's variant."""
+    return label(row.operation, row.variant)
+
+
+def bases(rows: Sequence[Row]) -> str:
+    """What a person calls that which ``rows`` are held against."""
+    return listing([label(r.operation, r.baseline) for r in rows])
 
 
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import (
     FAINT,
+    SMALL,
     FigureError,
     Style,
     points_trace,
@@ -29,7 +30,6 @@ from hypatia_lab.variants import load, variants
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SMALL = {"showarrow": False, "font": {"size": 12}}
 COLUMN = 68
 """Width in px of the right margin where :func:`ends` writes times."""
 NONE = (math.nan, math.nan, math.nan)
@@ -245,16 +245,6 @@ def bar_trace(
     # Three digits of each would leave gaps between bars that touch.
     trace |= {} if base is None else {"base": [round(b, 3) for b in base]}
     return trace | {"x": [significant(v) if base is None else round(v, 3) for v in x]} | more
-
-
-def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
-    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
-    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
-    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
-    if len(ticks) > most:
-        ticks = powers if len(powers) > 1 else ticks
-        ticks = ticks[:: math.ceil(len(ticks) / most)]
-    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
 
 
 def lane_rules(count: int) -> list[dict[str, Any]]:

@@ -25,6 +25,7 @@ from hypatia_lab.figures.language import (
     PURPLE,
     RED,
     SKY,
+    SMALL,
     FigureError,
     assemble,
     error_bars,
@@ -37,6 +38,7 @@ from hypatia_lab.figures.language import (
     points_trace,
     rule_trace,
     short,
+    thinned,
     time_axis,
     with_legend,
 )
@@ -44,7 +46,6 @@ from hypatia_lab.figures.probe_rows import (
     COLUMN,
     FACTORS,
     NONE,
-    SMALL,
     Way,
     bar_trace,
     closed,
@@ -61,7 +62,6 @@ from hypatia_lab.figures.probe_rows import (
     nothing,
     process_count,
     read,
-    thinned,
     timed,
     told_apart,
 )

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats
-from hypatia_lab.figures.language import LINE, FigureError, assemble, heading, origins_key, rule_trace
+from hypatia_lab.figures.language import LINE, SMALL, FigureError, assemble, heading, origins_key, rule_trace
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
-    SMALL,
     Way,
     bar_trace,
     closed,
