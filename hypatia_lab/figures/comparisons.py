@@ -61,25 +61,32 @@ def forest(
     intervals: Sequence[Interval],
     said: Sequence[str],
     *,
-    keys: Sequence[str] = FIELDS,
     limits: Sequence[tuple[float, str]] = (),
     **block: Any,
 ) -> list[Block]:
-    """A row a variant, a panel a shape (or the first of ``keys`` that tells ``rows`` apart), a block for all others.
+    """A row a variant, a panel a shape (or the first field that tells ``rows`` apart), a block for all other fields.
 
+    Where most have nothing beside them, the row names what is computed too, and there is one panel.
     ``limits``: of each row the place of its physical limit, and its text; ``block`` is what :class:`Block` takes.
     """
-    fields = [f for f in keys if len({where(r, f) for r in rows}) > 1]
+    fields = [f for f in FIELDS if len({where(r, f) for r in rows}) > 1]
     column = ["shape"] if "shape" in fields else fields[:1]
-    others = [f for f in fields if f not in column]
+    heads = [f for f in fields if f not in column]
+    variants = list(dict.fromkeys(map(named, rows)))
+    if alone := len(rows) < 1.5 * len({several(r, fields) for r in rows}) and len(rows) > 4:
+        heads, column = [f for f in fields if f == "operation"], []
     groups: dict[str, list[Cell]] = {}
     bare = [(math.nan, "")] * len(rows)
     for r, found, text, (limit, limited) in zip(rows, intervals, said, limits or bare, strict=True):
-        name, key = named(r), f"{r.variant} ({r.origin})"
+        name, key, heading = named(r), f"{r.variant} ({r.origin})", several(r, heads)
         hover = "<br>".join(filter(None, (name, key, several(r, fields), text)))
+        if alone:
+            kind = r.dtype if r.math == "ieee" else where(r, "math")
+            own = ", ".join(kind if f == "math" else where(r, f) for f in fields if f not in heads)
+            name, heading = (f"{own}: {name}", heading) if len(variants) > 1 else (own, heading or name)
         look, panel = style(r.variant, r.origin), several(r, column)
         cell = Cell(name, panel, look, found.triple, hover, key, r.status, limit, f"limit: {limited}")
-        groups.setdefault(several(r, others), []).append(cell)
+        groups.setdefault(heading, []).append(cell)
     return [one for heading, cells in groups.items() for one in split(heading, cells, **block)]
 
 

@@ -343,9 +343,9 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         low, high = middle / 2, middle * 2
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     ticks: list[float] = []
-    for steps, stride in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+    for steps, stride in (((1, 2, 3, 4, 6, 8), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         ticks = [s * 10.0**e for e in range(first, last + 1, stride) for s in steps if low <= s * 10.0**e <= high]
-        if len(ticks) <= 6 and _apart(ticks, text, math.log10(high / low)):
+        if len(ticks) <= (6 if len(steps) < 6 else 4) and _apart(ticks, text, math.log10(high / low)):
             break
     return {
         "type": "log",

@@ -10,7 +10,7 @@ import itertools
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab.figures.language import (
@@ -25,12 +25,13 @@ from hypatia_lab.figures.language import (
     rule_trace,
     thinned,
 )
+from hypatia_lab.figures.probe_rows import bar_trace
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple
 
 Axis = dict[str, Any]
-NAME = 34
-"""Characters of a name on one line at the left."""
+NAME, LONG = 34, 52
+"""Characters of a name on one line at the left, and beside a single panel."""
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
 
@@ -59,7 +60,7 @@ class Block:
     """Panels on the same rows under a ``heading``, on one ``axis`` or, where it is a function, each on its own.
 
     ``lines``: (x, dash, label) across all rows. ``band``: the ±2% about 1 is shaded. ``joined``: a line leads from row
-    to row.
+    to row. ``bars``: bars from 0 in place of points, with the value written at their ends.
     """
 
     heading: str
@@ -68,6 +69,7 @@ class Block:
     lines: Sequence[tuple[float, str, str]] = ()
     band: bool = False
     joined: bool = False
+    bars: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -90,7 +92,9 @@ def split(heading: str, cells: Sequence[Cell], **more: Any) -> list[Block]:
     if 2 * len(cells) > len(whole.names) * len(whole.panels):
         return [whole]
     headings = {panel: ", ".join(filter(None, (panel, heading))) for panel in whole.panels}
-    return [Block(headings[panel], own, **more) for panel, own in whole.panels.items()]
+    return [
+        Block(headings[panel], [replace(cell, panel="") for cell in own], **more) for panel, own in whole.panels.items()
+    ]
 
 
 @dataclass(frozen=True)
@@ -160,6 +164,12 @@ def _traces(block: Block, panel: _Panel) -> list[dict[str, Any]]:
     for key in dict.fromkeys(cell.key for cell in drawn):
         own = [cell for cell in drawn if cell.key == key]
         places, said = [at[cell.name] for cell in own], [cell.said for cell in own]
+        if block.bars:
+            values = [cell.triple[0] for cell in own]
+            shown = {"text": [f"{value:g}" for value in values], "textposition": "outside", "cliponaxis": False}
+            bar = bar_trace(own[0].look.colour, "", None, values, places, hovertext=said, name=key, **shown)
+            data.append(bar | {"showlegend": False, "width": 0.7} | panel.on)
+            continue
         triples = [cell.triple for cell in own]
         data.append(points_trace(own[0].look, triples, places, said, name=key, showlegend=False, size=9) | panel.on)
     return data
@@ -169,7 +179,8 @@ def _placed(
     blocks: Sequence[Block], panels: Sequence[Sequence[_Panel]], head: dict[str, Any], *, narrow: bool
 ) -> dict[str, Any]:
     """Axes, words, margins and height, on a page or ``narrow``."""
-    labels = {name: _label(name) for block in blocks for name in block.names}
+    room = NAME if any(len(own) > 1 for own in panels) else LONG
+    labels = {name: "<br>".join(textwrap.wrap(name, room)) or name for block in blocks for name in block.names}
     left = 14 if narrow else round(20 + 6.5 * max(len(part) for text in labels.values() for part in text.split("<br>")))
     two = any("<br>" in text for text in labels.values())
     pitch = 33 if narrow else 29 if two else 21
@@ -203,7 +214,7 @@ def _placed(
             axis = {key: value for key, value in one.axis.items() if key != "title"}
             longest = max(map(len, axis.get("ticktext", ["0.00"])), default=4)
             ticks = max(2, int(room / (7 * longest + 18)))
-            axis = thinned(axis, ticks) if "tickvals" in axis else axis | {"nticks": min(6, ticks)}
+            axis = thinned(axis, ticks) if "tickvals" in axis else axis | {"nticks": min(6, ticks + 1)}
             axis |= {"domain": [round(start, 4), round(start + wide, 4)], "anchor": f"y{one.suffix}"}
             layout[f"xaxis{one.suffix}"] = axis | {"showticklabels": ticked, "ticks": "outside" if ticked else ""}
             layout[f"yaxis{one.suffix}"] = {
@@ -213,6 +224,7 @@ def _placed(
                 "tickvals": list(range(len(block.names))),
                 "ticktext": [labels[name] for name in block.names],
                 "showticklabels": not narrow and column == 0,
+                "tickfont": {"size": 11 if two else 12},
                 "gridcolor": FAINT,
             }
             if one.name:
@@ -239,10 +251,6 @@ def _placed(
     return layout | {"margin": margin, "height": y + margin["t"] + margin["b"], "annotations": notes}
 
 
-def _label(name: str) -> str:
-    return "<br>".join(textwrap.wrap(name, NAME)) or name
-
-
 def _wrapped(name: str, beside: Sequence[_Panel], narrow: bool) -> list[str]:
     """A panel's name on lines that are no wider than it."""
     return textwrap.wrap(name, max(9, int((PHONE - 40 if narrow else 560) / len(beside) / 6.8))) if name else []
@@ -260,3 +268,65 @@ def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
         for cell in panel.cells
         if absent(cell.triple[0])
     ]
+
+
+def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any]) -> dict[str, Any]:
+    """The layout of a tile for each of ``names``, three beside each other, two on a telephone, all on the same axes.
+
+    Trace n lies on the axes ``x`` and ``y`` with the number n + 1, or without one the first.
+    """
+
+    def placed(columns: int) -> dict[str, Any]:
+        columns = min(columns, len(names))
+        rows = math.ceil(len(names) / columns)
+        broken = [textwrap.wrap(name, 22 if columns < 3 else 34) for name in names]
+        tall, between = 110, 15 * max(map(len, broken)) + 14
+        height, wide = rows * (tall + between), (1 - 0.04 * (columns - 1)) / columns
+        layout: dict[str, Any] = {}
+        notes = [SMALL | {"xref": "paper", "x": 0.5, "yref": "paper", "y": 0, "yanchor": "top", "yshift": -22}]
+        notes[0] |= {"text": across["title"]["text"]}
+        for n, name in enumerate(broken):
+            row, column = divmod(n, columns)
+            suffix, left, top = (
+                str(n + 1) if n else "",
+                column * (wide + 0.04),
+                1 - (row + 1) * (tall + between) / height,
+            )
+            layout[f"xaxis{suffix}"] = {k: v for k, v in across.items() if k != "title"} | {
+                "domain": [round(left, 4), round(left + wide, 4)],
+                "anchor": f"y{suffix}",
+                "showticklabels": n + columns >= len(names),
+            }
+            layout[f"yaxis{suffix}"] = (up if column == 0 else {k: v for k, v in up.items() if k != "title"}) | {
+                "domain": [round(max(0, top), 4), round(top + tall / height, 4)],
+                "anchor": f"x{suffix}",
+                "showticklabels": column == 0,
+            }
+            above = {"xref": f"x{suffix} domain", "x": 0, "xanchor": "left", "yref": f"y{suffix} domain", "y": 1}
+            notes.append(SMALL | above | {"yanchor": "bottom", "text": "<br>".join(name)})
+        margin = head["margin"]
+        return layout | {"annotations": notes, "height": height + margin["t"] + margin["b"], "margin": margin}
+
+    return head | placed(3) | {"meta": head["meta"] | {"narrow": placed(2)}}
+
+
+def above_rows(layout: dict[str, Any], names: Sequence[str], tall: int = 44) -> dict[str, Any]:
+    """``layout`` of lanes in one panel, with its form on a telephone: names above the lanes in place of the left."""
+    pitch = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
+    height = layout["height"] - pitch + tall * len(names)
+    above = SMALL | {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "middle"}
+    notes = [
+        above | {"text": textwrap.shorten(name, 54, placeholder="…"), "y": round(n - 0.43, 2)}
+        for n, name in enumerate(names)
+    ]
+    narrow = {
+        "height": height,
+        "margin": layout["margin"] | {"l": 14},
+        "yaxis": layout["yaxis"] | {"showticklabels": False, "range": [len(names) - 0.5, -0.6]},
+        "annotations": [*layout.get("annotations", ()), *notes],
+    }
+    for legend in ("legend", "legend2"):
+        if legend in layout:
+            place = round(layout[legend]["y"] * layout["height"] / height, 4)
+            narrow[legend] = layout[legend] | {"y": place}
+    return layout | {"meta": layout["meta"] | {"narrow": narrow}}
