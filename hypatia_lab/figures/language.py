@@ -406,14 +406,6 @@ def near_one(value: float) -> str:
     return formats.number(value, 3)
 
 
-def wrapped(name: str) -> str:
-    """A long variant name on two lines, broken at an underscore."""
-    if len(name) <= 13 or "_" not in name:
-        return name
-    cut = min((i for i, c in enumerate(name) if c == "_"), key=lambda i: abs(i - len(name) / 2))
-    return f"{name[: cut + 1]}<br>{name[cut + 1 :]}"
-
-
 def points_trace(
     look: Style,
     triples: Sequence[Triple],
@@ -484,9 +476,9 @@ def bases(rows: Sequence[Row]) -> str:
 
 
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:
-    """Variant → its name with its origin, in the order of :func:`style`'s places."""
+    """Variant → what a person calls it, in the order of :func:`style`'s places."""
     ranked = sorted(rows, key=lambda r: style(r.variant, r.origin).place)
-    return {r.variant: f"{r.variant} ({r.origin})" for r in ranked}
+    return {r.variant: named(r) for r in ranked}
 
 
 def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float] = (0, 1)) -> dict[str, Any]:

@@ -166,7 +166,11 @@ def _traces(block: Block, panel: _Panel) -> list[dict[str, Any]]:
         places, said = [at[cell.name] for cell in own], [cell.said for cell in own]
         if block.bars:
             values = [cell.triple[0] for cell in own]
-            shown = {"text": [f"{value:g}" for value in values], "textposition": "outside", "cliponaxis": False}
+            shown = {
+                "text": [f"{value:g}" if value else "" for value in values],
+                "textposition": "outside",
+                "cliponaxis": False,
+            }
             bar = bar_trace(own[0].look.colour, "", None, values, places, hovertext=said, name=key, **shown)
             data.append(bar | {"showlegend": False, "width": 0.7} | panel.on)
             continue
@@ -273,6 +277,7 @@ def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
 def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any]) -> dict[str, Any]:
     """The layout of a tile for each of ``names``, three beside each other, two on a telephone, all on the same axes.
 
+    The title of ``across`` says what both show.
     Trace n lies on the axes ``x`` and ``y`` with the number n + 1, or without one the first.
     """
 
@@ -297,13 +302,13 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any]) ->
                 "anchor": f"y{suffix}",
                 "showticklabels": n + columns >= len(names),
             }
-            layout[f"yaxis{suffix}"] = (up if column == 0 else {k: v for k, v in up.items() if k != "title"}) | {
+            layout[f"yaxis{suffix}"] = {k: v for k, v in up.items() if k != "title"} | {
                 "domain": [round(max(0, top), 4), round(top + tall / height, 4)],
                 "anchor": f"x{suffix}",
                 "showticklabels": column == 0,
             }
             above = {"xref": f"x{suffix} domain", "x": 0, "xanchor": "left", "yref": f"y{suffix} domain", "y": 1}
-            notes.append(SMALL | above | {"yanchor": "bottom", "text": "<br>".join(name)})
+            notes.append(SMALL | above | {"yanchor": "bottom", "text": "<br>".join(name), "align": "left"})
         margin = head["margin"]
         return layout | {"annotations": notes, "height": height + margin["t"] + margin["b"], "margin": margin}
 

@@ -102,6 +102,10 @@ class Way:
         """Its variant in words, its case, and those of ``fields`` that tell ways apart, on one line."""
         return ", ".join(part for part in (self.name, self.case, *(self.where[f] for f in fields)) if part)
 
+    def bare(self, fields: Sequence[str] = ()) -> str:
+        """The same by the variant's own name: what a trace is called, and what an error names."""
+        return ", ".join(part for part in (self.variant, self.case, *(self.where[f] for f in fields)) if part)
+
     def said(self, fields: Sequence[str]) -> str:
         """The same for the pointer, which is told the variant's own name as well."""
         return f"{self.text(fields)}<br>{self.variant} ({self.origin})"
@@ -163,7 +167,7 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
 
 def nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
     """The error of a figure for which no way has ``what``: it says what became of each."""
-    seen = "; ".join(f"{way.text([])}: {way.fault or 'not measured'}" for way in ways)
+    seen = "; ".join(f"{way.bare()}: {way.fault or 'not measured'}" for way in ways)
     return FigureError(f"{figure}: none of {len(ways)} ways has {what} ({seen[:400]})")
 
 
@@ -303,7 +307,7 @@ def ends(
         hover = [f"{way.said(fields)}<br>{timed(triple)}"]
         shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
         data.append(
-            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.text(fields), showlegend=False)
+            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.bare(fields), showlegend=False)
         )
         notes.append(column | {"text": formats.duration(triple[0]), "y": n})
     return notes

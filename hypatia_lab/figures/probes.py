@@ -205,7 +205,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         hover = [f"{way.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
         more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": way.look.colour, "width": 2}}
         on = {"xaxis": f"x{len(data) + 1}", "yaxis": f"y{len(data) + 1}"} if data else {}
-        more |= {"name": ", ".join(filter(None, (way.variant, way.case)))} | on
+        more |= {"name": way.bare(fields)} | on
         data.append(points_trace(way.look, list(triples.values()), list(triples), hover, **more))
         drawn.append(name)
         seen += extent(triples.values())
@@ -221,7 +221,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "range": [0.5, last + 0.5],
         "dtick": 1 if last < 8 else 3,
         "tick0": 0,
-        "title": {"text": "call of a fresh process"},
+        "title": {"text": "time per call (log scale), by call of a fresh process"},
     }
     layout = tiles(drawn, across, thinned(time_axis(seen), 4), head)
     for tile, way in enumerate(way for way in ways if way.text(fields) in drawn):
@@ -443,19 +443,19 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             shown = [*shown, (f"{len(rest)} others", sum(count for _, count, _ in rest), (left, math.nan, math.nan))]
         places = []
         for name, count, t in shown:
-            y = round(y + 1.35, 2)
+            y = round(y + 0.9, 2)
             places.append(y)
             text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
             end = significant((t[0] if absent(t[2]) else t[2]) / size)
-            notes.append(SMALL | {"text": short_kernel(name), "y": round(y - 0.6, 2)} | _AT_LEFT)
-            notes.append(SMALL | {"text": text, "x": end, "xanchor": "left", "xshift": 5, "y": y})
+            notes.append(SMALL | {"text": short_kernel(name), "y": y} | _AT_LEFT | {"xshift": 6})
+            notes.append(SMALL | {"text": text, "xref": "paper", "x": 1, "xanchor": "right", "y": y})
             longest = max(longest, end)
         hover = ["<br>".join([way.said(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
         drawn = [(t[0] / size, t[1] / size, t[2] / size) for _, _, t in shown]
-        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.45)
-        bars["marker"]["opacity"] = 0.55  # the interval shows on its bar
-        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.text(fields)})
-        y = round(y + 1.25, 2)
+        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.8)
+        bars["marker"]["opacity"] = 0.5  # a name shows on its bar, and an interval
+        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.bare(fields)})
+        y = round(y + 1.15, 2)
         name, count, t = listed[0]
         share = formats.number(100 * t[0] / whole)
         told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
@@ -476,7 +476,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     layout = head | {
         "height": round(24 * (y + 0.2)),
         "xaxis": {
-            "range": [0, significant(1.5 * longest)],
+            "range": [0, significant(1.45 * longest)],
             "showgrid": False,
             "nticks": 6,
             "title": {"text": f"{timed_what} per call, {unit}"},
@@ -541,7 +541,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             f"{way.said(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
             for start, length, name in events
         ]
-        more = {"hovertext": hover, "width": 0.6, "name": way.text(fields)}
+        more = {"hovertext": hover, "width": 0.6, "name": way.bare(fields)}
         starts, lengths = [e[0] / size for e in events], [e[1] / size for e in events]
         bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
         bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
