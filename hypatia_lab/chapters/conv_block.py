@@ -234,6 +234,7 @@ def _least_us(lab: Evidence, machine: str, shape: str, stage: str, variant: str,
         "clock": lab.primary(machine),
         "flops": flops,
         "traffic": nbytes,
+        "splits": None,
     }
     return results.limit_us(cell, results.ceilings(lab.of(machine)))
 
