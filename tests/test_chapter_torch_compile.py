@@ -11,7 +11,7 @@ import pytest
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import claims, intervals
-from hypatia_lab.chapters import front, torch_compile, torch_compile_rows, torch_compile_tables
+from hypatia_lab.chapters import torch_compile, torch_compile_rows, torch_compile_tables
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import ceilings as ceiling_figures
@@ -19,7 +19,7 @@ from hypatia_lab.figures.break_even import NEVER, Curve, ahead_at_first, break_e
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.findings import Finding, headline
 from hypatia_lab.pages.phrases import FLOAT32
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
@@ -254,12 +254,6 @@ def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
             assert torch_compile_rows.drawn(lab, "box", model, "forward", mode) == []
 
 
-def test_the_front_page_takes_the_first_two(root: Path) -> None:
-    lab = read(root, GPU, STARTS)
-    mine = [found for found in front.findings(lab, "box") if found.page == torch_compile.PAGE]
-    assert mine == torch_compile.findings(lab, "box")[:2]
-
-
 # ---------------------------------------------------------------- PyTorch's default arithmetic
 
 
@@ -294,7 +288,7 @@ def test_every_finding_names_the_arithmetic_that_it_speaks_of(root: Path) -> Non
             found = said(getattr(torch_compile, name)(lab, "box"))
             assert FLOAT32[mode] in f"{found.title} {found.text}", name
             assert (FLOAT32["default"] in f"{found.title} {found.text}") is (mode == "default"), name
-        (first,) = (one for one in front.headlines(lab, "box") if one.page.startswith(torch_compile.PAGE))
+        first = said(headline(torch_compile.findings(lab, "box"), torch_compile.PAGE))
         assert FLOAT32[mode] in first.title
         assert FLOAT32[mode] in first.text
 

@@ -1,6 +1,7 @@
 """Drawings of the hard ideas, as SVG made by code: ``drawings.show("tiles")`` in a notebook.
 
-They draw what the kernels do, with the kernels' own sizes; no result stands in them.
+They draw what the kernels do, with the kernels' own sizes; no result stands in them. What was measured is drawn by
+:mod:`hypatia_lab.drawings.bars`, of numbers that are given.
 """
 
 from __future__ import annotations
