@@ -65,11 +65,13 @@ def leads(lab: Evidence, machine: str) -> list[Lead]:
     return found[:FULL]
 
 
-def _bars(machine: str, name: str, title: str, lanes: Sequence[tuple[str, Interval, str]], **how: Any) -> Canvas | None:
-    """Bars of what says something, the last one strong; None where fewer than two do."""
+def _bars(
+    machine: str, name: str, title: str, lanes: Sequence[tuple[str, Interval, str]], *, alike: bool = False, **how: Any
+) -> Canvas | None:
+    """Bars of what says something, the last strong, or all where they are ``alike``; None where fewer than two do."""
     clear = [(label, found, unit) for label, found, unit in lanes if not found.doubt]
     drawn = [
-        Bar(label, *found.triple, phrases.spoken(found, unit), number == len(clear) - 1)
+        Bar(label, *found.triple, phrases.spoken(found, unit), alike or number == len(clear) - 1)
         for number, (label, found, unit) in enumerate(clear)
     ]
     return bars(f"{name}-{machine}", title, drawn, **how) if len(drawn) > 1 else None
@@ -89,7 +91,9 @@ def one_thread(lab: Evidence, machine: str) -> Canvas | None:
     lanes = [(row.at, row.speed.inverse(), "×") for row in rows]
     claimed = _claimed("S004-01")
     mark = None if any(row.launch_path for row in rows) else (claimed, f"claimed of every size: {claimed:g}×")
-    return _bars(machine, "one-thread", "Time of one thread per output, in times of the library's", lanes, mark=mark)
+    return _bars(
+        machine, "one-thread", "Time of one thread per output, in times of the library's", lanes, alike=True, mark=mark
+    )
 
 
 def one_kernel(lab: Evidence, machine: str) -> Canvas | None:
@@ -129,7 +133,9 @@ def compiled(lab: Evidence, machine: str) -> Canvas | None:
     best = {row.operation: row for row in sorted(rows, key=lambda row: row.ratio)}
     lanes = [(f"{name.replace('_', ' ')}, {row.at}", row.speed, "×") for name, row in sorted(best.items())]
     mark = (least := _claimed("S000-32"), f"claimed: {least:g}× or more")
-    return _bars(machine, "compiled", "Speed by torch.compile, in times of eager PyTorch's", lanes, mark=mark)
+    return _bars(
+        machine, "compiled", "Speed by torch.compile, in times of eager PyTorch's", lanes, alike=True, mark=mark
+    )
 
 
 PICTURES: dict[str, Callable[[Evidence, str], Canvas | None]] = {
@@ -153,8 +159,8 @@ def shown(found: Sequence[Lead], lab: Evidence, machine: str) -> tuple[str, str]
         head = f'<a href="{one.page.partition("#")[0]}.html">{html.escape(one.title)}</a>'
         number = f'<span class="lab-number">{html.escape(one.figure)}</span>'
         form.append(
-            f'<div class="lab-lead"><figure><figcaption>{html.escape(picture.title)}</figcaption>{picture.svg()}'
-            f"</figure><div>{number}<h3>{head}</h3><p>{html.escape(_first(one.text))}</p></div></div>"
+            f'<div class="lab-lead"><div><p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}'
+            f"</div><div>{number}<h3>{head}</h3><p>{html.escape(_first(one.text))}</p></div></div>"
         )
         text.append(f"{one.figure}: {one.title}. {_first(one.text)}\n{picture.title}. {picture.description}")
     return f'<div class="lab-leads">{"".join(form)}</div>', "\n".join(text)

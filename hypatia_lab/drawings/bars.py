@@ -28,8 +28,8 @@ class Bar:
 def bars(name: str, title: str, lanes: Sequence[Bar], *, mark: tuple[float, str] | None = None) -> Canvas:
     """``lanes`` below each other on one linear scale from 0, intervals as lines across the bars' ends.
 
-    ``mark`` is a value to hold them against, such as one that was claimed, with its words: a dashed line. ``name`` must
-    be one that no other drawing of the page has. Raises ``ValueError`` without lanes.
+    ``mark`` is a value to hold them against, such as one that was claimed, with its words: a line in red across each
+    bar. ``name`` must be one that no other drawing of the page has. Raises ``ValueError`` without lanes.
     """
     if not lanes:
         raise ValueError("bars: nothing to draw")
@@ -48,7 +48,11 @@ def bars(name: str, title: str, lanes: Sequence[Bar], *, mark: tuple[float, str]
         draw.label(ends[1] + 8, middle + 6, bar.text, size=17, bold=True)
     if mark:
         at = LEFT + mark[0] * scale
-        draw.line([(at, above - 4), (at, draw.height)], colour=RED, dashed=True, stroke=2)
+        for number in range(len(lanes)):  # not across the words
+            top = above + number * LANE + 23
+            draw.line([(at, top - 3), (at, top + HIGH + 3)], colour=RED, stroke=3)
         near = at < WIDTH / 2
-        draw.label(at if near else at + 4, 14, mark[1], anchor="start" if near else "end")
+        draw.label(
+            at if near else at + 4, 14, f"| {mark[1]}" if near else f"{mark[1]} |", anchor="start" if near else "end"
+        )
     return draw
