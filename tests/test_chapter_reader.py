@@ -393,6 +393,7 @@ def test_three_findings_open_the_book_each_with_its_numbers(committed: Evidence)
         assert form.count("<svg") == front.FULL
         for lead in leads:
             assert f'href="{lead.finding.page.partition("#")[0]}.html"' in form
+            assert lead.picture is not None
             assert lead.picture.description in text
 
 

@@ -50,18 +50,20 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 @dataclass(frozen=True)
 class Lead:
-    """A finding, and the picture of it."""
+    """A finding, and the picture of it where there is one."""
 
     finding: Finding
-    picture: Canvas
+    picture: Canvas | None
 
 
 def leads(lab: Evidence, machine: str) -> list[Lead]:
-    """The first three findings on ``machine`` of :data:`PICTURES` that say something and have a picture."""
+    """The first three findings on ``machine`` that say something, those of :data:`PICTURES` first."""
     every, found = findings(lab, machine), []
     for page, draw in PICTURES.items():
         if (finding := headline(every, page)) and (picture := draw(lab, machine)):
             found.append(Lead(finding, picture))
+    taken = [lead.finding for lead in found]
+    found += [Lead(one, None) for one in every if not one.open and one not in taken]
     return found[:FULL]
 
 
@@ -158,11 +160,11 @@ def shown(found: Sequence[Lead], lab: Evidence, machine: str) -> tuple[str, str]
         one, picture = lead.finding, lead.picture
         head = f'<a href="{one.page.partition("#")[0]}.html">{html.escape(one.title)}</a>'
         number = f'<span class="lab-number">{html.escape(one.figure)}</span>'
-        form.append(
-            f'<div class="lab-lead"><div><p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}'
-            f"</div><div>{number}<h3>{head}</h3><p>{html.escape(_first(one.text))}</p></div></div>"
-        )
-        text.append(f"{one.figure}: {one.title}. {_first(one.text)}\n{picture.title}. {picture.description}")
+        drawn = f'<p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}' if picture else ""
+        said = f"{number}<h3>{head}</h3><p>{html.escape(_first(one.text))}</p>"
+        form.append(f'<div class="lab-lead"><div>{drawn}</div><div>{said}</div></div>')
+        below = f"\n{picture.title}. {picture.description}" if picture else ""
+        text.append(f"{one.figure}: {one.title}. {_first(one.text)}{below}")
     return f'<div class="lab-leads">{"".join(form)}</div>', "\n".join(text)
 
 
