@@ -19,7 +19,7 @@ from hypatia_lab import formats, intervals
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.results import Row
-from hypatia_lab.variants import AGAIN, load, registered, variants
+from hypatia_lab.variants import AGAIN, label, load, registered, variants
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -48,6 +48,8 @@ KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", 
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"
+SMALL = {"showarrow": False, "font": {"size": 12}}
+"""Words in a panel."""
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 """Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}}
@@ -341,9 +343,9 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         low, high = middle / 2, middle * 2
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     ticks: list[float] = []
-    for steps, stride in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+    for steps, stride in (((1, 2, 3, 4, 6, 8), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         ticks = [s * 10.0**e for e in range(first, last + 1, stride) for s in steps if low <= s * 10.0**e <= high]
-        if len(ticks) <= 6 and _apart(ticks, text, math.log10(high / low)):
+        if len(ticks) <= (6 if len(steps) < 6 else 4) and _apart(ticks, text, math.log10(high / low)):
             break
     return {
         "type": "log",
@@ -352,6 +354,16 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         "ticktext": [text(t) for t in ticks],
         "title": {"text": f"{title} (log scale)"},
     }
+
+
+def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
+    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
+    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
+    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
+    if len(ticks) > most:
+        ticks = powers if len(powers) > 1 else ticks
+        ticks = ticks[:: math.ceil(len(ticks) / most)]
+    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
 
 
 def _apart(ticks: Sequence[float], text: Callable[[float], str], decades: float) -> bool:
@@ -392,14 +404,6 @@ def bytes_text(value: float) -> str:
 
 def near_one(value: float) -> str:
     return formats.number(value, 3)
-
-
-def wrapped(name: str) -> str:
-    """A long variant name on two lines, broken at an underscore."""
-    if len(name) <= 13 or "_" not in name:
-        return name
-    cut = min((i for i, c in enumerate(name) if c == "_"), key=lambda i: abs(i - len(name) / 2))
-    return f"{name[: cut + 1]}<br>{name[cut + 1 :]}"
 
 
 def points_trace(
@@ -461,10 +465,20 @@ def singles(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if not r.variant.endswith(AGAIN)]
 
 
+def named(row: Row) -> str:
+    """What a person calls the row's variant."""
+    return label(row.operation, row.variant)
+
+
+def bases(rows: Sequence[Row]) -> str:
+    """What a person calls that which ``rows`` are held against."""
+    return listing([label(r.operation, r.baseline) for r in rows])
+
+
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:
-    """Variant → its name with its origin, in the order of :func:`style`'s places."""
+    """Variant → what a person calls it, in the order of :func:`style`'s places."""
     ranked = sorted(rows, key=lambda r: style(r.variant, r.origin).place)
-    return {r.variant: f"{r.variant} ({r.origin})" for r in ranked}
+    return {r.variant: named(r) for r in ranked}
 
 
 def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float] = (0, 1)) -> dict[str, Any]:
