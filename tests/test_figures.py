@@ -366,19 +366,11 @@ def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
     rows: list[Row], found: list[records.Record]
 ) -> None:
     looks: dict[str, set[tuple[str, str]]] = {}
-<<<<<<< HEAD
-    origins = {r.variant: r.origin for r in rows}
-    for figure in ("slowdowns", "speedups", "times", "ladder", "roofline"):
-        for trace in _points(DRAW[figure](rows, found)[0]):
-            name = {label("linear_relu", v): f"{v} ({origins[v]})" for v in VARIANTS}.get(trace["name"], trace["name"])
-            looks.setdefault(name or "", set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
-=======
     named: dict[Any, str] = {label("linear_relu", r.variant): f"{r.variant} ({r.origin})" for r in rows}
     for figure in ("slowdowns", "speedups", "times", "ladder", "roofline"):
         for trace in _points(DRAW[figure](rows, found)[0]):
             name = str(named.get(trace["name"], trace["name"]))
             looks.setdefault(name, set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
->>>>>>> 545a52cd630ec47459a3b2c9fecfa0b564fecdee
     assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
     assert all(len(seen) == 1 for seen in looks.values())
     everything = [look for seen in looks.values() for look in seen]

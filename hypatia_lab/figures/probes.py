@@ -364,10 +364,6 @@ def shares(
         for n, shared in enumerate(found)
         if not shared
     ]
-<<<<<<< HEAD
-    names = [way.text(fields) for way in ways]
-=======
->>>>>>> 545a52cd630ec47459a3b2c9fecfa0b564fecdee
     layout = lanes(heading(title, [*common, process_count(ways), intervals_key(marks)]), names)
     layout |= {
         "barmode": "overlay",
