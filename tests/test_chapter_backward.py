@@ -84,7 +84,7 @@ def test_the_goal_is_judged_against_the_better_rival(root: Path, own: float, fig
 def test_a_goal_says_what_a_caller_waits_for(root: Path) -> None:
     slow = cells({"eager": 100.0, "fused_backward": 400.0}, dtype="bfloat16", clock="wall")
     lab = read(root, [*cells(HALF, dtype="bfloat16"), *slow], [])
-    assert "0.250×" in backward.called(lab, "box")
+    assert "0.25×" in backward.called(lab, "box")
     found = said(backward.goal(lab, "box"))
     assert backward.called(lab, "box") in found.text
     assert "inside a CUDA graph" in found.title

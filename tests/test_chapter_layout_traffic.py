@@ -280,7 +280,7 @@ def test_the_figure_stacks_reads_and_writes_by_kernel() -> None:
     assert set(rule.x) == set(edges.x) == {18.03}
     assert figure.data[-2:] == (edges, rule)  # over the bars, not under them
     assert "epilogue: 1 kernel, 9.70 MB read, 8.40 MB written" in figure.layout.meta["alt"]
-    assert "eager: 2 kernels" in figure.layout.meta["alt"]
+    assert "eager PyTorch: 2 kernels" in figure.layout.meta["alt"]
     assert len(table) == 6
     assert figure.to_json() == drawn(*gpu_details())[0].to_json()
 

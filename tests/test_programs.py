@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from synthetic import run_line
+from synthetic import row, run_line
 
 from hypatia_lab import check, programs, records, results, tables, variants
 from hypatia_lab.bench import composer, probes
@@ -635,4 +635,4 @@ def test_authors_programs_look_like_nobody_elses():
     looks = [language.style(name, "author") for name in authors if name.startswith("author_")]
     assert all(look.symbol in language.SHAPES["author"] for look in looks)
     assert len({(look.colour, look.symbol) for look in looks}) == len(looks) > 1
-    assert language.origins_key([{"origin": "author"}, {"origin": "own"}]).count("author") == 1
+    assert language.origins_key([row(origin="author"), row(origin="own")]).count("author") == 1
