@@ -29,6 +29,23 @@ def significant(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def shape(text: str) -> str:
+    """``1024x784x2048`` as a reader sees it: ``1024×784×2048``."""
+    return text.replace("x", "×")
+
+
+def direction(name: str) -> str:
+    """``forward_backward`` as a reader sees it: ``forward and backward``."""
+    return name.replace("_", " and ")
+
+
+def workload(name: str) -> str:
+    """``linear_relu 1024×784×2048 float32/ieee`` of operation/shape/dtype/math/direction; no word of forward."""
+    operation, extents, dtype, math, way = name.split("/")
+    text = f"{operation} {shape(extents)} {dtype}/{math}"
+    return text if way == "forward" else f"{text} {direction(way)}"
+
+
 def model(shape: str) -> str:
     """An MLP, batch x in x hidden x layers x out, in words: ``784 → 2 × 256 → 10, batch 64``."""
     batch, first, hidden, layers, last = shape.split("x")
@@ -106,6 +123,19 @@ def time(found: Interval) -> str:
     """An estimate of a time in µs, in the unit that suits it: ``1.52 s [1.50, 1.54]``."""
     unit = duration(found.value).split(" ")[-1]
     return told(found.times(1 / {"s": 1e6, "ms": 1e3, "ns": 1e-3}.get(unit, 1.0)), unit)
+
+
+DOUBTS = {
+    intervals.TOO_NOISY: "too noisy to say",
+    intervals.TOO_FEW: "of too few processes to tell",
+    intervals.VETOED: "whose A/A control failed",
+}
+"""Why an estimate says nothing → the same behind a noun."""
+
+
+def lasts(found: Interval) -> str:
+    """A time (µs) in a sentence: with its interval, or in words where it says nothing."""
+    return f"a time {DOUBTS[found.doubt]}" if found.doubt else time(found)
 
 
 def margin(share: float) -> str:

@@ -21,6 +21,10 @@ TOO_FEW, TOO_NOISY, VETOED = "too few to tell", "too noisy to say", "A/A failed"
 """Why an estimate says nothing, as pages put it."""
 
 
+Triple = tuple[float, float, float]
+"""A value between the bounds of its interval, which are NaN where there is none."""
+
+
 @dataclass(frozen=True)
 class Interval:
     """A point estimate between two bounds, from ``n`` independent processes.
@@ -37,6 +41,11 @@ class Interval:
     n: int
     vetoed: bool = False
     rare: bool = False
+
+    @property
+    def triple(self) -> Triple:
+        """The value between its bounds, for drawing."""
+        return self.value, self.low, self.high
 
     @property
     def width(self) -> float:

@@ -4,38 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
-from hypatia_lab import intervals
+from hypatia_lab import formats, intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record, cell_key
 from hypatia_lab.variants import AGAIN
-
-COLUMNS = [
-    "machine",
-    "experiment",
-    "operation",
-    "workload",
-    "shape",
-    "dtype",
-    "math",
-    "clock",
-    "direction",
-    "variant",
-    "origin",
-    "baseline",
-    "median_us",
-    "ratio",
-    "ratio_low",
-    "ratio_high",
-    "n",
-    "limit_us",
-    "error",
-    "max_error",
-    "status",
-    "reason",
-]
 
 SURELY = 0.001
 """Identical code that seems different with a smaller p-value was not measured alike."""
@@ -60,16 +35,162 @@ CALLED = ("linear_relu", "mlp")
 """Operations whose forms rebuilt from a document are called through the lab: an operator or a gradient in Python."""
 
 
-def launch_path(row: dict[str, Any]) -> bool:
-    """Whether the time of ``row`` includes the lab's launch path, and so says nothing of a document's program.
+LAUNCH = "launch path"
+"""What a row reads whose time includes the lab's way in (:attr:`Row.launch_path`)."""
 
-    True of a form rebuilt from a document (origin ``seed``) of one of :data:`CALLED` where the clock times the call and
-    not its kernels alone: ``wall`` and ``hot``, and on a CPU every clock. The authors' own way in is a C++ extension; a
-    replayed graph has no way in at all.
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One cell of a record, tidy. Numbers that do not exist are NaN; times in µs, rates a second.
+
+    ``workload`` is operation/shape/dtype/math/direction. ``median_us`` is the geometric mean of the processes' medians
+    (``medians_us``), so that a ratio whose processes all pair is the quotient of two of them. ``ratio`` is baseline
+    time over variant time within the same ``n`` processes, so above 1 is faster. A row whose ``status`` is not ``ok``
+    carries neither. ``limit_us`` is the shortest time that the machine's own ceilings allow, ``error`` is
+    ‖out − ref‖/‖ref‖, ``max_error`` that of one element, ``peak`` the largest of the reference; ``flops`` and
+    ``traffic`` (compulsory bytes) are one call's.
+
+    ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the
+    lab told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1),
+    so it can say nothing of other code there. Empty where it did not, or where there is no control.
     """
-    if row["origin"] != "seed" or row["operation"] not in CALLED or row["clock"] == "none":
-        return False
-    return row["clock"] in ("wall", "hot") or row["device"] == "cpu"
+
+    machine: str
+    experiment: str
+    operation: str
+    workload: str
+    shape: str
+    dtype: str
+    math: str
+    clock: str
+    direction: str
+    variant: str
+    origin: str
+    baseline: str
+    median_us: float
+    ratio: float
+    ratio_low: float
+    ratio_high: float
+    n: int
+    limit_us: float
+    error: float
+    max_error: float
+    status: str
+    reason: str
+    device: str
+    medians_us: Sequence[float | None]
+    flops: int
+    traffic: int
+    throttled: bool
+    peak: float
+    veto: str = ""
+
+    @property
+    def at(self) -> str:
+        """The shape for a reader: ``1024×784×2048``."""
+        return formats.shape(self.shape)
+
+    @property
+    def text(self) -> str:
+        """The workload for a reader: ``linear_relu 1024×784×2048 float32/ieee``."""
+        return formats.workload(self.workload)
+
+    @property
+    def named(self) -> str:
+        """The variant, marked where its time includes the lab's launch path."""
+        return f"{self.variant} ({LAUNCH})" if self.launch_path else self.variant
+
+    @property
+    def is_twin(self) -> bool:
+        """Whether it is of the A/A control: identical code under another name."""
+        return self.variant.endswith(AGAIN)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it carries a time."""
+        return not math.isnan(self.median_us)
+
+    @property
+    def launch_path(self) -> bool:
+        """Whether its time includes the lab's launch path, and so says nothing of a document's program.
+
+        True of a form rebuilt from a document (origin ``seed``) of one of :data:`CALLED` where the clock times the
+        call and not its kernels alone: ``wall`` and ``hot``, and on a CPU every clock. The authors' own way in is a
+        C++ extension; a replayed graph has no way in at all.
+        """
+        if self.origin != "seed" or self.operation not in CALLED or self.clock == "none":
+            return False
+        return self.clock in ("wall", "hot") or self.device == "cpu"
+
+    @property
+    def speed(self) -> Interval:
+        """Baseline time over its time; NaN where there is none, vetoed where its A/A control failed."""
+        return Interval(self.ratio, self.ratio_low, self.ratio_high, self.n, bool(self.veto))
+
+    @property
+    def time(self) -> Interval:
+        """Its time (µs): the geometric mean of its processes' medians, as ``median_us`` is; NaN where none."""
+        return across(self.medians_us)
+
+    def rate(self, work: str = "flops") -> Interval:
+        """Work a second: ``flops`` in FLOP/s, ``traffic`` (compulsory bytes) in B/s."""
+        time, done = self.time, getattr(self, work) * 1e6
+        return replace(time, value=done / time.value, low=done / time.high, high=done / time.low)
+
+    def over(self, quick: Row) -> Interval:
+        """Its time over that of another row, paired by process; vetoed where the A/A control of one of them failed.
+
+        NaN when no process timed both.
+        """
+        return replace(_quotient(self.medians_us, quick.medians_us), vetoed=bool(self.veto or quick.veto))
+
+    def against(self, other: Row) -> Row:
+        """The row with ``other`` for its baseline: the ratio is that of the two."""
+        found = other.over(self)
+        ratio = {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high, "n": found.n}
+        return replace(self, **ratio, baseline=other.variant, veto=self.veto or other.veto)
+
+    @property
+    def reading(self) -> str:
+        """What its interval says against its baseline, as :func:`intervals.reading` has it; ``–`` without a ratio.
+
+        A row whose time includes the lab's launch path reads :data:`LAUNCH` whatever its interval.
+        """
+        if math.isnan(self.ratio):
+            return formats.MISSING
+        return LAUNCH if self.launch_path else intervals.reading(self.speed)
+
+    @property
+    def took(self) -> str:
+        """Its time with its interval, in the unit that suits it, for a table."""
+        return formats.time(self.time)
+
+    @property
+    def takes(self) -> str:
+        """The same for a sentence: in words where it says nothing."""
+        return formats.lasts(self.time)
+
+    @property
+    def attained(self) -> str:
+        """The share of its limit that it reaches, in a sentence; empty where no limit is known, or no time."""
+        unknown = math.isnan(self.limit_us) or self.time.doubt
+        return "" if unknown else f"{formats.number(100 * self.limit_us / self.median_us)}%"
+
+    @property
+    def off(self) -> float:
+        """Largest error over the peak; NaN where the check did not get that far."""
+        return self.max_error / self.peak if self.peak else math.nan
+
+    @property
+    def largest(self) -> str:
+        """The largest error against float64 as text: absolute, and as a share of the reference's peak."""
+        share = "" if math.isnan(self.off) else f" ({formats.number(self.off)} of the peak)"
+        return formats.number(self.max_error) + share
+
+
+COLUMNS = [field.name for field in fields(Row)]
+COLUMNS = COLUMNS[: COLUMNS.index("reason") + 1]
+"""What of a row the results table holds, which is a contract."""
 
 
 def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
@@ -98,16 +219,15 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     return best
 
 
-def arithmetic(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> str:
-    """dtype/math of the ceiling that the products of a cell (or row) are held against.
+def arithmetic(dtype: str, mode: str, best: dict[tuple[str, str, str], float]) -> str:
+    """dtype/math of the ceiling that products in ``dtype`` are held against.
 
     That of ``default``, which only operations that convolve have, is TF32's on a GPU (it has the graph clock) and
     IEEE's on a CPU; every other math has its own.
     """
-    mode = cell["math"]
     if mode == "default":
         mode = "tf32" if ("copy", "", "graph") in best else "ieee"
-    return f"{cell['dtype']}/{mode}"
+    return f"{dtype}/{mode}"
 
 
 def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
@@ -118,7 +238,7 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     the host's doing, no physical limit). A variant of :data:`SPLITS` is held against the arithmetic that it uses.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
-    own = arithmetic(cell, best), 1
+    own = arithmetic(cell["dtype"], cell["math"], best), 1
     precision, products = (
         SPLITS.get(cell["variant"].partition("@")[0].removesuffix("_graph"), own) if own[0] == "float32/ieee" else own
     )
@@ -130,33 +250,8 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 
-def speed(row: dict[str, Any]) -> Interval:
-    """Baseline time over variant time of ``row``; NaN where there is none, vetoed where its A/A control failed."""
-    return Interval(row["ratio"], row["ratio_low"], row["ratio_high"], row["n"], bool(row["veto"]))
-
-
-def time(row: dict[str, Any]) -> Interval:
-    """The time (µs) of ``row``: the geometric mean of its processes' medians, as ``median_us`` is; NaN where none."""
-    return _time(row["medians_us"])
-
-
-def over(slow: dict[str, Any], quick: dict[str, Any]) -> Interval:
-    """Time of one row over that of another, paired by process; vetoed where the A/A control of one of them failed.
-
-    NaN when no process timed both.
-    """
-    found = _quotient(slow["medians_us"], quick["medians_us"])
-    return replace(found, vetoed=bool(slow["veto"] or quick["veto"]))
-
-
-def against(row: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
-    """``row`` with ``other`` for its baseline: the ratio is that of the two."""
-    found = over(other, row)
-    ratio = {"ratio": found.value, "ratio_low": found.low, "ratio_high": found.high, "n": found.n}
-    return row | ratio | {"baseline": other["variant"], "veto": row["veto"] or other["veto"]}
-
-
-def _time(medians: Sequence[float | None]) -> Interval:
+def across(medians: Sequence[float | None]) -> Interval:
+    """Geometric mean over the processes that have a median; NaN where none has."""
     values = [us for us in medians if us is not None]
     return intervals.geometric(values) if values else intervals.NOTHING
 
@@ -174,93 +269,76 @@ def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> 
     return cell
 
 
-def rows(records: Sequence[Record]) -> list[dict[str, Any]]:
-    """Tidy rows: :data:`COLUMNS`, and ``device``, ``medians_us``, ``flops``, ``traffic``, ``throttled``,
-    ``peak``, ``veto``.
-
-    ``median_us`` is the geometric mean of the processes' medians, so that a ratio whose processes all pair is the
-    quotient of two of them. ``ratio`` is baseline time over variant time within the same ``n`` processes, so above 1 is
-    faster; numbers that do not exist are NaN. A cell whose status is not ``ok`` never carries a time or a ratio. A cell
-    that was too fast is ok once the machine's ceilings, measured again, allow its time.
-
-    ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the
-    lab told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1),
-    so it can say nothing of other code there. Empty where it did not, or where there is no control.
-    """
+def rows(records: Sequence[Record]) -> list[Row]:
+    """A row a cell. One that was too fast is ok once the machine's ceilings, measured again, allow its time."""
     by_machine: dict[str, list[Record]] = {}
     for record in records:
         by_machine.setdefault(record.machine, []).append(record)
     out = []
-    for machine, own in by_machine.items():
+    for own in by_machine.values():
         best = ceilings(own)
         for record in own:
             cells = [_believed(cell, best) for cell in record.cells]
             index = {cell_key(cell): cell for cell in cells}
-            made = [_row(machine, record, cell, index, best) for cell in cells]
-            failed = {(row["workload"], row["clock"]): said for row in made if (said := _told_apart(row))}
-            for row in made:
-                row["veto"] = failed.get((row["workload"], row["clock"]), "")
-            out += made
+            made = [_row(record, cell, index, best) for cell in cells]
+            failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
+            out += [
+                replace(row, veto=failed[row.workload, row.clock]) if (row.workload, row.clock) in failed else row
+                for row in made
+            ]
     return out
 
 
-def _told_apart(row: dict[str, Any]) -> str:
+def _told_apart(row: Row) -> str:
     """How ``row``, of the A/A control, was told apart from its twin; empty where it was not, or is of no control."""
-    if not row["variant"].endswith(AGAIN) or math.isnan(row["ratio_low"]):
+    if not row.is_twin or math.isnan(row.ratio_low):
         return ""
-    found, p = speed(row), intervals.same_p(speed(row))
+    found, p = row.speed, intervals.same_p(row.speed)
     beyond = abs(found.value - 1) > APART and not found.low <= 1 <= found.high
     if p >= SURELY and not beyond:
         return ""
-    return f"{row['variant']} takes {1 / found.value:.4g} times as long as {row['baseline']} (p = {p:.1g})"
+    return f"{row.variant} takes {1 / found.value:.4g} times as long as {row.baseline} (p = {p:.1g})"
 
 
-def _row(machine: str, record: Record, cell: dict[str, Any], index: dict[Any, Any], best: Any) -> dict[str, Any]:
+_SAME = ("operation", "dtype", "math", "clock", "direction", "variant", "origin", "baseline", "status", "reason")
+_SAME += ("flops", "traffic", "throttled")
+"""What a row has from its cell as it is."""
+
+
+def _row(record: Record, cell: dict[str, Any], index: dict[Any, Any], best: dict[tuple[str, str, str], float]) -> Row:
     shape = "x".join(map(str, cell["shape"]))
     base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
     medians, against = (one["medians_us"] if one and one["status"] == "ok" else [] for one in (cell, base))
     found = _quotient(against, medians)
-    return {
-        "machine": machine,
-        "experiment": record.experiment,
-        "operation": cell["operation"],
-        "workload": "/".join((cell["operation"], shape, cell["dtype"], cell["math"], cell["direction"])),
-        "shape": shape,
-        "dtype": cell["dtype"],
-        "math": cell["math"],
-        "clock": cell["clock"],
-        "direction": cell["direction"],
-        "variant": cell["variant"],
-        "origin": cell["origin"],
-        "baseline": cell["baseline"],
-        "median_us": _time(medians).value,
-        "ratio": found.value,
-        "ratio_low": found.low,
-        "ratio_high": found.high,
-        "n": found.n,
-        "limit_us": math.nan if cell["clock"] == "none" else limit_us(cell, best),
-        "error": math.nan if cell["error"] is None else cell["error"],
-        "max_error": math.nan if cell["max_error"] is None else cell["max_error"],
-        "status": cell["status"],
-        "reason": cell["reason"],
-        "device": record.run["device"],
-        "medians_us": medians,
-        "flops": cell["flops"],
-        "traffic": cell["traffic"],
-        "throttled": cell["throttled"],
-        "peak": math.nan if cell.get("peak") is None else cell["peak"],
-        "veto": "",  # before the controls are read
+    figures: dict[str, Any] = {
+        name: math.nan if cell.get(name) is None else cell[name] for name in ("error", "max_error", "peak")
     }
+    return Row(
+        **{name: cell[name] for name in _SAME},
+        **figures,
+        machine=record.machine,
+        experiment=record.experiment,
+        workload="/".join((cell["operation"], shape, cell["dtype"], cell["math"], cell["direction"])),
+        shape=shape,
+        median_us=across(medians).value,
+        ratio=found.value,
+        ratio_low=found.low,
+        ratio_high=found.high,
+        n=found.n,
+        limit_us=math.nan if cell["clock"] == "none" else limit_us(cell, best),
+        device=record.run["device"],
+        medians_us=medians,
+    )
 
 
 def table(records: Sequence[Record]) -> Any:
     """:func:`rows` as a pandas DataFrame with the contract's :data:`COLUMNS`."""
     import pandas
 
-    return pandas.DataFrame(rows(records), columns=COLUMNS)
+    return pandas.DataFrame([[getattr(row, name) for name in COLUMNS] for row in rows(records)], columns=COLUMNS)
 
 
-def agreement(records: Sequence[Record], everything: Sequence[dict[str, Any]] | None = None) -> list[dict[str, Any]]:
+def agreement(records: Sequence[Record], everything: Sequence[Row] | None = None) -> list[dict[str, Any]]:
     """The A/A control, one row a machine. ``everything`` are the :func:`rows` of ``records``, where they are at hand.
 
     One pair a workload and experiment, at the primary clock: more clocks of one pair would not be independent pairs.
@@ -275,13 +353,13 @@ def agreement(records: Sequence[Record], everything: Sequence[dict[str, Any]] | 
     out = []
     everything = rows(records) if everything is None else everything
     primary = {record.machine: primary_clock(record.run["device"]) for record in records}
-    for machine in dict.fromkeys(row["machine"] for row in everything):
-        own = [row for row in everything if row["machine"] == machine and row["clock"] == primary[machine]]
-        pairs = [row for row in own if row["variant"].endswith(AGAIN) and not math.isnan(row["ratio_low"])]
+    for machine in dict.fromkeys(row.machine for row in everything):
+        own = [row for row in everything if row.machine == machine and row.clock == primary[machine]]
+        pairs = [row for row in own if row.is_twin and not math.isnan(row.ratio_low)]
         if not pairs:
             continue
-        differences = sum(not row["ratio_low"] <= 1 <= row["ratio_high"] for row in pairs)
-        halves = [math.sqrt(row["ratio_high"] / row["ratio_low"]) - 1 for row in pairs]
+        differences = sum(not row.ratio_low <= 1 <= row.ratio_high for row in pairs)
+        halves = [math.sqrt(row.ratio_high / row.ratio_low) - 1 for row in pairs]
         rate = intervals.share(differences, len(pairs))
         out.append(
             {
@@ -300,14 +378,14 @@ def agreement(records: Sequence[Record], everything: Sequence[dict[str, Any]] | 
     return out
 
 
-def _together(pairs: Sequence[dict[str, Any]], own: Sequence[dict[str, Any]]) -> float:
+def _together(pairs: Sequence[Row], own: Sequence[Row]) -> float:
     """Mean correlation of two A/A ``pairs`` of one experiment, over its processes; NaN where no two share all."""
-    medians = {(row["experiment"], row["workload"], row["variant"]): row["medians_us"] for row in own}
+    medians = {(row.experiment, row.workload, row.variant): row.medians_us for row in own}
     series: dict[tuple[str, int], list[list[float]]] = {}
     for row in pairs:
-        base = medians[row["experiment"], row["workload"], row["baseline"]]
-        logs = [math.log(a / b) for a, b in zip(row["medians_us"], base, strict=True) if a and b]
-        series.setdefault((row["experiment"], len(logs)), []).append(logs)
+        base = medians[row.experiment, row.workload, row.baseline]
+        logs = [math.log(a / b) for a, b in zip(row.medians_us, base, strict=True) if a and b]
+        series.setdefault((row.experiment, len(logs)), []).append(logs)
     found = [(intervals.together(logs), len(logs) * (len(logs) - 1)) for logs in series.values()]
     known = [(value, weight) for value, weight in found if not math.isnan(value)]
     return sum(value * weight for value, weight in known) / sum(weight for _, weight in known) if known else math.nan

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -77,6 +78,12 @@ def cell_line(**changes: Any) -> dict[str, Any]:
         "power_w": [],
         "throttled": False,
     } | changes
+
+
+def row(**changes: Any) -> results.Row:
+    """The results row of :func:`cell_line`, changed by keyword: ``row(ratio=2.0)``."""
+    (found,) = results.rows([records.Record(Path(), run_line(), (cell_line(),), "")])
+    return replace(found, **changes)
 
 
 def detail_line(**changes: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import torch
 from synthetic import ceilings, run_line
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypatia_lab import records, results, tables
+from hypatia_lab import records, results
 from hypatia_lab.bench import composer
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
@@ -546,11 +546,11 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
     }
     assert found[BOTH, "compile_max_autotune"]["reason"] == "compile_max_autotune computes forward only"
     assert found[BOTH, "eager"]["flops"] == 3 * found["forward", "eager"]["flops"]
-    rows = {(row["direction"], row["variant"]): row for row in results.rows([record])}
+    rows = {(row.direction, row.variant): row for row in results.rows([record])}
     for direction in ("forward", BOTH):
         base, row = rows[direction, "eager"], rows[direction, "epilogue"]
-        assert row["workload"].endswith(f"/{direction}")
-        assert row["ratio"] == pytest.approx(base["median_us"] / row["median_us"])
+        assert row.workload.endswith(f"/{direction}")
+        assert row.ratio == pytest.approx(base.median_us / row.median_us)
     fields, _ = language.split_fields(list(rows.values()))
     assert fields == ["direction"]
     assert language.where(rows[BOTH, "eager"], "direction") == "forward and backward"
@@ -564,4 +564,4 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
         "box",
     ]
     assert language.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
-    assert tables.workload_text(both) == f"{tables.workload_text(forward)} forward and backward"
+    assert both.text == f"{forward.text} forward and backward"

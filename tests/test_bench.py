@@ -259,7 +259,7 @@ def test_a_control_is_compared_with_what_it_repeats(fresh):
         "epilogue": "eager",
     }
     rows = results.rows([record])
-    ratios = [row["ratio"] for row in rows if row["clock"] == "hot" and row["variant"] == "eager@again"]
+    ratios = [row.ratio for row in rows if row.clock == "hot" and row.variant == "eager@again"]
     assert len(ratios) == 2
     assert all(0.05 < ratio < 20 for ratio in ratios)
 
@@ -653,10 +653,10 @@ def test_a_result_beyond_the_ceilings_is_too_fast_and_has_no_ratio(tmp_path, lab
     process.alter = lambda number, index, name: {"median_us": {"epilogue": 90.8, "eager@again": 91.0}.get(name, 200.0)}
     record = measure(tmp_path)
     assert statuses(record) == {("eager", "hot"): "ok", ("eager@again", "hot"): "ok", ("epilogue", "hot"): "too_fast"}
-    row = {row["variant"]: row for row in results.rows([record])}
-    assert str(row["epilogue"]["reason"]) == "not believed: 90.8 µs, where this machine's best ceilings allow 100 µs"
-    assert str(row["epilogue"]["ratio"]) == str(row["epilogue"]["median_us"]) == "nan"
-    assert row["eager@again"]["ratio"] == pytest.approx(200 / 91)
+    row = {row.variant: row for row in results.rows([record])}
+    assert str(row["epilogue"].reason) == "not believed: 90.8 µs, where this machine's best ceilings allow 100 µs"
+    assert str(row["epilogue"].ratio) == str(row["epilogue"].median_us) == "nan"
+    assert row["eager@again"].ratio == pytest.approx(200 / 91)
 
 
 def test_ceilings_that_the_baseline_beats_are_measured_again(tmp_path, lab, process, capsys):
@@ -845,8 +845,8 @@ def test_what_a_plan_has_gained_is_measured_and_nothing_else(tmp_path, lab, proc
     assert medians[LARGE, "eager"] == [None, None, 100.0, 100.0]
     assert (grown.run["started"], grown.run["processes"]) == (first.run["started"], 4)
     assert [since["processes"] for since in grown.run["grown"]] == [2]
-    (row,) = [r for r in results.rows([grown]) if (r["shape"], r["variant"]) == ("4x8x6", "epilogue")]
-    assert row["ratio"] == pytest.approx(2.0)
+    (row,) = [r for r in results.rows([grown]) if (r.shape, r.variant) == ("4x8x6", "epilogue")]
+    assert row.ratio == pytest.approx(2.0)
     assert measure(tmp_path).digest == grown.digest
     assert len(process.plans) == 2
 

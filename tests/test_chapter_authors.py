@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, row, run_line
 
 from hypatia_lab import claims, results, tables
 from hypatia_lab.chapters import (
@@ -161,10 +162,6 @@ def test_a_machine_without_such_a_record_is_named() -> None:
 # ---------------------------------------------------------------- the lab's launch path
 
 
-def row(**changes: Any) -> dict[str, Any]:
-    return {"origin": "seed", "operation": "linear_relu", "clock": "wall", "device": "cuda"} | changes
-
-
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
@@ -183,7 +180,8 @@ def row(**changes: Any) -> dict[str, Any]:
     ],
 )
 def test_whose_time_includes_the_labs_launch_path(changes: dict[str, Any], expected: bool) -> None:
-    assert results.launch_path(row(**changes)) is expected
+    wall = row(origin="seed", operation="linear_relu", clock="wall", device="cuda")
+    assert replace(wall, **changes).launch_path is expected
 
 
 def test_the_operations_of_the_launch_path_have_rebuilt_forms() -> None:
@@ -194,7 +192,7 @@ def test_the_operations_of_the_launch_path_have_rebuilt_forms() -> None:
 
 def test_every_row_tells_whether_it_has_the_launch_path() -> None:
     lab = evidence({"aten_fusion": [*cells({"eager": 9.0, "aten": 12.0}, "wall"), *cells({"aten": 9.0}, "graph")]})
-    assert [row["clock"] for row in lab.rows if results.launch_path(row)] == ["wall"]
+    assert [row.clock for row in lab.rows if row.launch_path] == ["wall"]
 
 
 FUSED = {"eager": 100.0, "cublas_relu": 130.0, "aten": 101.0, "epilogue": 90.0}
@@ -241,16 +239,16 @@ def test_tables_and_figures_mark_the_launch_path() -> None:
     figure, table = comparisons.ladder(rows)
     assert "launch path" in figure.layout.title.text
     reads = table.set_index(["variant", "clock"])["reads"]
-    assert reads["cublas_relu", "wall"] == tables.LAUNCH
+    assert reads["cublas_relu", "wall"] == results.LAUNCH
     assert reads["cublas_relu", "graph"] == "equal"
-    alone, _ = comparisons.ladder([row for row in rows if not results.launch_path(row)])
+    alone, _ = comparisons.ladder([row for row in rows if not row.launch_path])
     assert figure.layout.meta["title"] == alone.layout.meta["title"], "read apart by the way in, not by the clock"
-    figure, table = comparisons.speedups([row for row in rows if row["clock"] == "wall"])
+    figure, table = comparisons.speedups([row for row in rows if row.clock == "wall"])
     assert figure.layout.meta["title"].count("1 faster") == 1
     assert "slower" not in figure.layout.meta["title"]
     for draw in (comparisons.slowdowns, comparisons.times_against_limit):
-        assert "launch path" in draw([row for row in rows if row["clock"] == "wall"])[0].layout.title.text
-        assert "launch path" not in draw([row for row in rows if row["clock"] == "graph"])[0].layout.title.text
+        assert "launch path" in draw([row for row in rows if row.clock == "wall"])[0].layout.title.text
+        assert "launch path" not in draw([row for row in rows if row.clock == "graph"])[0].layout.title.text
 
 
 def test_a_ladder_of_rewrites_alone_can_be_drawn() -> None:
@@ -263,7 +261,7 @@ def test_the_models_and_the_backward_pass_mark_it_too() -> None:
     times = {"eager": 9.0, "aten": 12.0}
     models = [line for clock in ("graph", "wall") for line in cells(times, clock, MODELS[0], operation="mlp")]
     (line,) = fused_mlp.nine(evidence({"mlp_models": models}), "box")
-    assert [name for name in line if tables.LAUNCH in name] == ["Plan C, wall (launch path)"]
+    assert [name for name in line if results.LAUNCH in name] == ["Plan C, wall (launch path)"]
     step = cells({"eager": 300.0, "cublas_relu": 330.0}, "hot", MEDIUM, direction="forward_backward")
     parts = {"backward": step, "aten_fusion": cells({"eager": 90.0, "cublas_relu": 99.0}, "hot", MEDIUM)}
     lines = backward.passes(evidence(parts, "cpu"), "box")
@@ -276,7 +274,7 @@ def test_the_models_and_the_backward_pass_mark_it_too() -> None:
 def test_the_clocks_are_told_of_one_eager_call() -> None:
     times = [*cells({"eager": 30.0, "aten": 90.0}, "wall"), *cells({"eager": 5.0, "aten": 5.0}, "graph")]
     lab = evidence({"method": times})
-    (workload,) = {row["workload"] for row in lab.rows}
+    (workload,) = {row.workload for row in lab.rows}
     text = method.clocks(lab, "box", workload)
     assert "factor of 6.00" in text
     assert text.index("wall") < text.index("graph")

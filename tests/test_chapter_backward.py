@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -191,12 +192,12 @@ def test_without_the_seeds_size_the_largest_one_counts(root: Path) -> None:
 def test_a_forward_row_is_no_step(root: Path) -> None:
     lab = read(root, [*cells(STEP), *cells({"eager": 1.0, "cublas_relu": 9.0}, "forward")], [])
     assert said(backward.default(lab, "box")).figure == "0.967×"
-    assert {row["direction"] for row in backward.drawn(lab, "box", "float32")} == {"forward_backward"}
+    assert {row.direction for row in backward.drawn(lab, "box", "float32")} == {"forward_backward"}
 
 
 def test_figures_and_tables_tell_directions_apart(root: Path) -> None:
     lab = read(root, cells(STEP), cells({"eager": 75.0, "epilogue": 71.0}, "forward"))
-    both = [row for row in lab.rows if row["operation"] == "linear_relu" and row["variant"] in ("eager", "epilogue")]
+    both = [row for row in lab.rows if row.operation == "linear_relu" and row.variant in ("eager", "epilogue")]
     draw = {
         "slowdowns": lambda rows: comparisons.slowdowns(rows),
         "speedups": lambda rows: comparisons.speedups(rows),
@@ -209,22 +210,22 @@ def test_figures_and_tables_tell_directions_apart(root: Path) -> None:
         text = mixed.to_json()
         assert "forward and backward" in text, name
         assert len(set(table["workload"])) == 2, name
-        alone, _ = figure([row for row in both if row["direction"] == "forward_backward"])
+        alone, _ = figure([row for row in both if row.direction == "forward_backward"])
         assert "forward and backward" in alone.layout.title.text, name
     fields, _ = language.split_fields(both)
     assert fields == ["direction"]
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
         comparisons.ladder(both)
-    two = [row | {"machine": machine} for machine in ("a", "b") for row in both]
+    two = [replace(row, machine=machine) for machine in ("a", "b") for row in both]
     assert len(tables.compare_table(two, "a", "b")) == 2
 
 
 def test_ratios_and_limits_belong_to_one_direction(root: Path) -> None:
     lab = read(root, [*cells(STEP), *cells({"eager": 75.0, "epilogue": 71.0}, "forward")], [])
-    found = {row["direction"]: row for row in lab.select(variant="epilogue")}
-    assert found["forward"]["ratio"] == pytest.approx(75 / 71)
-    assert found["forward_backward"]["ratio"] == pytest.approx(290 / 285)
-    assert found["forward_backward"]["limit_us"] == pytest.approx(3 * found["forward"]["limit_us"])
+    found = {row.direction: row for row in lab.select(variant="epilogue")}
+    assert found["forward"].ratio == pytest.approx(75 / 71)
+    assert found["forward_backward"].ratio == pytest.approx(290 / 285)
+    assert found["forward_backward"].limit_us == pytest.approx(3 * found["forward"].limit_us)
 
 
 def test_only_starts_are_probed_in_both_directions() -> None:

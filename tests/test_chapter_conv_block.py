@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypatia_lab.operations.conv_block import SEED_SHAPE
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import check, claims
 from hypatia_lab.chapters import conv_block, conv_block_checks, front
 from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
@@ -117,10 +117,10 @@ def test_a_roofline_has_one_size_that_most_arithmetics_share(tmp_path: Path) -> 
     )
     large = cells({"eager": 90e3, "group_norm": 80e3}, clock="hot")  # the seeds' size, in float32 only
     rows = conv_block.under_roof(read(tmp_path / "cpu", small + large, "cpu"), "box")
-    assert {(row["shape"], row["dtype"]) for row in rows} == {("1x64x64x64", "float32"), ("1x64x64x64", "bfloat16")}
+    assert {(row.shape, row.dtype) for row in rows} == {("1x64x64x64", "float32"), ("1x64x64x64", "bfloat16")}
     rows = conv_block.under_roof(read(tmp_path / "gpu", GPU), "box")
-    assert {row["shape"] for row in rows} == {conv_block.SHAPE}
-    assert {row["dtype"] for row in rows} == {"float32", "bfloat16"}
+    assert {row.shape for row in rows} == {conv_block.SHAPE}
+    assert {row.dtype for row in rows} == {"float32", "bfloat16"}
 
 
 @pytest.mark.parametrize(
@@ -270,8 +270,8 @@ def test_pytorchs_default_leads_and_ieee_stands_beside_it(tmp_path: Path) -> Non
     assert "1.48× eager's time" in found.text
     found = said(conv_block.allocation(lab, "box"))
     assert (found.figure, "62.0×" in found.text) == ("1.06×", True)
-    assert {row["math"] for row in conv_block.loops(lab, "box")} == {"default", "ieee"}
-    assert [row["math"] for row in conv_block.called(lab, "box")].count("default") == 3
+    assert {row.math for row in conv_block.loops(lab, "box")} == {"default", "ieee"}
+    assert [row.math for row in conv_block.called(lab, "box")].count("default") == 3
     assert [{line["math"] for line in lines} for lines in conv_block.traced(lab, "box")] == [{"default"}, {"ieee"}]
     lines = conv_block.errors(lab, "box")
     assert lines[0]["float32/default"] == lines[1]["float32/default"] == "0.00200"

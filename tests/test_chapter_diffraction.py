@@ -288,9 +288,7 @@ def test_every_form_is_compared_by_the_clock_it_has() -> None:
         cell("cuda", [1.0, 1.0], clock="graph"),  # never run in float64
     ]
     lab = evidence(*lines, experiment="precision")
-    found = {
-        one["variant"]: (one["clock"], round(f.value, 3)) for one, _, f in diffraction_findings.dtype_pairs(lab, "box")
-    }
+    found = {one.variant: (one.clock, round(f.value, 3)) for one, _, f in diffraction_findings.dtype_pairs(lab, "box")}
     assert found == {"compile": ("graph", 3.0), "compile_reduce_overhead": ("wall", 2.0), "triton": ("graph", 4.0)}
 
 

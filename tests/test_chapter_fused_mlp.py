@@ -197,8 +197,10 @@ def test_the_map_shows_factors_and_dashes() -> None:
 def test_the_map_refuses_what_it_cannot_draw() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
     with pytest.raises(FigureError, match="the rows differ in clock"):
-        over_size.where_faster([*rows, rows[0] | {"clock": "wall"}], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
-    alone = [row for row in rows if row["variant"] == "fused"]
+        over_size.where_faster(
+            [*rows, replace(rows[0], clock="wall")], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
+        )
+    alone = [row for row in rows if row.variant == "fused"]
     with pytest.raises(FigureError, match="fused or fused_cuda was timed nowhere beside eager or epilogue"):
         over_size.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,7 +104,7 @@ def test_shares_of_a_climb_add_up_to_one() -> None:
     assert list(found) == ["256x256x512", "8192x4096x4096"]
     climb = found["8192x4096x4096"]
     assert math.fsum(rung.share for rung in climb.rungs) == pytest.approx(1)
-    assert (climb.first["variant"], climb.last["dtype"], climb.last["variant"]) == ("naive", "bfloat16", "eager")
+    assert (climb.first.variant, climb.last.dtype, climb.last.variant) == ("naive", "bfloat16", "eager")
     assert climb.whole.value == pytest.approx(800)
     names = [rung.name for rung in climb.rungs]
     assert names == [*linear_relu.STEPS[1:], gemm_ladder.SHORTER, "step_mma", "step_wgmma", gemm_ladder.LEFT]
@@ -116,7 +117,7 @@ def test_shares_of_a_climb_add_up_to_one() -> None:
 def test_a_climb_on_a_cpu_ends_at_the_library_in_float32() -> None:
     (climb,) = gemm_ladder.climbs(evidence(*cpu(), device="cpu"), "box").values()
     assert [rung.name for rung in climb.rungs] == ["blocked", "threaded", gemm_ladder.LEFT]
-    assert climb.last["dtype"] == "float32"
+    assert climb.last.dtype == "float32"
 
 
 def test_there_is_no_climb_without_its_foot_or_its_top() -> None:
@@ -223,7 +224,7 @@ def test_ideas_come_with_the_reasons_they_show() -> None:
 def test_rungs_draw_a_lane_a_step_and_a_line_a_size() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
     with pytest.raises(FigureError, match="one machine, operation and clock"):
-        over_size.rungs([*lab.rows, lab.rows[-1] | {"clock": "wall"}], gemm_ladder.ORDER, "Ladder")
+        over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], gemm_ladder.ORDER, "Ladder")
     rows = lab.leading("box", experiment="gemm_ladder")
     figure, table = over_size.rungs(rows, gemm_ladder.ORDER, "Ladder")
     lines = [trace for trace in figure.data if trace.mode == "lines+markers"]

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypatia_lab.operations.conv_block import SEED_SHAPE
-from hypatia_lab.operations.mlp import MODELS
 from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
 
 from hypatia_lab import claims, intervals
@@ -19,6 +17,8 @@ from hypatia_lab.chapters import graph_optimizer as chapter
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.figures import graph as graph_figure
 from hypatia_lab.figures.graph import Panel, Way
+from hypatia_lab.operations.conv_block import SEED_SHAPE
+from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
@@ -118,8 +118,8 @@ def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
     assert said(chapter.compilers(lab, "box")).title == "The optimized models keep up with torch.compile"
     for clock, other in (("graph", "egraph"), ("wall", "egraph_replayed")):
         there = chapter.model_rows(lab, "box", clock)
-        assert other in {row["variant"] for row in there}
-        assert other not in {row["variant"] for row in chapter.fitting(there)}
+        assert other in {row.variant for row in there}
+        assert other not in {row.variant for row in chapter.fitting(there)}
     (line,) = chapter.nine(lab, "box")
     assert (line["egraph_replayed, graph"][:4], line["egraph, wall"][:4]) == ("1.33", "1.14")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, evidence_of, played, write_records
+from synthetic import ceilings, cell_line, evidence_of, played, row, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, tables
@@ -135,10 +135,10 @@ def test_gains_that_grow_with_arithmetic_are_not_said_to_fall(tmp_path: Path) ->
 
 
 def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
-    rows = {row["workload"]: row for row in decisions.contests(lab, "gpu")}
+    rows = {row.workload: row for row in decisions.contests(lab, "gpu")}
     small = rows["linear_relu/256x256x512/bfloat16/ieee/forward"]
-    assert (small["variant"], small["baseline"]) == ("triton", "epilogue")
-    assert small["ratio"] == pytest.approx(0.75)
+    assert (small.variant, small.baseline) == ("triton", "epilogue")
+    assert small.ratio == pytest.approx(0.75)
     found = said(decisions.library(lab, "gpu"))
     assert (found.figure, found.title) == (
         "3 of 4",
@@ -429,10 +429,10 @@ def test_the_pages_do_without_ceilings(name: str, tmp_path: Path, monkeypatch: p
 
 
 def test_split_operands_name_their_error_and_its_bound() -> None:
-    row = {"variant": "whole_bf16x3", "dtype": "float32", "math": "ieee", "max_error": 6e-6, "peer_error": 5e-7}
-    text = decisions._errors(row)
+    own, peer = row(variant="whole_bf16x3", max_error=6e-6), row(variant="eager", max_error=5e-7)
+    text = decisions._errors(Evidence([], [own, peer]), own)
     assert text == ", at a largest absolute error of 6.00e-06 where that has 5.00e-07 (the goal allows 0.0001)"
-    assert decisions._errors(row | {"variant": "whole"}) == ""
+    assert decisions._errors(Evidence([], [peer]), replace(own, variant="whole")) == ""
 
 
 def test_a_contradiction_says_what_the_arithmetic_gives() -> None:

@@ -127,7 +127,7 @@ def test_an_interval_that_holds_the_goal_decides_nothing(root: Path) -> None:
 
 def test_a_split_is_held_against_its_own_arithmetic(root: Path) -> None:
     lab = read(root, *float32(FAST))
-    limits = {row["variant"]: row["limit_us"] for row in lab.rows if row["experiment"] == "tensor_cores"}
+    limits = {row.variant: row.limit_us for row in lab.rows if row.experiment == "tensor_cores"}
     flops = 2 * 1024 * 784 * 2048
     assert limits["fp16x3"] == pytest.approx(3 * flops / 690e6)
     assert limits["tf32x3"] == pytest.approx(3 * flops / 360e6)

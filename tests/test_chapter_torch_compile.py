@@ -310,7 +310,7 @@ def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(root: P
     assert by_graph["bfloat16 by autocast"]["× eager"].startswith("1.20×")
     other = torch_compile_tables.summary(lab, "box", "conv_block", "forward", "ieee")
     assert "torch.compile, IEEE float32" not in {line["what"] for line in other}
-    kinds = {row["math"] for row in torch_compile_tables.priced(lab, "box", "conv_block", "default")}
+    kinds = {row.math for row in torch_compile_tables.priced(lab, "box", "conv_block", "default")}
     assert kinds == {"default", "ieee"}
     lines = torch_compile_tables.batches(lab, "box", "default")
     assert [
@@ -331,11 +331,11 @@ def test_what_is_paid_once_in_the_default_was_measured_in_ieee(root: Path) -> No
 def test_the_default_is_held_under_tf32s_ceiling(root: Path) -> None:
     lab = read(root, GPU, STARTS, defaults=DEFAULTS)
     rows, best = torch_compile_tables.roofed(lab, "box", "default")
-    assert {row["math"] for row in rows} == {"default"}
+    assert {row.math for row in rows} == {"default"}
     figure, _ = ceiling_figures.roofline(rows, best, clock="graph")
     assert "float32/tf32" in figure.layout.meta["alt"]
     ieee = torch_compile_tables.roofed(lab, "box", "ieee")[0]
-    limits = {row["math"]: row["limit_us"] for row in (*rows, *ieee) if row["workload"].startswith("conv_block/5x")}
+    limits = {row.math: row.limit_us for row in (*rows, *ieee) if row.workload.startswith("conv_block/5x")}
     assert limits["ieee"] / limits["default"] == pytest.approx(RATES["tf32"] / RATES["ieee"])
 
 
@@ -438,10 +438,10 @@ def test_every_point_stands_beside_eager_in_float32(root: Path) -> None:
 def test_another_function_is_no_price_of_speed(root: Path) -> None:
     lab = read(root, GPU, STARTS)
     assert "conv_block_tanh" in {
-        row["operation"] for row in torch_compile_rows.drawn(lab, "box", "conv_block", "forward", "ieee")
+        row.operation for row in torch_compile_rows.drawn(lab, "box", "conv_block", "forward", "ieee")
     }
     kept = torch_compile_tables.priced(lab, "box", "conv_block", "ieee")
-    assert "conv_block_tanh" not in {row["operation"] for row in kept}
+    assert "conv_block_tanh" not in {row.operation for row in kept}
 
 
 def test_a_wrong_variant_shows_its_status_and_no_gain(root: Path) -> None:

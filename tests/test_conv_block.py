@@ -17,14 +17,14 @@ import pytest
 import torch
 import torch.nn.functional as functional
 from cuda_sources import compiles_without_spills, symbol
-from hypatia_lab.operations.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
-from hypatia_lab.operations.conv_block_pipeline import WAYS, pipeline
 
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import conv_block, conv_block_kernels, conv_block_pipeline
+from hypatia_lab.operations.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
+from hypatia_lab.operations.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.planted import BLOCK_FAULTS, block
 from hypatia_lab.variants import AGAIN, baseline, variants
 from hypatia_lab.workloads import MATH, Workload

@@ -6,6 +6,7 @@ import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from hypatia_lab import formats, records, results
 from hypatia_lab.figures import image as image_figure
 from hypatia_lab.figures import language, over_size
 from hypatia_lab.figures import probes as probe_figures
+from hypatia_lab.results import Row
 
 SHAPE = (1024, 1024)
 LIBRARIES = {"interpreter": 31.0, "import torch": 1650.0, "import hypatia_lab": 42.0, "CUDA context": 210.0}
@@ -161,12 +163,12 @@ def _write(root: Path) -> list[records.Record]:
 
 
 @pytest.fixture(scope="module")
-def rows(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def rows(tmp_path_factory: pytest.TempPathFactory) -> list[Row]:
     return rows_of(tmp_path_factory.mktemp("records"))
 
 
-def rows_of(root: Path) -> list[dict[str, Any]]:
-    return [r | {"peak": 150.0} for r in results.rows(_write(root)) if r["experiment"] == "diffraction"]
+def rows_of(root: Path) -> list[Row]:
+    return [replace(r, peak=150.0) for r in results.rows(_write(root)) if r.experiment == "diffraction"]
 
 
 def spots(slow: int = 200, fast: int = 240) -> numpy.ndarray:
@@ -179,7 +181,7 @@ def spots(slow: int = 200, fast: int = 240) -> numpy.ndarray:
 
 ADD, MUL = "elementwise (add)", "elementwise (Mul)"
 PLACE: dict[str, Any] = {"pixel": 0.1, "centre": (10.0, 12.0)}
-Rows = list[dict[str, Any]]
+Rows = list[Row]
 Drawn = tuple[Any, Any]
 DRAW: dict[str, Callable[[Rows], Drawn]] = {
     "image": lambda rows: image_figure.image(spots(), "A lattice of spots, brightest in the middle", **PLACE),
@@ -193,10 +195,10 @@ DRAW: dict[str, Callable[[Rows], Drawn]] = {
     "kernels": lambda rows: probe_figures.kernels(traced(), "One kernel does what eager needs sixty for"),
     "timeline": lambda rows: probe_figures.timeline(traced(), "The device idles between eager's kernels"),
     "precision": lambda rows: over_size.precision(
-        [r for r in rows if r["shape"] == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
+        [r for r in rows if r.shape == "1024x1024"], "Removing the integer first costs nothing and gains four digits"
     ),
     "over_sizes": lambda rows: over_size.over_sizes(
-        [r for r in rows if r["dtype"] == "float32"], "The own kernels stay near the limit at every size"
+        [r for r in rows if r.dtype == "float32"], "The own kernels stay near the limit at every size"
     ),
     "shares": lambda rows: probe_figures.shares(sizes(), "The first image takes most of the time of a small job"),
 }

@@ -5,16 +5,18 @@ import json
 import math
 import random
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, formats, records, results, tables
+from hypatia_lab import figures, formats, records, results
 from hypatia_lab.book import build
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, probe_rows
+from hypatia_lab.results import Row
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -58,30 +60,28 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> list[records.Record]:
 
 
 @pytest.fixture(scope="module")
-def rows(found: list[records.Record]) -> list[dict[str, Any]]:
+def rows(found: list[records.Record]) -> list[Row]:
     return results.rows(found)
 
 
 Drawn = tuple[Any, Any]
-DRAW: dict[str, Callable[[list[dict[str, Any]], list[records.Record]], Drawn]] = {
+DRAW: dict[str, Callable[[list[Row], list[records.Record]], Drawn]] = {
     "slowdowns": lambda rows, found: comparisons.slowdowns(_by(rows, "graph"), claimed=7.67),
-    "speedups": lambda rows, found: comparisons.speedups([r for r in _by(rows, "graph") if r["variant"] != "naive"]),
+    "speedups": lambda rows, found: comparisons.speedups([r for r in _by(rows, "graph") if r.variant != "naive"]),
     "times": lambda rows, found: comparisons.times_against_limit(_by(rows, "graph")),
     "ladder": lambda rows, found: comparisons.ladder([r for r in rows if _ladder(r)]),
     "roofline": lambda rows, found: ceiling_figures.roofline(_by(rows, "graph"), results.ceilings(found), clock="hot"),
     "agreement": lambda rows, found: comparisons.agreement(found, "h200"),
-    "sweep": lambda rows, found: ceiling_figures.sweep([r for r in rows if r["experiment"] == "ceilings"]),
+    "sweep": lambda rows, found: ceiling_figures.sweep([r for r in rows if r.experiment == "ceilings"]),
 }
 
 
-def _by(rows: list[dict[str, Any]], clock: str) -> list[dict[str, Any]]:
-    return [r for r in rows if r["experiment"] == "method" and r["clock"] == clock]
+def _by(rows: list[Row], clock: str) -> list[Row]:
+    return [r for r in rows if r.experiment == "method" and r.clock == clock]
 
 
-def _ladder(row: dict[str, Any]) -> bool:
-    return (
-        row["experiment"] == "method" and row["shape"] == "256x256x512" and row["variant"] in ("eager", "aten", "naive")
-    )
+def _ladder(row: Row) -> bool:
+    return row.experiment == "method" and row.shape == "256x256x512" and row.variant in ("eager", "aten", "naive")
 
 
 def _points(figure: Any) -> list[dict[str, Any]]:
@@ -98,7 +98,7 @@ def _numbers(value: Any) -> list[float]:
 
 
 @pytest.fixture(params=sorted(DRAW))
-def drawn(request: pytest.FixtureRequest, rows: list[dict[str, Any]], found: list[records.Record]) -> Drawn:
+def drawn(request: pytest.FixtureRequest, rows: list[Row], found: list[records.Record]) -> Drawn:
     return DRAW[request.param](rows, found)
 
 
@@ -167,12 +167,10 @@ def test_numbers_are_rounded(drawn: Drawn) -> None:
                 assert number == formats.significant(number) or number == round(number, 3)
 
 
-def test_slowdowns_draw_the_inverse_ratio_and_the_claim(
-    rows: list[dict[str, Any]], found: list[records.Record]
-) -> None:
+def test_slowdowns_draw_the_inverse_ratio_and_the_claim(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["slowdowns"](rows, found)
     naive = next(t for t in _points(figure) if t["name"] == "naive (seed)")
-    expected = [1 / r["ratio"] for r in _by(rows, "graph") if r["variant"] == "naive"]
+    expected = [1 / r.ratio for r in _by(rows, "graph") if r.variant == "naive"]
     assert naive["x"] == [formats.significant(v) for v in expected]
     claim = next(t for t in figure.data if t.line.dash == "dash")
     assert set(claim.x) - {None} == {7.67}
@@ -181,7 +179,7 @@ def test_slowdowns_draw_the_inverse_ratio_and_the_claim(
     assert "eager (peer)" not in [t.name for t in figure.data]
 
 
-def test_what_was_not_measured_is_said_and_not_drawn(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_what_was_not_measured_is_said_and_not_drawn(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["speedups"](rows, found)
     compiled = next(t for t in _points(figure) if t["name"] == "compile (peer)")
     assert len(compiled["x"]) == 2
@@ -189,21 +187,21 @@ def test_what_was_not_measured_is_said_and_not_drawn(rows: list[dict[str, Any]],
     assert "timeout: over 60 s" in set(table["status"])
 
 
-def test_speedups_shade_the_band_of_equivalence(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_speedups_shade_the_band_of_equivalence(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["speedups"](rows, found)
     assert {(s.x0, s.x1) for s in figure.layout.shapes} == {(0.98, 1.02)}
     low, high = figure.layout.xaxis.range
     assert low < 0.98 < 1.02 < high
 
 
-def test_every_line_bears_the_name_of_what_is_drawn_on_it(rows: list[dict[str, Any]]) -> None:
-    two: list[dict[str, Any]] = [r | {"machine": machine} for machine in ("h200", "b200") for r in _by(rows, "graph")]
+def test_every_line_bears_the_name_of_what_is_drawn_on_it(rows: list[Row]) -> None:
+    two: list[Row] = [replace(r, machine=machine) for machine in ("h200", "b200") for r in _by(rows, "graph")]
     for figure in (comparisons.speedups(two)[0], comparisons.speedups(two[::-1])[0]):
         axis = figure.layout.yaxis
         named = {y: text.replace("<br>", "") for y, text in zip(axis.tickvals, axis.ticktext, strict=True)}
         drawn = {y: trace["name"].split(" ")[0] for trace in _points(figure) for y in trace["y"]}
         assert drawn == {y: named[y] for y in drawn}
-        assert len(drawn) == sum(not math.isnan(r["ratio"]) for r in two if r["variant"] != "eager")
+        assert len(drawn) == sum(not math.isnan(r.ratio) for r in two if r.variant != "eager")
         headings = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
         assert headings[:2] == ["<b>256×256×512, b200</b>", "<b>256×256×512, h200</b>"]
 
@@ -218,37 +216,37 @@ def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
     assert table.loc[0, "ratio"] == "too noisy (n = 1)"
 
 
-def test_limits_are_lines_and_absent_without_ceilings(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_limits_are_lines_and_absent_without_ceilings(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["times"](rows, found)
     limits = [t.x[0] for t in figure.data if t.mode == "lines"]
-    expected = dict.fromkeys(r["limit_us"] for r in _by(rows, "graph") if r["variant"] == "eager")
+    expected = dict.fromkeys(r.limit_us for r in _by(rows, "graph") if r.variant == "eager")
     assert limits == [formats.significant(v) for v in expected]
-    bare, _ = comparisons.times_against_limit([r | {"limit_us": math.nan} for r in _by(rows, "graph")])
+    bare, _ = comparisons.times_against_limit([replace(r, limit_us=math.nan) for r in _by(rows, "graph")])
     assert not [t for t in bare.data if t.mode == "lines"]
     assert "no ceiling was measured" in bare.layout.meta["alt"]
 
 
-def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[dict[str, Any]]) -> None:
-    small = [r for r in _by(rows, "graph") if r["flops"] == min(row["flops"] for row in _by(rows, "graph"))]
-    figure, _ = comparisons.times_against_limit([r | {"limit_us": 1.0 + (r["variant"] == "naive")} for r in small])
+def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[Row]) -> None:
+    small = [r for r in _by(rows, "graph") if r.flops == min(row.flops for row in _by(rows, "graph"))]
+    figure, _ = comparisons.times_against_limit([replace(r, limit_us=1.0 + (r.variant == "naive")) for r in small])
     lines = {t.x[0]: t.y[1] - t.y[0] for t in figure.data if t.mode == "lines"}
-    singles = sum("@" not in r["variant"] for r in small)
+    singles = sum("@" not in r.variant for r in small)
     assert lines[2.0] == 1
     assert sum(t.y[1] - t.y[0] for t in figure.data if t.mode == "lines") == singles
 
 
-def test_ladder_shows_each_clock_and_its_reading(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_ladder_shows_each_clock_and_its_reading(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["ladder"](rows, found)
     assert list(figure.layout.yaxis.ticktext) == ["wall", "hot", "graph", "cold"]
     assert [a.text for a in figure.layout.annotations].count("slower") == 2
-    assert set(table["reads"]) == {"equal", "slower", tables.LAUNCH}
+    assert set(table["reads"]) == {"equal", "slower", results.LAUNCH}
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
-        comparisons.ladder([r for r in rows if r["experiment"] == "method"])
+        comparisons.ladder([r for r in rows if r.experiment == "method"])
     with pytest.raises(comparisons.FigureError, match="only baselines"):
-        comparisons.ladder([r for r in rows if _ladder(r) and r["variant"] == "eager"])
+        comparisons.ladder([r for r in rows if _ladder(r) and r.variant == "eager"])
 
 
-def test_roofline_stays_under_its_roofs(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_roofline_stays_under_its_roofs(rows: list[Row], found: list[records.Record]) -> None:
     ceilings = results.ceilings(found)
     figure, _ = DRAW["roofline"](rows, found)
     roof = next(t for t in figure.data if t.hovertext and "float32/ieee" in t.hovertext and t.mode == "lines")
@@ -274,7 +272,7 @@ def test_agreement_draws_the_pairs_that_it_counts(found: list[records.Record]) -
         comparisons.agreement(found, "b200")
 
 
-def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_sweep_orders_by_size_and_names_the_best(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["sweep"](rows, found)
     best = results.ceilings(found)
     for trace in figure.data:
@@ -284,7 +282,7 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], fou
         assert ceiling == formats.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
     with pytest.raises(comparisons.FigureError, match="one machine and clock"):
         ceiling_figures.sweep(
-            [r for r in rows if r["experiment"] == "ceilings"] + [rows[0] | {"operation": "copy", "clock": "cold"}]
+            [r for r in rows if r.experiment == "ceilings"] + [replace(rows[0], operation="copy", clock="cold")]
         )
 
 
@@ -299,16 +297,16 @@ def test_sweep_orders_by_size_and_names_the_best(rows: list[dict[str, Any]], fou
         lambda rows: ceiling_figures.roofline(rows, {}, clock="hot"),
     ],
 )
-def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: list[dict[str, Any]]) -> None:
+def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: list[Row]) -> None:
     with pytest.raises(comparisons.FigureError, match="no rows to draw"):
         draw([])
-    lost = [r | {"operation": "matmul"} for r in rows if r["status"] == "timeout"]
+    lost = [replace(r, operation="matmul") for r in rows if r.status == "timeout"]
     with pytest.raises(comparisons.FigureError, match="timeout over 60 s"):
         draw(lost)
 
 
 def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
-    rows: list[dict[str, Any]], found: list[records.Record]
+    rows: list[Row], found: list[records.Record]
 ) -> None:
     looks: dict[str, set[tuple[str, str]]] = {}
     for name in ("slowdowns", "speedups", "times", "ladder", "roofline"):
@@ -348,7 +346,7 @@ def test_a_new_variant_gets_a_look_of_its_own_and_changes_none() -> None:
 
 
 def test_show_gives_plotly_json_then_folded_data(
-    rows: list[dict[str, Any]], found: list[records.Record], monkeypatch: pytest.MonkeyPatch
+    rows: list[Row], found: list[records.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import IPython.display
 
@@ -375,9 +373,9 @@ def test_parts_of_a_heading_share_lines_and_none_ends_in_a_dot() -> None:
     assert layout["meta"] == {"title": "A title", "under": [u for u in under if u]}
 
 
-def test_a_tall_figure_has_its_axis_at_the_top_too(rows: list[dict[str, Any]], found: list[records.Record]) -> None:
+def test_a_tall_figure_has_its_axis_at_the_top_too(rows: list[Row], found: list[records.Record]) -> None:
     short, _ = DRAW["speedups"](rows, found)
-    many = [r | {"shape": f"{256 + n}x256x512", "flops": r["flops"] + n} for n in range(4) for r in _by(rows, "graph")]
+    many = [replace(r, shape=f"{256 + n}x256x512", flops=r.flops + n) for n in range(4) for r in _by(rows, "graph")]
     tall, _ = comparisons.speedups(many)
     assert short.layout.height < 700 < tall.layout.height
     assert "xaxis2" not in json.loads(short.to_json())["layout"]
@@ -386,10 +384,10 @@ def test_a_tall_figure_has_its_axis_at_the_top_too(rows: list[dict[str, Any]], f
     assert any(trace.xaxis == "x2" for trace in tall.data)
 
 
-def test_two_names_of_two_lines_do_not_touch_and_the_band_leaves_headings_free(rows: list[dict[str, Any]]) -> None:
+def test_two_names_of_two_lines_do_not_touch_and_the_band_leaves_headings_free(rows: list[Row]) -> None:
     names = {"naive": "pack_each_call", "aten": "x_column_major", "epilogue": "x_padded"}
-    given = [r | {"variant": names.get(r["variant"], r["variant"])} for r in _by(rows, "graph")]
-    figure, _ = comparisons.speedups([r for r in given if r["shape"] == "256x256x512"])
+    given = [replace(r, variant=names.get(r.variant, r.variant)) for r in _by(rows, "graph")]
+    figure, _ = comparisons.speedups([r for r in given if r.shape == "256x256x512"])
     axis = figure.layout.yaxis
     places = sorted(zip(axis.tickvals, axis.ticktext, strict=True))
     for (y, text), (following, below) in itertools.pairwise(places):
@@ -401,16 +399,16 @@ def test_two_names_of_two_lines_do_not_touch_and_the_band_leaves_headings_free(r
     assert heading.y < band.y0
 
 
-def test_sizes_come_in_order_and_operations_together(rows: list[dict[str, Any]]) -> None:
-    (one,) = [r for r in _by(rows, "graph") if (r["variant"], r["shape"]) == ("aten", "256x256x512")]
+def test_sizes_come_in_order_and_operations_together(rows: list[Row]) -> None:
+    (one,) = [r for r in _by(rows, "graph") if (r.variant, r.shape) == ("aten", "256x256x512")]
     mixed = [
-        one | {"operation": operation, "shape": shape, "flops": 0.0, "workload": f"{operation}/{shape}"}
+        replace(one, operation=operation, shape=shape, flops=0.0, workload=f"{operation}/{shape}")
         for shape in ("4096x4096", "512x512", "1024x1024")
         for operation in ("mlp2", "diffraction")
     ]
     sizes = ["512x512", "1024x1024", "4096x4096"]
     expected = [(operation, size) for operation in ("diffraction", "mlp2") for size in sizes]
-    assert [(r["operation"], r["shape"]) for r in language.ordered(mixed)] == expected
+    assert [(r.operation, r.shape) for r in language.ordered(mixed)] == expected
 
 
 def test_labels_of_a_log_axis_have_room_on_a_telephone() -> None:
@@ -426,9 +424,9 @@ def test_labels_of_a_log_axis_have_room_on_a_telephone() -> None:
 def test_variants_of_the_committed_records_look_different() -> None:
     looks: dict[tuple[str, str], set[str]] = {}
     for row in results.rows(records.load(build.REPOSITORY / "book" / "records")):
-        if not row["variant"].endswith(language.AGAIN):
-            look = language.style(row["variant"], row["origin"])
-            looks.setdefault((look.colour, look.symbol), set()).add(row["variant"])
+        if not row.variant.endswith(language.AGAIN):
+            look = language.style(row.variant, row.origin)
+            looks.setdefault((look.colour, look.symbol), set()).add(row.variant)
     assert len(looks) > 40
     assert [names for names in looks.values() if len(names) > 1] == []
 
@@ -476,7 +474,5 @@ def test_a_bar_that_leaves_its_axis_is_cut_and_marked(tmp_path: Path) -> None:
             assert low * 0.99 <= value - down <= value + up <= high * 1.01
     assert "goes on" in figure.layout.meta["alt"]
     assert set(table["ratio"]) >= {"too noisy (n = 5)"}
-    calm, _ = comparisons.speedups(
-        [row for row in results.rows(records.load(tmp_path)) if row["variant"] != "epilogue"]
-    )
+    calm, _ = comparisons.speedups([row for row in results.rows(records.load(tmp_path)) if row.variant != "epilogue"])
     assert "goes on" not in calm.layout.meta["alt"]

@@ -51,7 +51,7 @@ ALLOWED: dict[str, set[str]] = {
     "reader_kernel": {"compiled", "experiments", "names", "profiler", "source_file", "variants", "workloads"},
     "programs": {"experiments", "names", "profiler", "source_file", "variants", "workloads"},
     # From records to pages; these measure nothing.
-    "results": {"intervals", "records", "variants"},
+    "results": {"formats", "intervals", "records", "variants"},
     "claims": {"formats", "intervals", "names", "records", "results"},
     "tables": {"formats", "intervals", "records", "results"},
     "figures": {"formats", "intervals", "records", "results", "tables", "variants"},

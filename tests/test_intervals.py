@@ -311,12 +311,12 @@ def copied(n: int, us: Sequence[float | None], **changes: Any) -> dict:
 
 def test_a_ratio_in_the_rows_is_baseline_time_over_variant_time():
     slow, base = cell((2, 3, 4), [40.0, 42.0], "naive"), cell((2, 3, 4), [10.0, 10.5])
-    row = {r["variant"]: r for r in results.rows([record(base, slow)])}["naive"]
-    assert row["ratio"] == pytest.approx(0.25)
-    assert row["ratio_low"] == pytest.approx(0.25)
-    assert row["median_us"] == pytest.approx(math.sqrt(40 * 42))
-    assert row["n"] == 2
-    assert row["workload"] == "linear_relu/2x3x4/float32/ieee/forward"
+    row = {r.variant: r for r in results.rows([record(base, slow)])}["naive"]
+    assert row.ratio == pytest.approx(0.25)
+    assert row.ratio_low == pytest.approx(0.25)
+    assert row.median_us == pytest.approx(math.sqrt(40 * 42))
+    assert row.n == 2
+    assert row.workload == "linear_relu/2x3x4/float32/ieee/forward"
 
 
 def test_a_baseline_is_sought_on_the_same_workload_and_clock_only():
@@ -328,10 +328,10 @@ def test_a_baseline_is_sought_on_the_same_workload_and_clock_only():
         cell((2, 3, 4), [10.0, 10.0], math="tf32"),
     ]
     row = results.rows([record(lonely, *others), record(cell((2, 3, 4), [1.0, 1.0]), experiment="other")])[0]
-    assert row["variant"] == "naive"
-    assert row["median_us"] == pytest.approx(math.sqrt(40 * 42))
-    assert math.isnan(row["ratio"])
-    assert row["n"] == 0
+    assert row.variant == "naive"
+    assert row.median_us == pytest.approx(math.sqrt(40 * 42))
+    assert math.isnan(row.ratio)
+    assert row.n == 0
 
 
 @settings(max_examples=50, deadline=None)
@@ -339,20 +339,20 @@ def test_a_baseline_is_sought_on_the_same_workload_and_clock_only():
 def test_a_ratio_is_the_quotient_of_the_two_times_where_all_processes_pair(pairs):
     base, own = zip(*pairs, strict=True)
     one, other = results.rows([record(cell((2, 3, 4), base), cell((2, 3, 4), own, "naive"))])
-    assert other["ratio"] == pytest.approx(one["median_us"] / other["median_us"], rel=1e-9)
-    assert results.over(one, other).value == results.speed(other).value
-    assert results.time(other).value == other["median_us"]
-    assert results.against(one, other)["ratio"] == pytest.approx(1 / other["ratio"])
+    assert other.ratio == pytest.approx(one.median_us / other.median_us, rel=1e-9)
+    assert one.over(other).value == other.speed.value
+    assert other.time.value == other.median_us
+    assert one.against(other).ratio == pytest.approx(1 / other.ratio)
 
 
 @pytest.mark.parametrize("status", [status for status in records.STATUSES if status != "ok"])
 def test_a_cell_that_is_not_ok_carries_no_time_and_no_ratio(status):
     bad = cell((2, 3, 4), [5.0, 5.0], "naive", status=status, reason="told")
     good = cell((2, 3, 4), [10.0, 10.0])
-    row = {r["variant"]: r for r in results.rows([record(good, bad)])}["naive"]
-    assert all(math.isnan(row[key]) for key in ("median_us", "ratio", "ratio_low", "ratio_high"))
-    assert row["medians_us"] == []
-    assert (row["status"], row["reason"]) == (status, "told")
+    row = {r.variant: r for r in results.rows([record(good, bad)])}["naive"]
+    assert all(math.isnan(getattr(row, key)) for key in ("median_us", "ratio", "ratio_low", "ratio_high"))
+    assert row.medians_us == []
+    assert (row.status, row.reason) == (status, "told")
 
 
 @pytest.mark.parametrize(("reached_us", "status"), [(2.0, "too_fast"), (1.0, "ok"), (None, "too_fast")])
@@ -362,26 +362,26 @@ def test_what_was_too_fast_is_believed_once_the_ceilings_allow_it(reached_us, st
     fast = cell((2, 3, 4), [1.0, 1.0], "naive", status="too_fast", reason="not believed")
     found = record(cell((2, 3, 4), [4.0, 4.0]), fast)
     known = [record(*again, experiment="ceilings")] if again else []
-    row = {r["variant"]: r for r in results.rows([*known, found]) if r["experiment"] == "method"}["naive"]
-    assert row["status"] == status
-    assert row["reason"] == ("" if status == "ok" else "not believed")
-    assert row["median_us"] == (1.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
-    assert row["ratio"] == (4.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
+    row = {r.variant: r for r in results.rows([*known, found]) if r.experiment == "method"}["naive"]
+    assert row.status == status
+    assert row.reason == ("" if status == "ok" else "not believed")
+    assert row.median_us == (1.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
+    assert row.ratio == (4.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
 
 
 def test_a_baseline_that_is_not_ok_gives_no_ratio():
     rows = results.rows([record(cell((2, 3, 4), [1.0, 1.0], status="too_fast"), cell((2, 3, 4), [5.0, 5.0], "naive"))])
-    assert math.isnan(rows[1]["ratio"])
-    assert rows[1]["median_us"] == pytest.approx(5.0)
+    assert math.isnan(rows[1].ratio)
+    assert rows[1].median_us == pytest.approx(5.0)
 
 
 def test_a_process_that_failed_is_left_out_of_median_and_ratio():
     rows = results.rows(
         [record(cell((2, 3, 4), [10.0, 20.0, None]), cell((2, 3, 4), [5.0, None, 7.0], "naive"))],
     )
-    assert rows[1]["median_us"] == pytest.approx(math.sqrt(35))
-    assert rows[1]["ratio"] == 2.0
-    assert math.isnan(rows[1]["ratio_low"])  # one pair is left
+    assert rows[1].median_us == pytest.approx(math.sqrt(35))
+    assert rows[1].ratio == 2.0
+    assert math.isnan(rows[1].ratio_low)  # one pair is left
 
 
 def test_the_best_size_and_process_is_the_ceiling():
@@ -462,14 +462,14 @@ def test_what_is_not_timed_has_no_limit():
     shape = (100, 100, 100)
     top = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings")
     rows = results.rows([top, record(cell(shape, [1.0]), cell(shape, [], clock="none"))])
-    assert rows[-2]["limit_us"] == pytest.approx(1.25)  # 1000 bytes at the copy's 800 bytes/µs
-    assert math.isnan(rows[-1]["limit_us"])
+    assert rows[-2].limit_us == pytest.approx(1.25)  # 1000 bytes at the copy's 800 bytes/µs
+    assert math.isnan(rows[-1].limit_us)
 
 
 def test_ceilings_of_one_machine_do_not_bound_another():
     here = record(product(100, [1.0]), copied(100, [1.0]), experiment="ceilings", machine="here")
     rows = results.rows([here, record(cell((2, 3, 4), [1.0]), machine="there")])
-    assert [math.isnan(row["limit_us"]) for row in rows] == [False, False, True]
+    assert [math.isnan(row.limit_us) for row in rows] == [False, False, True]
 
 
 def test_the_table_has_the_columns_of_the_contract():
@@ -578,9 +578,9 @@ def test_a_control_that_is_told_apart_takes_every_reading_of_its_workload(again,
     apart = [cell((2, 3, 4), [5.0] * 5, "naive", clock="cold"), cell((2, 3, 4), [10.0] * 5, clock="cold")]
     other = record(cell((2, 3, 4), [10.0] * 5), cell((2, 3, 4), [5.0] * 5, "naive"), experiment="other")
     rows = results.rows([record(*works, *apart), other])
-    failed = {(row["experiment"], row["clock"]) for row in rows if row["veto"]}
+    failed = {(row.experiment, row.clock) for row in rows if row.veto}
     assert failed == ({("method", "hot")} if fails else set())
     for row in rows:
-        if row["variant"] == "naive":
-            assert intervals.reading(results.speed(row)) == ("A/A failed" if row["veto"] else "faster")
+        if row.variant == "naive":
+            assert intervals.reading(row.speed) == ("A/A failed" if row.veto else "faster")
     assert results.agreement([record(*works)]) == results.agreement([record(*works[:2])])  # the control of the machine

@@ -14,12 +14,12 @@ import cuda_sources
 import pytest
 import torch
 from cuda_sources import compiles_without_spills, symbol
-from hypatia_lab.operations.ladder import STEPS, TILES, Tile
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import ladder, linear_relu
+from hypatia_lab.operations.ladder import STEPS, TILES, Tile
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

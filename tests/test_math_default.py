@@ -228,7 +228,7 @@ GPU = {
 
 
 def test_on_a_gpu_its_ceiling_is_that_of_tf32() -> None:
-    assert results.arithmetic(cell("default"), GPU) == "float32/tf32"
+    assert results.arithmetic("float32", "default", GPU) == "float32/tf32"
     assert results.limit_us(cell("default"), GPU) == results.limit_us(cell("tf32"), GPU)
     assert results.limit_us(cell("ieee"), GPU) / results.limit_us(cell("default"), GPU) == pytest.approx(8)
     # Nothing is known of a rate that was not measured; IEEE's would call the library too fast.
@@ -238,7 +238,7 @@ def test_on_a_gpu_its_ceiling_is_that_of_tf32() -> None:
 
 def test_on_a_cpu_its_ceiling_is_that_of_ieee() -> None:
     best = {("copy", "", "hot"): 1e10, ("matmul", "float32/ieee", "hot"): 1e11}
-    assert results.arithmetic(cell("default"), best) == "float32/ieee"
+    assert results.arithmetic("float32", "default", best) == "float32/ieee"
     assert results.limit_us(cell("default", clock="hot"), best) == results.limit_us(cell("ieee", clock="hot"), best) > 0
 
 

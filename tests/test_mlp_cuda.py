@@ -10,12 +10,12 @@ from typing import Any
 import cuda_sources
 import pytest
 import torch
-from hypatia_lab.operations.mlp_cuda import Plan
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import ladder, mlp, mlp_cuda
+from hypatia_lab.operations.mlp_cuda import Plan
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

@@ -198,7 +198,7 @@ def test_what_failed_is_said_first_and_has_no_speed(status, title):
     (found,) = own_kernel.findings(lab, "box", "tiny")
     assert found.title == title
     assert found.text.startswith("At 8×8 in float32: it did that. It failed in 1 of 2 cases. ")
-    assert [row["shape"] for row in own_kernel.failures(lab.rows)] == ["8x8"]
+    assert [row.shape for row in own_kernel.failures(lab.rows)] == ["8x8"]
 
 
 def test_a_variant_that_cannot_run_here_and_a_baseline_that_fails_are_told():

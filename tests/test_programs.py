@@ -540,9 +540,9 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
         ("eager", "peer", "ok"),
         ("author_v1", "author", "ok"),
     ]
-    row = next(row for row in results.rows([found]) if row["variant"] == "author_v1")
-    assert row["origin"] == "author"
-    assert row["ratio"] > 0
+    row = next(row for row in results.rows([found]) if row.variant == "author_v1")
+    assert row.origin == "author"
+    assert row.ratio > 0
     assert "author" in list(tables.results_table([row])["origin"])
     keys = ("case", "name", "variant", "shape", "dtype", "unit", "values", "status")
     here = [4, 6, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy
@@ -92,32 +93,32 @@ def test_image_refuses_what_cannot_be_drawn(values: numpy.ndarray, said: str) ->
 
 def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
     figure, table = DRAW["precision"](rows)
-    asked = {(r["variant"], r["dtype"]): r for r in rows if r["shape"] == "1024x1024"}
+    asked = {(r.variant, r.dtype): r for r in rows if r.shape == "1024x1024"}
     assert sum(len(t["x"]) for t in points(figure)) == len(table) == len(asked)
     own = next(t for t in points(figure) if t["name"] == "cuda (own)")
     wanted = [asked["cuda", dtype] for dtype in ("float64", "float32")]
-    assert own["y"] == [formats.significant(r["max_error"] / 150) for r in wanted]
-    assert own["x"] == [formats.significant(r["median_us"]) for r in wanted]
+    assert own["y"] == [formats.significant(r.max_error / 150) for r in wanted]
+    assert own["x"] == [formats.significant(r.median_us) for r in wanted]
     assert "<i>↙ faster and more exact</i>" in notes(figure)
     assert "largest error / peak" in figure.layout.yaxis.title.text
     assert {text for t in points(figure) for text in t["text"]} <= {"float32", "float64", ""}
 
 
 def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -> None:
-    bare: Rows = [r | {"peak": math.nan} for r in rows if r["shape"] == "1024x1024" and r["variant"] == "cuda"]
-    bare[0] |= {"error": 0.0}
+    bare: Rows = [replace(r, peak=math.nan) for r in rows if r.shape == "1024x1024" and r.variant == "cuda"]
+    bare[0] = replace(bare[0], error=0.0)
     figure, table = over_size.precision(bare, "Without a peak")
     assert "‖out − ref‖/‖ref‖" in figure.layout.yaxis.title.text
     (own,) = points(figure)
     axis = figure.layout.yaxis
     assert own["y"].count(axis.tickvals[axis.ticktext.index("0")]) == 1
-    assert axis.range[0] < math.log10(min(own["y"])) < math.log10(bare[1]["error"]) - 0.1
+    assert axis.range[0] < math.log10(min(own["y"])) < math.log10(bare[1].error) - 0.1
     assert "float64, exact" in own["text"]
-    reference, _ = over_size.precision([r | {"baseline": "cuda"} for r in bare], "Against itself")
+    reference, _ = over_size.precision([replace(r, baseline="cuda") for r in bare], "Against itself")
     assert "0 (the reference)" in points(reference)[0]["text"]
     assert "0" in set(table["relative error"])
     with pytest.raises(language.FigureError, match="none of 2 rows has an error"):
-        over_size.precision([r | {"error": math.nan} for r in bare], "No error")
+        over_size.precision([replace(r, error=math.nan) for r in bare], "No error")
 
 
 def test_labels_beside_points_never_overlap(rows: Rows) -> None:
@@ -140,10 +141,10 @@ def test_labels_beside_points_never_overlap(rows: Rows) -> None:
 
 
 def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
-    asked = [r for r in rows if r["dtype"] == "float32"]
+    asked = [r for r in rows if r.dtype == "float32"]
     figure, _ = DRAW["over_sizes"](rows)
     limit = next(t for t in figure.data if t.mode == "lines")
-    wanted = {r["limit_us"] for r in asked}
+    wanted = {r.limit_us for r in asked}
     assert list(limit.y) == sorted(formats.significant(us) for us in wanted)
     assert list(figure.layout.xaxis.ticktext) == ["256²", "512²", "1024²", "2048²", "4096²"]
     names = [t["name"] for t in points(figure)]
@@ -155,12 +156,12 @@ def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
     bare, _ = over_size.over_sizes(asked, "No limit", limit=False)
     assert not [t for t in bare.data if t.mode == "lines"]
     with pytest.raises(language.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
-        over_size.over_sizes([*asked, asked[0] | {"operation": "matmul"}], "Two operations")
+        over_size.over_sizes([*asked, replace(asked[0], operation="matmul")], "Two operations")
 
 
 def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
-    asked: Rows = [r for r in rows if r["variant"] == "cuda" and r["dtype"] == "float32"]
-    both = asked + [r | {"direction": "forward_backward", "limit_us": 3 * r["limit_us"]} for r in asked]
+    asked: Rows = [r for r in rows if r.variant == "cuda" and r.dtype == "float32"]
+    both = asked + [replace(r, direction="forward_backward", limit_us=3 * r.limit_us) for r in asked]
     figure, _ = over_size.over_sizes(both, "Directions")
     assert {t["name"].split(", ")[1] for t in points(figure)} == {"forward", "forward and backward"}
     assert sum(t.mode == "lines" for t in figure.data) == 2
@@ -168,14 +169,14 @@ def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
 
 def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
     shapes = ["1x256x256", "64x256x256", "100x300"]
-    own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
+    own = [replace(r, shape=s) for s, r in zip(shapes, [r for r in rows if r.variant == "cuda"], strict=False)]
     figure, _ = over_size.over_sizes(own, "Batches")
     assert list(figure.layout.xaxis.ticktext) == ["100×300", "1×256²", "64×256²"]
 
 
 def test_over_sizes_counts_images_of_one_size(rows: Rows) -> None:
     shapes = [f"{n}x64x128x128" for n in (1, 2, 20)]
-    own = [r | {"shape": s} for s, r in zip(shapes, [r for r in rows if r["variant"] == "cuda"], strict=False)]
+    own = [replace(r, shape=s) for s, r in zip(shapes, [r for r in rows if r.variant == "cuda"], strict=False)]
     axis = over_size.over_sizes(own, "Images")[0].layout.xaxis
     assert list(axis.ticktext) == ["1", "2", "20"]
     assert axis.title.text.startswith("images")
@@ -186,4 +187,4 @@ def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:
         with pytest.raises(language.FigureError, match="no rows to draw"):
             draw([], "Nothing")
         with pytest.raises(language.FigureError, match="none of 1 rows has a time"):
-            draw([rows[0] | {"median_us": math.nan, "status": "timeout"}], "Nothing")
+            draw([replace(rows[0], median_us=math.nan, status="timeout")], "Nothing")

@@ -3,18 +3,20 @@ from __future__ import annotations
 import math
 import random
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import cell_line, run_line, widths
+from synthetic import cell_line, row, run_line, widths
 
 from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import verdicts
 from hypatia_lab.figures import comparisons
 from hypatia_lab.intervals import Interval
+from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
 pytestmark = pytest.mark.usefixtures("two_processes")
@@ -87,7 +89,7 @@ def three() -> tuple[float, float, float]:
 
 
 @pytest.fixture
-def rows(tmp_path: Path) -> list[dict[str, Any]]:
+def rows(tmp_path: Path) -> list[Row]:
     """Two machines: naive is 27 times slower on one and 9 on the other; aten is equal; compile is skipped on one."""
     draw = random.Random(1)
     shape = (1024, 784, 2048)
@@ -207,11 +209,11 @@ def test_units() -> None:
     ],
 )
 def test_reading_follows_the_interval(triple: tuple[float, float, float], word: str) -> None:
-    row = dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)) | {"n": 8, "origin": "peer", "veto": ""}
-    assert tables.reading(row) == word
+    found = row(**dict(zip(("ratio", "ratio_low", "ratio_high"), triple, strict=True)), n=8)
+    assert found.reading == word
     if word != "–":
-        assert tables.reading(row | {"n": 1}) == "too few to tell"
-        assert tables.reading(row | {"veto": "eager@again takes 1.2 times as long as eager"}) == "A/A failed"
+        assert replace(found, n=1).reading == "too few to tell"
+        assert replace(found, veto="eager@again takes 1.2 times as long as eager").reading == "A/A failed"
 
 
 def test_readings_are_counted_in_one_order() -> None:
@@ -222,7 +224,7 @@ def test_readings_are_counted_in_one_order() -> None:
     assert tables.counted(["equal"]) == "1 equal"
 
 
-def test_results_table_holds_every_row_and_invents_no_number(rows: list[dict[str, Any]]) -> None:
+def test_results_table_holds_every_row_and_invents_no_number(rows: list[Row]) -> None:
     table = tables.results_table(rows)
     assert len(table) == len(rows)
     skipped = table[table["variant"] == "compile"].iloc[0]
@@ -235,7 +237,7 @@ def test_results_table_holds_every_row_and_invents_no_number(rows: list[dict[str
         tables.results_table([])
 
 
-def test_the_limit_is_unknown_without_ceilings(rows: list[dict[str, Any]]) -> None:
+def test_the_limit_is_unknown_without_ceilings(rows: list[Row]) -> None:
     table = tables.results_table(rows)
     eager = table[(table["variant"] == "eager") & table["workload"].str.startswith("linear_relu")].set_index("machine")
     assert eager.loc["epyc-2c", "of limit"] == "–"
@@ -394,7 +396,7 @@ def test_an_empty_text_is_not_folded_away() -> None:
     assert text.count("<details>") == 1
 
 
-def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[dict[str, Any]], tmp_path: Path) -> None:
+def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[Row], tmp_path: Path) -> None:
     table = tables.machines_table(records.load(tmp_path)).set_index("fact")
     assert table.loc["device", "h200"] == "Card"
     assert table.loc["last-level cache", "h200"] == "50.0 MiB"
@@ -421,7 +423,7 @@ def test_machines_table_shows_facts_that_disagree(tmp_path: Path) -> None:
     assert table.loc["commit", "m"] == "0123456789; 0123456789 (with local changes)"
 
 
-def test_compare_tells_what_differs(rows: list[dict[str, Any]]) -> None:
+def test_compare_tells_what_differs(rows: list[Row]) -> None:
     table = tables.compare_table(rows, "h200", "epyc-2c").set_index("variant")
     assert list(table.index) == ["naive", "aten"]
     assert table.loc["naive", "differ"] == "yes"
@@ -430,22 +432,22 @@ def test_compare_tells_what_differs(rows: list[dict[str, Any]]) -> None:
     assert table.loc["naive", "epyc-2c"].startswith("0.11")
 
 
-def test_compare_without_intervals_decides_nothing(rows: list[dict[str, Any]]) -> None:
-    bare = [row | {"ratio_low": math.nan, "ratio_high": math.nan} for row in rows]
+def test_compare_without_intervals_decides_nothing(rows: list[Row]) -> None:
+    bare = [replace(row, ratio_low=math.nan, ratio_high=math.nan) for row in rows]
     assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"too noisy to say"}
 
 
-def test_compare_names_what_is_missing(rows: list[dict[str, Any]]) -> None:
+def test_compare_names_what_is_missing(rows: list[Row]) -> None:
     with pytest.raises(tables.TableError, match=r"'b200'.*epyc-2c, h200"):
         tables.compare_table(rows, "h200", "b200")
     with pytest.raises(tables.TableError, match="itself"):
         tables.compare_table(rows, "h200", "h200")
-    apart = [r for r in rows if (r["machine"] == "h200") == (r["variant"] == "naive")]
+    apart = [r for r in rows if (r.machine == "h200") == (r.variant == "naive")]
     with pytest.raises(tables.TableError, match="share no measured ratio"):
         tables.compare_table(apart, "h200", "epyc-2c")
 
 
-def test_html_is_accessible_safe_and_always_the_same(rows: list[dict[str, Any]]) -> None:
+def test_html_is_accessible_safe_and_always_the_same(rows: list[Row]) -> None:
     table = tables.results_table(rows)
     table.loc[0, "status"] = "<script>alert(1)</script>"
     text = tables.html(table, caption="A & B")
@@ -478,10 +480,9 @@ def test_one_of_a_unit_is_singular() -> None:
 
 
 def test_a_reason_does_not_say_its_status_twice() -> None:
-    own = {"throttled": False, "status": "wrong", "medians_us": [], "veto": ""}
-    assert tables._remark(own | {"reason": "wrong values: off"}) == "wrong values: off"
-    assert tables._remark(own | {"reason": "shape: (2,)"}) == "wrong: shape: (2,)"
-    assert tables._remark(own | {"status": "ok", "reason": ""}) == "ok"
+    said = [("wrong", "wrong values: off"), ("wrong", "shape: (2,)"), ("ok", "")]
+    table = tables.results_table([row(status=status, reason=reason) for status, reason in said])
+    assert list(table["status"]) == ["wrong values: off", "wrong: shape: (2,)", "ok"]
 
 
 def test_a_number_that_is_not_known_moves_no_column() -> None:

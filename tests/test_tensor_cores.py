@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypatia_lab.operations.tensor_cores import two_terms
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import tensor_cores
+from hypatia_lab.operations.tensor_cores import two_terms
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

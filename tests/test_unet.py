@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as functional
-from hypatia_lab.operations.conv_block import SEED_SHAPE
-from hypatia_lab.operations.unet import EACH, FORMS, GROUPS, INSTANCE, PARAMETERS, exact
 
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import conv_block_points, norm_chain, unet
+from hypatia_lab.operations.conv_block import SEED_SHAPE
+from hypatia_lab.operations.unet import EACH, FORMS, GROUPS, INSTANCE, PARAMETERS, exact
 from hypatia_lab.variants import AGAIN, variants
 from hypatia_lab.workloads import Workload
 

@@ -9,18 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
-from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.pages.phrases import at, takes, times, took
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import times
+from hypatia_lab.results import Row
 
 PAGE = "03_aten_fusion"
 EXPERIMENT = "author_hypatia"
@@ -70,26 +67,26 @@ def pairs(lab: Evidence, machine: str) -> list[Pair]:
     rows = lab.select(
         machine=machine, experiment=EXPERIMENT, operation="linear_relu", direction="forward", clock=CLOCKS
     )
-    index = {(row["workload"], row["clock"], row["variant"]): row for row in rows}
-    programs = [row for row in rows if row["origin"] == "author"]
-    programs.sort(key=lambda row: (row["flops"], row["workload"], CLOCKS.index(row["clock"])))
+    index = {(row.workload, row.clock, row.variant): row for row in rows}
+    programs = [row for row in rows if row.origin == "author"]
+    programs.sort(key=lambda row: (row.flops, row.workload, CLOCKS.index(row.clock)))
 
     def beside(row: Row, variant: str) -> Row | None:
-        return index.get((row["workload"], row["clock"], variant))
+        return index.get((row.workload, row.clock, variant))
 
-    return [Pair(row, beside(row, REWRITES.get(row["variant"], "")), beside(row, "eager")) for row in programs]
+    return [Pair(row, beside(row, REWRITES.get(row.variant, "")), beside(row, "eager")) for row in programs]
 
 
-def _time(row: Row | None, write: Callable[[Row], str] = took) -> str:
+def _time(row: Row | None, write: Callable[[Interval], str] = formats.time) -> str:
     """The time of a row, or why it has none."""
     if row is None:
         return formats.MISSING
-    return f"{row['status']}: {row['reason']}".removesuffix(": ") if absent(row["median_us"]) else write(row)
+    return f"{row.status}: {row.reason}".removesuffix(": ") if not row.timed else write(row.time)
 
 
 def _over(slow: Row | None, quick: Row | None) -> Interval | None:
     """Time of one row over that of another, paired by process; None unless both were timed."""
-    found = results.over(slow, quick) if slow and quick else intervals.NOTHING
+    found = slow.over(quick) if slow and quick else intervals.NOTHING
     return found if found.n else None
 
 
@@ -104,9 +101,9 @@ def table(lab: Evidence, machine: str) -> list[dict[str, str]]:
         row = pair.author
         lines.append(
             {
-                "size": at(row),
-                "clock": row["clock"],
-                "program": NAMES.get(row["variant"], row["variant"]),
+                "size": row.at,
+                "clock": row.clock,
+                "program": NAMES.get(row.variant, row.variant),
                 "the author's": _time(row),
                 "the lab's rewrite": _time(pair.rewrite),
                 "eager": _time(pair.eager),
@@ -126,7 +123,7 @@ def _count(found: Sequence[Pair]) -> str:
 def finding(lab: Evidence, machine: str) -> Finding | None:
     """Whether the lab's rewrites take as long as the authors' programs, clock by clock; None without a record."""
     known = [pair for pair in pairs(lab, machine) if pair.equal]
-    by_clock = {clock: [pair for pair in known if pair.author["clock"] == clock] for clock in CLOCKS}
+    by_clock = {clock: [pair for pair in known if pair.author.clock == clock] for clock in CLOCKS}
     by_clock = {clock: found for clock, found in by_clock.items() if found}
     if not by_clock:
         return None
@@ -164,8 +161,8 @@ def _widest(apart: Iterable[Pair]) -> str:
 
     pair = max(apart, key=distance)
     row = pair.author
-    own, rewrite, eager = (_time(one, takes) for one in (row, pair.rewrite, pair.eager))
-    text = f"They differ most in {NAMES.get(row['variant'], row['variant'])} at {at(row)}: by the {row['clock']} clock "
+    own, rewrite, eager = (_time(one, formats.lasts) for one in (row, pair.rewrite, pair.eager))
+    text = f"They differ most in {NAMES.get(row.variant, row.variant)} at {row.at}: by the {row.clock} clock "
     return text + f"the author's takes {own}, the rewrite {rewrite} and eager {eager}."
 
 

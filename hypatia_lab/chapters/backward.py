@@ -16,11 +16,9 @@ from hypatia_lab.figures.language import listing, spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
-from hypatia_lab.pages.phrases import at, attained, lasts, named, say, takes, times, took
-from hypatia_lab.results import over, speed
+from hypatia_lab.pages.phrases import say, times
+from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
-
-Row = dict[str, Any]
 
 PAGE = "15_backward"
 EXPERIMENT = "backward"
@@ -59,33 +57,33 @@ def steps(lab: Evidence, machine: str, clock: str = "", **wanted: Any) -> list[R
         clock=clock or lab.primary(machine),
         **wanted,
     )
-    return sorted(rows, key=lambda row: row["flops"])
+    return sorted(rows, key=lambda row: row.flops)
 
 
 def drawn(lab: Evidence, machine: str, dtype: str, clock: str = "") -> list[Row]:
     """The rows for a figure, without v1: its naive forward would squeeze all others together."""
-    return [row for row in steps(lab, machine, clock, dtype=dtype) if row["variant"] != "naive"]
+    return [row for row in steps(lab, machine, clock, dtype=dtype) if row.variant != "naive"]
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
 
 
 def _by_variant(lab: Evidence, machine: str, dtype: str) -> dict[str, Row]:
     """The timed variants at the seeds' size, or at the largest size measured where that one was not."""
     rows = _timed(steps(lab, machine, dtype=dtype))
-    shapes = [row["shape"] for row in rows]
+    shapes = [row.shape for row in rows]
     chosen = SEED_SHAPE if SEED_SHAPE in shapes else shapes[-1] if shapes else ""
-    return {row["variant"]: row for row in rows if row["shape"] == chosen}
+    return {row.variant: row for row in rows if row.shape == chosen}
 
 
 def _at(row: Row) -> str:
-    return f"{at(row)} in {row['dtype']}"
+    return f"{row.at} in {row.dtype}"
 
 
 def forward_pass(lab: Evidence, step: Row) -> Row | None:
     """The forward pass of the same variant, workload and clock, from another experiment; None if nobody timed it."""
-    wanted = {key: step[key] for key in ("machine", "operation", "shape", "dtype", "math", "clock", "variant")}
+    wanted = {key: getattr(step, key) for key in ("machine", "operation", "shape", "dtype", "math", "clock", "variant")}
     for experiment in FORWARD:
         found = _timed(lab.select(experiment=experiment, direction="forward", **wanted))
         if found:
@@ -98,7 +96,7 @@ def alone(lab: Evidence, step: Row) -> list[float]:
     forward = forward_pass(lab, step)
     if forward is None:
         return []
-    pairs = zip(step["medians_us"], forward["medians_us"], strict=False)
+    pairs = zip(step.medians_us, forward.medians_us, strict=False)
     found = [both - one for both, one in pairs if both is not None and one is not None]
     return found if all(us > 0 for us in found) else []
 
@@ -109,21 +107,21 @@ def alone(lab: Evidence, step: Row) -> list[float]:
 def goal(lab: Evidence, machine: str) -> Finding | None:
     """The fused backward in bfloat16 against the better of eager and torch.compile."""
     found = _by_variant(lab, machine, "bfloat16")
-    rivals = sorted((found[name] for name in RIVALS if name in found), key=lambda row: row["median_us"])
+    rivals = sorted((found[name] for name in RIVALS if name in found), key=lambda row: row.median_us)
     if OWN not in found or not rivals:
         return None
     own, rival = found[OWN], rivals[0]
-    factor = over(rival, own)
+    factor = rival.over(own)
     if factor.doubt:
         return unsaid(lab, machine, "Whether a fused backward pays", PAGE, [factor])
     waiting = _called(lab, machine)
-    text = f"By the {own['clock']} clock a forward and a backward pass at {_at(own)} take {takes(own)}, against "
-    text += f"{takes(rival)} of {rival['variant']}, the better of eager and torch.compile: {times(factor)}"
+    text = f"By the {own.clock} clock a forward and a backward pass at {_at(own)} take {own.takes}, against "
+    text += f"{rival.takes} of {rival.variant}, the better of eager and torch.compile: {times(factor)}"
     if waiting:
         text += f"; {_waits(waiting)}"
     text += f". The goal is {GOAL:g}×"
     if factor.above(GOAL):
-        title = "A fused backward pays" + (" inside a CUDA graph" if own["clock"] == "graph" else "")
+        title = "A fused backward pays" + (" inside a CUDA graph" if own.clock == "graph" else "")
         title += ", and called from Python it is slower" if waiting and all(map(_behind, waiting)) else ""
         text += ", and it is reached. "
     elif factor.below(GOAL):
@@ -134,10 +132,10 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     else:
         title = "Whether a fused backward reaches its goal is open"
         text += ", and the interval does not tell. "
-    if reach := attained(own):
-        text += f"The step's limit is {formats.duration(own['limit_us'])}, of which it reaches {reach}. "
-    others = [row for row in found.values() if row["variant"] not in (OWN, *RIVALS) and "@" not in row["variant"]]
-    said = [f"{row['variant']} {say(speed(row))}" for row in others]
+    if reach := own.attained:
+        text += f"The step's limit is {formats.duration(own.limit_us)}, of which it reaches {reach}. "
+    others = [row for row in found.values() if row.variant not in (OWN, *RIVALS) and "@" not in row.variant]
+    said = [f"{row.variant} {say(row.speed)}" for row in others]
     text += f"Against eager: {listing(said)}." if said else ""
     return Finding(f"{formats.number(factor.value)}×", title, text.strip(), PAGE)
 
@@ -152,15 +150,15 @@ def _called(lab: Evidence, machine: str) -> list[Row]:
     """What is known of the fused backward by the wall clock; empty on a CPU, where one clock times both."""
     if lab.primary(machine) != "graph":
         return []
-    return [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not speed(row).doubt]
+    return [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not row.speed.doubt]
 
 
 def _behind(row: Row) -> bool:
-    return speed(row).below(1)
+    return row.speed.below(1)
 
 
 def _waits(rows: Sequence[Row]) -> str:
-    span = spanning([row["ratio"] for row in rows], lambda ratio: f"{formats.number(ratio)}×")
+    span = spanning([row.ratio for row in rows], lambda ratio: f"{formats.number(ratio)}×")
     count = f"{len(rows)} case{'' if len(rows) == 1 else 's'}"
     return f"called from Python, by the wall clock, {OWN} runs at {span} of eager's speed ({count})"
 
@@ -172,23 +170,23 @@ def default(lab: Evidence, machine: str) -> Finding | None:
     """
     found = _by_variant(lab, machine, "float32")
     eager, second = found.get("eager"), found.get("cublas_relu")
-    if eager is None or second is None or absent(second["ratio_low"]):
+    if eager is None or second is None or absent(second.ratio_low):
         return None
-    factor, claimed = speed(second), (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
+    factor, claimed = second.speed, (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
     band = claimed * (1 - TENTH), claimed * (1 + TENTH)
     aside = way_in([second])
     if factor.doubt:
         question = "Whether a step with v2 is faster than eager's"
         return unsaid(lab, machine, question, PAGE, [factor], () if aside else JUDGED)
-    text = f"At {_at(second)} a whole step with v2 is {times(factor)} as fast as eager's: {takes(second)} against "
-    text += f"{takes(eager)}. "
+    text = f"At {_at(second)} a whole step with v2 is {times(factor)} as fast as eager's: {second.takes} against "
+    text += f"{eager.takes}. "
     if not aside:
         text += f"S002 gives PyTorch's default backward {SEED_DEFAULT:g} ms and v2's {SEED_V2:g} ms: with its "
         text += f"{SEED_FORWARD:g} ms of forward before each, that would be {formats.number(claimed)}×. "
     pair = alone(lab, eager), alone(lab, second)
     if all(pair):
         quotient = intervals.geometric([a / b for a, b in zip(*pair, strict=False)])
-        shown = [lasts(intervals.geometric(values)) for values in pair]
+        shown = [formats.lasts(intervals.geometric(values)) for values in pair]
         text += f"The backward pass alone takes eager {shown[0]} and v2 {shown[1]}, {say(quotient)}"
         text += ". " if aside else f" where S002 has {SEED_DEFAULT / SEED_V2:g}×. "
     text += "The default makes the same two products by the same library, and masks in one kernel; v2 takes two."
@@ -212,20 +210,20 @@ def default(lab: Evidence, machine: str) -> Finding | None:
 
 def library(lab: Evidence, machine: str) -> Finding | None:
     """The library's epilogue with a gradient of its own, against eager; a CPU has no epilogue."""
-    rows = [row for row in _timed(steps(lab, machine, variant="epilogue")) if not absent(row["ratio_low"])]
+    rows = [row for row in _timed(steps(lab, machine, variant="epilogue")) if not absent(row.ratio_low)]
     if not rows or lab.primary(machine) != "graph":
         return None
-    every = [speed(row) for row in rows]
-    decided = [row for row in rows if intervals.decided(speed(row))]
+    every = [row.speed for row in rows]
+    decided = [row for row in rows if intervals.decided(row.speed)]
     if not decided:
         return unsaid(lab, machine, "Whether fusing the forward pass helps a whole step", PAGE, every)
     faster = [gain for gain in every if gain.above(1 + intervals.EQUIVALENCE)]
     slower = [gain for gain in every if gain.below(1 - intervals.EQUIVALENCE)]
-    best, worst = (pick(decided, key=lambda row: row["ratio"]) for pick in (max, min))
-    span = f"At best it has {times(speed(best))} at {_at(best)}"
-    span += "." if best is worst else f", at worst {times(speed(worst))} at {_at(worst)}."
+    best, worst = (pick(decided, key=lambda row: row.ratio) for pick in (max, min))
+    span = f"At best it has {times(best.speed)} at {_at(best)}"
+    span += "." if best is worst else f", at worst {times(worst.speed)} at {_at(worst)}."
     return Finding(
-        f"{formats.number(best['ratio'])}×",
+        f"{formats.number(best.ratio)}×",
         "Fusing the forward pass helps a whole step"
         if len(faster) == len(rows)
         else "Fusing the forward pass helps a whole step in some cases"
@@ -277,7 +275,7 @@ def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str,
     whole = found.get("eager")
     if whole is None:
         return []
-    batch, inner, outer = map(int, whole["shape"].split("x"))
+    batch, inner, outer = map(int, whole.shape.split("x"))
     x, weight, y = batch * inner, outer * inner, batch * outer
     product = 2 * batch * inner * outer
     made = {
@@ -290,10 +288,10 @@ def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str,
     best, size = results.ceilings(lab.of(machine)), DTYPES[dtype]
     lines = []
     for name, (flops, elements) in made.items():
-        cell = {key: whole[key] for key in ("operation", "dtype", "math", "clock", "variant")}
+        cell = {key: getattr(whole, key) for key in ("operation", "dtype", "math", "clock", "variant")}
         least = results.limit_us(cell | {"flops": flops, "traffic": size * elements}, best)
         lines.append(_part(name, flops, size * elements, least))
-    return [*lines, _part("the whole, nothing read twice", whole["flops"], whole["traffic"], whole["limit_us"])]
+    return [*lines, _part("the whole, nothing read twice", whole.flops, whole.traffic, whole.limit_us)]
 
 
 def _part(name: str, flops: int, nbytes: int, least: float) -> dict[str, str]:
@@ -310,16 +308,16 @@ def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for step in _timed(steps(lab, machine)):
         forward, rest = forward_pass(lab, step), alone(lab, step)
-        if forward is None or not rest or "@" in step["variant"]:
+        if forward is None or not rest or "@" in step.variant:
             continue
         found = intervals.geometric(rest)
-        ratio = intervals.geometric([us / one for us, one in zip(rest, forward["medians_us"], strict=False) if one])
+        ratio = intervals.geometric([us / one for us, one in zip(rest, forward.medians_us, strict=False) if one])
         out.append(
             {
-                "workload": f"{at(step)} {step['dtype']}",
-                "variant": named(step),
-                "step": took(step),
-                "forward": took(forward),
+                "workload": f"{step.at} {step.dtype}",
+                "variant": step.named,
+                "step": step.took,
+                "forward": forward.took,
                 "backward": formats.time(found),
                 "backward / forward": times(ratio),
             }

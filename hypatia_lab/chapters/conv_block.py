@@ -21,11 +21,9 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import FLOAT32, at, attained, fastest, largest, say, takes, times, took, waited
-from hypatia_lab.results import over
+from hypatia_lab.pages.phrases import FLOAT32, fastest, say, times, waited
+from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
-
-Row = dict[str, Any]
 
 PAGE = "05_conv_block"
 EXPERIMENT, DEFAULTS = "conv_block", "library_defaults"
@@ -85,7 +83,7 @@ def _rows(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     """Rows of the block by ``machine``'s primary clock unless told otherwise, smallest first."""
     wanted = {"operation": "conv_block", "direction": "forward", "clock": lab.primary(machine)} | wanted
     rows = lab.select(machine=machine, **{"experiment": EXPERIMENT} | wanted)
-    return sorted(rows, key=lambda row: row["flops"])
+    return sorted(rows, key=lambda row: row.flops)
 
 
 def maths(lab: Evidence, machine: str) -> list[str]:
@@ -100,14 +98,14 @@ def _single(lab: Evidence, machine: str, mode: str, clock: str = "", operation: 
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
 
 
 def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:
     """The rows by variant at the seeds' size, or at the largest where all of ``needed`` were timed; {} without one."""
     sizes: dict[str, dict[str, Row]] = {}
     for row in rows:
-        sizes.setdefault(row["shape"], {})[row["variant"]] = row
+        sizes.setdefault(row.shape, {})[row.variant] = row
     whole = {shape: found for shape, found in sizes.items() if {*needed} <= set(found)}
     return whole.get(SHAPE) or (list(whole.values())[-1] if whole else {})
 
@@ -116,10 +114,8 @@ def drawn(lab: Evidence, machine: str, dtype: str, math_mode: str = "ieee", dire
     """The rows at the size that the page speaks of, without the seeds' loops, which would squeeze all others."""
     rows = _rows(lab, machine, dtype=dtype, math=math_mode, direction=direction)
     found = _one_size(_timed(rows), "eager")
-    shape = found["eager"]["shape"] if found else ""
-    return [
-        row for row in rows if row["shape"] == shape and row["variant"] not in ("naive", "naive_malloc", "threaded")
-    ]
+    shape = found["eager"].shape if found else ""
+    return [row for row in rows if row.shape == shape and row.variant not in ("naive", "naive_malloc", "threaded")]
 
 
 def waiting(lab: Evidence, machine: str, dtype: str) -> list[Row]:
@@ -131,7 +127,7 @@ def waiting(lab: Evidence, machine: str, dtype: str) -> list[Row]:
 def loops(lab: Evidence, machine: str) -> list[Row]:
     """The seeds' loops and what they are held against, in float32, at every size and in each arithmetic."""
     rows = [row for mode in maths(lab, machine) for row in _single(lab, machine, mode)]
-    return [row for row in rows if row["variant"] in ("eager", *LOOPS)]
+    return [row for row in rows if row.variant in ("eager", *LOOPS)]
 
 
 def called(lab: Evidence, machine: str) -> list[Row]:
@@ -139,7 +135,7 @@ def called(lab: Evidence, machine: str) -> list[Row]:
     clock = waited(lab, machine)
     own = [] if clock == lab.primary(machine) else maths(lab, machine)
     rows = [row for mode in own for row in _single(lab, machine, mode, clock)]
-    return [row for row in rows if row["variant"] in ("eager", *LOOPS)]
+    return [row for row in rows if row.variant in ("eager", *LOOPS)]
 
 
 def over_batches(lab: Evidence, machine: str, dtype: str) -> list[Row]:
@@ -147,10 +143,8 @@ def over_batches(lab: Evidence, machine: str, dtype: str) -> list[Row]:
     own = ("triton", "whole") if dtype == "bfloat16" else SPLIT
     rows = _timed(_rows(lab, machine, dtype=dtype, math="ieee"))
     image = SHAPE.partition("x")[2]
-    rows = [
-        row for row in rows if row["shape"].partition("x")[2] == image and row["variant"] in ("eager", "naive", *own)
-    ]
-    return rows if len({row["shape"] for row in rows}) > 1 else []
+    rows = [row for row in rows if row.shape.partition("x")[2] == image and row.variant in ("eager", "naive", *own)]
+    return rows if len({row.shape for row in rows}) > 1 else []
 
 
 def under_roof(lab: Evidence, machine: str) -> list[Row]:
@@ -167,10 +161,10 @@ def under_roof(lab: Evidence, machine: str) -> list[Row]:
         if ("matmul", kind, clock) in best:
             dtype, math_mode = kind.split("/")
             rows = _timed(_rows(lab, machine, dtype=dtype, math=math_mode))
-            found += [row for row in rows if row["variant"] in names]
-    sizes = [row["shape"] for row in found if row["variant"] == "eager"]
+            found += [row for row in rows if row.variant in names]
+    sizes = [row.shape for row in found if row.variant == "eager"]
     size = max(sizes, key=lambda shape: (sizes.count(shape), shape == SHAPE), default="")
-    return [row for row in found if row["shape"] == size]
+    return [row for row in found if row.shape == size]
 
 
 # ---------------------------------------------------------------- the breakdown
@@ -272,7 +266,7 @@ def breakdown(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
 def where(lab: Evidence, machine: str, mode: str) -> str:
     """The size and arithmetic that :func:`breakdown` speaks of, as ``in IEEE float32 on h200, 5×64×128×128``."""
     lines = _kernels(lab, machine, "eager", mode)
-    return f"in {FLOAT32[mode]} on {machine}, " + at({"shape": "x".join(map(str, lines[0]["shape"]))}) if lines else ""
+    return f"in {FLOAT32[mode]} on {machine}, " + "×".join(map(str, lines[0]["shape"])) if lines else ""
 
 
 # ---------------------------------------------------------------- findings
@@ -285,19 +279,19 @@ def slower(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     mode, (eager, naive) = next(iter(found.items()))
-    factor, judged = over(naive, eager), ("S000-01a", "S000-02a")
+    factor, judged = naive.over(eager), ("S000-01a", "S000-02a")
     if factor.doubt:
         return unsaid(lab, machine, "How much slower one thread an output is", PAGE, [factor], judged)
-    text = f"At {at(naive)} the three kernels take {takes(naive)}, PyTorch in {FLOAT32[mode]} {takes(eager)}: "
+    text = f"At {naive.at} the three kernels take {naive.takes}, PyTorch in {FLOAT32[mode]} {eager.takes}: "
     text += f"{times(factor)} as long. S000 says {CLAIMED_SLOWDOWN[0]:g} to {CLAIMED_SLOWDOWN[1]:g} times. "
     for other, (library, loops) in list(found.items())[1:]:
-        text += f"Against {FLOAT32[other]} it is {say(over(loops, library))}. "
+        text += f"Against {FLOAT32[other]} it is {say(loops.over(library))}. "
     if own := _one_size(_single(lab, machine, mode, operation="conv_block_tanh"), "eager", "naive"):
         text += "With GELU by its tanh formula, as S000 names an approximation, it is "
-        text += f"{say(over(own['naive'], own['eager']))} in {FLOAT32[mode]}. "
+        text += f"{say(own['naive'].over(own['eager']))} in {FLOAT32[mode]}. "
     if own := _one_size(_timed(_rows(lab, machine, dtype="bfloat16")), "eager", "naive"):
-        text += f"In bfloat16 it is {say(over(own['naive'], own['eager']))}. "
-    shares = [attained(row) for row in found.get("ieee", ())]  # the loops' own arithmetic
+        text += f"In bfloat16 it is {say(own['naive'].over(own['eager']))}. "
+    shares = [row.attained for row in found.get("ieee", ())]  # the loops' own arithmetic
     if shares and all(shares):
         text += f"The three reach {shares[1]} of the limit in IEEE float32, PyTorch {shares[0]}."
     if lab.primary(machine) != "graph":
@@ -366,11 +360,11 @@ def allocation(lab: Evidence, machine: str) -> Finding | None:
         return None
     found = sizes[mode]
     eager, naive, malloc = (found[name] for name in ("eager", "naive", "naive_malloc"))
-    factor, left, judged = over(malloc, naive), over(naive, eager), ("S000-12d",)
+    factor, left, judged = malloc.over(naive), naive.over(eager), ("S000-12d",)
     if factor.doubt:
         return unsaid(lab, machine, "What allocating in the loop costs", PAGE, [factor], judged)
-    text = f"With memory from the driver in every call the pipeline takes {takes(malloc)}, from PyTorch's allocator "
-    text += f"{takes(naive)}: {times(factor)}. Without that overhead it still takes {say(left)} the time of PyTorch "
+    text = f"With memory from the driver in every call the pipeline takes {malloc.takes}, from PyTorch's allocator "
+    text += f"{naive.takes}: {times(factor)}. Without that overhead it still takes {say(left)} the time of PyTorch "
     text += f"in {FLOAT32[mode]}. S000 went from the one to the other."
     return Finding(
         f"{formats.number(factor.value)}×",
@@ -391,22 +385,22 @@ def _errors(lab: Evidence, machine: str) -> list[Row]:
     if "default" in maths(lab, machine):
         own = {"experiment": DEFAULTS, "math": "default", "direction": "forward", "operation": BLOCKS}
         rows += lab.select(machine=machine, **own)
-    rows = [row for row in rows if not absent(row["max_error"]) and row["variant"] in ("eager", "naive", *OWN)]
+    rows = [row for row in rows if not absent(row.max_error) and row.variant in ("eager", "naive", *OWN)]
     covered: dict[str, set[str]] = {}
     for row in rows:
-        covered.setdefault(row["shape"], set()).add(f"{row['operation']} {row['dtype']}/{row['math']}")
+        covered.setdefault(row.shape, set()).add(f"{row.operation} {row.dtype}/{row.math}")
     if not covered:
         return []
     chosen = max(covered, key=lambda shape: len(covered[shape]))
-    return list({(row["workload"], row["variant"]): row for row in rows if row["shape"] == chosen}.values())
+    return list({(row.workload, row.variant): row for row in rows if row.shape == chosen}.values())
 
 
 def accuracy(lab: Evidence, machine: str) -> Finding | None:
     """Whether the error that S000 gives is that of the pipeline in some arithmetic."""
     found = {
-        (row["variant"], f"{row['dtype']}/{row['math']}"): row["max_error"]
+        (row.variant, f"{row.dtype}/{row.math}"): row.max_error
         for row in _errors(lab, machine)
-        if row["operation"] == "conv_block"
+        if row.operation == "conv_block"
     }
     own = found.get(("naive", "float32/ieee"))
     if not own:
@@ -457,7 +451,7 @@ class Reached:
     @property
     def word(self) -> str:
         """reached, missed, open, or why nothing is said."""
-        return _met(self.goal, self.factor, self.own["max_error"])
+        return _met(self.goal, self.factor, self.own.max_error)
 
 
 def reached(lab: Evidence, machine: str) -> list[Reached]:
@@ -467,7 +461,7 @@ def reached(lab: Evidence, machine: str) -> list[Reached]:
         rows = _rows(lab, machine, dtype=goal.dtype, math=goal.math, direction=goal.direction, shape=SHAPE)
         own, peer = fastest(_timed(rows), OWN), fastest(_timed(rows), goal.peers)
         if own and peer:
-            out.append(Reached(goal, own, peer, over(peer, own)))
+            out.append(Reached(goal, own, peer, peer.over(own)))
     return out
 
 
@@ -475,7 +469,7 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """A line a goal: what was wanted, what was got, and what the machine's ceilings would allow at most."""
     lines = []
     for found in reached(lab, machine):
-        own, peer, limit = found.own, found.peer, found.own["limit_us"]
+        own, peer, limit = found.own, found.peer, found.own.limit_us
         wanted = f"{found.goal.factor:g}×"
         if math.isfinite(found.goal.most):
             wanted += f", error ≤ {found.goal.most:g}"
@@ -485,15 +479,15 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 "wanted": wanted,
                 "got": times(found.factor),
                 "reads": found.word,
-                "ours": f"{own['variant']} {took(own)}",
+                "ours": f"{own.variant} {own.took}",
                 # Of gradients there is none that means anything without its scale.
-                "largest absolute error": largest(own) if found.goal.direction == "forward" else formats.MISSING,
-                "peer": f"{peer['variant']} {took(peer)}",
+                "largest absolute error": own.largest if found.goal.direction == "forward" else formats.MISSING,
+                "peer": f"{peer.variant} {peer.took}",
                 "limit": formats.duration(limit),
-                "ours of its limit": attained(own) or formats.MISSING,
+                "ours of its limit": own.attained or formats.MISSING,
                 "the limit would allow": formats.MISSING
-                if not attained(peer)
-                else f"{formats.number(peer['median_us'] / limit)}×",
+                if not peer.attained
+                else f"{formats.number(peer.median_us / limit)}×",
             }
         )
     return lines
@@ -502,7 +496,7 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def _bound(one: Reached) -> str:
     """The error that the goal allows and what it is, where it names one."""
     most = one.goal.most
-    return f"largest absolute error {largest(one.own)}, {most:g} allowed, " if math.isfinite(most) else ""
+    return f"largest absolute error {one.own.largest}, {most:g} allowed, " if math.isfinite(most) else ""
 
 
 def target(lab: Evidence, machine: str) -> Finding | None:
@@ -521,10 +515,10 @@ def target(lab: Evidence, machine: str) -> Finding | None:
         for one in found
     )
     said += f". S000 gave its target up. These are times by the {lab.primary(machine)} clock"
-    rows = {row["variant"]: row for row in _timed(waiting(lab, machine, "bfloat16"))}
+    rows = {row.variant: row for row in _timed(waiting(lab, machine, "bfloat16"))}
     called = [name for name in ("whole", "triton") if name in rows and "eager" in rows]
     if called:
-        factors = [f"{name} {say(over(rows['eager'], rows[name]))}" for name in called]
+        factors = [f"{name} {say(rows['eager'].over(rows[name]))}" for name in called]
         said += f"; called from Python, without a graph, in bfloat16: {listing(factors)} as fast as eager"
     beaten = any(intervals.reading(one.factor) == "faster" for one in found)
     title = "A kernel of one's own beats the library's block" if beaten else "No own kernel surely beats the library"
@@ -539,9 +533,7 @@ def target(lab: Evidence, machine: str) -> Finding | None:
 
 def rejected(lab: Evidence, machine: str, rows: Sequence[Row]) -> str:
     """Which of ``rows`` the check called wrong, so that they have no time, and why; "" where none."""
-    wrong = dict.fromkeys(
-        f"`{row['variant']}` in {row['dtype']} ({row['reason']})" for row in rows if row["status"] == "wrong"
-    )
+    wrong = dict.fromkeys(f"`{row.variant}` in {row.dtype} ({row.reason})" for row in rows if row.status == "wrong")
     return f"Not right on `{machine}`, and so without a time: {listing(list(wrong))}." if wrong else ""
 
 
@@ -561,14 +553,14 @@ def errors(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Largest error against float64: a line a GELU and variant, a column a dtype and math."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     rows = _errors(lab, machine)
-    kinds = [kind for kind in KINDS if any(f"{row['dtype']}/{row['math']}" == kind for row in rows)]
-    for row in sorted(rows, key=lambda row: (BLOCKS.index(row["operation"]), _place(row["variant"]))):
+    kinds = [kind for kind in KINDS if any(f"{row.dtype}/{row.math}" == kind for row in rows)]
+    for row in sorted(rows, key=lambda row: (BLOCKS.index(row.operation), _place(row.variant))):
         line = lines.setdefault(
-            (row["operation"], row["variant"]),
-            {"GELU": GELUS[row["operation"]], "variant": row["variant"]} | dict.fromkeys(kinds, formats.MISSING),
+            (row.operation, row.variant),
+            {"GELU": GELUS[row.operation], "variant": row.variant} | dict.fromkeys(kinds, formats.MISSING),
         )
-        text = formats.number(row["max_error"])
-        line[f"{row['dtype']}/{row['math']}"] = text if row["status"] == "ok" else f"{text}, {row['status']}"
+        text = formats.number(row.max_error)
+        line[f"{row.dtype}/{row.math}"] = text if row.status == "ok" else f"{text}, {row.status}"
     return list(lines.values())
 
 
@@ -579,7 +571,7 @@ def _place(variant: str) -> int:
 def errors_at(lab: Evidence, machine: str) -> str:
     """The size that :func:`errors` speaks of."""
     rows = _errors(lab, machine)
-    return at(rows[0]) if rows else ""
+    return rows[0].at if rows else ""
 
 
 # ---------------------------------------------------------------- claims

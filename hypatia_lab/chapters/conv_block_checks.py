@@ -10,10 +10,8 @@ from hypatia_lab.chapters.conv_block import CLAIMED_ERROR, EXPERIMENT, PAGE
 from hypatia_lab.figures.language import listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.pages.phrases import at
+from hypatia_lab.results import Row
 from hypatia_lab.workloads import Workload
-
-Row = dict[str, Any]
 
 
 def planted() -> list[dict[str, str]]:
@@ -80,17 +78,17 @@ def checked(lab: Evidence, machine: str) -> list[dict[str, str]]:
     rows = lab.select(machine=machine, experiment=EXPERIMENT)
     places: dict[tuple[str, str], dict[tuple[str, ...], Row]] = {}
     for row in rows:
-        key = tuple(row[name] for name in ("operation", "dtype", "math", "direction", "variant"))
-        places.setdefault((row["shape"], row["direction"]), {})[key] = row
+        key = tuple(getattr(row, name) for name in ("operation", "dtype", "math", "direction", "variant"))
+        places.setdefault((row.shape, row.direction), {})[key] = row
     out = []
     for (_, direction), found in places.items():
-        ran = [row for row in found.values() if row["status"] != "skipped"]
-        bad = dict.fromkeys(f"{row['variant']} {row['dtype']}: {row['status']}" for row in ran if row["status"] != "ok")
+        ran = [row for row in found.values() if row.status != "skipped"]
+        bad = dict.fromkeys(f"{row.variant} {row.dtype}: {row.status}" for row in ran if row.status != "ok")
         out.append(
             {
-                "shape": at(next(iter(found.values()))),
+                "shape": next(iter(found.values())).at,
                 "direction": direction.replace("_", " and "),
-                "right": f"{sum(row['status'] == 'ok' for row in ran)} of {len(ran)}",
+                "right": f"{sum(row.status == 'ok' for row in ran)} of {len(ran)}",
                 "not right": listing(list(bad)) if bad else formats.MISSING,
             }
         )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
 from hypatia_lab.figures import comparisons
 from hypatia_lab.figures.ceilings import Point
@@ -20,10 +20,8 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid
-from hypatia_lab.pages.phrases import at, fastest, times
-from hypatia_lab.results import against, over, speed
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import fastest, times
+from hypatia_lab.results import Row
 
 PAGE = "18_decisions"
 EAGER = ("aten_fusion", "mlp_models", "diffraction", "conv_block")
@@ -51,12 +49,12 @@ PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "
 
 def _timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
     rows = lab.select(machine=machine, experiment=experiment, status="ok", **wanted)
-    return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: (row["flops"], row["shape"]))
+    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: (row.flops, row.shape))
 
 
 def _name(row: Row) -> str:
-    text = f"{at(row)} {row['dtype']}" + ("" if row["math"] == "ieee" else f"/{row['math']}")
-    return text if row["direction"] == "forward" else f"{text} {tables.direction_text(row['direction'])}"
+    text = f"{row.at} {row.dtype}" + ("" if row.math == "ieee" else f"/{row.math}")
+    return text if row.direction == "forward" else f"{text} {formats.direction(row.direction)}"
 
 
 Measured = tuple[Point, Interval]
@@ -64,7 +62,7 @@ Measured = tuple[Point, Interval]
 
 
 def _point(row: Row, kind: str, name: str, along: float, factor: Interval) -> Measured:
-    return Point(kind, row["origin"], name, along, (factor.value, factor.low, factor.high)), factor
+    return Point(kind, row.origin, name, along, (factor.value, factor.low, factor.high)), factor
 
 
 def launched(lab: Evidence, machine: str) -> list[Point]:
@@ -75,10 +73,10 @@ def launched(lab: Evidence, machine: str) -> list[Point]:
 def _launched(lab: Evidence, machine: str) -> list[Measured]:
     found = []
     for experiment in EAGER if lab.primary(machine) == "graph" else ():
-        walls = {row["workload"]: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
+        walls = {row.workload: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
         for row in _timed(lab, machine, experiment, variant="eager", clock="graph"):
-            if row["workload"] in walls and (factor := over(walls[row["workload"]], row)).n:
-                found.append(_point(row, row["operation"], _name(row), row["median_us"], factor))
+            if row.workload in walls and (factor := walls[row.workload].over(row)).n:
+                found.append(_point(row, row.operation, _name(row), row.median_us, factor))
     return found
 
 
@@ -105,15 +103,15 @@ def _fused(lab: Evidence, machine: str) -> list[Measured]:
     seen: set[str] = set()
     for experiment, forms in FUSED.items():
         rows = _timed(lab, machine, experiment, clock=lab.primary(machine))
-        for workload in dict.fromkeys(row["workload"] for row in rows if row["workload"] not in seen):
-            row = fastest([row for row in rows if row["workload"] == workload], forms)
-            precision = f"{row['dtype']}/{row['math']}" if row else ""
-            if row is None or absent(row["ratio_low"]) or precision not in turn or not row["flops"]:
+        for workload in dict.fromkeys(row.workload for row in rows if row.workload not in seen):
+            row = fastest([row for row in rows if row.workload == workload], forms)
+            precision = f"{row.dtype}/{row.math}" if row else ""
+            if row is None or absent(row.ratio_low) or precision not in turn or not row.flops:
                 continue
             seen.add(workload)
-            relative = row["flops"] / row["traffic"] / turn[precision]
-            kind = row["operation"] + ("" if row["direction"] == "forward" else ", step")
-            found.append(_point(row, kind, f"{_name(row)}, {row['variant']}", relative, speed(row)))
+            relative = row.flops / row.traffic / turn[precision]
+            kind = row.operation + ("" if row.direction == "forward" else ", step")
+            found.append(_point(row, kind, f"{_name(row)}, {row.variant}", relative, row.speed))
     return found
 
 
@@ -127,26 +125,26 @@ def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
 def contests(lab: Evidence, machine: str) -> list[Row]:
     """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
 
-    Its ratio is the time of its best peer over its own, its ``baseline`` that peer, ``peer_error`` that peer's largest.
+    Its ratio is the time of its best peer over its own, its ``baseline`` that peer.
     """
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
         rows = _timed(lab, machine, experiment, clock=lab.primary(machine), operation=OPERATIONS)
-        rows = [row for row in rows if "@" not in row["variant"] and not row["variant"].endswith("_graph")]
+        rows = [row for row in rows if "@" not in row.variant and not row.variant.endswith("_graph")]
         if experiment == fused_mlp.FUSED:
-            rows = [row for row in rows if row["shape"] in fused_mlp.GOAL_SHAPES]
-        for workload in dict.fromkeys(row["workload"] for row in rows):
+            rows = [row for row in rows if row.shape in fused_mlp.GOAL_SHAPES]
+        for workload in dict.fromkeys(row.workload for row in rows):
             own, peer = (_quickest(rows, workload, origin) for origin in ("own", "peer"))
             if workload not in found and own is not None and peer is not None:
-                found[workload] = against(own, peer) | {"peer_error": peer["max_error"]}
+                found[workload] = own.against(peer)
     return list(found.values())
 
 
 def _quickest(rows: Sequence[Row], workload: str, origin: str) -> Row | None:
     """The quickest of ``rows`` at ``workload``; what the compiler makes of our own formulae is no kernel of our own."""
-    names = {row["variant"] for row in rows if row["origin"] == origin}
+    names = {row.variant for row in rows if row.origin == origin}
     kernels = [name for name in names if origin != "own" or not name.startswith("compile")]
-    return fastest([row for row in rows if row["workload"] == workload], kernels)
+    return fastest([row for row in rows if row.workload == workload], kernels)
 
 
 # ---------------------------------------------------------------- the questions
@@ -248,24 +246,24 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     rows = contests(lab, machine)
     if not rows:
         return None
-    every = [speed(row) for row in rows]
-    decided = [row for row in rows if intervals.decided(speed(row))]
+    every = [row.speed for row in rows]
+    decided = [row for row in rows if intervals.decided(row.speed)]
     if not decided:
         question = "Whether a kernel of our own beats the library or the compiler"
         return unsaid(lab, machine, question, "14_tensor_cores", every)
     ahead = [row for row in rows if _ahead(row)]
-    behind = [row for row in rows if speed(row).below(1 - intervals.EQUIVALENCE)]
-    best, worst = (pick(decided, key=lambda row: row["ratio"]) for pick in (max, min))
+    behind = [row for row in rows if row.speed.below(1 - intervals.EQUIVALENCE)]
+    best, worst = (pick(decided, key=lambda row: row.ratio) for pick in (max, min))
     text = f"A kernel of our own is surely more than 2% ahead of its best peer in {len(ahead)} of {len(rows)} "
     text += f"workloads and surely more than 2% behind in {len(behind)}. {silent(every)}"
-    text += f"It is {'most ahead' if ahead else 'closest'} in {best['operation']} at {_name(best)}: "
-    text += f"{best['variant']} has {times(speed(best))} the speed of {best['baseline']}{_errors(best)}. "
+    text += f"It is {'most ahead' if ahead else 'closest'} in {best.operation} at {_name(best)}: "
+    text += f"{best.variant} has {times(best.speed)} the speed of {best.baseline}{_errors(lab, best)}. "
     if worst is not best:
-        text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst['operation']} at "
-        text += f"{_name(worst)}: {worst['variant']} has {times(speed(worst))} the speed of {worst['baseline']}. "
-    plain = [row for row in behind if row["baseline"] in ("eager", "epilogue")]
+        text += f"It is {'furthest behind' if worst in behind else 'least ahead'} in {worst.operation} at "
+        text += f"{_name(worst)}: {worst.variant} has {times(worst.speed)} the speed of {worst.baseline}. "
+    plain = [row for row in behind if row.baseline in ("eager", "epilogue")]
     if plain:
-        places = [f"{row['operation']} at {_name(row)}" for row in plain]
+        places = [f"{row.operation} at {_name(row)}" for row in plain]
         text += f"A single call of the library is the quickest form in {listing(places)}."
     return Finding(
         f"{len(ahead)} of {len(rows)}",
@@ -279,13 +277,14 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _errors(row: Row) -> str:
+def _errors(lab: Evidence, row: Row) -> str:
     """Both largest absolute errors of a contest that split operands won, and the bound that their goal has."""
-    if row["variant"] not in conv_block.SPLIT:
+    if row.variant not in conv_block.SPLIT:
         return ""
-    own, peer = (formats.number(row[name]) for name in ("max_error", "peer_error"))
+    same = {key: getattr(row, key) for key in ("machine", "experiment", "workload", "clock")}
+    own, peer = (formats.number(one.max_error) for one in (row, *lab.select(**same, variant=row.baseline)))
     text = f", at a largest absolute error of {own} where that has {peer}"
-    bounds = [goal.most for goal in conv_block.GOALS if (goal.dtype, goal.math) == (row["dtype"], row["math"])]
+    bounds = [goal.most for goal in conv_block.GOALS if (goal.dtype, goal.math) == (row.dtype, row.math)]
     return text + f" (the goal allows {min(bounds):g})" if bounds else text
 
 
@@ -337,13 +336,13 @@ def overview(lab: Evidence) -> list[dict[str, str]]:
 
 def opponents(rows: Sequence[Row]) -> Any:
     """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
-    works = "training steps" if rows[0]["direction"] == "forward_backward" else "forward passes"
+    works = "training steps" if rows[0].direction == "forward_backward" else "forward passes"
     ahead = sum(_ahead(row) for row in rows)
     answer = f"Own kernels are more than 2% ahead of their best peer in {ahead} of {len(rows)} {works}"
-    figure, table = comparisons.speedups([row | {"baseline": "best peer"} for row in rows], title=answer)
-    table.insert(4, "best peer", [row["baseline"] for row in ordered(rows)])
+    figure, table = comparisons.speedups([replace(row, baseline="best peer") for row in rows], title=answer)
+    table.insert(4, "best peer", [row.baseline for row in ordered(rows)])
     return figure, table
 
 
 def _ahead(row: Row) -> bool:
-    return speed(row).above(1 + intervals.EQUIVALENCE)
+    return row.speed.above(1 + intervals.EQUIVALENCE)

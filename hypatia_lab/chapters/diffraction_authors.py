@@ -7,17 +7,15 @@ taken from the ledger itself. All of them come from the record when a page is ma
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way, rare
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import lasted, probed, quotient, quotients, say, takes, times
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import lasted, probed, quotient, quotients, say, times
+from hypatia_lab.results import Row
 
 EXPERIMENT = "author_nanobragg"
 TORCH, C = "author_torch", "author_c"
@@ -99,7 +97,7 @@ PARITY = {"cuda": ("S003-67a", 10.0), "cpu": ("S003-98a", 0.5)}
 def way(lab: Evidence, machine: str, case: str, shape: str = MAIN, variant: str = TORCH) -> Way | None:
     """The figures that command ``case`` gave of ``variant`` at ``shape``; None without a record of them."""
     found = probed(lab, machine, "program", experiment=EXPERIMENT, case=case, variant=variant)
-    return next((own for own in found if own.where["shape"] == tables.shape_text(shape)), None)
+    return next((own for own in found if own.where["shape"] == formats.shape(shape)), None)
 
 
 def measured(found: Way | None, name: str) -> Interval | None:
@@ -125,13 +123,13 @@ def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: 
 def clocked(lab: Evidence, machine: str) -> list[Row]:
     """Timed rows of the simulator by the lab's wall clock, beside other forms in float64, smallest detector first."""
     rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="diffraction", clock="wall", status="ok")
-    rows = [row for row in rows if not formats.absent(row["median_us"])]
-    return sorted(rows, key=lambda row: SIZES.index(row["shape"]) if row["shape"] in SIZES else len(SIZES))
+    rows = [row for row in rows if not formats.absent(row.median_us)]
+    return sorted(rows, key=lambda row: SIZES.index(row.shape) if row.shape in SIZES else len(SIZES))
 
 
 def _warm(lab: Evidence, machine: str, shape: str = MAIN) -> Row | None:
     """The row of warm calls of the author's simulator."""
-    return next((row for row in clocked(lab, machine) if (row["variant"], row["shape"]) == (TORCH, shape)), None)
+    return next((row for row in clocked(lab, machine) if (row.variant, row.shape) == (TORCH, shape)), None)
 
 
 def _unit(found: Way | None, name: str) -> str:
@@ -178,14 +176,14 @@ def benchmark(lab: Evidence, machine: str) -> list[dict[str, str]]:
         torch, c = (way(lab, machine, "benchmark_detailed", shape, variant) for variant in (TORCH, C))
         clock = {}
         if row := _warm(lab, machine, shape):
-            clock["simulation"] = _said(results.time(row), "us")
-            ratio = None if c is None else quotient(row["medians_us"], c.per_process("c"))
+            clock["simulation"] = _said(row.time, "us")
+            ratio = None if c is None else quotient(row.medians_us, c.per_process("c"))
             clock["simulation slowdown"] = _said(ratio, "×")
         said = SAID[shape] | FACTORS[shape] | {"correlation": "1.0"}
         for name, what in BENCHMARK.items():
             here, warm = _shown(c if name == "c" else torch, name), clock.get(name, formats.MISSING)
             if (here, warm) != (formats.MISSING, formats.MISSING):
-                line = {"detector": tables.shape_text(shape), "figure": what, "S003": said[name]}
+                line = {"detector": formats.shape(shape), "figure": what, "S003": said[name]}
                 out.append(line | {"the script here": here, "warm, by the lab's clock": warm})
     return out
 
@@ -222,7 +220,7 @@ def setups(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for shape in SIZES:
         found = way(lab, machine, "benchmark_detailed", shape)
         if found is not None and not found.fault:
-            line = {"detector": tables.shape_text(shape), "set-up, S003": SAID[shape]["setup"]}
+            line = {"detector": formats.shape(shape), "set-up, S003": SAID[shape]["setup"]}
             line |= {"set-up here": _shown(found, "setup"), "its share, S003": FACTORS[shape]["setup share"]}
             out.append(line | {"its share here": _shown(found, "setup share")})
     return out
@@ -235,7 +233,7 @@ def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
         found = way(lab, machine, "warm", shape)
         if found is None or found.fault:
             continue
-        line = {"detector": tables.shape_text(shape)}
+        line = {"detector": formats.shape(shape)}
         line |= {f"call {number}": _text(found, f"call {number}") for number in CALLS}
         three = quotients(found.per_process("call 2", "call 3", "call 4"), found.per_process("call 12"))
         ratio = rare(three) if three else None
@@ -274,9 +272,7 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     c = way(lab, machine, "benchmark_detailed", variant=C)
     if found is None or row is None or c is None:
         return None
-    text = (
-        f"A warm call of S003's own simulator at {tables.shape_text(MAIN)} takes {takes(row)} by the wall clock, and "
-    )
+    text = f"A warm call of S003's own simulator at {formats.shape(MAIN)} takes {row.takes} by the wall clock, and "
     text += f"its author's C program {lasted(c, 'c')} with start and files"
     if found.doubt:
         question = "Whether S003's simulator, warm, is as fast as its C program"
@@ -305,13 +301,13 @@ def by_hand(lab: Evidence, machine: str) -> Finding | None:
     if cuda is None or row is None:
         return None
     parts = parts if triton else parts[:1]
-    text = f"Where a warm call of S003's simulator takes {takes(row)} by the wall clock, our CUDA kernel for the whole "
+    text = f"Where a warm call of S003's simulator takes {row.takes} by the wall clock, our CUDA kernel for the whole "
     text += f"image in float64 is {say(cuda)} as fast"
     text += f", our Triton kernel {say(triton)}. " if triton else ". "
     if busy := judged(lab, machine, "S003-62a"):
         text += f"Of the simulator's call the GPU works {say(busy, '%')}. "
     if cuda.doubt:
-        facts = f"A warm call of S003's simulator takes {takes(row)} by the wall clock."
+        facts = f"A warm call of S003's simulator takes {row.takes} by the wall clock."
         question = "Whether a kernel by hand gains what S003 hopes"
         return unsaid(lab, machine, question, "07_diffraction", [cuda], parts, facts)
     return Finding(
@@ -330,7 +326,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     if found is None or calls is None or kinds is None:
         return None
     text = f"S003's own script counts {say(calls, '')} kernel calls of {say(kinds, '')} kinds at "
-    text += f"{tables.shape_text(MAIN)}, annotations included; the document has 907 of 55. "
+    text += f"{formats.shape(MAIN)}, annotations included; the document has 907 of 55. "
     parts = ["S003-40a", "S003-40b"]
     if calls.doubt:
         question = "How many kernel calls S003's simulator makes"
@@ -449,7 +445,7 @@ def cold_start(lab: Evidence, machine: str) -> Finding | None:
         return None
     ways = [way(lab, machine, "benchmark_detailed", shape) for shape in SIZES[:3]]
     spent = [formats.MISSING if own is None else lasted(own, "setup") for own in ways]
-    first, second, third = map(tables.shape_text, SIZES[:3])
+    first, second, third = map(formats.shape, SIZES[:3])
     text = f"S003's benchmark meets its sizes in one process. With empty caches set-up takes {spent[0]} at {first} and "
     text += f"{spent[1]} at {second}, which compile, and {spent[2]} at {third}, which finds all compiled"
     parts = ["S003-39a"]

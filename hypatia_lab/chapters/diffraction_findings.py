@@ -22,22 +22,16 @@ from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
 from hypatia_lab.pages.phrases import (
-    at,
-    attained,
-    error,
     fastest,
     lasted,
     only,
     probed,
     quotients,
     say,
-    takes,
     times,
     waited,
 )
-from hypatia_lab.results import over, speed
-
-Row = dict[str, Any]
+from hypatia_lab.results import Row
 
 SEED_SIZE = "1024x1024"
 """The detector that S003 speaks of, where a machine has measured it."""
@@ -58,20 +52,20 @@ STORED = {"disk": "S003-71b", "mega": "S003-71c", "aoti_package": "S003-71d", "a
 def simulations(lab: Evidence, machine: str, clock: str, **wanted: Any) -> list[Row]:
     """Timed rows of S003's benchmark in float32 by ``clock``, smallest detector first."""
     wanted = {"experiment": "diffraction", "operation": "diffraction", "dtype": "float32", "status": "ok"} | wanted
-    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if not absent(row["median_us"])]
+    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if not absent(row.median_us)]
     return sorted(found, key=pixels)
 
 
 def pixels(row: Row) -> int:
     """How many pixels a row's workload has, over all its images."""
-    return math.prod(map(int, row["shape"].split("x")))
+    return math.prod(map(int, row.shape.split("x")))
 
 
 def seed_sized(rows: Sequence[Row]) -> list[Row]:
     """The rows of the detector that S003 speaks of, or of the largest one measured."""
-    shapes = [row["shape"] for row in sorted(rows, key=pixels)]
+    shapes = [row.shape for row in sorted(rows, key=pixels)]
     chosen = SEED_SIZE if SEED_SIZE in shapes else shapes[-1] if shapes else ""
-    return [row for row in rows if row["shape"] == chosen]
+    return [row for row in rows if row.shape == chosen]
 
 
 def main_size(found: Sequence[Way]) -> list[Way]:
@@ -95,18 +89,18 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     torch = fastest(rows, TORCH)
     if plain is None or torch is None:
         return None
-    found = over(plain, torch)
+    found = plain.over(torch)
     cores = lab.of(machine)[0].run["facts"].get("cores", "all")
-    text = f"Of the lab's forms in float32, by the {torch['clock']} clock, a warm call of {torch['variant']} at "
-    text += f"{at(torch)} takes {takes(torch)}, C on {cores} cores takes {takes(plain)} pixel by pixel"
+    text = f"Of the lab's forms in float32, by the {torch.clock} clock, a warm call of {torch.variant} at "
+    text += f"{torch.at} takes {torch.takes}, C on {cores} cores takes {plain.takes} pixel by pixel"
     if found.doubt:
         question = "Whether the lab's form in PyTorch, warm, is as fast as C"
         return unsaid(lab, machine, question, "07_diffraction", [found], facts=f"{text}.")
     text += f": PyTorch is {times(found)} as fast. "
     if peer is not None:
-        text += f"Against C that the compiler can vectorise ({takes(peer)}) it is {say(over(peer, torch))}. "
+        text += f"Against C that the compiler can vectorise ({peer.takes}) it is {say(peer.over(torch))}. "
     if (own := fastest(rows, OWN)) is not None:
-        text += f"One kernel of our own ({own['variant']}) is {say(over(plain, own))} as fast as C pixel by pixel. "
+        text += f"One kernel of our own ({own.variant}) is {say(plain.over(own))} as fast as C pixel by pixel. "
     title = _reads(found, "is faster than C", "is slower than C", "is as fast as C, as far as it can be told")
     figure = f"{formats.number(found.value)}×"
     return Finding(figure, f"Warm, the lab's form in PyTorch {title}", text.strip(), "07_diffraction")
@@ -114,21 +108,21 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
 
 def near_limit(lab: Evidence, machine: str) -> Finding | None:
     """The best kernel of our own at the largest detector, against the write limit and the compiled form."""
-    rows = [row for row in simulations(lab, machine, lab.primary(machine)) if not absent(row["limit_us"])]
-    rows = [row for row in rows if row["shape"] == rows[-1]["shape"]]
+    rows = [row for row in simulations(lab, machine, lab.primary(machine)) if not absent(row.limit_us)]
+    rows = [row for row in rows if row.shape == rows[-1].shape]
     own, torch = fastest(rows, OWN), fastest(rows, ("compile", "compile_max_autotune"))
     if own is None or torch is None:
         return None
-    gain = over(torch, own)
-    text = f"At {at(own)} the {own['variant']} kernel takes {takes(own)}, with an error of "
-    text += f"{formats.number(error(own))} of the peak. Writing the image alone takes "
-    text += f"{formats.duration(own['limit_us'])} here"
-    text += f": the kernel reaches {reach} of that limit. " if (reach := attained(own)) else ". "
+    gain = torch.over(own)
+    text = f"At {own.at} the {own.variant} kernel takes {own.takes}, with an error of "
+    text += f"{formats.number(own.off)} of the peak. Writing the image alone takes "
+    text += f"{formats.duration(own.limit_us)} here"
+    text += f": the kernel reaches {reach} of that limit. " if (reach := own.attained) else ". "
     if gain.doubt:
         question = "Whether a kernel by hand is faster than what the compiler makes"
         return unsaid(lab, machine, question, "07_diffraction", [gain], facts=text.strip())
-    text += f"It is {times(gain)} as fast as the best that the compiler makes of the formulae ({torch['variant']}, "
-    text += f"{takes(torch)}). "
+    text += f"It is {times(gain)} as fast as the best that the compiler makes of the formulae ({torch.variant}, "
+    text += f"{torch.takes}). "
     title = _reads(gain, "is faster than", "is slower than", "is no faster, as far as it can be told, than")
     title = f"A kernel by hand {title} what the compiler makes"
     return Finding(f"{formats.number(gain.value)}×", title, text.strip(), "07_diffraction")
@@ -137,27 +131,29 @@ def near_limit(lab: Evidence, machine: str) -> Finding | None:
 def batch(lab: Evidence, machine: str) -> Finding | None:
     """Many crystals in one call against one warm compiled image after the other."""
     wanted = {"machine": machine, "operation": "diffraction_batch", "clock": waited(lab, machine), "status": "ok"}
-    rows = [row for row in lab.select(**wanted) if not absent(row["ratio_low"]) and row["variant"] != "one_by_one"]
+    rows = [row for row in lab.select(**wanted) if not absent(row.ratio_low) and row.variant != "one_by_one"]
     if not rows:
         return None
-    seen = {row["variant"] for row in rows}
+    seen = {row.variant for row in rows}
     # The document speaks of a GPU.
     parts = tuple(part for name, part in BATCHES.items() if name in seen and lab.primary(machine) == "graph")
-    decided = [row for row in rows if intervals.decided(speed(row))]
+    decided = [row for row in rows if intervals.decided(row.speed)]
     if not decided:
-        return unsaid(lab, machine, "Whether a batch in one call pays", "07_diffraction", list(map(speed, rows)), parts)
-    best = max(decided, key=lambda row: row["ratio"])
-    crystals, slow, fast = best["shape"].split("x")
-    others = [f"{row['variant']} {say(speed(row))}" for row in rows if row is not best]
-    text = f"{crystals} crystals at {slow}×{fast} in one call of {best['variant']} have "
-    text += f"{times(speed(best))} the throughput of one warm compiled image after the other. "
+        return unsaid(
+            lab, machine, "Whether a batch in one call pays", "07_diffraction", [row.speed for row in rows], parts
+        )
+    best = max(decided, key=lambda row: row.ratio)
+    crystals, slow, fast = best.shape.split("x")
+    others = [f"{row.variant} {say(row.speed)}" for row in rows if row is not best]
+    text = f"{crystals} crystals at {slow}×{fast} in one call of {best.variant} have "
+    text += f"{times(best.speed)} the throughput of one warm compiled image after the other. "
     text += f"Others: {', '.join(others)}. " if others else ""
     return Finding(
-        f"{formats.number(best['ratio'])}×",
+        f"{formats.number(best.ratio)}×",
         "A batch in one call pays more than was hoped"
-        if speed(best).above(HOPED[1])
+        if best.speed.above(HOPED[1])
         else "A batch in one call pays"
-        if speed(best).above(1)
+        if best.speed.above(1)
         else "A batch in one call gains nothing that shows",
         text + f"S003 hopes for {HOPED[0]} to {HOPED[1]} times.",
         "07_diffraction",
@@ -295,16 +291,16 @@ def dtype_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
     By the primary clock, or by the wall what has no other time on a GPU (graphs of its own, C on the host).
     """
     rows = lab.select(machine=machine, experiment="precision", operation="diffraction", status="ok")
-    rows = [row for row in rows if not absent(row["median_us"]) and "@" not in row["variant"]]
+    rows = [row for row in rows if not absent(row.median_us) and "@" not in row.variant]
     primary = lab.primary(machine)
     out = []
-    for name in dict.fromkeys(row["variant"] for row in rows):
-        own = [row for row in rows if row["variant"] == name]
-        own = [row for row in own if row["clock"] == primary] or own
+    for name in dict.fromkeys(row.variant for row in rows):
+        own = [row for row in rows if row.variant == name]
+        own = [row for row in own if row.clock == primary] or own
         largest = max(map(pixels, own))
-        found = {row["dtype"]: row for row in own if pixels(row) == largest}
+        found = {row.dtype: row for row in own if pixels(row) == largest}
         if {"float32", "float64"} <= set(found):
-            out.append((found["float32"], found["float64"], over(found["float64"], found["float32"])))
+            out.append((found["float32"], found["float64"], found["float64"].over(found["float32"])))
     return out
 
 
@@ -312,13 +308,13 @@ def product_pair(lab: Evidence, machine: str) -> Interval | None:
     """float64 over float32 of the largest matrix product in the precision experiment."""
     rows = lab.leading(machine, experiment="precision", operation="matmul", math="ieee", variant="eager", status="ok")
     largest = max(map(pixels, rows), default=0)
-    found = {row["dtype"]: row for row in rows if pixels(row) == largest}
-    return over(found["float64"], found["float32"]) if {"float32", "float64"} <= set(found) else None
+    found = {row.dtype: row for row in rows if pixels(row) == largest}
+    return found["float64"].over(found["float32"]) if {"float32", "float64"} <= set(found) else None
 
 
 def double(lab: Evidence, machine: str) -> Finding | None:
     """float64 against float32 in the lab's forms of the simulator and in a matrix product."""
-    found = {row["variant"]: factor for row, _, factor in dtype_pairs(lab, machine)}
+    found = {row.variant: factor for row, _, factor in dtype_pairs(lab, machine)}
     forms = {name: found[name] for name in ("compile", *OWN) if name in found}
     product = product_pair(lab, machine)
     if "compile" not in forms or product is None:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, records, results, tables
+from hypatia_lab import claims, formats, records, results
 from hypatia_lab.chapters.diffraction_findings import (
     OWN,
     TORCH,
@@ -26,11 +26,9 @@ from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import at, durations, error, fastest, multiple, probed, spent, times, took, waited
-from hypatia_lab.results import over
+from hypatia_lab.pages.phrases import durations, fastest, multiple, probed, spent, times, waited
+from hypatia_lab.results import Row
 from hypatia_lab.workloads import parse_shape
-
-Row = dict[str, Any]
 
 CASES = ("diffraction_triclinic", "diffraction_sources", "diffraction_table")
 SKIPPED = "not measured"
@@ -42,16 +40,16 @@ def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
     rivals = {"over PyTorch's": TORCH, "over our kernel's": OWN}
     rivals = {what: names for what, names in rivals.items() if fastest(rows, names) is not None}
     out = []
-    for shape in dict.fromkeys(row["shape"] for row in rows):
-        own = [row for row in rows if row["shape"] == shape]
+    for shape in dict.fromkeys(row.shape for row in rows):
+        own = [row for row in rows if row.shape == shape]
         for name, program in zip(C, ("pixel by pixel", "vectorised"), strict=True):
             slow = fastest(own, [name])
             if slow is None:
                 continue
-            line = {"pixels": tables.shape_text(shape), "C": program, "its time": took(slow)}
+            line = {"pixels": formats.shape(shape), "C": program, "its time": slow.took}
             for what, names in rivals.items():
                 row = fastest(own, names)
-                line[what] = formats.MISSING if row is None else times(over(slow, row))
+                line[what] = formats.MISSING if row is None else times(slow.over(row))
             out.append(line)
     return out
 
@@ -59,23 +57,23 @@ def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def cases(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The other scenes: a line a variant, a column a scene, with its time and error, or what is wrong with it."""
     rows = lab.leading(machine, experiment="diffraction", operation=CASES, dtype="float32")
-    scenes = [scene for scene in CASES if any(row["operation"] == scene for row in rows)]
-    found = {(row["variant"], row["operation"]): row for row in rows}
+    scenes = [scene for scene in CASES if any(row.operation == scene for row in rows)]
+    found = {(row.variant, row.operation): row for row in rows}
     return [
         {"variant": name} | {scene.removeprefix("diffraction_"): _said(found.get((name, scene))) for scene in scenes}
-        for name in dict.fromkeys(row["variant"] for row in rows)
+        for name in dict.fromkeys(row.variant for row in rows)
     ]
 
 
 def _said(row: Row | None) -> str:
     """Time and error of a row, or its status; a host variant has no time by a GPU's clock, but it was checked."""
-    if row is None or (row["status"] == "skipped" and absent(row["max_error"])):
+    if row is None or (row.status == "skipped" and absent(row.max_error)):
         return SKIPPED
-    off = f"{formats.number(error(row))} of the peak"
-    if row["status"] not in ("ok", "skipped"):
-        status = row["status"].replace("_", " ")
-        return status if absent(error(row)) else f"{status}: off by {off}"
-    return f"{'right' if absent(row['median_us']) else took(row)}, {off}"
+    off = f"{formats.number(row.off)} of the peak"
+    if row.status not in ("ok", "skipped"):
+        status = row.status.replace("_", " ")
+        return status if absent(row.off) else f"{status}: off by {off}"
+    return f"{'right' if absent(row.median_us) else row.took}, {off}"
 
 
 def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -84,14 +82,14 @@ def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for way in probed(lab, machine, "process"):
         shape = way.where["shape"].replace("×", "x")
-        call = fastest([row for row in warm if row["shape"] == shape], [way.variant])
+        call = fastest([row for row in warm if row.shape == shape], [way.variant])
         line = {"pixels": way.where["shape"], "program": way.variant}
         if way.fault:
             out.append(line | {"whole program": way.fault})
             continue
         line |= {"whole program": spent(way, "whole"), "first simulation": spent(way, "simulation")}
         line |= {"writing the file": spent(way, "file output")}
-        out.append(line | {"warm call in process": formats.MISSING if call is None else took(call)})
+        out.append(line | {"warm call in process": formats.MISSING if call is None else call.took})
     return out
 
 
@@ -149,13 +147,13 @@ def dtype_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """:func:`dtype_pairs` as a table: a line a form."""
     return [
         {
-            "pixels": at(single),
-            "variant": single["variant"],
-            "clock": single["clock"],
-            "float32": took(single),
-            "float64": took(twice),
+            "pixels": single.at,
+            "variant": single.variant,
+            "clock": single.clock,
+            "float32": single.took,
+            "float64": twice.took,
             "float64 / float32": times(factor),
-            "error in float32": f"{formats.number(error(single))} of the peak",
+            "error in float32": f"{formats.number(single.off)} of the peak",
         }
         for single, twice, factor in dtype_pairs(lab, machine)
     ]
@@ -180,7 +178,7 @@ def rates(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
     """What the mean of one recording call and two replays makes of float64 / float32, and what the replays say."""
-    pairs = [pair for pair in dtype_pairs(lab, machine) if pair[0]["variant"] == "compile_reduce_overhead"]
+    pairs = [pair for pair in dtype_pairs(lab, machine) if pair[0].variant == "compile_reduce_overhead"]
     way = compiled_start(lab, machine)
     if not pairs or way is None or way.variant != "compile_reduce_overhead":
         return None
@@ -188,7 +186,7 @@ def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
     record = way.measured("call 2").value
     if factor.doubt:
         return None
-    return (record + 2 * twice["median_us"]) / (record + 2 * single["median_us"]), factor.value
+    return (record + 2 * twice.median_us) / (record + 2 * single.median_us), factor.value
 
 
 ACCURACY = ("largest error over peak", "error", "mean relative error", "correlation")
@@ -290,18 +288,16 @@ def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """
     found: dict[str, dict[int, Row]] = {}
     for row in lab.leading(machine, experiment="precision", operation="matmul"):
-        if not absent(row["error"]):
-            found.setdefault(f"{row['dtype']}, {row['math']}", {})[parse_shape(row["shape"])[1]] = row
+        if not absent(row.error):
+            found.setdefault(f"{row.dtype}, {row.math}", {})[parse_shape(row.shape)[1]] = row
     out = []
     for form, rows in found.items():
         low, high = min(rows), max(rows)
-        if low == high or not rows[low]["error"]:
+        if low == high or not rows[low].error:
             continue
-        line = {"form": form} | {
-            f"error at depth {depth}": formats.number(rows[depth]["error"]) for depth in (low, high)
-        }
-        grows = formats.with_unit(formats.number(rows[high]["error"] / rows[low]["error"]), "×")
-        out.append(line | {"grows": grows, "the check says": rows[high]["status"]})
+        line = {"form": form} | {f"error at depth {depth}": formats.number(rows[depth].error) for depth in (low, high)}
+        grows = formats.with_unit(formats.number(rows[high].error / rows[low].error), "×")
+        out.append(line | {"grows": grows, "the check says": rows[high].status})
     return out
 
 
@@ -338,7 +334,7 @@ def chapter_claims(page: str) -> list[Claim]:
     return [claim for claim in found if APART.get(claim.lead, SECTIONS[section[claim.lead]]) == page]
 
 
-def main_lines(lines: Sequence[Row]) -> list[Row]:
+def main_lines(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The detail lines at the size that most ways were looked at (the others are there to compare sizes)."""
     looked = dict.fromkeys((tuple(line["shape"]), line["variant"], line["case"]) for line in lines)
     shapes = [shape for shape, _, _ in looked]

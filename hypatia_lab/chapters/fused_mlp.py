@@ -10,17 +10,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing, spanning
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
-from hypatia_lab.pages.phrases import at, attained, takes, times, took
-from hypatia_lab.results import over, speed
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import times
+from hypatia_lab.results import Row
 
 PAGE = "16_fused_mlp"
 FUSED, MODELS = "fused_mlp", "mlp_models"
@@ -46,23 +44,23 @@ HOPED = (1.10, 1.20)
 def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
     """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
     rows = lab.leading(machine, experiment=experiment, status="ok", **wanted)
-    kept = [row for row in rows if not absent(row["median_us"]) and "@" not in row["variant"]]
-    return sorted(kept, key=lambda row: (row["flops"], row["shape"]))
+    kept = [row for row in rows if not absent(row.median_us) and "@" not in row.variant]
+    return sorted(kept, key=lambda row: (row.flops, row.shape))
 
 
 def in_one_kernel(rows: Sequence[Row]) -> list[Row]:
     """Of each workload among ``rows`` the quicker one of our own kernels, in the order of ``rows``."""
     best: dict[str, Row] = {}
     for row in rows:
-        if row["variant"] in ONE_KERNEL:
-            best[row["workload"]] = min(best.get(row["workload"], row), row, key=lambda own: own["median_us"])
+        if row.variant in ONE_KERNEL:
+            best[row.workload] = min(best.get(row.workload, row), row, key=lambda own: own.median_us)
     return list(best.values())
 
 
 def goal_rows(lab: Evidence, machine: str) -> list[Row]:
     """Everything asked at the sizes of the goal; where those were not measured, of equal-width layers at all."""
     rows = lab.leading(machine, experiment=FUSED, operation=OPERATIONS)
-    return [row for row in rows if row["shape"] in GOAL_SHAPES] or rows
+    return [row for row in rows if row.shape in GOAL_SHAPES] or rows
 
 
 def swept(lab: Evidence, machine: str) -> list[Row]:
@@ -70,7 +68,7 @@ def swept(lab: Evidence, machine: str) -> list[Row]:
     found = lab.leading(
         machine, experiment=FUSED, operation="mlp3", dtype="bfloat16", variant=(*ONE_KERNEL, *LAYERWISE)
     )
-    timed_once = any(row["variant"] in ONE_KERNEL and not absent(row["median_us"]) for row in found)
+    timed_once = any(row.variant in ONE_KERNEL and not absent(row.median_us) for row in found)
     return found if timed_once else []
 
 
@@ -78,36 +76,36 @@ def untimed(lab: Evidence, machine: str) -> str:
     """Why no kernel of several layers has a time on ``machine``."""
     rows = lab.select(machine=machine, experiment=FUSED, variant=ONE_KERNEL)
     if rows:
-        return rows[0]["reason"] or rows[0]["status"]
+        return rows[0].reason or rows[0].status
     return "it needs a GPU" if lab.primary(machine) != "graph" else "it was not asked for"
 
 
 def model_rows(lab: Evidence, machine: str) -> list[Row]:
     """Rows of the documents' benchmark by every clock, without the A/A control."""
     rows = lab.select(machine=machine, experiment=MODELS)
-    return [row for row in rows if row["shape"] != SAFETY_MODEL and "@" not in row["variant"]]
+    return [row for row in rows if row.shape != SAFETY_MODEL and "@" not in row.variant]
 
 
 def _place(row: Row) -> tuple[int, int]:
-    rows, width = row["shape"].split("x")
+    rows, width = row.shape.split("x")
     return int(rows), int(width)
 
 
 def factors(lab: Evidence, machine: str) -> dict[tuple[int, int], Interval]:
     """(rows, width) → speed of three layers in one kernel over the quicker of the two forms layer by layer."""
-    rows = [row for row in swept(lab, machine) if not absent(row["median_us"])]
+    rows = [row for row in swept(lab, machine) if not absent(row.median_us)]
     found = {}
     for own in in_one_kernel(rows):
-        peers = [row for row in rows if row["shape"] == own["shape"] and row["variant"] in LAYERWISE]
+        peers = [row for row in rows if row.shape == own.shape and row.variant in LAYERWISE]
         if peers:
-            found[_place(own)] = over(min(peers, key=lambda row: row["median_us"]), own)
+            found[_place(own)] = min(peers, key=lambda row: row.median_us).over(own)
     return found
 
 
 def bandwidth_share(lab: Evidence, row: Row, clock: str) -> Interval:
     """Share (%) of the best copy rate by ``clock`` at which a call moves its bytes; NaN without a ceiling."""
-    rate = results.ceilings(lab.of(row["machine"])).get(("copy", "", clock), math.nan)
-    return results.time(row).inverse().times(100 * row["traffic"] * 1e6 / rate)
+    rate = results.ceilings(lab.of(row.machine)).get(("copy", "", clock), math.nan)
+    return row.time.inverse().times(100 * row.traffic * 1e6 / rate)
 
 
 def _percent(share: Interval) -> str:
@@ -121,22 +119,22 @@ def _percent(share: Interval) -> str:
 
 def goal(lab: Evidence, machine: str) -> Finding | None:
     """Three layers in one kernel at the sizes of the goal: against eager, and against memory's bandwidth."""
-    rows = [row for row in timed(lab, machine, FUSED, operation="mlp3") if row["shape"] in GOAL_SHAPES]
+    rows = [row for row in timed(lab, machine, FUSED, operation="mlp3") if row.shape in GOAL_SHAPES]
     rows = in_one_kernel(rows)
     if not rows:
         return None
-    found = [(row, speed(row), bandwidth_share(lab, row, "cold")) for row in rows]
+    found = [(row, row.speed, bandwidth_share(lab, row, "cold")) for row in rows]
     clear = [case for case in found if not case[1].doubt]
     if not clear:
         question = "Whether three layers in one kernel reach the goal"
         return unsaid(lab, machine, question, PAGE, [factor for _, factor, _ in found])
     said, met, missed, reached = [], 0, [], 0
     for row, factor, share in clear:
-        own = f"{takes(row)} at {at(row)} ({row['variant']}), with {times(factor)} eager's speed"
+        own = f"{row.takes} at {row.at} ({row.variant}), with {times(factor)} eager's speed"
         said.append(own if share.doubt else f"{own} and {_percent(share)} of memory's bandwidth")
         short = [f"{formats.number(factor.value)}× instead of {FASTER:g}×"] if factor.below(FASTER) else []
         short += [f"{_percent(share)} instead of {SHARE}% of the bandwidth"] if share.below(SHARE) else []
-        missed += [f"{text} at {at(row)}" for text in short]
+        missed += [f"{text} at {row.at}" for text in short]
         met += factor.above(FASTER) and share.above(SHARE)
         reached += not short
     text = f"Three layers in one kernel take {listing(said)}. {silent([factor for _, factor, _ in found])}"
@@ -176,7 +174,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     text += f"most at {best[0]} rows of width {best[1]}: {times(found[best])}. {silent(list(found.values()))}"
     text += f"It is faster at every number of rows at width{_plural(always)}. " if always else ""
     text += f"It is never surely faster at width{_plural(never)}. " if never else ""
-    refused = [row["reason"] for row in swept(lab, machine) if row["variant"] == ONE_KERNEL[0] and row["reason"]]
+    refused = [row.reason for row in swept(lab, machine) if row.variant == ONE_KERNEL[0] and row.reason]
     if refused:
         text += f"Beyond that there is no such kernel: {refused[0]}."
     stop = max((width for _, width in quick), default=0)
@@ -200,19 +198,19 @@ def _plural(widths: Sequence[int]) -> str:
 def hoped(lab: Evidence, machine: str) -> Finding | None:
     """Two and three layers in one kernel against eager at the goal's number of rows, beside what S004 expects."""
     rows = in_one_kernel(timed(lab, machine, FUSED, operation=OPERATIONS))
-    rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row["ratio_low"])]
+    rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row.ratio_low)]
     if not rows:
         return None
-    every, judged = [speed(row) for row in rows], ("S004-49",)
+    every, judged = [row.speed for row in rows], ("S004-49",)
     inside = sum(gain.within(*HOPED) for gain in every)
     more, less = sum(gain.above(HOPED[1]) for gain in every), sum(gain.below(HOPED[0]) for gain in every)
-    clear = [row for row in rows if not speed(row).doubt]
+    clear = [row for row in rows if not row.speed.doubt]
     if not clear:
         return unsaid(lab, machine, "What several layers in one kernel gain", PAGE, every, judged)
-    worst, best = (pick(clear, key=lambda row: row["ratio"]) for pick in (min, max))
-    where = [f"{times(speed(row))} ({row['operation']} at {at(row)})" for row in (worst, best)]
+    worst, best = (pick(clear, key=lambda row: row.ratio) for pick in (min, max))
+    where = [f"{times(row.speed)} ({row.operation} at {row.at})" for row in (worst, best)]
     return Finding(
-        span_text([speed(row) for row in clear]),
+        span_text([row.speed for row in clear]),
         "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
         if more
         else "Several layers in one kernel gain less than was hoped"
@@ -220,7 +218,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         else "Several layers in one kernel gain what was hoped"
         if inside
         else "What several layers in one kernel gain is undecided",
-        f"Against eager in {rows[0]['dtype']} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
+        f"Against eager in {rows[0].dtype} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
         f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
         PAGE,
         claims=judged,
@@ -230,35 +228,35 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
 def models(lab: Evidence, machine: str) -> Finding | None:
     """Whether Plan C is as fast as eager in the documents' models, as S004 expects."""
     clock = lab.primary(machine)
-    measured = [row for row in model_rows(lab, machine) if row["clock"] == clock and not absent(row["ratio_low"])]
-    rows = [row for row in measured if row["variant"] == "aten"]
+    measured = [row for row in model_rows(lab, machine) if row.clock == clock and not absent(row.ratio_low)]
+    rows = [row for row in measured if row.variant == "aten"]
     if not rows:
         return None
-    every, clear = [speed(row) for row in rows], [row for row in rows if not speed(row).doubt]
+    every, clear = [row.speed for row in rows], [row for row in rows if not row.speed.doubt]
     same = [gain for gain in every if intervals.equal(gain)]
     apart = [gain for gain in every if gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
     aside = way_in(rows)
     judged = () if aside else ("S004-46",)
     if not clear:
         return unsaid(lab, machine, "Whether Plan C is as fast as eager", PAGE, every, judged)
-    best, worst = (pick(clear, key=lambda row: row["ratio"]) for pick in (max, min))
+    best, worst = (pick(clear, key=lambda row: row.ratio) for pick in (max, min))
     form = "Called through the lab, Plan C" if aside else "Plan C"
     text = f"{form} is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and "
     text += f"too close to call in {len(clear) - len(same) - len(apart)}. {silent(every)}It ranges from "
-    text += f"{times(speed(worst))} ({formats.model(worst['shape'])}) to {times(speed(best))} "
-    text += f"({formats.model(best['shape'])}). "
+    text += f"{times(worst.speed)} ({formats.model(worst.shape)}) to {times(best.speed)} "
+    text += f"({formats.model(best.shape)}). "
     text += f"{aside or 'S004 expects about 1.0× of all nine.'} "
-    walls = [row for row in model_rows(lab, machine) if (row["variant"], row["clock"]) == ("aten", "wall")]
-    walls = [row["ratio"] for row in walls if not speed(row).doubt]
+    walls = [row for row in model_rows(lab, machine) if (row.variant, row.clock) == ("aten", "wall")]
+    walls = [row.ratio for row in walls if not row.speed.doubt]
     if walls and clock == "graph":
         span = spanning(walls, lambda ratio: f"{formats.number(ratio)}×")
         text += f"That is inside a CUDA graph; by the wall clock, through the lab's launch path, it runs at {span}, "
         text += "which judges no document. "
-    gains = [row for row in measured if row["variant"] == "epilogue" and tables.reading(row) == "faster"]
+    gains = [row for row in measured if row.variant == "epilogue" and row.reading == "faster"]
     if gains:
-        most = max(gains, key=lambda row: row["ratio"])
-        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {formats.model(most['shape'])}: "
-        text += f"{times(speed(most))}."
+        most = max(gains, key=lambda row: row.ratio)
+        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {formats.model(most.shape)}: "
+        text += f"{times(most.speed)}."
     slower = all(gain.below(1) for gain in apart)
     surely = f"surely {'slower than' if slower else 'another speed than'} eager"
     return Finding(
@@ -291,18 +289,18 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """One kernel at the sizes of the goal beside its peers and its limits: a line a workload."""
     rows = timed(lab, machine, FUSED, operation=OPERATIONS)
     out = []
-    for own in in_one_kernel([row for row in rows if row["shape"] in GOAL_SHAPES]):
-        peers = {row["variant"]: row for row in rows if row["workload"] == own["workload"]}
-        line = {"layers": own["operation"].removeprefix("mlp"), "rows × width": at(own), "one kernel": took(own)}
+    for own in in_one_kernel([row for row in rows if row.shape in GOAL_SHAPES]):
+        peers = {row.variant: row for row in rows if row.workload == own.workload}
+        line = {"layers": own.operation.removeprefix("mlp"), "rows × width": own.at, "one kernel": own.took}
         line |= {
-            "against eager": times(speed(own)),
+            "against eager": times(own.speed),
             "of memory's bandwidth": _percent(bandwidth_share(lab, own, "cold")),
         }
         line["of a cached copy's"] = _percent(bandwidth_share(lab, own, lab.primary(machine)))
-        line["of the whole limit"] = attained(own) or formats.MISSING
-        line["by"] = own["variant"]
+        line["of the whole limit"] = own.attained or formats.MISSING
+        line["by"] = own.variant
         line |= {
-            name: took(peers[name]) if name in peers else formats.MISSING
+            name: peers[name].took if name in peers else formats.MISSING
             for name in ("eager", "epilogue", "compile", "compile_max_autotune")
         }
         out.append(line)
@@ -313,12 +311,12 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The documents' models layer by layer, against eager by every clock: a line a model."""
     lines: dict[str, dict[str, str]] = {}
     for row in model_rows(lab, machine):
-        line = lines.setdefault(formats.model(row["shape"]), {"model": formats.model(row["shape"])})
-        if row["variant"] == row["baseline"]:
-            line[f"eager, {row['clock']}"] = took(row)
-        elif not absent(row["ratio"]):
-            mark = f" ({tables.LAUNCH})" if results.launch_path(row) else ""
-            line[f"{NAMES.get(row['variant'], row['variant'])}, {row['clock']}{mark}"] = times(speed(row))
+        line = lines.setdefault(formats.model(row.shape), {"model": formats.model(row.shape)})
+        if row.variant == row.baseline:
+            line[f"eager, {row.clock}"] = row.took
+        elif not absent(row.ratio):
+            mark = f" ({results.LAUNCH})" if row.launch_path else ""
+            line[f"{NAMES.get(row.variant, row.variant)}, {row.clock}{mark}"] = times(row.speed)
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 

@@ -9,19 +9,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from hypatia_lab import claims, formats, intervals, tables
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
-from hypatia_lab.pages.phrases import at, attained, takes, times, took
-from hypatia_lab.results import over
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import times
+from hypatia_lab.results import Row
 
 PAGE = "04_gemm_ladder"
 EXPERIMENT = "gemm_ladder"
@@ -92,14 +89,14 @@ class Climb:
 
 def _timed(lab: Evidence, machine: str) -> list[Row]:
     rows = lab.leading(machine, experiment=EXPERIMENT, operation="linear_relu", status="ok")
-    return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: row["flops"])
+    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: row.flops)
 
 
 def _sizes(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Row]]:
     """Shape → (dtype, variant) → row, smallest shape first."""
     found: dict[str, dict[tuple[str, str], Row]] = {}
     for row in rows:
-        found.setdefault(row["shape"], {})[row["dtype"], row["variant"]] = row
+        found.setdefault(row.shape, {})[row.dtype, row.variant] = row
     return found
 
 
@@ -110,7 +107,7 @@ def _steps(rows: Mapping[tuple[str, str], Row], dtype: str) -> list[Row]:
 def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
     """The library at its best: bias and ReLU in its epilogue, or behind the product."""
     found = [rows[dtype, name] for name in LIBRARY if (dtype, name) in rows]
-    return min(found, key=lambda row: row["median_us"], default=None)
+    return min(found, key=lambda row: row.median_us, default=None)
 
 
 def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
@@ -121,9 +118,9 @@ def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
     found = {}
     for shape, rows in _sizes(_timed(lab, machine)).items():
         path, halves, dtype = _steps(rows, "float32"), _steps(rows, "bfloat16"), "float32"
-        if len(path) < 2 or path[0]["variant"] != "naive":
+        if len(path) < 2 or path[0].variant != "naive":
             continue
-        if halves and halves[0]["variant"] == path[-1]["variant"]:
+        if halves and halves[0].variant == path[-1].variant:
             path, dtype = path + halves, "bfloat16"
         if (end := _library(rows, dtype)) is not None:
             found[shape] = _climb([*path, end])
@@ -131,12 +128,12 @@ def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
 
 
 def _climb(path: Sequence[Row]) -> Climb:
-    whole = over(path[0], path[-1])
+    whole = path[0].over(path[-1])
     rungs = []
     for before, row in zip(path, path[1:], strict=False):
-        factor, name = over(before, row), row["variant"]
+        factor, name = before.over(row), row.variant
         share = math.log(factor.value) / math.log(whole.value) if whole.value != 1 else math.nan
-        name = LEFT if row is path[-1] else SHORTER if name == before["variant"] else name
+        name = LEFT if row is path[-1] else SHORTER if name == before.variant else name
         rungs.append(Rung(name, STEPS.get(name, ()), factor, share))
     return Climb(path[0], path[-1], whole, tuple(rungs))
 
@@ -145,10 +142,10 @@ def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Int
     """The quickest step of the ladder, the library, and the first's speed over the second's, at every size."""
     found = []
     for rows in _sizes(_timed(lab, machine)).values():
-        own = min(_steps(rows, dtype), key=lambda row: row["median_us"], default=None)
+        own = min(_steps(rows, dtype), key=lambda row: row.median_us, default=None)
         end = _library(rows, dtype)
         if own is not None and end is not None:
-            found.append((own, end, over(end, own)))
+            found.append((own, end, end.over(own)))
     return found
 
 
@@ -192,7 +189,7 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, PAGE, silent_ones, judged)
     best = sorted(clear, key=lambda rung: -rung.share)
     top = [_share(rung) for rung in best[:3]]
-    text = f"At {tables.shape_text(shape)} the library in {way.last['dtype']} ({way.last['variant']}) is "
+    text = f"At {formats.shape(shape)} the library in {way.last.dtype} ({way.last.variant}) is "
     text += f"{times(way.whole)} as fast as the naive kernel in float32. Of that way, on a log scale, "
     text += f"most goes to {listing(top)}. "
     factors: dict[str, list[Interval]] = {}
@@ -222,15 +219,15 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     pairs = reached(lab, machine, "bfloat16")
     if not pairs:
         return None
-    asked = [pair for pair in pairs if pair[0]["shape"] == GOAL_SHAPE]
+    asked = [pair for pair in pairs if pair[0].shape == GOAL_SHAPE]
     own, library, share = (asked or pairs)[-1]
     if share.doubt:
         return unsaid(lab, machine, "How much of cuBLAS's speed the ladder reaches", PAGE, [share])
-    text = f"At {at(own)} in bfloat16 {own['variant']} takes {takes(own)}, cuBLAS ({library['variant']}) "
-    text += f"{takes(library)}: it reaches {_percents(share)} of the library's speed"
-    text += f", and {reach} of the measured ceiling" if (reach := attained(own)) else ""
+    text = f"At {own.at} in bfloat16 {own.variant} takes {own.takes}, cuBLAS ({library.variant}) "
+    text += f"{library.takes}: it reaches {_percents(share)} of the library's speed"
+    text += f", and {reach} of the measured ceiling" if (reach := own.attained) else ""
     rest = [(row, found) for row, _, found in pairs if row is not own and not found.doubt]
-    places = [f"{_percent(found.value)} at {at(row)} ({row['variant']})" for row, found in rest]
+    places = [f"{_percent(found.value)} at {row.at} ({row.variant})" for row, found in rest]
     text += f". Elsewhere it reaches {listing(places)}. " if places else ". "
     met, missed = share.above(GOAL), share.below(GOAL)
     title = (
@@ -242,7 +239,7 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     )
     if not asked:
         title = f"The ladder reaches {_percent(share.value)} of cuBLAS"
-        text += f"The goal of {GOAL:.0%} is set at {tables.shape_text(GOAL_SHAPE)}, which was not measured here."
+        text += f"The goal of {GOAL:.0%} is set at {formats.shape(GOAL_SHAPE)}, which was not measured here."
     return Finding(_percent(share.value), title, text.strip(), PAGE)
 
 
@@ -257,7 +254,7 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, "Whether a product of one's own keeps up in float32", PAGE, every, judged)
     behind = sum(share.below(1 - intervals.EQUIVALENCE) for share in every)
     level = sum(share.above(1 - intervals.EQUIVALENCE) for share in every)
-    where = listing([f"{_percents(share)} at {at(own)} ({own['variant']})" for own, share in clear])
+    where = listing([f"{_percents(share)} at {own.at} ({own.variant})" for own, share in clear])
     low, high = (_percent(end(share.value for _, share in clear)) for end in (min, max))
     return Finding(
         low if low == high else f"{low.removesuffix('%')}–{high}",
@@ -305,7 +302,7 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     lines |= {} if last is None else {LEFT: last}
     found = dict(reversed(found.items()))
     for shape, way in found.items():
-        column = tables.shape_text(shape)
+        column = formats.shape(shape)
         own = {
             rung.name: times(rung.factor) + ("" if _lost(rung.factor) else f", {_percent(rung.share)}")
             for rung in way.rungs
@@ -315,7 +312,7 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = [line | {"reason of S001": reasons[name]} for name, line in lines.items()]
     if out:
         wholes = {
-            tables.shape_text(shape): times(way.whole) + ("" if _lost(way.whole) else ", 100%")
+            formats.shape(shape): times(way.whole) + ("" if _lost(way.whole) else ", 100%")
             for shape, way in found.items()
         }
         out.append({"step": "the whole way"} | wholes | {"reason of S001": formats.MISSING})
@@ -327,23 +324,23 @@ def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
     sizes, out = _sizes(_timed(lab, machine)), []
     for dtype in ("float32", "bfloat16"):
         for own, library, share in reached(lab, machine, dtype):
-            rows = sizes[own["shape"]]
-            line = {"workload": f"{at(own)} {dtype}", "quickest step": f"{own['variant']} {took(own)}"}
+            rows = sizes[own.shape]
+            line = {"workload": f"{own.at} {dtype}", "quickest step": f"{own.variant} {own.took}"}
             line |= {f"library, {name}": _time(rows.get((dtype, name))) for name in LIBRARY}
             line |= {
                 "share of the library": _percents(share),
-                "of limit": attained(own) or formats.MISSING,
-                "library of limit": attained(library) or formats.MISSING,
+                "of limit": own.attained or formats.MISSING,
+                "library of limit": library.attained or formats.MISSING,
             }
             triton = rows.get((dtype, "triton"))
-            line["Triton, share"] = formats.MISSING if triton is None else _percents(over(library, triton))
+            line["Triton, share"] = formats.MISSING if triton is None else _percents(library.over(triton))
             out.append(line)
     kept = [name for name in (out[0] if out else ()) if any(line[name] != formats.MISSING for line in out)]
     return [{name: line[name] for name in kept} for line in out]
 
 
 def _time(row: Row | None) -> str:
-    return formats.MISSING if row is None else took(row)
+    return formats.MISSING if row is None else row.took
 
 
 def _lost(factor: Interval) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab import claims, formats, intervals, tables
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
@@ -17,10 +17,8 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, span_text, unsaid
-from hypatia_lab.pages.phrases import at, lasted, probed, say, spent, times, took, waited
-from hypatia_lab.results import over
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import lasted, probed, say, spent, times, waited
+from hypatia_lab.results import Row
 
 PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
@@ -107,34 +105,34 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     clock = clock or lab.primary(machine)
     wanted = {"direction": direction, "operation": "mlp"} | wanted
     rows = lab.select(machine=machine, experiment=EXPERIMENT, clock=clock, status="ok", **wanted)
-    kept = [r for r in rows if not absent(r["median_us"]) and "@" not in r["variant"] and r["shape"] != SAFETY_MODEL]
-    return sorted(kept, key=lambda row: (row["flops"], row["dtype"]))
+    kept = [r for r in rows if not absent(r.median_us) and "@" not in r.variant and r.shape != SAFETY_MODEL]
+    return sorted(kept, key=lambda row: (row.flops, row.dtype))
 
 
 def _at(row: Row) -> str:
-    return f"{formats.model(row['shape'])}, {row['dtype']}"
+    return f"{formats.model(row.shape)}, {row.dtype}"
 
 
 def against(rows: Sequence[Row], variant: str, rival: str) -> list[tuple[Row, Interval]]:
     """Rows of ``variant``, each with its speed over that of ``rival`` on the same workload and clock."""
     found = []
     for row in rows:
-        peer = next((r for r in rows if r["variant"] == rival and r["workload"] == row["workload"]), None)
-        if row["variant"] == variant and peer is not None:
-            found.append((row, over(peer, row)))
+        peer = next((r for r in rows if r.variant == rival and r.workload == row.workload), None)
+        if row.variant == variant and peer is not None:
+            found.append((row, peer.over(row)))
     return [(row, factor) for row, factor in found if not absent(factor.low)]
 
 
 def fitted(rows: Sequence[Row]) -> str:
     """The optimized variant whose costs are those of the clock of ``rows``: for a replayed graph its own, if timed."""
-    replayed = [row for row in rows if row["clock"] == "graph" and row["variant"] == REPLAYED]
+    replayed = [row for row in rows if row.clock == "graph" and row.variant == REPLAYED]
     return REPLAYED if replayed else OWN
 
 
 def fitting(rows: Sequence[Row]) -> list[Row]:
     """``rows`` without the variant whose costs are those of another clock."""
     other = {OWN, REPLAYED} - {fitted(rows)}
-    return [row for row in rows if row["variant"] not in other]
+    return [row for row in rows if row.variant not in other]
 
 
 def _clear(*groups: Sequence[tuple[Row, Interval]]) -> bool:
@@ -171,7 +169,7 @@ def unmeasured(lab: Evidence, machine: str) -> str:
     """A sentence on those of the documents' nine models that ``machine`` has no record of; empty where it has all."""
     from hypatia_lab.operations.mlp import MODELS
 
-    there = {row["shape"] for row in model_rows(lab, machine)}
+    there = {row.shape for row in model_rows(lab, machine)}
     asked = ["x".join(map(str, shape)) for shape in MODELS]
     missing = [formats.model(shape) for shape in asked if shape not in there]
     if not missing or not there:
@@ -221,7 +219,7 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
     if also and _clear(also):
         text += f"By the {waiting} clock it is {_spread(also)}: {_counted(also)}. "
         text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
-    where = [f"{_at(row)} ({row['clock']} clock, {times(factor)})" for row, factor in (*slower, *a_little)[:3]]
+    where = [f"{_at(row)} ({row.clock} clock, {times(factor)})" for row, factor in (*slower, *a_little)[:3]]
     text += f"The interval ends below 1 at {listing(where)}." if where else ""
     none = "none is surely slower by more than 2%"
     same = all(intervals.equal(factor) for _, factor in (*found, *also))
@@ -307,7 +305,7 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
 def split(lab: Evidence, machine: str) -> Finding | None:
     """Split products, allowed explicitly, in the models with wide layers."""
     rows = model_rows(lab, machine, dtype="float32")
-    found = [p for p in against(rows, SPLIT, "eager") if int(p[0]["shape"].split("x")[2]) >= LARGE_HIDDEN]
+    found = [p for p in against(rows, SPLIT, "eager") if int(p[0].shape.split("x")[2]) >= LARGE_HIDDEN]
     if not found:
         return None
     if not _clear(found):
@@ -334,7 +332,7 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
         for rival in ("eager", "eager_channels_last", "compile"):
             for row, factor in against(rows, fitted(rows), rival):
                 found.setdefault(rival, {})[clock] = factor
-                where = f"{at(row)} in {row['dtype']}"
+                where = f"{row.at} in {row.dtype}"
     if "eager" not in found:
         return None
     own_speed = found["eager"]
@@ -437,11 +435,11 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
     lines: dict[str, dict[str, str]] = {}
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
         for row in fitting(model_rows(lab, machine, clock)):
-            line = lines.setdefault(_at(row), {"model": formats.model(row["shape"]), "dtype": row["dtype"]})
-            if row["variant"] == row["baseline"]:
-                line[f"eager, {clock}"] = took(row)
-            elif not absent(row["ratio"]):
-                line[f"{row['variant']}, {clock}"] = times(results.speed(row))
+            line = lines.setdefault(_at(row), {"model": formats.model(row.shape), "dtype": row.dtype})
+            if row.variant == row.baseline:
+                line[f"eager, {clock}"] = row.took
+            elif not absent(row.ratio):
+                line[f"{row.variant}, {clock}"] = times(row.speed)
     columns = list(dict.fromkeys(name for line in lines.values() for name in line))
     return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
 

@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from hypatia_lab import claims, formats, intervals, tables
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
@@ -20,11 +20,9 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import probed, takes, times, took
-from hypatia_lab.results import over, speed
+from hypatia_lab.pages.phrases import probed, times
+from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
-
-Row = dict[str, Any]
 
 PAGE = "17_layout_traffic"
 EXPERIMENTS = ("layout", "traffic")
@@ -63,26 +61,26 @@ class Tried(Protocol):
 def _timed(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     """Rows of the layout experiment with a time at the primary clock, smallest first."""
     rows = lab.leading(machine, experiment="layout", operation=OPERATION, status="ok", **wanted)
-    return sorted((row for row in rows if not absent(row["median_us"])), key=lambda row: (row["flops"], row["dtype"]))
+    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: (row.flops, row.dtype))
 
 
 def _at(row: Row) -> str:
-    return f"{tables.shape_text(row['shape'])} in {row['dtype']}"
+    return f"{formats.shape(row.shape)} in {row.dtype}"
 
 
 def _copied_bytes(row: Row, what: str) -> int:
-    batch, in_features, out_features = map(int, row["shape"].split("x"))
-    return DTYPES[row["dtype"]] * in_features * (batch if what == "x" else out_features)
+    batch, in_features, out_features = map(int, row.shape.split("x"))
+    return DTYPES[row.dtype] * in_features * (batch if what == "x" else out_features)
 
 
 def copy_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
     """Each variant that copies, the same without the copy, and the time of the first over that of the second."""
-    rows = {(row["workload"], row["variant"]): row for row in _timed(lab, machine)}
+    rows = {(row.workload, row.variant): row for row in _timed(lab, machine)}
     found = []
     for (workload, name), row in rows.items():
         plain = rows.get((workload, COPYING[name][0])) if name in COPYING else None
         if plain is not None:
-            found.append((row, plain, over(row, plain)))
+            found.append((row, plain, row.over(plain)))
     return found
 
 
@@ -123,27 +121,27 @@ def seed_ways(lab: Evidence, machine: str) -> dict[str, Way]:
 
 def storage(lab: Evidence, machine: str) -> Finding | None:
     """Whether column-major or packed operands are faster than row-major ones, as S004 expects."""
-    rows = [row for row in _timed(lab, machine, variant=tuple(STORED)) if not absent(row["ratio_low"])]
+    rows = [row for row in _timed(lab, machine, variant=tuple(STORED)) if not absent(row.ratio_low)]
     if not rows:
         return None
-    every, clear, judged = [speed(row) for row in rows], [row for row in rows if not speed(row).doubt], ("S004-51",)
+    every, clear, judged = [row.speed for row in rows], [row for row in rows if not row.speed.doubt], ("S004-51",)
     if not clear:
         return unsaid(lab, machine, "Whether another order of the operands is faster", PAGE, every, judged)
     met = [gain for gain in every if gain.within(*HOPED)]
-    best, worst = (pick(clear, key=lambda row: row["ratio"]) for pick in (max, min))
+    best, worst = (pick(clear, key=lambda row: row.ratio) for pick in (max, min))
     same = sum(map(intervals.equal, every))
     more = 1 + intervals.EQUIVALENCE
     surely = "" if all(gain.below(more) for gain in every) else "surely "
     return Finding(
-        span_text([speed(row) for row in clear]),
+        span_text([row.speed for row in clear]),
         "The library takes operands in either order as they come"
         if same == len(rows)
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
         if any(gain.above(more) for gain in every)
         else f"No other order of the operands is {surely}faster by more than {intervals.EQUIVALENCE:.0%}",
-        f"Against row-major operands the best case is {STORED[best['variant']]} at {_at(best)} with "
-        f"{times(speed(best))}, the worst {STORED[worst['variant']]} at {_at(worst)} with "
-        f"{times(speed(worst))}; {same} of {len(rows)} cases are equal within ±2%. {silent(every)}"
+        f"Against row-major operands the best case is {STORED[best.variant]} at {_at(best)} with "
+        f"{times(best.speed)}, the worst {STORED[worst.variant]} at {_at(worst)} with "
+        f"{times(worst.speed)}; {same} of {len(rows)} cases are equal within ±2%. {silent(every)}"
         f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {len(met)} of {len(rows)} reach.",
         PAGE,
         claims=judged,
@@ -152,10 +150,10 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
 
 def copying(lab: Evidence, machine: str) -> Finding | None:
     """What the copy costs that reshape has to make of a batch out of order, and that it makes none of one in order."""
-    pairs = [pair for pair in copy_pairs(lab, machine) if pair[0]["variant"] == "x_strided_batch"]
+    pairs = [pair for pair in copy_pairs(lab, machine) if pair[0].variant == "x_strided_batch"]
     if not pairs:
         return None
-    seed = [pair for pair in pairs if (pair[0]["shape"], pair[0]["dtype"]) == (SEED_SHAPE, "float32")]
+    seed = [pair for pair in pairs if (pair[0].shape, pair[0].dtype) == (SEED_SHAPE, "float32")]
     row, plain, factor = (seed or pairs[-1:])[0]
     size = formats.scaled(float(_copied_bytes(row, "x")), "B")
     if factor.doubt:
@@ -163,10 +161,10 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, "What a copy costs", PAGE, [factor], ("S001-12",), facts)
     text = (
         f"reshape copies a batch only when it is out of order: {size} at {_at(row)}, where the call then takes "
-        f"{takes(row)} instead of {takes(plain)}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
+        f"{row.takes} instead of {plain.takes}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
     )
-    if not speed(plain).doubt:
-        text += f", and flattening by view runs at {times(speed(plain))} of the speed without it"
+    if not plain.speed.doubt:
+        text += f", and flattening by view runs at {times(plain.speed)} of the speed without it"
     return Finding(
         f"{formats.number(factor.value)}×",
         "A copy costs time, and reshape makes one only of what is out of order"
@@ -244,7 +242,7 @@ def traffic(lab: Evidence, machine: str) -> Finding | None:
         return None
     first, second = found["naive"], found["cublas_relu"]
     less = 1 - moved(second) / moved(first)
-    text = f"Caches emptied {CASES[second.case]}, at {tables.shape_text(SEED_SHAPE)} in float32, v1 reads "
+    text = f"Caches emptied {CASES[second.case]}, at {formats.shape(SEED_SHAPE)} in float32, v1 reads "
     text += f"{_mb(_value(first, 'bytes read'))} and writes {_mb(written(first))} in {_kernels(first)}, v2 "
     text += f"{_mb(_value(second, 'bytes read'))} and {_mb(written(second))} in {_kernels(second)}. "
     once = [way for way in _counters(lab, machine, "") if not way.fault and way.where == second.where]
@@ -268,7 +266,7 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     return [found for found in candidates if found is not None]
 
 
-def figure_lines(lab: Evidence, machine: str) -> list[list[Row]]:
+def figure_lines(lab: Evidence, machine: str) -> list[list[dict[str, Any]]]:
     """The counted lines of each workload, caches emptied once a call, smallest workload first."""
     topics = ("counters", "dram_read", "dram_written", "l2_written")
     lines = lab.details(machine=machine, topic=topics, operation="linear_relu", variant=CALLED, case="")
@@ -309,12 +307,12 @@ def copy_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What a copy adds to a call: a line a workload and copy."""
     return [
         {
-            "copied": COPYING[row["variant"]][2],
+            "copied": COPYING[row.variant][2],
             "the copy": _reads(factor),
             "factor": times(factor),
-            "with the copy": took(row),
-            "without": took(plain),
-            "copied, MB": formats.number(_copied_bytes(row, COPYING[row["variant"]][1]) / 1e6),
+            "with the copy": row.took,
+            "without": plain.took,
+            "copied, MB": formats.number(_copied_bytes(row, COPYING[row.variant][1]) / 1e6),
             "workload": _at(row),
         }
         for row, plain, factor in copy_pairs(lab, machine)

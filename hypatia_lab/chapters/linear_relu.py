@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
-from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.chapters import method
 from hypatia_lab.figures.language import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
-
-Row = dict[str, Any]
+from hypatia_lab.results import Row
 
 
 def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: str, mode: str) -> list[Row]:
@@ -28,7 +26,7 @@ def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: st
         clock=lab.primary(machine),
         status="ok",
     )
-    return sorted((row for row in rows if not math.isnan(row["ratio_low"])), key=lambda row: row["flops"])
+    return sorted((row for row in rows if not math.isnan(row.ratio_low)), key=lambda row: row.flops)
 
 
 ORIGINALS = {"naive": "author_v1", "cublas_relu": "author_v2", "aten": "author_planc"}
@@ -41,7 +39,7 @@ def original(lab: Evidence, machine: str, rewrite: str) -> list[Row]:
 
 
 def _at(row: Row) -> str:
-    return tables.shape_text(row["shape"])
+    return formats.shape(row.shape)
 
 
 def naive(lab: Evidence, machine: str) -> Finding | None:
@@ -52,7 +50,7 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
         return None
     aside, whose = way_in(rows), "the author's kernel" if own else "it"
     ids = () if aside else ("S001-01", "S002-53", "S004-01")
-    found = [(row, results.speed(row).inverse()) for row in rows]
+    found = [(row, row.speed.inverse()) for row in rows]
     clear = [(row, factor) for row, factor in found if not factor.doubt]
     factors = [factor for _, factor in clear]
     if not clear:
@@ -83,7 +81,7 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
     chosen: list[Row] = []
     for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
         chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode)
-    found = [(row, results.speed(row)) for row in chosen]
+    found = [(row, row.speed) for row in chosen]
     decided = [(row, gain) for row, gain in found if intervals.decided(gain)]
     if not decided:
         every = [gain for _, gain in found]
@@ -91,7 +89,7 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, "03_aten_fusion", every) if every else None
     row, best = max(decided, key=lambda pair: pair[1].value)
     gains = sum(gain.above(1) for _, gain in decided)
-    kind = "TF32" if row["math"] == "tf32" else row["dtype"]
+    kind = "TF32" if row.math == "tf32" else row.dtype
     text = f"It {'gains most' if best.above(1) else 'does best'} at {_at(row)} in {kind}: {formats.told(best)} against "
     text += "eager. "
     free = sum(_free(lab, row) for row in chosen)
@@ -115,16 +113,16 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
 def against_linear(lab: Evidence, row: Row) -> Interval | None:
     """Time of ``row`` over that of Linear alone (same workload, clock and processes); None if it was not measured."""
     alone = lab.select(
-        machine=row["machine"],
-        experiment=row["experiment"],
+        machine=row.machine,
+        experiment=row.experiment,
         operation="linear",
-        shape=row["shape"],
-        dtype=row["dtype"],
-        math=row["math"],
-        clock=row["clock"],
+        shape=row.shape,
+        dtype=row.dtype,
+        math=row.math,
+        clock=row.clock,
         status="ok",
     )
-    return results.over(row, alone[0]) if alone else None
+    return row.over(alone[0]) if alone else None
 
 
 def _free(lab: Evidence, row: Row) -> bool:
@@ -138,7 +136,7 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
         for row in _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode):
-            eager = lab.leading(machine, experiment="aten_fusion", workload=row["workload"], variant="eager")[0]
+            eager = lab.leading(machine, experiment="aten_fusion", workload=row.workload, variant="eager")[0]
             plain, fused = against_linear(lab, eager), against_linear(lab, row)
             if plain is None or fused is None:
                 continue
@@ -181,7 +179,7 @@ def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding
     aside, (expected, ids) = way_in(rows), EXPECTED[variant]
     ids = () if aside else ids
     name = f"Called through the lab, {name}" if aside else name
-    found = [(row, results.speed(row)) for row in rows]
+    found = [(row, row.speed) for row in rows]
     clear = [(row, gain) for row, gain in found if not gain.doubt]
     if not clear:
         question = f"Whether {name[0].lower() + name[1:] if aside else name} is as fast as eager"
@@ -191,8 +189,8 @@ def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding
     (least, worst), (most, best) = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
     text = f"{name} is equal to eager within ±2% in {same} of {len(rows)} cases"
     text += f", different in {apart}, and too close to call in {len(clear) - same - apart}. "
-    text += f"It ranges from {formats.told(worst)} at {_at(least)} in {least['dtype']} "
-    text += f"to {formats.told(best)} at {_at(most)} in {most['dtype']}. "
+    text += f"It ranges from {formats.told(worst)} at {_at(least)} in {least.dtype} "
+    text += f"to {formats.told(best)} at {_at(most)} in {most.dtype}. "
     return Finding(
         f"{same} of {len(rows)}",
         f"{name} is as fast as eager" + _where(same, apart, len(rows)),

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, results, tables
+from hypatia_lab import claims, formats, results
 from hypatia_lab.chapters import decisions
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing, spanning
@@ -21,8 +21,6 @@ from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.tables import claims as claim_tables
-
-Row = dict[str, Any]
 
 UNJUDGED = ("not_testable", "not_reproduced", "invalid")
 BASELINES = ("eager", "row_major")
@@ -91,16 +89,16 @@ def names(lab: Evidence) -> list[str]:
     return list(dict.fromkeys((*lab.machines, *(record.machine for record in lab.records))))
 
 
-def differing(lab: Evidence, judged: Sequence[Row]) -> list[list[Row]]:
+def differing(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
     """The judgements of each part of a claim that at least two machines could test with different verdicts."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[dict[str, Any]]] = {}
     for row in judged:
         if row["machine"] in names(lab) and row["verdict"] not in UNJUDGED:
             found.setdefault(row["id"], []).append(row)
     return [rows for rows in found.values() if len({row["verdict"] for row in rows}) > 1]
 
 
-def reasons(lab: Evidence, judged: Sequence[Row]) -> list[dict[str, str]]:
+def reasons(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """A line a part of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
     known = {claim.id: claim for claim in claims.ledger()}
     lines = []
@@ -124,7 +122,7 @@ def summary(lines: Sequence[dict[str, str]]) -> str:
     return f"Parts of claims whose verdicts differ: {listing(said)}" if said else "No verdict differs"
 
 
-def cause(rows: Sequence[Row]) -> tuple[str, str]:
+def cause(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
     """Whether the machines differ, or only what was measured on them or is known of them."""
     first, *others = rows
     apart, open_, shared = [], [], False
@@ -141,9 +139,9 @@ def cause(rows: Sequence[Row]) -> tuple[str, str]:
                 f"{_between(one, first['unit'])} on {row['machine']}" for one, row in ((twin, first), (case, other))
             ]
             if not _overlap(twin, case):
-                apart.append(f"{_place(case['workload'])}: {' and '.join(ends)}")
+                apart.append(f"{formats.workload(case['workload'])}: {' and '.join(ends)}")
             else:
-                open_.append(_place(case["workload"]))
+                open_.append(formats.workload(case["workload"]))
     if not shared:
         return "workloads", "No workload was measured on both."
     if apart:
@@ -156,23 +154,17 @@ def cause(rows: Sequence[Row]) -> tuple[str, str]:
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
 
 
-def _place(workload: str) -> str:
-    operation, shape, dtype, mode, direction = workload.split("/")
-    row = {"operation": operation, "shape": shape, "dtype": dtype, "math": mode, "direction": direction}
-    return tables.workload_text(row)
-
-
-def _between(case: Row, unit: str) -> str:
+def _between(case: dict[str, Any], unit: str) -> str:
     return formats.interval(case["measured"], case["low"], case["high"], unit)
 
 
-def _overlap(one: Row, other: Row) -> bool:
+def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     """Whether two cases' intervals overlap, or one of them says nothing."""
     mine, theirs = (Interval(case["measured"], case["low"], case["high"], case["n"]) for case in (one, other))
     return bool(theirs.doubt) or not mine.outside(theirs.low, theirs.high)
 
 
-def _ceilings(lab: Evidence, rows: Sequence[Row], claim: Claim | None) -> str:
+def _ceilings(lab: Evidence, rows: Sequence[dict[str, Any]], claim: Claim | None) -> str:
     """What the ceilings say of a claim's workloads on each machine; empty where they say nothing."""
     workloads = list(dict.fromkeys(name for row in rows for name in row["workload"].split(", ") if name))
     said = []
@@ -207,15 +199,17 @@ def binding(lab: Evidence, machine: str, workload: str) -> tuple[str, float, flo
     The share is NaN where no baseline was timed; None where a ceiling is lacking or nothing ran the workload.
     """
     rows = lab.leading(machine, workload=workload)
-    rows = [row for row in rows if row["flops"] and row["traffic"]]
+    rows = [row for row in rows if row.flops and row.traffic]
     if not rows:
         return None
-    turn = decisions.balance(lab, machine).get(results.arithmetic(rows[0], results.ceilings(lab.of(machine))))
+    turn = decisions.balance(lab, machine).get(
+        results.arithmetic(rows[0].dtype, rows[0].math, results.ceilings(lab.of(machine)))
+    )
     if turn is None:
         return None
-    relative = rows[0]["flops"] / rows[0]["traffic"] / turn
-    timed = [row for row in rows if row["variant"] in BASELINES and not absent(row["median_us"])]
-    share = timed[0]["limit_us"] / timed[0]["median_us"] if timed else math.nan
+    relative = rows[0].flops / rows[0].traffic / turn
+    timed = [row for row in rows if row.variant in BASELINES and not absent(row.median_us)]
+    share = timed[0].limit_us / timed[0].median_us if timed else math.nan
     if share < IDLE:
         return "neither ceiling", relative, share
     return ("arithmetic" if relative >= 1 else "memory"), relative, share
@@ -229,7 +223,7 @@ def relu_share(lab: Evidence, machine: str, workload: str) -> float:
     turn = decisions.balance(lab, machine).get("/".join(parts[2:4]))
     if not rows or turn is None:
         return math.nan
-    size = rows[0]["traffic"] / (batch * inner + outer * inner + outer + batch * outer)
+    size = rows[0].traffic / (batch * inner + outer * inner + outer + batch * outer)
     product = 2 * batch * inner * outer / turn  # in bytes that could be moved meanwhile
     mask = 2 * batch * outer * size
-    return mask / (mask + max(product, rows[0]["traffic"]))
+    return mask / (mask + max(product, rows[0].traffic))

@@ -8,11 +8,12 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import CLOCKS, listing, spanning
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, agreement, detectable
-from hypatia_lab.pages.phrases import DOUBTS, at, quotient, times, took
+from hypatia_lab.pages.phrases import quotient, times
+from hypatia_lab.results import Row
 
 if TYPE_CHECKING:
     from hypatia_lab.chapters.stability import Coverage
@@ -30,10 +31,10 @@ BOUND = 0.05
 """The lab's clock and an independent timer are held to differ by less than this share."""
 
 
-def _eager(lab: Evidence, machine: str, workload: str) -> list[dict[str, Any]]:
+def _eager(lab: Evidence, machine: str, workload: str) -> list[Row]:
     """Eager's rows of ``workload``, a row a clock whose time says something; empty where fewer than two do."""
     rows = lab.select(machine=machine, experiment="method", workload=workload, variant="eager", status="ok")
-    found = {row["clock"]: row for row in rows if not results.time(row).doubt}
+    found = {row.clock: row for row in rows if not row.time.doubt}
     return [found[clock] for clock in CLOCKS if clock in found] if len(found) > 1 else []
 
 
@@ -42,7 +43,7 @@ def headline(lab: Evidence, machine: str, workload: str) -> str:
     rows = _eager(lab, machine, workload)
     if not rows:
         return ""
-    return f"One eager call takes {spanning([row['median_us'] for row in rows], formats.duration)}, by the clock"
+    return f"One eager call takes {spanning([row.median_us for row in rows], formats.duration)}, by the clock"
 
 
 def clocks(lab: Evidence, machine: str, workload: str) -> str:
@@ -53,10 +54,10 @@ def clocks(lab: Evidence, machine: str, workload: str) -> str:
     rows = _eager(lab, machine, workload)
     if not rows:
         return ""
-    said = listing([f"{took(row)} by the {row['clock']} clock" for row in rows])
-    times_us = [row["median_us"] for row in rows]
+    said = listing([f"{row.took} by the {row.clock} clock" for row in rows])
+    times_us = [row.median_us for row in rows]
     return (
-        f"On `{machine}` one eager call at {at(rows[0])} in {rows[0]['dtype']} takes {said}: the clock alone makes a "
+        f"On `{machine}` one eager call at {rows[0].at} in {rows[0].dtype} takes {said}: the clock alone makes a "
         f"factor of {formats.number(max(times_us) / min(times_us))}."
     )
 
@@ -222,25 +223,25 @@ def errors(lab: Evidence, machine: str) -> Any:
     """Largest error of what was timed on ``machine`` (pandas), a row an operation, dtype and way to multiply."""
     import pandas
 
-    found: dict[tuple[str, ...], list[dict[str, Any]]] = {}
+    found: dict[tuple[str, ...], list[Row]] = {}
     for row in lab.select(machine=machine):
-        kind = row["dtype"] if row["math"] == "ieee" else f"{row['dtype']} ({row['math']})"
-        work = row["operation"] if row["direction"] == "forward" else f"{row['operation']}, forward and backward"
+        kind = row.dtype if row.math == "ieee" else f"{row.dtype} ({row.math})"
+        work = row.operation if row.direction == "forward" else f"{row.operation}, forward and backward"
         found.setdefault((work, kind), []).append(row)
     out = []
     for (work, kind), rows in sorted(found.items()):
-        right = [row for row in rows if row["status"] == "ok" and not math.isnan(row["error"])]
-        wrong = sorted({row["variant"] for row in rows if row["status"] == "wrong"})
+        right = [row for row in rows if row.status == "ok" and not math.isnan(row.error)]
+        wrong = sorted({row.variant for row in rows if row.status == "wrong"})
         if not right and not wrong:
             continue
-        worst = max(right, key=lambda row: row["error"], default=None)
+        worst = max(right, key=lambda row: row.error, default=None)
         out.append(
             {
                 "operation": work,
                 "dtype": kind,
-                "variants right": len({row["variant"] for row in right}),
-                "largest error": formats.number(worst["error"]) if worst else "",
-                "variant with it": worst["variant"] if worst else "",
+                "variants right": len({row.variant for row in right}),
+                "largest error": formats.number(worst.error) if worst else "",
+                "variant with it": worst.variant if worst else "",
                 WRONG_SOMEWHERE: ", ".join(wrong),
             }
         )
@@ -253,8 +254,9 @@ def oracle(lab: Evidence, machine: str) -> Any:
 
     pairs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for line in lab.details(machine=machine, topic="oracle"):
-        work = {"direction": "forward", **line, "shape": "x".join(map(str, line["shape"]))}
-        pairs.setdefault((tables.workload_text(work), line["variant"]), []).append(line)
+        shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
+        work = formats.workload("/".join((line["operation"], shape, line["dtype"], line["math"], direction)))
+        pairs.setdefault((work, line["variant"]), []).append(line)
     out = []
     for (work, variant), lines in pairs.items():
         row: dict[str, Any] = {"workload": work, "variant": variant}
@@ -282,7 +284,9 @@ def beside(lab: Evidence, machine: str) -> str:
     column = f"within ±{BOUND:.0%}"
     said = Counter(frame.get(column, []))
     text = f"- `{machine}`: {said['yes']} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
-    rest = [f"{number} {DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("yes", "no", "")]
+    rest = [
+        f"{number} {formats.DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("yes", "no", "")
+    ]
     return f"{'; '.join([text, *rest])}."
 
 

@@ -16,9 +16,8 @@ from hypatia_lab.figures.language import contenders, singles
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import at, attained, say, takes
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import say
+from hypatia_lab.results import Row
 
 FAILED = ("wrong", "too_fast", "crashed", "timeout")
 """Statuses of a variant that cannot be believed, the worst first."""
@@ -46,67 +45,65 @@ def read(folder: Path, experiment: str) -> Evidence:
 
 def failures(rows: Sequence[Row]) -> list[Row]:
     """The rows of the reader's variants that are wrong, too fast, crashed or hung."""
-    return [row for row in rows if row["origin"] == "own" and row["status"] in FAILED]
+    return [row for row in rows if row.origin == "own" and row.status in FAILED]
 
 
 def can_compare(rows: Sequence[Row]) -> bool:
     """Whether there is a ratio to draw: a variant beside the baseline, both timed."""
-    return any(not absent(row["ratio"]) for row in contenders(rows))
+    return any(not absent(row.ratio) for row in contenders(rows))
 
 
 def can_limit(rows: Sequence[Row]) -> bool:
     """Whether there is a time to draw."""
-    return any(not absent(row["median_us"]) for row in singles(rows))
+    return any(not absent(row.median_us) for row in singles(rows))
 
 
 def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
     rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
-    timed = [row for row in singles(rows) if row["flops"] and row["traffic"] and not absent(row["median_us"])]
-    known = any(("matmul", f"{row['dtype']}/{row['math']}", clock) in rates for row in timed)
+    timed = [row for row in singles(rows) if row.flops and row.traffic and not absent(row.median_us)]
+    known = any(("matmul", f"{row.dtype}/{row.math}", clock) in rates for row in timed)
     return known and ("copy", "", clock) in rates
 
 
 def _failed(variant: str, bad: Sequence[Row], of: int, page: str) -> Finding:
-    worst = min(bad, key=lambda row: FAILED.index(row["status"]))
-    told = f"At {at(worst)} in {worst['dtype']}: {worst['reason'].rstrip('.')}. "
+    worst = min(bad, key=lambda row: FAILED.index(row.status))
+    told = f"At {worst.at} in {worst.dtype}: {worst.reason.rstrip('.')}. "
     count = f"It failed in {len(bad)} of {of} cases. " if of > 1 else ""
     where = "What fails has no time and no ratio, whatever its speed."
-    title = SAID[worst["status"]].format(variant)
-    return Finding(worst["status"].replace("_", " "), title, told + count + where, page)
+    title = SAID[worst.status].format(variant)
+    return Finding(worst.status.replace("_", " "), title, told + count + where, page)
 
 
 def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Finding:
     rows = sorted(
-        lab.leading(machine, experiment=experiment, variant=variant), key=lambda row: (row["flops"], row["traffic"])
+        lab.leading(machine, experiment=experiment, variant=variant), key=lambda row: (row.flops, row.traffic)
     )
     checked = lab.select(machine=machine, experiment=experiment, variant=variant)
     if bad := failures(checked):
         return _failed(variant, bad, len(checked), experiment)
-    timed = [row for row in rows if row["status"] == "ok"]
+    timed = [row for row in rows if row.status == "ok"]
     if not timed:
-        why = rows[0]["reason"] if rows else "no record names it"
+        why = rows[0].reason if rows else "no record names it"
         text = f"The reason: {why.rstrip('.')}."
         return Finding(formats.MISSING, f"{variant} was not timed here", text, experiment)
-    compared = [row for row in timed if not absent(row["ratio"])]
+    compared = [row for row in timed if not absent(row.ratio)]
     last = timed[-1]
-    text = f"At {at(last)} in {last['dtype']} it takes {takes(last)} by the {last['clock']} clock"
-    text += f", {share} of what this machine's measured ceilings allow" if (share := attained(last)) else ""
-    text += f". Error against float64: {formats.number(last['error'])}. "
-    for peer in lab.leading(machine, experiment=experiment, workload=last["workload"], variant="compile", status="ok"):
-        text += f"Against torch.compile there: {say(results.over(peer, last))}. "
+    text = f"At {last.at} in {last.dtype} it takes {last.takes} by the {last.clock} clock"
+    text += f", {share} of what this machine's measured ceilings allow" if (share := last.attained) else ""
+    text += f". Error against float64: {formats.number(last.error)}. "
+    for peer in lab.leading(machine, experiment=experiment, workload=last.workload, variant="compile", status="ok"):
+        text += f"Against torch.compile there: {say(peer.over(last))}. "
     if not compared:
-        text += f"There is no ratio: {last['baseline']} has no valid time."
-        figure = results.time(last).doubt or formats.duration(last["median_us"])
+        text += f"There is no ratio: {last.baseline} has no valid time."
+        figure = last.time.doubt or formats.duration(last.median_us)
         return Finding(figure, f"{variant} is right", text, experiment)
-    words = Counter(tables.reading(row) for row in compared)
-    text += (
-        f"Against {last['baseline']}, by 95% intervals: {tables.counted(list(words.elements()))} of {len(compared)}."
-    )
-    title = _headline(variant, last["baseline"], words, len(compared))
-    decided = [gain for row in compared if intervals.decided(gain := results.speed(row))]
+    words = Counter(row.reading for row in compared)
+    text += f"Against {last.baseline}, by 95% intervals: {tables.counted(list(words.elements()))} of {len(compared)}."
+    title = _headline(variant, last.baseline, words, len(compared))
+    decided = [gain for row in compared if intervals.decided(gain := row.speed)]
     if not decided:
-        return unsaid(lab, machine, title, experiment, [results.speed(row) for row in compared], facts=text)
+        return unsaid(lab, machine, title, experiment, [row.speed for row in compared], facts=text)
     best = max(decided, key=lambda gain: gain.value)
     return Finding(f"{formats.number(best.value)}×", title, text, experiment)
 
@@ -131,11 +128,11 @@ def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:
 def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:
     """One finding a variant of the reader's, and one on the baseline where that fails its own check."""
     rows = lab.select(machine=machine, experiment=experiment)
-    names = dict.fromkeys(row["variant"] for row in rows if row["origin"] == "own")
+    names = dict.fromkeys(row.variant for row in rows if row.origin == "own")
     found = [_variant(lab, machine, experiment, name) for name in names]
-    bad = [row for row in rows if row["variant"] == row["baseline"] and row["status"] == "wrong"]
+    bad = [row for row in rows if row.variant == row.baseline and row.status == "wrong"]
     if bad:
-        text = f"At {at(bad[0])} in {bad[0]['dtype']}: {bad[0]['reason']}. Without a baseline there are no ratios. "
+        text = f"At {bad[0].at} in {bad[0].dtype}: {bad[0].reason}. Without a baseline there are no ratios. "
         text += "If its rounding is what it should be, tell the operation: depth counts the terms of a sum, roundings "
         text += "the steps that round."
         found.append(Finding("wrong", "The reference itself fails the check in this dtype", text, experiment))

@@ -15,16 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, records, results, tables
+from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import machines
 from hypatia_lab.figures.language import AGAIN
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
-
-Row = dict[str, Any]
 
 OPPOSITE = {"confirmed", "refuted"}
 
@@ -74,7 +73,7 @@ def visits(lab: Evidence) -> list[Visit]:
 # ---------------------------------------------------------------- verdicts
 
 
-def verdicts(visit: Visit) -> list[tuple[Row, Row]]:
+def verdicts(visit: Visit) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """What either visit says of each part of a claim that both could test, in order of the ledger."""
     then, now = (
         {row["id"]: row for row in claims.judge(found, beside=records.load()) if row["machine"] == visit.machine}
@@ -84,7 +83,7 @@ def verdicts(visit: Visit) -> list[tuple[Row, Row]]:
     return [pair for pair in pairs if not any(row["verdict"] in machines.UNJUDGED for row in pair)]
 
 
-def equal(pairs: Sequence[tuple[Row, Row]]) -> str:
+def equal(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
     """How many verdicts of :func:`verdicts` are equal, and whether any turned round, in two sentences."""
     if not pairs:
         return "No claim could be judged on both visits."
@@ -96,7 +95,7 @@ def equal(pairs: Sequence[tuple[Row, Row]]) -> str:
     return f"{text} None turned from confirmed to refuted or back."
 
 
-def changed(visit: Visit, pairs: Sequence[tuple[Row, Row]]) -> list[Row]:
+def changed(visit: Visit, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
     """A line a verdict that differs: either visit's, and why."""
     lines = []
     for pair in pairs:
@@ -117,7 +116,7 @@ def changed(visit: Visit, pairs: Sequence[tuple[Row, Row]]) -> list[Row]:
 # ---------------------------------------------------------------- ratios
 
 
-def moved(visit: Visit) -> list[Row]:
+def moved(visit: Visit) -> list[dict[str, Any]]:
     """A line an experiment: when and by which code it was measured, and how far its ratios to the baseline moved.
 
     At the primary clock, of the ratios that say something on both. One moved if the intervals do not overlap.
@@ -125,10 +124,10 @@ def moved(visit: Visit) -> list[Row]:
     lines = []
     for then, now in zip(visit.then, visit.now, strict=True):
         both = _shared(*(_ratios(record)[results.primary_clock(now.run["device"])] for record in (then, now)))
-        speeds = {name: (results.speed(a), results.speed(b)) for name, (a, b) in both.items()}
+        speeds = {name: (a.speed, b.speed) for name, (a, b) in both.items()}
         speeds = {name: (a, b) for name, (a, b) in speeds.items() if not (a.doubt or b.doubt)}
         changes = {name: abs(math.log(b.value / a.value)) for name, (a, b) in speeds.items()}
-        line: Row = {"experiment": now.experiment, "chip": machines.chips(then, now)}
+        line: dict[str, Any] = {"experiment": now.experiment, "chip": machines.chips(then, now)}
         line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(speeds)}
         line |= {"apart": sum(a.outside(b.low, b.high) for a, b in speeds.values())}
         line |= {"median change": formats.MISSING, "largest change": ""}
@@ -144,8 +143,8 @@ def _ratios(record: Record) -> dict[str, dict[str, Row]]:
     """By clock, then by variant and workload in words, the rows of ``record`` whose ratio has an interval."""
     found: dict[str, dict[str, Row]] = {clock: {} for clock in records.CLOCKS}
     for row in results.rows([record]):
-        if row["variant"] != row["baseline"] and not absent(row["ratio_low"]):
-            found[row["clock"]][f"{row['variant']} at {tables.workload_text(row)}"] = row
+        if row.variant != row.baseline and not absent(row.ratio_low):
+            found[row.clock][f"{row.variant} at {row.text}"] = row
     return found
 
 
@@ -189,8 +188,8 @@ def coverage(lab: Evidence, visited: Sequence[Visit]) -> list[Coverage]:
         for clock in ("graph", "wall"):
             kind = clock, machines.chips(then, now), "same" if _code(then) == _code(now) else "another"
             for a, b in _shared(old[clock], new[clock]).values():
-                if not a["variant"].endswith(AGAIN):
-                    counts[(*kind, "compile" in a["variant"], _agree(a, b))] += 1
+                if not a.variant.endswith(AGAIN):
+                    counts[(*kind, "compile" in a.variant, _agree(a, b))] += 1
     kinds = sorted({key[:4] for key in counts})
     return [Coverage(*kind, counts[(*kind, True)], counts[(*kind, True)] + counts[(*kind, False)]) for kind in kinds]
 
@@ -206,8 +205,8 @@ def _code(record: Record) -> object:
 
 
 def _agree(one: Row, other: Row) -> bool:
-    halves = [math.log(row["ratio_high"] / row["ratio_low"]) / 2 for row in (one, other)]
-    return abs(math.log(one["ratio"] / other["ratio"])) <= math.hypot(*halves)
+    halves = [math.log(row.ratio_high / row.ratio_low) / 2 for row in (one, other)]
+    return abs(math.log(one.ratio / other.ratio)) <= math.hypot(*halves)
 
 
 def _percent(change: float) -> str:

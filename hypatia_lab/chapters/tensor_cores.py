@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
@@ -18,10 +17,8 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import at, attained, probed, say, takes, times, took
-from hypatia_lab.results import over, speed
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import probed, say, times
+from hypatia_lab.results import Row
 
 PAGE = "14_tensor_cores"
 EXPERIMENT = "tensor_cores"
@@ -53,20 +50,20 @@ def _cells(lab: Evidence, machine: str, dtype: str, mode: str = "ieee") -> dict[
         machine, experiment=EXPERIMENT, operation="linear_relu", dtype=dtype, math=mode, direction="forward"
     )
     found: dict[str, dict[str, Row]] = {}
-    for row in sorted(rows, key=lambda row: row["flops"]):
-        found.setdefault(row["shape"], {})[row["variant"]] = row
+    for row in sorted(rows, key=lambda row: row.flops):
+        found.setdefault(row.shape, {})[row.variant] = row
     return found
 
 
 def _timed(found: dict[str, Row], names: Sequence[str]) -> list[Row]:
     """Those of ``names`` that have a valid time, fastest first."""
-    own = [found[name] for name in names if name in found and found[name]["status"] == "ok"]
-    return sorted((row for row in own if not absent(row["median_us"])), key=lambda row: row["median_us"])
+    own = [found[name] for name in names if name in found and found[name].status == "ok"]
+    return sorted((row for row in own if not absent(row.median_us)), key=lambda row: row.median_us)
 
 
 def exact(row: Row, eager: Row) -> bool:
     """Whether the error of ``row`` against float64 is no larger than eager's."""
-    return row["error"] <= eager["error"]
+    return row.error <= eager.error
 
 
 def reached(found: Interval, goal: float) -> bool | None:
@@ -76,7 +73,7 @@ def reached(found: Interval, goal: float) -> bool | None:
 
 def _share(row: Row) -> str:
     """What part of its own limit a row reaches, for a table."""
-    return attained(row) or formats.MISSING
+    return row.attained or formats.MISSING
 
 
 def has_splits(lab: Evidence, machine: str) -> bool:
@@ -91,19 +88,19 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     """How fast float32's digits are to be had at ``shape``, against the goal and at what error."""
     found = _cells(lab, machine, "float32").get(shape, {})
     (eager,), split = _timed(found, ["eager"]) or [None], _timed(found, SPLITS)
-    split = [row for row in split if not absent(row["ratio_low"])]
+    split = [row for row in split if not absent(row.ratio_low)]
     if eager is None or not split:
         return None
-    clear = [row for row in split if not speed(row).doubt]
+    clear = [row for row in split if not row.speed.doubt]
     if not clear:
-        question = f"Whether float32's digits come faster at {tables.shape_text(shape)}"
-        return unsaid(lab, machine, question, PAGE, [speed(row) for row in split])
+        question = f"Whether float32's digits come faster at {formats.shape(shape)}"
+        return unsaid(lab, machine, question, PAGE, [row.speed for row in split])
     best = next((row for row in clear if exact(row, eager)), clear[0])
-    goal, gain = GOALS[shape], speed(best)
+    goal, gain = GOALS[shape], best.speed
     met, fine = reached(gain, goal), exact(best, eager)
-    text = f"At {at(best)} {best['variant']} takes {takes(best)}, eager in IEEE float32 {takes(eager)}: {times(gain)}. "
-    text += f"Its error against float64 is {formats.number(best['error'])}, cuBLAS's own "
-    text += f"{formats.number(eager['error'])}. The goal is {goal:g}× with an error no larger"
+    text = f"At {best.at} {best.variant} takes {best.takes}, eager in IEEE float32 {eager.takes}: {times(gain)}. "
+    text += f"Its error against float64 is {formats.number(best.error)}, cuBLAS's own "
+    text += f"{formats.number(eager.error)}. The goal is {goal:g}× with an error no larger"
     if met and fine:
         text += ", and it is reached. "
     elif met is None and fine:
@@ -113,17 +110,17 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         if met is False:
             short.append(f"a factor of {times(gain.inverse().times(goal))} in speed")
         if not fine:
-            short.append(f"a factor of {formats.number(best['error'] / eager['error'])} in error")
+            short.append(f"a factor of {formats.number(best.error / eager.error)} in error")
         text += f"; it is missed by {listing(short)}. "
-    if reach := attained(best):
-        text += f"Three products at the best measured rate would take {formats.duration(best['limit_us'])}: "
+    if reach := best.attained:
+        text += f"Three products at the best measured rate would take {formats.duration(best.limit_us)}: "
         text += f"it reaches {reach} of that limit."
     text += _others([row for row in split if row is not best], eager) + _faults(found)
     return Finding(
         f"{formats.number(gain.value)}×",
         "Faster, but not as exact as cuBLAS"
         if not fine and gain.above(1)
-        else f"float32's digits at tensor-core speed, at {at(best)}"
+        else f"float32's digits at tensor-core speed, at {best.at}"
         if met
         else "float32's digits come faster, but short of the goal"
         if gain.above(1) and met is False
@@ -137,7 +134,7 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
 
 def _others(rows: Sequence[Row], eager: Row) -> str:
     said = [
-        f"{row['variant']} has {say(speed(row))} with an error of {formats.number(row['error'])}"
+        f"{row.variant} has {say(row.speed)} with an error of {formats.number(row.error)}"
         + ("" if exact(row, eager) else ", which is more than cuBLAS's")
         for row in rows
     ]
@@ -145,8 +142,8 @@ def _others(rows: Sequence[Row], eager: Row) -> str:
 
 
 def _faults(found: dict[str, Row]) -> str:
-    bad = [found[name] for name in SPLITS if name in found and found[name]["status"] not in ("ok", "skipped")]
-    return "".join(f" {row['variant']} is {row['status'].replace('_', ' ')}: {row['reason']}." for row in bad)
+    bad = [found[name] for name in SPLITS if name in found and found[name].status not in ("ok", "skipped")]
+    return "".join(f" {row.variant} is {row.status.replace('_', ' ')}: {row.reason}." for row in bad)
 
 
 def rival(found: dict[str, Row], variant: str) -> Row | None:
@@ -159,18 +156,18 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     pairs: list[tuple[Row, Row]] = []
     for found in _cells(lab, machine, "bfloat16").values():
         own, best = _timed(found, [variant]), rival(found, variant)
-        if own and best is not None and not absent(own[0]["ratio_low"]):
+        if own and best is not None and not absent(own[0].ratio_low):
             pairs.append((own[0], best))
     if not pairs:
         return None
-    every = [over(best, own) for own, best in pairs]
+    every = [best.over(own) for own, best in pairs]
     found = [(own, best, factor) for (own, best), factor in zip(pairs, every, strict=True) if not factor.doubt]
-    clear = [(own, speed(own)) for own, _ in pairs if not speed(own).doubt]
+    clear = [(own, own.speed) for own, _ in pairs if not own.speed.doubt]
     if not found or not clear:
         return unsaid(lab, machine, f"{variant}: whether a fused kernel is behind its peers", PAGE, every)
     slower = [factor for _, _, factor in found if factor.below(1)]
-    against = [f"{times(factor)} of {best['variant']} at {at(own)}" for own, best, factor in found]
-    gains = [f"{times(gain)} at {at(own)}" for own, gain in clear]
+    against = [f"{times(factor)} of {best.variant} at {own.at}" for own, best, factor in found]
+    gains = [f"{times(gain)} at {own.at}" for own, gain in clear]
     text = f"In bfloat16 {variant} runs at {listing(against)}, each time the best of its peers: "
     if slower:
         least = 100 * (1 - min(factor.value for factor in slower))
@@ -182,8 +179,8 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     text += silent(every)
     text += f"Against eager it has {listing(gains)}. The goal is to be nowhere slower than the best peer, and to reach "
     text += f"{FUSED_GOAL:g}× of eager below the large size"
-    missed = [own for own, gain in clear if own["shape"] != LARGE and reached(gain, FUSED_GOAL) is False]
-    text += f"; the latter is missed at {listing([at(own) for own in missed])}." if missed else "."
+    missed = [own for own, gain in clear if own.shape != LARGE and reached(gain, FUSED_GOAL) is False]
+    text += f"; the latter is missed at {listing([own.at for own in missed])}." if missed else "."
     return Finding(
         span_text([gain for _, gain in clear]),
         f"{variant}: a fused kernel that is nowhere seen behind its peers"
@@ -201,16 +198,16 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     rows: list[Row] = []
     for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
         rows += _timed(_cells(lab, machine, dtype, mode).get(LARGE, {}), FUSED)
-    rows = [row for row in rows if not absent(row["ratio_low"])]
+    rows = [row for row in rows if not absent(row.ratio_low)]
     if not rows:
         return None
-    every, clear = [speed(row) for row in rows], [(row, speed(row)) for row in rows if not speed(row).doubt]
+    every, clear = [row.speed for row in rows], [(row, row.speed) for row in rows if not row.speed.doubt]
     judged = ("S004-19a", "S004-19b")
     if not clear:
         return unsaid(lab, machine, "What a true fusion of a large product gains", PAGE, every, judged)
     inside = [gain for _, gain in clear if gain.within(*HOPED)]
     outside = [gain for _, gain in clear if gain.outside(*HOPED)]
-    said = listing([f"{row['variant']} {times(gain)} in {KINDS[_kind(row)]}" for row, gain in clear])
+    said = listing([f"{row.variant} {times(gain)} in {KINDS[_kind(row)]}" for row, gain in clear])
     return Finding(
         span_text([gain for _, gain in clear]),
         "What S004 hopes of a true fusion is there"
@@ -220,7 +217,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         else "A true fusion of a large product gains other than S004 hopes"
         if outside
         else "Whether a true fusion of a large product gains what S004 hopes is undecided",
-        f"At {at(rows[0])} against eager: {said}. S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, "
+        f"At {rows[0].at} against eager: {said}. S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, "
         f"after two to three weeks of work. {len(inside)} of {len(rows)} lie inside, {len(outside)} outside. "
         f"{silent(every)}The epilogue is one call that PyTorch has already.",
         PAGE,
@@ -229,7 +226,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
 
 
 def _kind(row: Row) -> str:
-    return f"{row['dtype']}/{row['math']}"
+    return f"{row.dtype}/{row.math}"
 
 
 COUNTS = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again"}
@@ -295,7 +292,7 @@ def library(lab: Evidence, machine: str) -> str:
     text = f"the kernels of this page were not timed{need}. What is left is the library"
     if not rows:
         return f"On `{machine}` {text}."
-    said = listing([f"{say(speed(row))} in {row['dtype']} at {at(row)}" for row in rows])
+    said = listing([f"{say(row.speed)} in {row.dtype} at {row.at}" for row in rows])
     return f"On `{machine}` {text}, whose fused call has {said} against eager."
 
 
@@ -306,7 +303,7 @@ def _gains(lab: Evidence, machine: str, variant: str) -> list[Row]:
         for found in _cells(lab, machine, dtype).values()
         for row in _timed(found, [variant])
     ]
-    return [row for row in rows if not absent(row["ratio"])]
+    return [row for row in rows if not absent(row.ratio)]
 
 
 # ---------------------------------------------------------------- tables
@@ -345,18 +342,18 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if eager is None or not any(name in found for name in SPLITS):
             continue
         for name in ("eager", *SPLITS):
-            if (row := found.get(name)) is None or row["status"] == "skipped":
+            if (row := found.get(name)) is None or row.status == "skipped":
                 continue
-            line = {"workload": tables.shape_text(shape), "variant": name}
-            if row["status"] != "ok":
-                out.append(line | {"time": f"{row['status'].replace('_', ' ')}: {row['reason']}"})
+            line = {"workload": formats.shape(shape), "variant": name}
+            if row.status != "ok":
+                out.append(line | {"time": f"{row.status.replace('_', ' ')}: {row.reason}"})
                 continue
-            goal = "" if name == "eager" or shape not in GOALS else _goal(speed(row), GOALS[shape])
+            goal = "" if name == "eager" or shape not in GOALS else _goal(row.speed, GOALS[shape])
             out.append(
                 line
-                | {"time": took(row), "against eager": times(speed(row)), "error": formats.number(row["error"])}
-                | {"error / cuBLAS's": f"{formats.number(row['error'] / eager['error'])}×"}
-                | {"limit": formats.duration(row["limit_us"]), "of limit": _share(row)}
+                | {"time": row.took, "against eager": times(row.speed), "error": formats.number(row.error)}
+                | {"error / cuBLAS's": f"{formats.number(row.error / eager.error)}×"}
+                | {"limit": formats.duration(row.limit_us), "of limit": _share(row)}
                 | {"goal": f"{GOALS[shape]:g}×: {goal}" if goal else formats.MISSING}
             )
     return out
@@ -376,14 +373,14 @@ def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 own, best = _timed(found, [name]), rival(found, name)
                 if not own or best is None:
                     continue
-                factor = over(best, own[0])
+                factor = best.over(own[0])
                 out.append(
                     {
-                        "workload": f"{tables.shape_text(shape)} {KINDS[_kind(own[0])]}",
+                        "workload": f"{formats.shape(shape)} {KINDS[_kind(own[0])]}",
                         "variant": name,
-                        "time": took(own[0]),
-                        "against eager": times(speed(own[0])),
-                        "best peer": best["variant"],
+                        "time": own[0].took,
+                        "against eager": times(own[0].speed),
+                        "best peer": best.variant,
                         "against it": times(factor),
                         "reads": intervals.reading(factor),
                         "of limit": _share(own[0]),

@@ -11,9 +11,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.torch_compile_rows import (
     EXPERIMENT,
     FORWARD,
@@ -38,11 +37,8 @@ from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import DOUBTS, FLOAT32, at, lasts, only, probed, say, waited
-from hypatia_lab.results import over
-from hypatia_lab.tables import direction_text
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import FLOAT32, only, probed, say, waited
+from hypatia_lab.results import Row
 
 PAGE = "06_torch_compile"
 CLAIMED = (2.0, 5.0)
@@ -64,16 +60,16 @@ def paid(lab: Evidence, machine: str, row: Row, case: str) -> list[float]:
         for line in lab.details(
             machine=machine,
             topic="start",
-            operation=row["operation"],
-            dtype=row["dtype"],
-            math="ieee" if row["math"] == "default" else row["math"],
-            variant=row["variant"],
+            operation=row.operation,
+            dtype=row.dtype,
+            math="ieee" if row.math == "default" else row.math,
+            variant=row.variant,
             case=case,
         )
-        if line.get("direction", FORWARD) == row["direction"] and "x".join(map(str, line["shape"])) == row["shape"]
+        if line.get("direction", FORWARD) == row.direction and "x".join(map(str, line["shape"])) == row.shape
     ]
-    ways = probed(lab, machine, "start", variant=row["variant"], case=case) if lines else []
-    own = only([way for way in ways if way.lines[0] in lines], row["variant"], case)
+    ways = probed(lab, machine, "start", variant=row.variant, case=case) if lines else []
+    own = only([way for way in ways if way.lines[0] in lines], row.variant, case)
     found = own.per_process("build", "call 1") if own else []
     return [us for us in found if us is not None]
 
@@ -89,7 +85,7 @@ def until(first: Row, row: Row, once: Interval, before: float) -> Interval:
     Gain a call is the mean of differences in each process. The ends take both intervals at their worst, so that they
     hold at least nine times in ten; :data:`NEVER` where a call saves nothing.
     """
-    pairs = zip(first["medians_us"], row["medians_us"], strict=False)
+    pairs = zip(first.medians_us, row.medians_us, strict=False)
     saved = intervals.mean([a - b for a, b in pairs if a and b])
 
     def calls(cost: float, gained: float) -> float:
@@ -103,7 +99,7 @@ def until(first: Row, row: Row, once: Interval, before: float) -> Interval:
         calls(known(once.low, once.value), known(saved.high, saved.value)),
         calls(known(once.high, NEVER), known(saved.low, 0.0)),
         min(once.n, saved.n),
-        over(first, row).vetoed,
+        first.over(row).vetoed,
         once.rare,
     )
 
@@ -119,18 +115,16 @@ def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -
     if first is None or not start:
         return []
     before = rare(start)
-    found = [Curve("eager", "eager", first["origin"], before, results.time(first), intervals.NOTHING)]
+    found = [Curve("eager", "eager", first.origin, before, first.time, intervals.NOTHING)]
     for point, row in beside(lab, first):
-        if row["status"] != "ok" or absent(row["median_us"]) or row["variant"] == "eager" or point.mode:
+        if row.status != "ok" or absent(row.median_us) or row.variant == "eager" or point.mode:
             continue
         for case in cases(lab, machine, row):
             once = rare(paid(lab, machine, row, case))
             caches = {"": "", "empty": "", "disk": ", stored"}[case]
             calls = until(first, row, once, before.value)
-            dtype = "" if row["dtype"] == first["dtype"] else f", {row['dtype']}"
-            found.append(
-                Curve(row["variant"] + dtype + caches, row["variant"], row["origin"], once, results.time(row), calls)
-            )
+            dtype = "" if row.dtype == first.dtype else f", {row.dtype}"
+            found.append(Curve(row.variant + dtype + caches, row.variant, row.origin, once, row.time, calls))
     return found if len(found) > 1 else []
 
 
@@ -205,8 +199,8 @@ def _elsewhere(found: dict[str, Pairs]) -> str:
 
 
 def _name(first: Row) -> str:
-    what = MODELS[first["operation"]]
-    return what if first["direction"] == FORWARD else f"a training step of {what}"
+    what = MODELS[first.operation]
+    return what if first.direction == FORWARD else f"a training step of {what}"
 
 
 def _together(verdicts: Sequence[str]) -> str:
@@ -240,7 +234,7 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
         "undecided": "it is open whether torch.compile alone gives 2 to 5 times",
     }[verdict]
     text = f"Compiled in {FLOAT32[mode]} and warm, a call runs at {listing(said)} of eager's speed, by the {clock} "
-    text += f"clock, at {at(pairs[0][0])}. "
+    text += f"clock, at {pairs[0][0].at}. "
     if others := _other_batches(lab, machine, mode, clock):
         text += f"The block alone depends on the number of images: {listing(others)}. "
     for other, own in list(found.items())[1:]:
@@ -257,13 +251,16 @@ def _other_batches(lab: Evidence, machine: str, mode: str, clock: str) -> list[s
     first = base(lab, machine, "conv_block", FORWARD, mode, clock)
     if first is None:
         return []
-    same = {key: first[key] for key in ("machine", "experiment", "operation", "dtype", "math", "direction", "clock")}
+    same = {
+        key: getattr(first, key)
+        for key in ("machine", "experiment", "operation", "dtype", "math", "direction", "clock")
+    }
     rows = usable(lab.select(**same, variant=("eager", "compile")))
     found = {}
     for row in rows:
-        found.setdefault(row["shape"], {})[row["variant"]] = row
-    both = [(shape, pair) for shape, pair in found.items() if len(pair) == 2 and shape != first["shape"]]
-    return [f"{say(over(pair['eager'], pair['compile']))} at {at(pair['eager'])}" for _, pair in both]
+        found.setdefault(row.shape, {})[row.variant] = row
+    both = [(shape, pair) for shape, pair in found.items() if len(pair) == 2 and shape != first.shape]
+    return [f"{say(pair['eager'].over(pair['compile']))} at {pair['eager'].at}" for _, pair in both]
 
 
 LAST = next(point for point in POINTS if point.what == "channels last")
@@ -276,7 +273,7 @@ def _fourier(lab: Evidence, first: Row, variant: str) -> float:
 
     Of the calls that were traced; means are arithmetic, so that kernels add up to a call. 0 where none was recorded.
     """
-    where = {key: first[key] for key in ("machine", "experiment", "dtype", "math")}
+    where = {key: getattr(first, key) for key in ("machine", "experiment", "dtype", "math")}
     lines = lab.details(**where, topic="kernels", operation="conv_block", variant=variant)
     spent = [(line["name"], intervals.mean(line["values"]).value) for line in lines if line["unit"] == "us"]
     total = sum(us for _, us in spent)
@@ -285,9 +282,9 @@ def _fourier(lab: Evidence, first: Row, variant: str) -> float:
 
 def _chosen(lab: Evidence, machine: str, mode: str, pairs: Pairs) -> str:
     """Whether the compiler is as slow where channels last at least halves eager's speed, in sentences; empty if not."""
-    slow = [first["operation"] for first, row in pairs if gain(first, row).below(1 / DOUBLED)]
-    compared = _measured(lab, machine, POINTS[0], pairs[0][0]["clock"], [FORWARD]).get(mode, [])
-    same = [(first, row) for first, row in compared if first["operation"] in slow]
+    slow = [first.operation for first, row in pairs if gain(first, row).below(1 / DOUBLED)]
+    compared = _measured(lab, machine, POINTS[0], pairs[0][0].clock, [FORWARD]).get(mode, [])
+    same = [(first, row) for first, row in compared if first.operation in slow]
     same = [(first, row) for first, row in same if gain(first, row).below(1 / DOUBLED)]
     if not same:
         return ""
@@ -309,15 +306,14 @@ def channels_last(lab: Evidence, machine: str) -> Finding | None:
     if card := _unsaid(lab, machine, "Whether channels last speeds up convolutions", pairs, "S000-21c"):
         return card
     gains, first, chosen = _gains(pairs), pairs[0][0], _chosen(lab, machine, mode, pairs)
-    text = f"In eager {FLOAT32[mode]} at {at(first)}, by the {clock} clock, channels last against the usual order: "
+    text = f"In eager {FLOAT32[mode]} at {first.at}, by the {clock} clock, channels last against the usual order: "
     text += f"{_listed(pairs)} as fast. S000 asks for better operators and names no order of memory. {chosen}"
     for other, own in list(found.items())[1:]:
         text += f"In {FLOAT32[other]}: {_listed(own)} as fast. {_chosen(lab, machine, other, own)}"
-    pair = {name: row_of(lab, first, p) for name, p in (("eager", TF32), ("compiled", TF32_COMPILED))}
-    if all(row is not None and usable([row]) for row in pair.values()):
-        factor = over(*(row for row in pair.values() if row is not None))
+    eager, compiled = (row_of(lab, first, point) for point in (TF32, TF32_COMPILED))
+    if eager and compiled and eager.timed and compiled.timed:
         text += "PyTorch lets convolutions use TF32 unless told otherwise: then "
-        text += f"{_name(first)} compiled is {say(factor)} as fast as eager."
+        text += f"{_name(first)} compiled is {say(eager.over(compiled))} as fast as eager."
     text = _on_gpu(lab, machine, text.strip())
     least = min(_clear(pairs), key=lambda one: one.value)
     what = f"convolutions in {FLOAT32[mode]}"
@@ -350,8 +346,8 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
             continue
         name = MODELS[model] if direction == FORWARD else f"a training step of {MODELS[model]}"
         calls = at_least_one(own.calls)
-        back = f"a number {DOUBTS[calls.doubt]}" if calls.doubt else calls_text(calls)
-        said.append(f"{name} {lasts(own.paid)} (calls to win it back: {back})")
+        back = f"a number {formats.DOUBTS[calls.doubt]}" if calls.doubt else calls_text(calls)
+        said.append(f"{name} {formats.lasts(own.paid)} (calls to win it back: {back})")
         facts.append(f"{name} {formats.duration(own.paid.value)} (n = {own.paid.n})")
         spent.append(own.paid)
         seen.append(calls)
@@ -392,12 +388,10 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     first, row = pairs[gains.index(best)]
     text = f"By the {lab.primary(machine)} clock, eager under autocast against eager in {held}: {_listed(pairs)}. "
     text += f"{_elsewhere(found)}S000 expects twice the throughput. "
-    if not absent(row["error"]):
-        worst = "" if first["direction"] == FORWARD else " in the worst of y and the gradients"
-        text += (
-            f"The price of {formats.number(best.value)}× is a relative error of {formats.number(100 * row['error'])}%"
-        )
-        text += f"{worst}, where {held} has {formats.number(100 * first['error'])}%."
+    if not absent(row.error):
+        worst = "" if first.direction == FORWARD else " in the worst of y and the gradients"
+        text += f"The price of {formats.number(best.value)}× is a relative error of {formats.number(100 * row.error)}%"
+        text += f"{worst}, where {held} has {formats.number(100 * first.error)}%."
     text = _on_gpu(lab, machine, text.strip())
     return Finding(
         f"{formats.number(best.value)}×",
@@ -481,13 +475,13 @@ def correct(lab: Evidence, machine: str) -> Finding | None:
     rows = select(lab, machine, operation="norm_chain")
     if not rows:
         return None
-    tried = [row for row in rows if row["status"] != "skipped"]
-    mine = [row for row in tried if row["variant"].startswith("compile")]
-    bad, eager = ([row for row in own if row["status"] != "ok"] for own in (mine, [r for r in tried if r not in mine]))
+    tried = [row for row in rows if row.status != "skipped"]
+    mine = [row for row in tried if row.variant.startswith("compile")]
+    bad, eager = ([row for row in own if row.status != "ok"] for own in (mine, [r for r in tried if r not in mine]))
 
     def shown(row: Row) -> str:
-        way = f"{row['variant']} at {at(row)} in {row['dtype']}, {direction_text(row['direction'])}"
-        return f"{way} ({row['reason'].split(':')[0]})"
+        way = f"{row.variant} at {row.at} in {row.dtype}, {formats.direction(row.direction)}"
+        return f"{way} ({row.reason.split(':')[0]})"
 
     text = (
         f"Of {len(mine)} compiled chains of three instance normalisations {len(mine) - len(bad)} agree with float64. "

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import FLOAT32
-from hypatia_lab.results import against, over
-
-Row = dict[str, Any]
+from hypatia_lab.results import Row
 
 EXPERIMENT, TIMES, DEFAULTS = "torch_compile", "compile_time", "library_defaults"
 FORWARD, STEP = "forward", "forward_backward"
@@ -80,7 +78,7 @@ def select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
 
 def usable(rows: Sequence[Row]) -> list[Row]:
     """Those of ``rows`` that have a valid time."""
-    return [row for row in rows if row["status"] == "ok" and not absent(row["median_us"])]
+    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
 
 
 def maths(lab: Evidence, machine: str) -> list[str]:
@@ -127,22 +125,22 @@ def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clo
 
 def _same_work(lab: Evidence, row: Row) -> list[Row]:
     keys = ("machine", "experiment", "operation", "shape", "direction", "clock", "dtype", "math")
-    return lab.select(**{key: row[key] for key in keys})
+    return lab.select(**{key: getattr(row, key) for key in keys})
 
 
 def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | None:
     """The row of ``point`` beside eager's ``first``, also one without a time; None where nobody asked for it."""
-    if point.mode == first["math"]:  # of what it is held against the points without a math speak
+    if point.mode == first.math:  # of what it is held against the points without a math speak
         return None
     found = lab.select(
-        machine=first["machine"],
-        experiment=first["experiment"],
-        operation=first["operation"] + point.suffix,
-        shape=first["shape"],
-        direction=first["direction"],
+        machine=first.machine,
+        experiment=first.experiment,
+        operation=first.operation + point.suffix,
+        shape=first.shape,
+        direction=first.direction,
         dtype=point.dtype,
-        math=point.mode or (first["math"] if point.dtype == first["dtype"] else "ieee"),
-        clock=clock or first["clock"],
+        math=point.mode or (first.math if point.dtype == first.dtype else "ieee"),
+        clock=clock or first.clock,
         variant=point.variant,
     )
     return found[0] if found else None
@@ -150,7 +148,7 @@ def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | No
 
 def gain(first: Row, row: Row) -> Interval:
     """How many times as fast as eager in float32."""
-    return over(first, row)
+    return first.over(row)
 
 
 def beside(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]]:
@@ -171,7 +169,7 @@ def drawn(
         return []
     rows = []
     for point, row in beside(lab, first):
-        if row["status"] != "ok" or absent(row["median_us"]) or (replacing and OTHER in point.what):
+        if row.status != "ok" or absent(row.median_us) or (replacing and OTHER in point.what):
             continue
-        rows.append(against(row, first) | {"baseline": f"eager ({mode})"})
+        rows.append(replace(row.against(first), baseline=f"eager ({mode})"))
     return rows

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 from hypatia_lab import formats, results
 from hypatia_lab.chapters.torch_compile import paid, until
@@ -13,10 +12,8 @@ from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32, at, attained, durations, error, times, took, waited
-from hypatia_lab.tables import direction_text
-
-Row = dict[str, Any]
+from hypatia_lab.pages.phrases import FLOAT32, durations, times, waited
+from hypatia_lab.results import Row
 
 
 def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) -> list[dict[str, str]]:
@@ -36,11 +33,11 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
             if point.by_wall and clock != waited(lab, machine):
                 continue
             line = _line(point.number, point.what, first, row)
-            if row["status"] != "ok" or absent(row["median_us"]):
+            if row.status != "ok" or absent(row.median_us):
                 out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
                 continue
             case = "empty" if paid(lab, machine, row, "empty") else ""
-            asked = row["variant"] != "eager" and clock == waited(lab, machine)
+            asked = row.variant != "eager" and clock == waited(lab, machine)
             once = paid(lab, machine, row, case) if asked else []
             won = until(first, row, rare(once), rare(start).value) if once and start else None
             out.append(line | _once(once, won))
@@ -48,13 +45,13 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
 
 
 def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
-    fine = row["status"] == "ok" and not absent(row["median_us"])
-    wrong = error(row) if row["direction"] == FORWARD else row["error"]
+    fine = row.status == "ok" and not absent(row.median_us)
+    wrong = row.off if row.direction == FORWARD else row.error
     return {
         "point": number,
         "what": what,
-        "clock": row["clock"],
-        "time": took(row) if fine else f"{row['status']}: {row['reason']}".removesuffix(": "),
+        "clock": row.clock,
+        "time": row.took if fine else f"{row.status}: {row.reason}".removesuffix(": "),
         "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
         "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
     }
@@ -83,21 +80,21 @@ def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
                 variant=("eager", "compile"),
             )
         )
-        sizes = sorted({row["shape"] for row in rows}, key=lambda shape: int(shape.split("x")[0]))
+        sizes = sorted({row.shape for row in rows}, key=lambda shape: int(shape.split("x")[0]))
         if len({shape.split("x")[0] for shape in sizes}) < 2:
             continue
         for shape in sizes:
-            for row in (row for row in rows if row["shape"] == shape):
+            for row in (row for row in rows if row.shape == shape):
                 images = int(shape.split("x")[0])
                 out.append(
                     {
                         "images": str(images),
-                        "shape": at(row),
-                        "variant": row["variant"],
+                        "shape": row.at,
+                        "variant": row.variant,
                         "clock": clock,
-                        "call": took(row),
-                        "an image": formats.time(results.time(row).times(1 / images)),
-                        "of the limit": attained(row) or formats.MISSING,
+                        "call": row.took,
+                        "an image": formats.time(row.time.times(1 / images)),
+                        "of the limit": row.attained or formats.MISSING,
                     }
                 )
     return out
@@ -107,14 +104,12 @@ def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """How each chain of normalisations was judged: a line a shape, dtype, direction and variant."""
     return [
         {
-            "shape": at(row),
-            "dtype": row["dtype"],
-            "direction": direction_text(row["direction"]),
-            "variant": row["variant"],
-            "error": formats.MISSING if absent(row["error"]) else f"{row['error']:.1e}",
-            "status": row["status"]
-            if not row["reason"] or row["status"] == "ok"
-            else f"{row['status']}: {row['reason']}",
+            "shape": row.at,
+            "dtype": row.dtype,
+            "direction": formats.direction(row.direction),
+            "variant": row.variant,
+            "error": formats.MISSING if absent(row.error) else f"{row.error:.1e}",
+            "status": row.status if not row.reason or row.status == "ok" else f"{row.status}: {row.reason}",
         }
         for row in select(lab, machine, operation="norm_chain")
     ]
@@ -124,8 +119,8 @@ def roofed(lab: Evidence, machine: str, mode: str) -> tuple[list[Row], dict[tupl
     """Rows for the roofline, and the machine's ceilings: both models in float32 by arithmetic ``mode``."""
     own = {"experiment": MATHS[mode], "dtype": "float32", "math": mode}
     rows = usable(lab.leading(machine, operation=tuple(MODELS), **own))
-    shapes = {first["shape"] for model in MODELS if (first := base(lab, machine, model, FORWARD, mode))}
-    return [row for row in rows if row["shape"] in shapes], results.ceilings(lab.of(machine))
+    shapes = {first.shape for model in MODELS if (first := base(lab, machine, model, FORWARD, mode))}
+    return [row for row in rows if row.shape in shapes], results.ceilings(lab.of(machine))
 
 
 def priced(lab: Evidence, machine: str, model: str, mode: str) -> list[Row]:

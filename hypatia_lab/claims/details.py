@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from hypatia_lab import intervals
 from hypatia_lab.claims.ledger import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 
 QUANTITIES = ("figure", "quotient")
 
@@ -78,7 +78,7 @@ def place(workload: str) -> str:
     return text if direction == "forward" else f"{text} {direction.replace('_', ' and ')}"
 
 
-def index(records: Iterable[Record], rows: Iterable[dict[str, Any]]) -> Index:
+def index(records: Iterable[Record], rows: Iterable[Row]) -> Index:
     """Every detail of one machine's ``records`` and every time of its results ``rows``, by :data:`Key`.
 
     What a probe left behind that did not end well also stands under the name ``""``: it is all that can be said of
@@ -87,13 +87,13 @@ def index(records: Iterable[Record], rows: Iterable[dict[str, Any]]) -> Index:
     found: Index = {}
     for row in rows:
         times = Series(
-            *(row["experiment"], "us", tuple(row["medians_us"]), row["status"], row["reason"]),
-            throttled=row["throttled"],
-            clock=row["clock"],
-            vetoed=bool(row["veto"]),
+            *(row.experiment, "us", tuple(row.medians_us), row.status, row.reason),
+            throttled=row.throttled,
+            clock=row.clock,
+            vetoed=bool(row.veto),
             rare=False,
         )
-        found.setdefault((row["workload"], row["variant"], "", "", row["clock"]), []).append(times)
+        found.setdefault((row.workload, row.variant, "", "", row.clock), []).append(times)
     for record in records:
         for line in record.details:
             shape = "x".join(map(str, line["shape"]))

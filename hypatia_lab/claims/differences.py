@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-Row = dict[str, Any]
+from hypatia_lab.claims.verdicts import Judged
 
 SIDES = ("machine", "verdict", "measured", "low", "high", "n", "program", "reason")
 """What is told of either side, with ``_a`` or ``_b`` behind it."""
 
 
-def differences(rows: Sequence[Row], machine_a: str, machine_b: str) -> list[Row]:
+def differences(rows: Sequence[Judged], machine_a: str, machine_b: str) -> list[Judged]:
     """The claims with different verdicts on two machines: those that both could judge first, in order of the ledger.
 
     ``rows`` are those of :func:`hypatia_lab.claims.judge`. Keys: id, claim, claimed, unit, and :data:`SIDES` of either
     machine: ``verdict_a``, ``low_b`` and so on. A claim that no machine decides (arithmetic) cannot differ.
     """
-    found: dict[str, dict[str, Row]] = {}
+    found: dict[str, dict[str, Judged]] = {}
     for row in rows:
         found.setdefault(row["id"], {})[row["machine"]] = row
     out = []

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.claims.ledger import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 
 Pair = tuple[str, str, str]
 """(author's variant, rewrite, clock)."""
@@ -79,15 +79,15 @@ def equalities(records: Sequence[Record]) -> Equalities:
     for record in records:
         if not any(cell["origin"] == "author" for cell in record.cells):
             continue
-        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        groups: dict[tuple[str, str], list[Row]] = {}
         for row in results.rows([record]):
-            if row["status"] == "ok" and row["medians_us"]:
-                groups.setdefault((row["workload"], row["clock"]), []).append(row)
+            if row.status == "ok" and row.medians_us:
+                groups.setdefault((row.workload, row.clock), []).append(row)
         for (workload, clock), rows in groups.items():
             place, shape = _place(workload)
-            for own in (row for row in rows if row["origin"] == "author"):
-                for row in (row for row in rows if row["origin"] == "seed"):
-                    ratio = results.over(own, row)
-                    known = found.setdefault(((own["variant"], row["variant"], clock), place), {})
+            for own in (row for row in rows if row.origin == "author"):
+                for row in (row for row in rows if row.origin == "seed"):
+                    ratio = own.over(row)
+                    known = found.setdefault(((own.variant, row.variant, clock), place), {})
                     known.setdefault(shape, []).append((record.machine, ratio))
     return Equalities(found)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from hypatia_lab.claims.ledger import PROGRAMS, Claim, ledger
-from hypatia_lab.claims.verdicts import ANY, COLUMNS, HOLD, Row
+from hypatia_lab.claims.verdicts import ANY, COLUMNS, HOLD, Judged
 
 FAIL = frozenset({"refuted", "inconsistent", "conditional"})
 """Verdicts that say of a part that it fails; a conditional one says that it fails in part."""
@@ -31,7 +31,7 @@ def together(verdicts: Iterable[str]) -> str:
     return "not_reproduced" if "not_reproduced" in given else "not_testable"
 
 
-def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> list[Row]:
+def statements(rows: Sequence[Judged], claims: Sequence[Claim] | None = None) -> list[Judged]:
     """The verdict on every claim as a whole: one row a claim and machine, in order of the ledger.
 
     ``rows`` are those of :func:`judge`, ``claims`` the whole ledger or file that they were judged by; it defaults to
@@ -44,7 +44,7 @@ def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> li
     wholes: dict[str, list[Claim]] = {}
     for claim in found:
         wholes.setdefault(claim.lead, []).append(claim)
-    own: dict[str, list[Row]] = {}
+    own: dict[str, list[Judged]] = {}
     for row in rows:
         own.setdefault(row["lead"], []).append(row)
     machines = list(dict.fromkeys(row["machine"] for row in rows if row["machine"] != ANY))
@@ -59,7 +59,7 @@ def statements(rows: Sequence[Row], claims: Sequence[Claim] | None = None) -> li
     return out
 
 
-def _stated(lead: Claim, rows: Sequence[Row], machine: str) -> Row:
+def _stated(lead: Claim, rows: Sequence[Judged], machine: str) -> Judged:
     """The row of the claim that ``lead`` is the first part of, from those of its parts that concern ``machine``."""
     measured = any(row["machine"] != ANY and row["verdict"] != "not_testable" for row in rows)
     tested = measured or machine == ANY
@@ -77,7 +77,7 @@ def _stated(lead: Claim, rows: Sequence[Row], machine: str) -> Row:
 _RANK = {program: number for number, program in enumerate(PROGRAMS)}
 
 
-def _adds_up(row: Row) -> bool:
+def _adds_up(row: Judged) -> bool:
     """Whether this is a part that arithmetic decides, and its figures follow from each other."""
     return row["quantity"] == "arithmetic" and row["verdict"] == "confirmed"
 
@@ -97,7 +97,7 @@ _SAYINGS = {
 }
 
 
-def _sum_up(rows: Sequence[Row], machine: str, tested: bool) -> str:
+def _sum_up(rows: Sequence[Judged], machine: str, tested: bool) -> str:
     """The reason of a claim of several parts, one sentence: what became of which of them, by its letter."""
     groups: dict[str, list[str]] = {}
     for row in rows:

@@ -23,6 +23,7 @@ from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 
 COLUMNS = (
     *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
@@ -43,7 +44,8 @@ MANY = 1000
 
 Key = tuple[str, str, str]
 """(workload, variant, clock) of a row."""
-Row = dict[str, Any]
+Judged = dict[str, Any]
+"""The verdict on a part of a claim on a machine: :data:`COLUMNS` and what tables need beside them."""
 
 
 @dataclass(frozen=True)
@@ -87,14 +89,14 @@ QUANTITIES = {
     "slowdown": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
     "constant": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
     "time": _Quantity("the time of {variant}", _own, lambda t, row: t[0] / 1e3),  # ms
-    "rate": _Quantity("the arithmetic rate of {variant}", _own, lambda t, row: row["flops"] / t[0] / 1e3),  # GFLOP/s
+    "rate": _Quantity("the arithmetic rate of {variant}", _own, lambda t, row: row.flops / t[0] / 1e3),  # GFLOP/s
     "bandwidth": _Quantity(  # GB/s
-        "the compulsory traffic of {variant} over its time", _own, lambda t, row: row["traffic"] / t[0] / 1e3
+        "the compulsory traffic of {variant} over its time", _own, lambda t, row: row.traffic / t[0] / 1e3
     ),
     "attained": _Quantity(  # %
         "the share of what the measured ceilings allow that {variant} reaches",
         _own,
-        lambda t, row: 100 * row["limit_us"] / t[0],
+        lambda t, row: 100 * row.limit_us / t[0],
     ),
     "share": _Quantity(  # %
         "the time of {part} alone as a share of eager Linear+ReLU",
@@ -111,7 +113,7 @@ QUANTITIES = {
         logarithmic=False,
     ),
     "max_error": _Quantity(
-        "the largest error of {variant} against float64", _own, lambda t, row: row["max_error"], logarithmic=False
+        "the largest error of {variant} against float64", _own, lambda t, row: row.max_error, logarithmic=False
     ),
 }
 
@@ -139,7 +141,7 @@ class _Machine:
     device: str
     experiments: dict[str, dict[Key, Row]]
     figures: details.Index
-    control: Row | None
+    control: dict[str, Any] | None
 
     def rows(self, keys: Sequence[Key], experiment: str = "") -> list[Row]:
         """The rows named by ``keys``, all from one experiment: of those that have all, that of most timed processes.
@@ -148,26 +150,26 @@ class _Machine:
         no experiment has them, invalid when one is not ok.
         """
         groups = [[index[key] for key in keys] for index in self.experiments.values() if all(k in index for k in keys)]
-        ran = [group for group in groups if all(row["status"] != "skipped" for row in group)]
+        ran = [group for group in groups if all(row.status != "skipped" for row in group)]
         for group in ran:
             for row in group:
-                if row["status"] != "ok":
-                    what = f"{row['variant']} on {row['workload']}"
-                    raise NoFigure("invalid", f"{what} gave no valid time: {row['status']}, {row['reason']}")
+                if row.status != "ok":
+                    what = f"{row.variant} on {row.workload}"
+                    raise NoFigure("invalid", f"{what} gave no valid time: {row.status}, {row.reason}")
         if ran:
-            return max(ran, key=lambda group: (min(map(_timed, group)), group[0]["experiment"] == experiment))
+            return max(ran, key=lambda group: (min(map(_timed, group)), group[0].experiment == experiment))
         for group in groups:
             for row in group:
-                if row["status"] == "skipped":
-                    what = f"{row['variant']} on {row['workload']} at the {row['clock']} clock"
-                    raise NoFigure("not_testable", f"{what} was skipped: {row['reason'] or 'no reason given'}")
+                if row.status == "skipped":
+                    what = f"{row.variant} on {row.workload} at the {row.clock} clock"
+                    raise NoFigure("not_testable", f"{what} was skipped: {row.reason or 'no reason given'}")
         lacking = [key for key in keys if all(key not in index for index in self.experiments.values())]
         workload, variant, clock = (lacking or keys)[0]
         raise NoFigure("not_testable", f"{details.MISSING} {variant} on {workload} at the {clock} clock")
 
 
 def _timed(row: Row) -> int:
-    return sum(us is not None for us in row["medians_us"])
+    return sum(us is not None for us in row.medians_us)
 
 
 def _span(ends: tuple[float, float], unit: str = "") -> str:
@@ -180,14 +182,14 @@ def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
     Raises :class:`NoFigure` when no process measured all rows.
     """
     # A row of a record from elsewhere may hold fewer processes, or none: what both measured is compared.
-    processes = zip(*(row["medians_us"] for row in rows), strict=False)
+    processes = zip(*(row.medians_us for row in rows), strict=False)
     values = [quantity.figure(times, rows[-1]) for times in processes if all(times)]
     if not values or any(math.isnan(value) for value in values):
         raise NoFigure("not_testable", "no process measured everything that is needed")
     if len(set(values)) == 1 and not quantity.logarithmic:  # an error: one exact figure, not an estimate
         return Interval(values[0], values[0], values[0], len(values))
     found = intervals.geometric(values) if quantity.logarithmic else intervals.mean(values)
-    return replace(found, vetoed=any(row["veto"] for row in rows))
+    return replace(found, vetoed=any(row.veto for row in rows))
 
 
 def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
@@ -199,9 +201,9 @@ def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
             return max(1.0, _interval(QUANTITIES["ratio"], machine.rows(keys, claim.experiment)).value)
         except NoFigure:
             return math.nan
-    limit = [own["limit_us"]]
+    limit = [own.limit_us]
     if claim.quantity == "ratio":
-        limit.insert(0, machine.rows(_both(claim, workload, clock), claim.experiment)[0]["median_us"])
+        limit.insert(0, machine.rows(_both(claim, workload, clock), claim.experiment)[0].median_us)
     return QUANTITIES[claim.quantity].figure(limit, own)
 
 
@@ -213,7 +215,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
         else:
             quantity = QUANTITIES[claim.quantity]
             rows = machine.rows(quantity.keys(claim, workload, clock), claim.experiment)
-            found, throttled = _interval(quantity, rows), any(row["throttled"] for row in rows)
+            found, throttled = _interval(quantity, rows), any(row.throttled for row in rows)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
         return _Case(workload, cause.verdict, str(cause))
@@ -339,7 +341,7 @@ def _show(case: _Case, claim: Claim, many: bool) -> str:
     return text + (f", {case.verdict}" if many else "")
 
 
-def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Row:
+def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Judged:
     """One row of :func:`judge`: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
     own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}
     own |= {"bound": math.nan, "cases": [], "settles": "", "program": claim.program, **figures}
@@ -385,7 +387,7 @@ def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
     return " ".join(said)
 
 
-def _worked_out(claim: Claim, said: str) -> Row:
+def _worked_out(claim: Claim, said: str) -> Judged:
     """The row of a claim that arithmetic alone decides; ``said`` is what it contradicts."""
     value = arithmetic(claim.expression)
     verdict = "confirmed" if claim.adds_up else "inconsistent"
@@ -406,7 +408,7 @@ def _subject(claim: Claim, clock: str) -> str:
     return text if claim.quantity in ("launch", "max_error") else f"{text} ({clock} clock)"
 
 
-def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Row:
+def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Judged:
     """The row of a claim that this machine's records decide, or the reason why they cannot.
 
     Of a claim about an author's program it is that program's row where this machine has it, else that of the rewrites
@@ -436,7 +438,7 @@ def _cases(claim: Claim, machine: _Machine, clock: str) -> list[_Case]:
 
 def _judged(
     claim: Claim, machine: _Machine, clock: str, cases: Sequence[_Case], program: str, more: Sequence[str]
-) -> Row:
+) -> Judged:
     """The row of ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
     judged = [case for case in cases if case.found.n]
     failed = [case for case in cases if case.verdict == "invalid"]
@@ -529,7 +531,7 @@ def _figures(claim: Claim, judged: Sequence[_Case]) -> str:
     return f"{texts[0]} to {texts[-1]} ({count})"
 
 
-def _caution(control: Row | None, verdict: str) -> str:
+def _caution(control: dict[str, Any] | None, verdict: str) -> str:
     """What an A/A control that is not at 5% says: above, intervals are too narrow for any verdict; below, too wide."""
     if control is None:
         return ""
@@ -547,11 +549,11 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
     experiments: dict[str, dict[str, dict[Key, Row]]] = {name: {} for name in devices}
     rows = results.rows(records)
     for row in rows:
-        index = experiments[row["machine"]].setdefault(row["experiment"], {})
-        index[row["workload"], row["variant"], row["clock"]] = row
+        index = experiments[row.machine].setdefault(row.experiment, {})
+        index[row.workload, row.variant, row.clock] = row
     figures = {
         name: details.index(
-            (record for record in records if record.machine == name), (row for row in rows if row["machine"] == name)
+            (record for record in records if record.machine == name), (row for row in rows if row.machine == name)
         )
         for name in devices
     }
@@ -563,7 +565,7 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
 
 def judge(
     records: Sequence[Record], claims: Sequence[Claim] | None = None, *, beside: Sequence[Record] = ()
-) -> list[Row]:
+) -> list[Judged]:
     """The verdict on every part of a claim: one row a part and machine, in order of the ledger and of the records.
 
     ``claimed`` is a number, or [low, high] where the claim gives a range.

@@ -280,7 +280,7 @@ def results(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool)
 
     rows = tidy.rows(_load(folders, machines))
     if as_json:
-        _print_json([{key: row[key] for key in tidy.COLUMNS} for row in rows])
+        _print_json([{key: getattr(row, key) for key in tidy.COLUMNS} for row in rows])
     else:
         click.echo(tables.results_table(rows).to_string(index=False))
 
@@ -532,7 +532,7 @@ def judge(
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
     if bad:
-        said = dict.fromkeys(f"{row['variant']} ({row['status'].replace('_', ' ')})" for row in bad)
+        said = dict.fromkeys(f"{row.variant} ({row.status.replace('_', ' ')})" for row in bad)
         click.echo(f"hypatia-lab: not right: {', '.join(said)}", err=True)
         sys.exit(1)
 

@@ -122,7 +122,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
         dot |= {"hovertext": [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]}
         data.append(dot | {"x": [significant(at)], "y": [significant(whole(curve, at))]})
     seconds = [value for trace in data for value in trace["y"]]
-    under = [*where, "marker: paid back", origins_key([{"origin": c.origin} for c in curves])]
+    under = [*where, "marker: paid back", origins_key(curves)]
     layout = heading(title, under) | {
         "height": 300,
         "xaxis": log_axis(

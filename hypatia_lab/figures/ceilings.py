@@ -42,12 +42,13 @@ from hypatia_lab.figures.language import (
     with_legend,
 )
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.tables import Triple
+from hypatia_lab.intervals import Triple
+from hypatia_lab.results import Row
 
 _SECOND = {"xaxis": "x2", "yaxis": "y2"}
-_SWEPT: dict[str, tuple[str, str, Callable[[dict[str, Any]], float]]] = {
-    "matmul": ("flops", "FLOP/s", lambda r: math.prod(map(int, r["shape"].split("x"))) ** (1 / 3)),
-    "copy": ("traffic", "B/s", lambda r: r["traffic"]),
+_SWEPT: dict[str, tuple[str, str, Callable[[Row], float]]] = {
+    "matmul": ("flops", "FLOP/s", lambda r: math.prod(map(int, r.shape.split("x"))) ** (1 / 3)),
+    "copy": ("traffic", "B/s", lambda r: r.traffic),
 }
 """What is swept: which work of a row counts, its unit a second, and the size of a row."""
 
@@ -94,7 +95,7 @@ def crossover(
             at_x, triples = [significant(point.along) for point in own], [point.across for point in own]
             if own:
                 data.append(points_trace(look, triples, at_x, said, along="y", name=f"{kind} ({origin})"))
-    layout = heading(title, [*where, origins_key([{"origin": p.origin} for p in points]), "bars: 95% intervals"])
+    layout = heading(title, [*where, origins_key(points), "bars: 95% intervals"])
     layout |= {"height": 300, "xaxis": horizontal, "yaxis": vertical}
     told = []
     for kind in kinds:
@@ -157,7 +158,7 @@ def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, 
 
 
 def roofline(
-    rows: Sequence[dict[str, Any]], ceilings: dict[tuple[str, str, str], float], *, clock: str, title: str = ""
+    rows: Sequence[Row], ceilings: dict[tuple[str, str, str], float], *, clock: str, title: str = ""
 ) -> tuple[Any, Any]:
     """Attained FLOP/s over arithmetic intensity (FLOP per compulsory byte) under one machine's measured ceilings.
 
@@ -165,17 +166,17 @@ def roofline(
     the rows' arithmetic are drawn. A/A controls are left out. Raises :class:`FigureError` when no row has a time,
     when rows hold several machines, or when copy bandwidth or every matrix rate is missing.
     """
-    rows = ordered([r for r in singles(rows) if r["flops"] > 0 and r["traffic"] > 0])
+    rows = ordered([r for r in singles(rows) if r.flops > 0 and r.traffic > 0])
     kept = measured(rows, "roofline", "median_us", "a time")
-    if len(machines := list(dict.fromkeys(r["machine"] for r in kept))) > 1:
+    if len(machines := list(dict.fromkeys(r.machine for r in kept))) > 1:
         raise FigureError(f"roofline: ceilings belong to one machine, the rows hold {', '.join(machines)}")
     bandwidth = ceilings.get(("copy", "", clock))
-    used = dict.fromkeys(results.arithmetic(r, ceilings) for r in kept)
+    used = dict.fromkeys(results.arithmetic(r.dtype, r.math, ceilings) for r in kept)
     roofs = {p: ceilings["matmul", p, clock] for p in used if ("matmul", p, clock) in ceilings}
     if bandwidth is None or not roofs:
         lacking = "copy bandwidth" if bandwidth is None else f"a matrix rate for {', '.join(used)}"
         raise FigureError(f"roofline: {lacking} by the {clock} clock is missing from the ceilings of {machines[0]}")
-    intensity = [r["flops"] / r["traffic"] for r in kept]
+    intensity = [r.flops / r.traffic for r in kept]
     ridge = max(roofs.values()) / bandwidth
     left, right = min(*intensity, ridge) / 2.5, max(*intensity, ridge) * 4
     copied = f"limit: {formats.scaled(bandwidth, 'B/s')} copied"
@@ -195,24 +196,24 @@ def roofline(
         notes.append(note | {"y": round(math.log10(rate), 3), "showarrow": False, "font": {"size": 11}})
     looks = legend_names(kept)
     for variant, name in looks.items():
-        own = [r for r in kept if r["variant"] == variant]
-        rates = [tables.rate_of(r) for r in own]
-        said = [f"{tables.workload_text(r)}<br>{tables.rate_text(r)}" for r in own]
-        across = [significant(r["flops"] / r["traffic"]) for r in own]
+        own = [r for r in kept if r.variant == variant]
+        rates = [r.rate().triple for r in own]
+        said = [f"{r.text}<br>{tables.rate_text(r)}" for r in own]
+        across = [significant(r.flops / r.traffic) for r in own]
         data.append(
             points_trace(
-                style(variant, own[0]["origin"]), rates, across, [f"{name}<br>{s}" for s in said], along="y", name=name
+                style(variant, own[0].origin), rates, across, [f"{name}<br>{s}" for s in said], along="y", name=name
             )
         )
-    clear = [r for r in kept if not results.time(r).doubt]
-    attained = [tables.rate_of(r)[0] for r in clear]
-    claim = f"The rates: {unclear(map(results.time, kept))}"
+    clear = [r for r in kept if not r.time.doubt]
+    attained = [r.rate().value for r in clear]
+    claim = f"The rates: {unclear(r.time for r in kept)}"
     if clear:
-        ranked = [r for r in clear if not results.launch_path(r)] or clear
-        summit = max(ranked, key=lambda r: r["flops"] / r["median_us"])
-        share = summit["limit_us"] / summit["median_us"]
+        ranked = [r for r in clear if not r.launch_path] or clear
+        summit = max(ranked, key=lambda r: r.flops / r.median_us)
+        share = summit.limit_us / summit.median_us
         reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
-        claim = f"{summit['variant']} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{reach}"
+        claim = f"{summit.variant} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{reach}"
     _, common = split_fields(rows)
     under = [
         *common,
@@ -222,7 +223,7 @@ def roofline(
         "bars: 95% intervals",
     ]
     head = heading(title or claim, under)
-    seen = [*roofs.values(), *extent(map(tables.rate_of, kept))]
+    seen = [*roofs.values(), *extent(r.rate().triple for r in kept)]
     layout = head | {
         "height": 280,
         "xaxis": log_axis([left, right], "intensity, FLOP per byte", plain, pad=1.0),
@@ -241,37 +242,37 @@ def roofline(
     return assemble(data, with_legend(layout, list(looks.values())), alt), table
 
 
-def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]:
+def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     """The sweep behind the ceilings of one machine and clock: matrix rate and copy bandwidth over size (log axes).
 
     ``rows`` of the ``ceilings`` experiment; a ceiling is the best process, as in :func:`hypatia_lab.results.ceilings`.
     A product's extent is the cube root of m·k·n, a copy's the bytes it moves.
     Raises :class:`FigureError` when nothing was timed or when rows hold several machines or clocks.
     """
-    rows = ordered([r for r in singles(rows) if r["operation"] in ("matmul", "copy")])
+    rows = ordered([r for r in singles(rows) if r.operation in ("matmul", "copy")])
     kept = measured(rows, "sweep", "median_us", "a time of a matmul or copy")
-    if len(places := {f"{r['machine']} by {r['clock']}": r for r in kept}) > 1:
+    if len(places := {f"{r.machine} by {r.clock}": r for r in kept}) > 1:
         raise FigureError(f"sweep: one machine and clock at a time, the rows hold {', '.join(places)}")
-    machine, clock = kept[0]["machine"], kept[0]["clock"]
+    machine, clock = kept[0].machine, kept[0].clock
     # Of several ways at one size the quickest counts, as in the ceiling.
-    quickest = {r["workload"]: r for r in sorted(kept, key=lambda r: -r["median_us"])}
-    kept = [r for r in kept if r is quickest[r["workload"]]]
-    panels = [p for p in ("matmul", "copy") if any(r["operation"] == p for r in kept)]
-    curves: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    quickest = {r.workload: r for r in sorted(kept, key=lambda r: -r.median_us)}
+    kept = [r for r in kept if r is quickest[r.workload]]
+    panels = [p for p in ("matmul", "copy") if any(r.operation == p for r in kept)]
+    curves: dict[tuple[str, str], list[Row]] = {}
     for panel in panels:
-        own = [r for r in kept if r["operation"] == panel]
-        found = {f"{r['dtype']}/{r['math']}" for r in own} if panel == "matmul" else {"copy"}
+        own = [r for r in kept if r.operation == panel]
+        found = {f"{r.dtype}/{r.math}" for r in own} if panel == "matmul" else {"copy"}
         for name in sorted(found, key=lambda n: (list(PRECISIONS).index(n) if n in PRECISIONS else 99, n)):
-            curve = [r for r in own if panel == "copy" or f"{r['dtype']}/{r['math']}" == name]
+            curve = [r for r in own if panel == "copy" or f"{r.dtype}/{r.math}" == name]
             curves[panel, name] = sorted(curve, key=_SWEPT[panel][2])
     data: list[dict[str, Any]] = []
     best: dict[str, float] = {}
     seen: dict[str, tuple[list[float], list[float]]] = {panel: ([], []) for panel in panels}
     for (panel, name), own in curves.items():
         work, unit, size = _SWEPT[panel]
-        rates = [tables.rate_of(r, work) for r in own]
+        rates = [r.rate(work).triple for r in own]
         # A ceiling is what the machine reached at its best: here the least time counts, as in results.ceilings.
-        best[name] = max(r[work] * 1e6 / us for r in own for us in r["medians_us"] if us is not None)
+        best[name] = max(getattr(r, work) * 1e6 / us for r in own for us in r.medians_us if us is not None)
         seen[panel][0].extend(map(size, own))
         seen[panel][1].extend(extent(rates))
         colour, symbol, dash = PRECISIONS.get(name, (GREY, "x", "dot"))
@@ -306,7 +307,7 @@ def sweep(rows: Sequence[dict[str, Any]], *, title: str = "") -> tuple[Any, Any]
     table.insert(
         4,
         "rate",
-        [tables.rate_text(r, *_SWEPT[r["operation"]][:2]) for r in kept],
+        [tables.rate_text(r, *_SWEPT[r.operation][:2]) for r in kept],
     )
     layout = with_legend(layout, [trace["name"] for trace in data])
     return assemble(

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.intervals import Interval
-from hypatia_lab.tables import Triple
+from hypatia_lab.intervals import Interval, Triple
+from hypatia_lab.results import Row
 from hypatia_lab.variants import AGAIN
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
@@ -143,56 +143,54 @@ PRECISIONS = {
 """dtype/math → colour, symbol and dash of a ceiling."""
 
 
-def measured(rows: Sequence[dict[str, Any]], figure: str, key: str, what: str) -> list[dict[str, Any]]:
+def measured(rows: Sequence[Row], figure: str, key: str, what: str) -> list[Row]:
     """The rows that have ``key``, smallest workload first. Raises :class:`FigureError` when none has."""
     if not rows:
         raise FigureError(
             f"{figure}: no rows to draw; the records hold none of what was asked for, or only baselines and A/A pairs"
         )
-    kept = [row for row in rows if not absent(row[key])]
+    kept = [row for row in rows if not absent(getattr(row, key))]
     if not kept:
-        seen = "; ".join(
-            dict.fromkeys(f"{r['variant']} by {r['clock']}: {r['status']} {r['reason']}".strip() for r in rows)
-        )
+        seen = "; ".join(dict.fromkeys(f"{r.variant} by {r.clock}: {r.status} {r.reason}".strip() for r in rows))
         raise FigureError(f"{figure}: none of {len(rows)} rows has {what} ({textwrap.shorten(seen, 400)})")
     return kept
 
 
-def ordered(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def ordered(rows: Sequence[Row]) -> list[Row]:
     """``rows`` by operation, then smallest work and size first; variants in their places."""
 
-    def place(r: dict[str, Any]) -> tuple[Any, ...]:
-        extents = [int(extent) for extent in r["shape"].split("x")]
-        here = (r["workload"], r["machine"], r["clock"])
-        return r["operation"], r["flops"], extents, *here, style(r["variant"], r["origin"]).place
+    def place(r: Row) -> tuple[Any, ...]:
+        extents = [int(extent) for extent in r.shape.split("x")]
+        here = (r.workload, r.machine, r.clock)
+        return r.operation, r.flops, extents, *here, style(r.variant, r.origin).place
 
     return sorted(rows, key=place)
 
 
-def where(row: dict[str, Any], field: str) -> str:
+def where(row: Row, field: str) -> str:
     return {
-        "shape": formats.model(row["shape"]) if row["operation"] == "mlp" else tables.shape_text(row["shape"]),
+        "shape": formats.model(row.shape) if row.operation == "mlp" else formats.shape(row.shape),
         # Only float32 has a default of its own, and a telephone no room to say so.
-        "math": row["math"] if row["math"] == "default" else f"{row['dtype']}/{row['math']}",
-        "clock": f"{row['clock']} clock",
-        "direction": tables.direction_text(row["direction"]),
-    }.get(field, str(row[field]))
+        "math": row.math if row.math == "default" else f"{row.dtype}/{row.math}",
+        "clock": f"{row.clock} clock",
+        "direction": formats.direction(row.direction),
+    }.get(field, str(getattr(row, field)))
 
 
 FIELDS = ("operation", "shape", "math", "direction", "clock", "machine")
 
 
-def split_fields(rows: Sequence[dict[str, Any]], always: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+def split_fields(rows: Sequence[Row], always: Sequence[str] = ()) -> tuple[list[str], list[str]]:
     """The fields that tell rows apart (and those in ``always``), and what they all have in common, as text.
 
     That everything is forward goes without saying.
     """
     apart = [f for f in FIELDS if f in always or len({where(r, f) for r in rows}) > 1]
     common = [where(rows[0], f) for f in FIELDS if f not in apart]
-    return apart, [text for text in common if text != tables.direction_text("forward")]
+    return apart, [text for text in common if text != formats.direction("forward")]
 
 
-def several(row: dict[str, Any], fields: Sequence[str]) -> str:
+def several(row: Row, fields: Sequence[str]) -> str:
     return ", ".join(where(row, f) for f in fields)
 
 
@@ -422,34 +420,35 @@ def rule_trace(
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line} | hover | more
 
 
-def origins_key(rows: Sequence[dict[str, Any]]) -> str:
-    return "  ".join(KEY[o] for o in KEY if any(r["origin"] == o for r in rows))
+def origins_key(drawn: Sequence[Any]) -> str:
+    """Which marker shapes stand for which ``origin`` among what is drawn, as far as they occur."""
+    return "  ".join(KEY[o] for o in KEY if any(one.origin == o for one in drawn))
 
 
-def launch_note(rows: Sequence[dict[str, Any]]) -> str:
+def launch_note(rows: Sequence[Row]) -> str:
     """Which of ``rows`` are timed with the lab's launch path, for the line under a title; empty where none is."""
-    own = [r for r in rows if results.launch_path(r)]
+    own = [r for r in rows if r.launch_path]
     if not own:
         return ""
-    others = any(r["origin"] == "seed" and not results.launch_path(r) for r in rows)
-    clocks = listing([c for c in CLOCKS if any(r["clock"] == c for r in own)])
+    others = any(r.origin == "seed" and not r.launch_path for r in rows)
+    clocks = listing([c for c in CLOCKS if any(r.clock == c for r in own)])
     return f"seed by {clocks}: the lab's launch path" if others else "seed: the lab's launch path"
 
 
-def contenders(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def contenders(rows: Sequence[Row]) -> list[Row]:
     """Rows that can say something against a baseline: not the baseline itself, not an A/A control."""
-    return [r for r in singles(rows) if r["variant"] != r["baseline"]]
+    return [r for r in singles(rows) if r.variant != r.baseline]
 
 
-def singles(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def singles(rows: Sequence[Row]) -> list[Row]:
     """Rows without those of the A/A control."""
-    return [r for r in rows if not r["variant"].endswith(AGAIN)]
+    return [r for r in rows if not r.variant.endswith(AGAIN)]
 
 
-def legend_names(rows: Sequence[dict[str, Any]]) -> dict[str, str]:
+def legend_names(rows: Sequence[Row]) -> dict[str, str]:
     """Variant → its name with its origin, in the order of :func:`style`'s places."""
-    ranked = sorted(rows, key=lambda r: style(r["variant"], r["origin"]).place)
-    return {r["variant"]: f"{r['variant']} ({r['origin']})" for r in ranked}
+    ranked = sorted(rows, key=lambda r: style(r.variant, r.origin).place)
+    return {r.variant: f"{r.variant} ({r.origin})" for r in ranked}
 
 
 def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float] = (0, 1)) -> dict[str, Any]:
@@ -468,9 +467,9 @@ def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float]
     }
 
 
-def ratio_axis(rows: Sequence[dict[str, Any]], title: str) -> dict[str, Any]:
+def ratio_axis(rows: Sequence[Row], title: str) -> dict[str, Any]:
     """An axis over the rows' ratio intervals that holds 1 and the ±2% band: linear, or log where they span over 4×."""
-    ends = extent(map(tables.ratio_of, rows))
+    ends = extent(r.speed.triple for r in rows)
     low, high = min([*ends, 1 - 1.5 * intervals.EQUIVALENCE]), max([*ends, 1 + 1.5 * intervals.EQUIVALENCE])
     if high > 4 * low:
         return log_axis([low, high], title, plain)

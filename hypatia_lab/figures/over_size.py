@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures.language import (
     LINE,
     FigureError,
@@ -38,10 +38,11 @@ from hypatia_lab.figures.language import (
 )
 from hypatia_lab.figures.probe_rows import DASHES, SMALL, frame, hollowed, legend_lines, thinned
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.tables import Triple
+from hypatia_lab.intervals import Triple
+from hypatia_lab.results import Row
 
 
-def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
+def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     """Error against time of a call, both on log axes: one point a row, variants by marker, dtype/math by label.
 
     The error is ``max_error / peak`` where every row has a ``peak``, else ``error`` (‖out − ref‖/‖ref‖); an error of
@@ -49,8 +50,8 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     they share are under the title. Raises :class:`FigureError` when no row has both a time and an error.
     """
     kept = measured(singles(rows), "precision", "median_us", "a time")
-    over_peak = not any(absent(row.get("peak")) or absent(row["max_error"]) for row in kept)
-    errors = [row["max_error"] / row["peak"] if over_peak else row["error"] for row in kept]
+    over_peak = not any(absent(row.peak) or absent(row.max_error) for row in kept)
+    errors = [row.max_error / row.peak if over_peak else row.error for row in kept]
     if all(map(absent, errors)):
         raise FigureError(f"precision: none of {len(kept)} rows has an error")
     pairs = [(row, e) for row, e in zip(kept, errors, strict=True) if not absent(e)]
@@ -58,7 +59,7 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     fields, common = split_fields(kept)
     said = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
     positive = [e for _, e in pairs if e > 0] or [1e-16]
-    x = thinned(time_axis(extent(map(tables.time_of, kept))), 5)
+    x = thinned(time_axis(extent(row.time.triple for row in kept)), 5)
     what = "largest error / peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
     y = log_axis(positive, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
     looks = legend_names(kept)
@@ -69,21 +70,21 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         y |= {"tickvals": [floor, *y["tickvals"]], "ticktext": ["0", *y["ticktext"]]}
     drawn = [e or floor for _, e in pairs]
     labels = [_short(row, said) if e else _exact(row, said) for row, e in pairs]
-    times = [tables.time_of(row) for row in kept]
+    times = [row.time.triple for row in kept]
     sides = _sides(list(zip(times, drawn, strict=True)), labels, x["range"], y["range"])
     data = []
     for variant, name in looks.items():
-        own = [n for n, row in enumerate(kept) if row["variant"] == variant]
+        own = [n for n, row in enumerate(kept) if row.variant == variant]
         hover = [
-            f"{name}<br>{several(kept[n], fields)}<br>{_took(kept[n])}<br>"
+            f"{name}<br>{several(kept[n], fields)}<br>{kept[n].took}<br>"
             + (f"error {formats.number(pairs[n][1])}" if pairs[n][1] else "error exactly 0")
             for n in own
         ]
-        triples = [tables.time_of(kept[n]) for n in own]
+        triples = [kept[n].time.triple for n in own]
         at = [significant(drawn[n]) for n in own]
         text = {"text": [labels[n] if sides[n] else "" for n in own], "textfont": {"size": 11}}
         text |= {"textposition": [sides[n] or "top center" for n in own], "mode": "markers+text", "cliponaxis": False}
-        data.append(points_trace(style(variant, kept[own[0]]["origin"]), triples, at, hover, name=name, **text))
+        data.append(points_trace(style(variant, kept[own[0]].origin), triples, at, hover, name=name, **text))
     corner = SMALL | {"text": "<i>↙ faster and more exact</i>", "xref": "paper", "yref": "paper", "x": 0.01, "y": 0.01}
     layout = heading(title, [*common, origins_key(kept), launch_note(kept), intervals_key(data)]) | {
         "height": 310,
@@ -92,13 +93,13 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "annotations": [corner | {"xanchor": "left", "yanchor": "bottom"}],
     }
     layout["margin"]["l"] = 64
-    clear = [pair for pair in pairs if not results.time(pair[0]).doubt]
+    clear = [pair for pair in pairs if not pair[0].time.doubt]
     told = [("Most exact", min(pairs, key=lambda p: p[1]))]
-    told += [("Fastest", min(clear, key=lambda p: p[0]["median_us"]))] if clear else []
+    told += [("Fastest", min(clear, key=lambda p: p[0].median_us))] if clear else []
     alt = f"{what[0].upper()}{what[1:]} against time of a call, log axes, {len(pairs)} points ({', '.join(common)}). "
     alt += "; ".join(
-        f"{word}: {' '.join([row['variant'], several(row, fields)]).strip()} with error {formats.number(float(e))} "
-        f"in {_took(row)}"
+        f"{word}: {' '.join([row.variant, several(row, fields)]).strip()} with error {formats.number(float(e))} "
+        f"in {row.took}"
         for word, (row, e) in told
     )
     table = tables.results_table(kept)
@@ -108,19 +109,15 @@ def precision(rows: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     return assemble(data, with_legend(layout, list(looks.values())), f"{alt}."), table
 
 
-def _took(row: dict[str, Any]) -> str:
-    return formats.time(results.time(row))
-
-
-def _short(row: dict[str, Any], fields: Sequence[str]) -> str:
+def _short(row: Row, fields: Sequence[str]) -> str:
     """As :func:`several`, with the dtype alone where it computes in its own arithmetic, else the math alone."""
-    kind = row["dtype"] if row["math"] == "ieee" else row["math"]
+    kind = row.dtype if row.math == "ieee" else row.math
     return ", ".join(kind if f == "math" else where(row, f) for f in fields)
 
 
-def _exact(row: dict[str, Any], fields: Sequence[str]) -> str:
+def _exact(row: Row, fields: Sequence[str]) -> str:
     """What is said of an error of exactly 0: the baseline in float64 is what errors are measured against."""
-    if row["dtype"] == "float64" and row["variant"] == row["baseline"]:
+    if row.dtype == "float64" and row.variant == row.baseline:
         return "0 (the reference)"
     return f"{_short(row, fields)}, exact"
 
@@ -167,7 +164,7 @@ def _free(box: tuple[float, ...], taken: Sequence[tuple[float, ...]], wide: floa
     return inside and all(left >= t[2] or t[0] >= right or low >= t[3] or t[1] >= high for t in taken)
 
 
-def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True) -> tuple[Any, Any]:
+def over_sizes(rows: Sequence[Row], title: str, *, limit: bool = True) -> tuple[Any, Any]:
     """Time of a call over pixels, both on log axes: one line a variant, and the machine's own limit in grey.
 
     Rows of :func:`hypatia_lab.results.rows` of one operation; a size is the product of a shape. Where dtype/math, clock
@@ -175,12 +172,12 @@ def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True
     hold several operations.
     """
     kept = measured(singles(rows), "over_sizes", "median_us", "a time")
-    if len(operations := dict.fromkeys(r["operation"] for r in kept)) > 1:
+    if len(operations := dict.fromkeys(r.operation for r in kept)) > 1:
         raise FigureError(f"over_sizes: one operation at a time, the rows hold {', '.join(operations)}")
     kept.sort(key=_pixels)
     fields, common = split_fields(kept)
     fields = [f for f in fields if f != "shape"]
-    clocks = [r["clock"] for r in kept]
+    clocks = [r.clock for r in kept]
     usual = max(dict.fromkeys(clocks), key=clocks.count)
     if "clock" in fields:
         common.append(f"{usual} clock unless said")
@@ -192,22 +189,22 @@ def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True
         data.append(rule_trace(sizes, times, "solid", label, showlegend=False))
     told: list[str] = []
     for variant, named in legend_names(kept).items():
-        lines: dict[str, list[dict[str, Any]]] = {}
+        lines: dict[str, list[Row]] = {}
         for r in kept:
-            if r["variant"] == variant:
-                apart = [f for f in fields if f != "clock" or r["clock"] != usual]
+            if r.variant == variant:
+                apart = [f for f in fields if f != "clock" or r.clock != usual]
                 lines.setdefault(several(r, apart), []).append(r)
         for number, (apart, own) in enumerate(lines.items()):
             name = ", ".join(filter(None, (named, apart)))
-            look = hollowed(style(variant, own[0]["origin"]), number % 2 == 1)
-            triples = [tables.time_of(r) for r in own]
-            hover = [f"{name}<br>{where(r, 'shape')}: {_took(r)}" for r in own]
+            look = hollowed(style(variant, own[0].origin), number % 2 == 1)
+            triples = [r.time.triple for r in own]
+            hover = [f"{name}<br>{where(r, 'shape')}: {r.took}" for r in own]
             line = {"color": look.colour, "dash": DASHES[number % len(DASHES)], "width": 2}
             more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
             data.append(points_trace(look, triples, [_pixels(r) for r in own], hover, **more))
-            clear = [r["median_us"] for r in own if not results.time(r).doubt]
-            told.append(f"{name}: {spanning(clear, formats.duration) if clear else results.time(own[0]).doubt}")
-    seen = [*extent(map(tables.time_of, kept)), *(t for points in limits for _, t in points)]
+            clear = [r.median_us for r in own if not r.time.doubt]
+            told.append(f"{name}: {spanning(clear, formats.duration) if clear else own[0].time.doubt}")
+    seen = [*extent(row.time.triple for row in kept), *(t for points in limits for _, t in points)]
     grey = "grey line: limit by measured ceilings" if limits else ""
     layout = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey]) | {
         "height": 310,
@@ -220,41 +217,39 @@ def over_sizes(rows: Sequence[dict[str, Any]], title: str, *, limit: bool = True
     return assemble(data, with_legend(layout, names), alt), tables.results_table(kept)
 
 
-def _pixels(row: dict[str, Any]) -> int:
-    return math.prod(map(int, row["shape"].split("x")))
+def _pixels(row: Row) -> int:
+    return math.prod(map(int, row.shape.split("x")))
 
 
-def _limits(rows: Sequence[dict[str, Any]]) -> list[list[tuple[int, float]]]:
+def _limits(rows: Sequence[Row]) -> list[list[tuple[int, float]]]:
     """(pixels, limit in µs) of each different limit: by machine, dtype/math, direction, and cold caches or not."""
     found: dict[tuple[str, str, str, bool], dict[int, float]] = {}
     for r in rows:
-        if not absent(r["limit_us"]):
-            place = (r["machine"], where(r, "math"), r["direction"], r["clock"] == "cold")
-            found.setdefault(place, {})[_pixels(r)] = significant(r["limit_us"])
+        if not absent(r.limit_us):
+            place = (r.machine, where(r, "math"), r.direction, r.clock == "cold")
+            found.setdefault(place, {})[_pixels(r)] = significant(r.limit_us)
     return [list(points) for points in dict.fromkeys(tuple(sorted(f.items())) for f in found.values())]
 
 
-def _size_axis(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def _size_axis(rows: Sequence[Row]) -> dict[str, Any]:
     """A log axis with a tick at each measured size, named as a shape is: ``1024²``; images of one size are counted."""
     texts: dict[int, str] = {}
-    images = all(r["shape"].count("x") == 3 for r in rows) and len({r["shape"].partition("x")[2] for r in rows}) == 1
+    images = all(r.shape.count("x") == 3 for r in rows) and len({r.shape.partition("x")[2] for r in rows}) == 1
     for r in rows:
-        extents = r["shape"].split("x")
+        extents = r.shape.split("x")
         if images:  # of one size: their number is what differs
             texts[_pixels(r)] = extents[0]
             continue
         square = len(extents) > 1 and extents[-1] == extents[-2]
-        texts.setdefault(
-            _pixels(r), "×".join([*extents[:-2], f"{extents[-1]}²"]) if square else tables.shape_text(r["shape"])
-        )
+        texts.setdefault(_pixels(r), "×".join([*extents[:-2], f"{extents[-1]}²"]) if square else formats.shape(r.shape))
     stride = math.ceil(len(texts) / 6)
     shown = list(texts)[::-1][::stride][::-1]  # the largest size is always named
-    what = "images" if images else "pixels" if all(r["shape"].count("x") < 3 for r in rows) else "numbers in x"
+    what = "images" if images else "pixels" if all(r.shape.count("x") < 3 for r in rows) else "numbers in x"
     axis = log_axis(list(texts), what, plain, pad=1.6)
     return axis | {"tickvals": shown, "ticktext": [texts[n] for n in shown]}
 
 
-def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> tuple[Any, Any]:
+def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, Any]:
     """Rate of a product from step to step: a lane a variant in ``order``, a line a shape, FLOP/s on a log axis.
 
     Lanes are gathered under a heading for each dtype/math, in the order of ``rows``; the grey line in each group is the
@@ -262,14 +257,14 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
     nothing was timed shows its status. Rows of :func:`hypatia_lab.results.rows` of one machine, operation and clock;
     :class:`FigureError` for others, and when no row has a time.
     """
-    rows = [row for row in singles(rows) if row["variant"] in order]
+    rows = [row for row in singles(rows) if row.variant in order]
     kept = measured(rows, "rungs", "median_us", "a time")
-    if len(places := {f"{r['machine']} {r['operation']} by {r['clock']}": r for r in kept}) > 1:
+    if len(places := {f"{r.machine} {r.operation} by {r.clock}": r for r in kept}) > 1:
         raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {', '.join(places)}")
     kinds = list(dict.fromkeys(where(r, "math") for r in kept))
-    rows = [r for r in sorted(rows, key=lambda r: order.index(r["variant"])) if where(r, "math") in kinds]
-    shapes = list({r["shape"]: r for r in sorted(kept, key=lambda r: r["flops"])})
-    left = round(16 + 6.6 * max(len(part) for r in rows for part in wrapped(r["variant"]).split("<br>")))
+    rows = [r for r in sorted(rows, key=lambda r: order.index(r.variant)) if where(r, "math") in kinds]
+    shapes = list({r.shape: r for r in sorted(kept, key=lambda r: r.flops)})
+    left = round(16 + 6.6 * max(len(part) for r in rows for part in wrapped(r.variant).split("<br>")))
     data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
     told: list[str] = []
@@ -278,35 +273,35 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
     y = 0.0
     for kind in kinds:
         own = [r for r in rows if where(r, "math") == kind]
-        at = {name: y + n for n, name in enumerate(dict.fromkeys(r["variant"] for r in own), 1)}
+        at = {name: y + n for n, name in enumerate(dict.fromkeys(r.variant for r in own), 1)}
         lanes |= {height: wrapped(name) for name, height in at.items()}
         at_left = SMALL | {"xref": "paper", "xanchor": "left"}
         notes.append(at_left | {"text": f"<b>{kind}</b>", "x": 0, "xshift": 8 - left, "y": y})
-        timed_here = [r for r in own if not absent(r["median_us"])]
-        limited = {r["shape"]: significant(r["flops"] * 1e6 / r["limit_us"]) for r in own if not absent(r["limit_us"])}
+        timed_here = [r for r in own if not absent(r.median_us)]
+        limited = {r.shape: significant(r.flops * 1e6 / r.limit_us) for r in own if not absent(r.limit_us)}
         for rate in sorted(set(limited.values())):
             ends, said = [y + 0.5, y + len(at) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
-            of = listing([tables.shape_text(shape) for shape in shapes if limited.get(shape) == rate])
+            of = listing([formats.shape(shape) for shape in shapes if limited.get(shape) == rate])
             data.append(rule_trace([rate] * 2, ends, "solid", f"{said}<br>{of}", showlegend=False))
         seen += limited.values()
         for number, shape in enumerate(shapes):
-            line = [r for r in timed_here if r["shape"] == shape]
+            line = [r for r in timed_here if r.shape == shape]
             if not line:
                 continue
-            triples = [tables.rate_of(r) for r in line]
+            triples = [r.rate().triple for r in line]
             seen += extent(triples)
-            data.append(_rung_trace(line, triples, [at[r["variant"]] for r in line], number, kind))
-            name = tables.shape_text(shape)
+            data.append(_rung_trace(line, triples, [at[r.variant] for r in line], number, kind))
+            name = formats.shape(shape)
             data[-1] |= {"showlegend": not any(trace.get("name") == name for trace in data), "name": name}
-            steps = ", ".join(f"{r['variant']} {tables.rate_text(r)}" for r in line)
-            told.append(f"{tables.shape_text(shape)} in {kind}: {steps}")
+            steps = ", ".join(f"{r.variant} {tables.rate_text(r)}" for r in line)
+            told.append(f"{formats.shape(shape)} in {kind}: {steps}")
         for name, height in at.items():
-            if not any(r["variant"] == name for r in timed_here):
-                status = next(r["status"] for r in own if r["variant"] == name).replace("_", " ")
+            if not any(r.variant == name for r in timed_here):
+                status = next(r.status for r in own if r.variant == name).replace("_", " ")
                 notes.append(at_left | {"text": f"<i>{status}</i>", "x": 0.01, "y": height})
         y = round(y + len(at) + 1.3, 1)
     _, common = split_fields(kept, always=["shape", "math"])
-    grey = "grey line: limit by measured ceilings" if any(not absent(r["limit_us"]) for r in kept) else ""
+    grey = "grey line: limit by measured ceilings" if any(not absent(r.limit_us) for r in kept) else ""
     head = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey])
     head["margin"] |= {"l": left}
     ticks = {"tickvals": list(lanes), "ticktext": list(lanes.values())}
@@ -317,21 +312,20 @@ def rungs(rows: Sequence[dict[str, Any]], order: Sequence[str], title: str) -> t
         "annotations": notes,
     }
     alt = f"Rate of each step on a log axis ({', '.join(common)}). {'; '.join(told)}."
-    rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r["flops"]))
+    rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r.flops))
     table = tables.results_table(rows)
     table.insert(6, "rate", [tables.rate_text(r) for r in rows])
     # Beside a wide left margin the legend has one column.
-    return assemble(data, with_legend(layout, [tables.shape_text(shape).ljust(40) for shape in shapes]), alt), table
+    return assemble(data, with_legend(layout, [formats.shape(shape).ljust(40) for shape in shapes]), alt), table
 
 
 def _rung_trace(
-    line: Sequence[dict[str, Any]], triples: Sequence[tables.Triple], at: Sequence[float], number: int, kind: str
+    line: Sequence[Row], triples: Sequence[Triple], at: Sequence[float], number: int, kind: str
 ) -> dict[str, Any]:
     """One shape's way through the lanes: points look as their variants do, dash and size tell the shape."""
-    looks = [style(r["variant"], r["origin"]) for r in line]
+    looks = [style(r.variant, r.origin) for r in line]
     hover = [
-        f"{r['variant']} ({r['origin']})<br>{where(r, 'shape')}, {kind}<br>{tables.rate_text(r)}, {_took(r)}"
-        for r in line
+        f"{r.variant} ({r.origin})<br>{where(r, 'shape')}, {kind}<br>{tables.rate_text(r)}, {r.took}" for r in line
     ]
     marker = {"color": [look.colour for look in looks], "symbol": [look.symbol for look in looks]}
     marker |= {"size": 7 + 2 * number, "line": {"color": "#333333", "width": 1}}
@@ -343,9 +337,7 @@ SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"
 """Grounds of a map's cells: light enough for dark text in either mode of the page."""
 
 
-def where_faster(
-    rows: Sequence[dict[str, Any]], variants: Sequence[str], against: Sequence[str], title: str
-) -> tuple[Any, Any]:
+def where_faster(rows: Sequence[Row], variants: Sequence[str], against: Sequence[str], title: str) -> tuple[Any, Any]:
     """Where the quickest of ``variants`` beats that of ``against``: a map over rows and width, the factor in each cell.
 
     Rows of :func:`hypatia_lab.results.rows` of an operation whose shape is rows × width. A factor above 1 is faster; a
@@ -353,7 +345,7 @@ def where_faster(
     time (the table says why).
     Raises :class:`FigureError` when there is no factor, and for rows of several machines, operations, dtypes or clocks.
     """
-    rows = [row for row in singles(rows) if row["variant"] in (*variants, *against)]
+    rows = [row for row in singles(rows) if row.variant in (*variants, *against)]
     measured(rows, "where_faster", "median_us", "a time")
     fields, common = split_fields(rows, always=["shape"])
     if len(fields) > 1:
@@ -419,24 +411,24 @@ def _names(values: Sequence[int], title: str) -> dict[str, Any]:
 class _Cell:
     """One cell of a map: the variant's row, the quickest other's, and the second's time over the first's."""
 
-    own: dict[str, Any]
-    best: dict[str, Any] | None
+    own: Row
+    best: Row | None
     factor: intervals.Interval | None
 
     @property
     def line(self) -> dict[str, str]:
-        count, width = self.own["shape"].split("x")
+        count, width = self.own.shape.split("x")
         found, best = self.factor, self.best
         factor = formats.MISSING if found is None else formats.told(found)
         return {
             "rows": count,
             "width": width,
-            "variant": self.own["variant"],
-            "time": _took(self.own),
-            "quickest other": formats.MISSING if best is None else best["variant"],
-            "its time": formats.MISSING if best is None else _took(best),
+            "variant": self.own.variant,
+            "time": self.own.took,
+            "quickest other": formats.MISSING if best is None else best.variant,
+            "its time": formats.MISSING if best is None else best.took,
             "factor": factor,
-            "status": self.own["reason"] or self.own["status"],
+            "status": self.own.reason or self.own.status,
         }
 
     @property
@@ -446,20 +438,20 @@ class _Cell:
         return f"{line['rows']} rows, width {line['width']}<br>{rest}"
 
 
-def _cells(rows: Sequence[dict[str, Any]], variants: Sequence[str]) -> dict[tuple[int, int], _Cell]:
+def _cells(rows: Sequence[Row], variants: Sequence[str]) -> dict[tuple[int, int], _Cell]:
     """(rows, width) → what is known of the quickest of ``variants``, against the quickest of the others in ``rows``."""
 
-    def pace(row: dict[str, Any]) -> float:
-        return math.inf if absent(row["median_us"]) else row["median_us"]
+    def pace(row: Row) -> float:
+        return math.inf if absent(row.median_us) else row.median_us
 
     cells = {}
-    for shape in dict.fromkeys(row["shape"] for row in rows if row["variant"] in variants):
-        there = [row for row in rows if row["shape"] == shape]
-        own = min((row for row in there if row["variant"] in variants), key=pace)
-        peers = [row for row in there if row["variant"] not in variants and not absent(row["median_us"])]
+    for shape in dict.fromkeys(row.shape for row in rows if row.variant in variants):
+        there = [row for row in rows if row.shape == shape]
+        own = min((row for row in there if row.variant in variants), key=pace)
+        peers = [row for row in there if row.variant not in variants and not absent(row.median_us)]
         best = min(peers, key=pace, default=None)
-        timed_both = best is not None and not absent(own["median_us"])
-        factor = results.over(best, own) if best and timed_both else None
-        count, width = map(int, own["shape"].split("x"))
+        timed_both = best is not None and not absent(own.median_us)
+        factor = best.over(own) if best and timed_both else None
+        count, width = map(int, own.shape.split("x"))
         cells[count, width] = _Cell(own, best, factor)
     return cells

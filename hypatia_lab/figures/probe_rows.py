@@ -12,22 +12,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from hypatia_lab import formats, intervals, tables
+from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import (
     FAINT,
     KNOWN,
     SHAPES,
     FigureError,
     Style,
-    origins_key,
     points_trace,
     style,
     with_legend,
     wrapped,
 )
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.intervals import Interval
-from hypatia_lab.tables import Triple
+from hypatia_lab.intervals import Interval, Triple
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
@@ -137,7 +135,7 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
     for d in own:
         # That everything is forward goes without saying.
         direction = d.get("direction", "forward")
-        step = "" if direction == "forward" else f", {tables.direction_text(direction)}"
+        step = "" if direction == "forward" else f", {formats.direction(direction)}"
         where = {
             "operation": d["operation"] + step,
             "shape": "×".join(map(str, d["shape"])),
@@ -187,11 +185,6 @@ def frame(rows: Sequence[dict[str, Any]]) -> Any:
     import pandas
 
     return pandas.DataFrame(list(rows))
-
-
-def origin_key(ways: Sequence[Way]) -> str:
-    """Which marker shapes stand for which origin, as far as they occur."""
-    return origins_key([{"origin": way.origin} for way in ways])
 
 
 def identity(way: Way) -> dict[str, str]:

@@ -33,6 +33,7 @@ from hypatia_lab.figures.language import (
     intervals_key,
     listing,
     log_axis,
+    origins_key,
     points_trace,
     rule_trace,
     short,
@@ -58,7 +59,6 @@ from hypatia_lab.figures.probe_rows import (
     legend_lines,
     mean,
     nothing,
-    origin_key,
     process_count,
     read,
     thinned,
@@ -66,7 +66,7 @@ from hypatia_lab.figures.probe_rows import (
     told_apart,
 )
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.tables import Triple
+from hypatia_lab.intervals import Triple
 
 STAGES = {
     "interpreter": (GREY, ""),
@@ -139,7 +139,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
     left_out = f"without {_stretch(leave_out)}" if leave_out else ""
     of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
-    head = heading(title, [*common, origin_key(ways), process_count(ways), of_whole, left_out])
+    head = heading(title, [*common, origins_key(ways), process_count(ways), of_whole, left_out])
     head["margin"] |= {"r": COLUMN}
     layout = lanes(head, labels, 40) | {
         "barmode": "overlay",
@@ -223,7 +223,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     missing = [f"{way.text(fields)} ({way.status})" for way in ways if way.fault]
     under = [
         *common,
-        origin_key(ways),
+        origins_key(ways),
         process_count(ways),
         intervals_key(data),
         f"not drawn: {', '.join(missing)}" if missing else "",
@@ -276,7 +276,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
         place = {"x": round(math.log10(mark), 4), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
         notes.append(SMALL | {"text": text} | place)
     goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
-    head = heading(title, [*common, origin_key(ways), process_count(ways), intervals_key(data), goal])
+    head = heading(title, [*common, origins_key(ways), process_count(ways), intervals_key(data), goal])
     head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
     axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
     layout = lanes(head, [way.label(fields) for way in ways])

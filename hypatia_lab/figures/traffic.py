@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats
-from hypatia_lab.figures.language import LINE, FigureError, assemble, heading, rule_trace
+from hypatia_lab.figures.language import LINE, FigureError, assemble, heading, origins_key, rule_trace
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
     SMALL,
@@ -22,7 +22,6 @@ from hypatia_lab.figures.probe_rows import (
     identity,
     lanes,
     nothing,
-    origin_key,
     process_count,
     read,
 )
@@ -86,7 +85,7 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         )
     under = [
         *common,
-        origin_key(ways),
+        origins_key(ways),
         process_count(ways),
         "plain: read",
         "striped: written",

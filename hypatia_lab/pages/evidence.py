@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records, results
 from hypatia_lab.names import unknown
+from hypatia_lab.results import Row
 
 MODES = ("recorded", "measure")
 PRESETS = ("quick", "seed", "full")
@@ -94,14 +96,14 @@ class Evidence:
     """The records behind a page, their tidy rows and details. ``here`` names the machine measured now, if any."""
 
     records: list[records.Record]
-    rows: list[dict[str, Any]]
+    rows: list[Row]
     here: str = ""
 
-    def select(self, **wanted: Any) -> list[dict[str, Any]]:
+    def select(self, **wanted: Any) -> list[Row]:
         """Rows whose columns equal ``wanted``; a tuple or list of values means any of them."""
-        return _selected(self.rows, wanted)
+        return _selected(self.rows, wanted, attrgetter)
 
-    def leading(self, machine: str, **wanted: Any) -> list[dict[str, Any]]:
+    def leading(self, machine: str, **wanted: Any) -> list[Row]:
         """Rows of ``machine`` at its primary clock whose columns equal ``wanted``."""
         return self.select(machine=machine, clock=self.primary(machine), **wanted)
 
@@ -129,7 +131,7 @@ class Evidence:
 
     def details(self, **wanted: Any) -> list[dict[str, Any]]:
         """Detail lines whose keys equal ``wanted`` (a tuple or list: any), with machine, device and experiment."""
-        return _selected(self._lines, wanted)
+        return _selected(self._lines, wanted, itemgetter)
 
     @functools.cached_property
     def _lines(self) -> list[dict[str, Any]]:
@@ -164,13 +166,14 @@ class Evidence:
         return records.digests(self.records)
 
 
-def _selected(rows: list[dict[str, Any]], wanted: dict[str, Any]) -> list[dict[str, Any]]:
+def _selected(rows: list[Any], wanted: dict[str, Any], getter: Callable[[str], Callable[[Any], Any]]) -> list[Any]:
     found = list(rows)
     for key, value in wanted.items():  # key by key: a page asks a thousand times, and most rows fall at the first
+        of = getter(key)
         if isinstance(value, (tuple, list)):
-            found = [row for row in found if row[key] in value]
+            found = [row for row in found if of(row) in value]
         else:
-            found = [row for row in found if row[key] == value]
+            found = [row for row in found if of(row) == value]
     return found
 
 

@@ -11,9 +11,8 @@ from typing import Any
 from hypatia_lab import claims, formats, intervals, results, tables
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -33,7 +32,7 @@ class Finding:
     @property
     def open(self) -> bool:
         """Whether it says in words that nothing can be said: no headline."""
-        return self.figure in (*tables.DOUBTS, "undecided")
+        return self.figure in (*formats.DOUBTS, "undecided")
 
 
 def _list(texts: Sequence[str]) -> str:
@@ -66,11 +65,11 @@ def unsaid(
     return Finding(word, question, " ".join(filter(None, told)), page, claims=ids)
 
 
-def agreement(lab: Evidence, machine: str) -> list[Row]:
-    return results.agreement(lab.of(machine), [row for row in lab.rows if row["machine"] == machine])
+def agreement(lab: Evidence, machine: str) -> list[dict[str, Any]]:
+    return results.agreement(lab.of(machine), [row for row in lab.rows if row.machine == machine])
 
 
-def detectable(row: Row) -> str:
+def detectable(row: dict[str, Any]) -> str:
     return f"half of all comparisons would detect a difference of {formats.margin(row['detectable'])}."
 
 
@@ -91,7 +90,7 @@ def way_in(rows: Sequence[Row]) -> str:
 
     By such rows no document is judged: a finding with this sentence names no claim.
     """
-    clocks = list(dict.fromkeys(row["clock"] for row in rows if results.launch_path(row)))
+    clocks = list(dict.fromkeys(row.clock for row in rows if row.launch_path))
     if not clocks:
         return ""
     return (

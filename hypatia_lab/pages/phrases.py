@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, records, results, tables
+from hypatia_lab import formats, intervals, records
 from hypatia_lab.figures import probe_rows
 from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-
-Row = dict[str, Any]
+from hypatia_lab.results import Row
 
 FLOAT32 = {"default": "default float32", "ieee": "IEEE float32"}
 """Arithmetic of PyTorch's float32 → what it is called in a sentence; the one that leads a page comes first."""
@@ -26,48 +24,14 @@ def waited(lab: Evidence, machine: str) -> str:
 
 def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
     """The row of the quickest of ``variants``; None when none of them was timed."""
-    return min((row for row in rows if row["variant"] in variants), key=lambda row: row["median_us"], default=None)
-
-
-def took(row: Row) -> str:
-    """The time of a row with its interval, in the unit that suits it, for a table."""
-    return formats.time(results.time(row))
-
-
-def takes(row: Row) -> str:
-    """The same for a sentence: in words where it says nothing."""
-    return lasts(results.time(row))
-
-
-def attained(row: Row) -> str:
-    """The share of its limit that a row reaches, in a sentence; empty where no limit is known, or no time."""
-    unknown = formats.absent(row["limit_us"]) or results.time(row).doubt
-    return "" if unknown else f"{formats.number(100 * row['limit_us'] / row['median_us'])}%"
-
-
-def lasts(found: Interval) -> str:
-    """A time (µs) in a sentence: with its interval, or in words where it says nothing."""
-    return f"a time {DOUBTS[found.doubt]}" if found.doubt else formats.time(found)
+    return min((row for row in rows if row.variant in variants), key=lambda row: row.median_us, default=None)
 
 
 def say(found: Interval, unit: str = "×") -> str:
     """A ratio, or what ``unit`` says, in a sentence: with its interval, or in words where it says nothing."""
     if found.doubt:
-        return f"a figure {DOUBTS[found.doubt]}"
+        return f"a figure {formats.DOUBTS[found.doubt]}"
     return formats.told(found) if unit == "×" else formats.figure(found, unit)
-
-
-DOUBTS = {
-    intervals.TOO_NOISY: "too noisy to say",
-    intervals.TOO_FEW: "of too few processes to tell",
-    intervals.VETOED: "whose A/A control failed",
-}
-"""Why an estimate says nothing → the same behind a noun."""
-
-
-def named(row: Row) -> str:
-    """The variant of a row, marked where its time includes the lab's launch path."""
-    return f"{row['variant']} ({tables.LAUNCH})" if results.launch_path(row) else row["variant"]
 
 
 def times(found: Interval) -> str:
@@ -96,7 +60,7 @@ def lasted(way: Way, *names: str) -> str:
     found = way.measured(*names)
     if found.doubt and 0 < found.n < intervals.FEW:
         return each([us for us in way.per_process(*names) if us])
-    return lasts(found) if found.doubt == intervals.TOO_NOISY else spent(way, *names)
+    return formats.lasts(found) if found.doubt == intervals.TOO_NOISY else spent(way, *names)
 
 
 def durations(values: Sequence[float]) -> str:
@@ -130,22 +94,6 @@ def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> In
     """Geometric mean of a quotient within each process; None when no process has both."""
     values = quotients(above, below)
     return intervals.geometric(values) if values else None
-
-
-def at(row: Row) -> str:
-    """The shape of a row for a reader."""
-    return tables.shape_text(row["shape"])
-
-
-def error(row: Row) -> float:
-    """Largest error over the peak; NaN where the check did not get that far."""
-    return row["max_error"] / row["peak"] if row["peak"] else math.nan
-
-
-def largest(row: Row) -> str:
-    """The largest error of a row against float64 as text: absolute, and as a share of the reference's peak."""
-    share = "" if formats.absent(error(row)) else f" ({formats.number(error(row))} of the peak)"
-    return formats.number(row["max_error"]) + share
 
 
 def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:

@@ -11,6 +11,7 @@ from hypatia_lab import formats, intervals, results
 from hypatia_lab.formats import MISSING, absent, number, scaled
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
+from hypatia_lab.results import Row
 
 
 class TableError(ValueError):
@@ -27,39 +28,8 @@ class Told(str):
     summary = ""
 
 
-def shape_text(shape: str) -> str:
-    """``1024x784x2048`` as a reader sees it: ``1024×784×2048``."""
-    return shape.replace("x", "×")
-
-
-def direction_text(direction: str) -> str:
-    """``forward_backward`` as a reader sees it: ``forward and backward``."""
-    return direction.replace("_", " and ")
-
-
-def workload_text(row: dict[str, Any]) -> str:
-    """``linear_relu 1024×784×2048 float32/ieee``, and the direction behind it unless it is forward."""
-    text = f"{row['operation']} {shape_text(row['shape'])} {row['dtype']}/{row['math']}"
-    return text if row["direction"] == "forward" else f"{text} {direction_text(row['direction'])}"
-
-
-LAUNCH = "launch path"
-"""What a row reads whose time includes the lab's way in (:func:`hypatia_lab.results.launch_path`)."""
-
-
-def reading(row: dict[str, Any]) -> str:
-    """What a row's interval says against its baseline, as :func:`intervals.reading` has it; ``–`` without a ratio.
-
-    A row whose time includes the lab's launch path reads :data:`LAUNCH` whatever its interval.
-    """
-    if absent(row["ratio"]):
-        return MISSING
-    return LAUNCH if results.launch_path(row) else intervals.reading(results.speed(row))
-
-
-DOUBTS = (intervals.TOO_NOISY, intervals.TOO_FEW, intervals.VETOED)
-READINGS = {word: word for word in ("faster", "equal", "slower", "undecided", *DOUBTS)}
-READINGS |= {LAUNCH: "by the lab's launch path"}
+READINGS = {word: word for word in ("faster", "equal", "slower", "undecided", *formats.DOUBTS)}
+READINGS |= {results.LAUNCH: "by the lab's launch path"}
 """What a row may read, in the order in which it is counted → the same in a list of counts."""
 
 
@@ -69,31 +39,10 @@ def counted(words: Sequence[str]) -> str:
     return " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
 
 
-Triple = tuple[float, float, float]
-"""A value between the bounds of its interval, which are NaN where there is none."""
-
-
-def ratio_of(row: dict[str, Any]) -> Triple:
-    """Baseline time / variant time of a row, between its bounds."""
-    return row["ratio"], row["ratio_low"], row["ratio_high"]
-
-
-def time_of(row: dict[str, Any]) -> Triple:
-    """Time (µs) of a row, between the bounds of the t-interval over its processes; NaN where none."""
-    found = results.time(row)
-    return found.value, found.low, found.high
-
-
-def rate_of(row: dict[str, Any], work: str = "flops") -> Triple:
-    """Work a second of a row, between its bounds: ``flops`` in FLOP/s, ``traffic`` (compulsory bytes) in B/s."""
-    time, low, high = time_of(row)
-    return row[work] * 1e6 / time, row[work] * 1e6 / high, row[work] * 1e6 / low
-
-
-def rate_text(row: dict[str, Any], work: str = "flops", unit: str = "FLOP/s") -> str:
+def rate_text(row: Row, work: str = "flops", unit: str = "FLOP/s") -> str:
     """The rate of a row as text; none where its time is no figure."""
-    untold = not absent(row["median_us"]) and _untold(results.time(row))
-    return formats.UNTOLD if untold else scaled(rate_of(row, work)[0], unit)
+    untold = not absent(row.median_us) and _untold(row.time)
+    return formats.UNTOLD if untold else scaled(row.rate(work).value, unit)
 
 
 def _untold(found: Interval) -> bool:
@@ -106,18 +55,18 @@ def frame(data: Sequence[dict[str, Any]]) -> Any:
     return pandas.DataFrame(list(data), columns=list(data[0]) if data else None)
 
 
-def _remark(row: dict[str, Any]) -> str:
-    said = f"{row['status']}: {row['reason']}".removesuffix(": ")
-    if row["reason"].startswith(row["status"]):  # "wrong values: ...", which need not be called wrong twice
-        said = row["reason"]
-    if row["medians_us"] and results.launch_path(row):
+def _remark(row: Row) -> str:
+    said = f"{row.status}: {row.reason}".removesuffix(": ")
+    if row.reason.startswith(row.status):  # "wrong values: ...", which need not be called wrong twice
+        said = row.reason
+    if row.medians_us and row.launch_path:
         said += "; the lab's launch path"
-    if row["veto"] and not absent(row["ratio"]):
-        said += f"; {intervals.VETOED}: {row['veto']}"
-    return f"{said} (throttled)" if row["throttled"] else said
+    if row.veto and not absent(row.ratio):
+        said += f"; {intervals.VETOED}: {row.veto}"
+    return f"{said} (throttled)" if row.throttled else said
 
 
-def results_table(rows: Sequence[dict[str, Any]]) -> Any:
+def results_table(rows: Sequence[Row]) -> Any:
     """Rows of :func:`hypatia_lab.results.rows` as a DataFrame of text, one line a row, for reading.
 
     Columns: workload, machine, clock, variant, origin, time (per call, with its 95% interval), ratio
@@ -129,19 +78,19 @@ def results_table(rows: Sequence[dict[str, Any]]) -> Any:
         raise TableError("results_table: no rows; nothing was measured, or the filter let nothing through")
     out = []
     for row in rows:
-        share, time = row["limit_us"] / row["median_us"], results.time(row)
+        share, time = row.limit_us / row.median_us, row.time
         out.append(
             {
-                "workload": workload_text(row),
-                "machine": row["machine"],
-                "clock": row["clock"],
-                "variant": row["variant"],
-                "origin": row["origin"],
+                "workload": row.text,
+                "machine": row.machine,
+                "clock": row.clock,
+                "variant": row.variant,
+                "origin": row.origin,
                 "time": formats.told(time, "µs"),
-                "ratio": formats.told(results.speed(row)),
-                "n": str(row["n"] or time.n or MISSING),
+                "ratio": formats.told(row.speed),
+                "n": str(row.n or time.n or MISSING),
                 "of limit": MISSING if absent(share) or _untold(time) else f"{number(100 * share)}%",
-                "error": number(row["error"]),
+                "error": number(row.error),
                 "status": _remark(row),
             }
         )
@@ -230,14 +179,14 @@ def machines_table(records: Sequence[Record]) -> Any:
     )
 
 
-def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str) -> Any:
+def compare_table(rows: Sequence[Row], machine_a: str, machine_b: str) -> Any:
     """The same workload, clock and variant on two machines: both ratios with intervals, and whether they differ.
 
     ``differ`` is ``yes`` when the intervals are disjoint, ``no`` when they overlap, or why one of them says nothing.
     Baselines (1 by definition) and A/A controls are left out. Raises :class:`TableError` when a machine has no rows,
     when both are the same, or when they share no measured ratio.
     """
-    known = list(dict.fromkeys(row["machine"] for row in rows))
+    known = list(dict.fromkeys(row.machine for row in rows))
     for name in (machine_a, machine_b):
         if name not in known:
             raise TableError(
@@ -246,23 +195,23 @@ def compare_table(rows: Sequence[dict[str, Any]], machine_a: str, machine_b: str
     if machine_a == machine_b:
         raise TableError(f"compare_table: {machine_a!r} against itself says nothing; name two machines")
     keys = ("experiment", "workload", "clock", "variant", "baseline")
-    found: dict[str, dict[tuple[str, ...], dict[str, Any]]] = {machine_a: {}, machine_b: {}}
+    found: dict[str, dict[tuple[str, ...], Row]] = {machine_a: {}, machine_b: {}}
     for row in rows:
-        measured = not absent(row["ratio"]) and row["variant"] != row["baseline"] and "@" not in row["variant"]
-        if row["machine"] in found and measured:
-            found[row["machine"]][tuple(row[k] for k in keys)] = row
+        measured = not absent(row.ratio) and row.variant != row.baseline and "@" not in row.variant
+        if row.machine in found and measured:
+            found[row.machine][tuple(getattr(row, k) for k in keys)] = row
     out = []
     for key, a in found[machine_a].items():
         b = found[machine_b].get(key)
         if b is None:
             continue
-        one, other = results.speed(a), results.speed(b)
+        one, other = a.speed, b.speed
         out.append(
             {
-                "workload": workload_text(a),
-                "clock": a["clock"],
-                "variant": a["variant"],
-                "against": a["baseline"],
+                "workload": a.text,
+                "clock": a.clock,
+                "variant": a.variant,
+                "against": a.baseline,
                 machine_a: formats.told(one),
                 machine_b: formats.told(other),
                 "differ": one.doubt or other.doubt or ("yes" if one.outside(other.low, other.high) else "no"),
