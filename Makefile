@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # imported, it serves the command outside make too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help book test lint style types unit unit-early unit-late sweep pages nbval committed notebooks clean
+.PHONY: help book pdf test lint style types unit unit-early unit-late sweep pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -33,6 +33,11 @@ book: .venv/installed ## measure this machine (quick preset) and build _build/ht
 	echo "took $$((SECONDS - start)) s; open _build/html/index.html"; \
 	if [ $$status -ne 0 ]; then echo "not every notebook could be measured here (above); the committed ones stand in" >&2; fi; \
 	exit $$status
+
+MEASURED := $(if $(wildcard _build/notebooks),--notebooks _build/notebooks --records _build/records)
+
+pdf: .venv/installed ## the same book with all of it as one PDF, which Chromium prints: _build/html/book.pdf
+	@$(BIN)/hypatia-lab book --pdf $(MEASURED)
 
 # Tests share the cores: threads that wait for work sleep instead of keeping a core busy.
 test unit unit-early unit-late sweep pages nbval: export OMP_WAIT_POLICY := passive

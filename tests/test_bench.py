@@ -1094,7 +1094,7 @@ def test_the_commit_of_a_repository_around_the_tree_is_not_its_own(tmp_path, mon
         subprocess.run(["git", *asked], cwd=tmp_path, check=True)
     for package, known in ((tmp_path / "hypatia_lab", True), (tmp_path / "copy" / "hypatia_lab", False)):
         package.mkdir(parents=True)
-        monkeypatch.setattr(composer, "__file__", str(package / "bench.py"))
+        monkeypatch.setattr(composer, "__file__", str(package / "bench" / "composer.py"))
         head, dirty = composer.commit()
         assert (len(head) == 40, head == "unknown", dirty) == (known, not known, not known)
 

@@ -13,12 +13,21 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import nbformat
+import pandas
 import pytest
 import yaml
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.display import display
+from IPython.utils.capture import capture_output
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
+from hypatia_lab import tables
 from hypatia_lab.book import build
+from hypatia_lab.book import pdf as printing
 from hypatia_lab.figures import language
+from hypatia_lab.pages import by_machine
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.records import Record
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 FLAGS = [
@@ -309,7 +318,10 @@ CRASHED = new_code_cell(
 @pytest.fixture
 def toy(tmp_path: Path) -> Path:
     """A repository with the real configuration and one small notebook."""
-    repository = tmp_path / "repository"
+    return lay_out(tmp_path / "repository")
+
+
+def lay_out(repository: Path) -> Path:
     shutil.copytree(build.REPOSITORY / "book" / "static", repository / "book" / "static")
     record = repository / "book" / "records" / "toy" / "method.jsonl"
     record.parent.mkdir(parents=True)
@@ -419,10 +431,10 @@ def test_build_refuses_what_it_cannot_do(toy: Path, tmp_path: Path) -> None:
 def pretended(monkeypatch: pytest.MonkeyPatch) -> None:
     """Builds take no time: the page is a word, or a failure where the sources hold a file ``fail``."""
 
-    def built(source: Path, stage: Path, log: Path, say: Any) -> int:
+    def built(builder: str, source: Path, stage: Path, log: Path, say: Any) -> int:
         log.write_text("what jupyter-book said", encoding="utf-8")
-        (stage / "_build" / "html").mkdir(parents=True)
-        (stage / "_build" / "html" / "index.html").write_text("built", encoding="utf-8")
+        (stage / "_build" / builder).mkdir(parents=True)
+        (stage / "_build" / builder / "index.html").write_text("built", encoding="utf-8")
         return int((source / "book" / "fail").exists())
 
     monkeypatch.setattr(build, "_jupyter_book", built)
@@ -508,6 +520,111 @@ def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> No
     page.close()
 
 
+# One machine at a time.
+
+
+def tabbed() -> Any:
+    """A cell whose loop displays of each of two machines a figure with its data, and a folded table."""
+    run = {"device": "cpu", "experiment": "method", "facts": {"name": "Chip"}}
+    found = [Record(Path(), run | {"machine": name}, (), "") for name in ("one", "two")]
+    table = pandas.DataFrame({"x": range(4), "kind": ["odd", "even"] * 2})
+    InteractiveShell.instance()
+    with capture_output() as caught:
+        for name in by_machine.tabs(Evidence(found, [])):
+            display({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE}, raw=True)
+            tables.show(table, filterable=True, summary=f"Every cell of {name}")
+    InteractiveShell.clear_instance()
+    return shown(*(output.data for output in caught.outputs))
+
+
+@pytest.fixture(scope="module")
+def tabbed_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A book of two pages, with two tab sets on each; returns the first."""
+    folder = tmp_path_factory.mktemp("tabbed")
+    repository = lay_out(folder / "repository")
+    (repository / "_toc.yml").write_text(
+        "format: jb-book\nroot: notebooks/00_toy\nchapters:\n- file: notebooks/01_toy\n"
+    )
+    for name in ("00_toy", "01_toy"):
+        write_notebook(repository / "notebooks" / f"{name}.ipynb", new_markdown_cell("# Toy"), tabbed(), tabbed())
+    return build.build(output=folder / "html", repository=repository).parent / "notebooks" / "00_toy.html"
+
+
+SEEN = (
+    "[...document.querySelectorAll('.lab-fold')].filter("
+    "fold => getComputedStyle(fold).visibility === 'visible' && fold.getBoundingClientRect().height"
+    ").map(fold => fold.querySelector('summary').textContent.split(' ')[3])"
+)
+"""The machines whose folded tables are seen, in order."""
+DRAWN = "[...document.querySelectorAll('.lab-plot')].map(plot => !!plot.querySelector('.trace'))"
+BELOW = "document.querySelector('.cell_output').parentElement.getBoundingClientRect().height"
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [PHONE, DESK], ids=["phone", "desk"])
+def test_one_machine_is_seen_at_a_time_on_all_pages(
+    browser: Any, tabbed_book: Path, viewport: dict[str, int], scheme: str
+) -> None:
+    context = browser.new_context(viewport=viewport, color_scheme=scheme)
+    page = context.new_page()
+    page.goto(tabbed_book.as_uri())
+    page.wait_for_function(f"{DRAWN}.join() === 'true,false,true,false'")  # the other's figures wait
+    assert page.evaluate(SEEN) == ["one", "one"]
+    one = page.evaluate(BELOW)
+    page.locator(".lab-tabs label", has_text="two").last.click()
+    assert page.evaluate(SEEN) == ["two", "two"]
+    page.wait_for_function(f"{DRAWN}.every(Boolean)")
+    assert page.evaluate(BELOW) == pytest.approx(one, abs=20)  # what is not chosen takes no room but for margins
+    page.goto((tabbed_book.parent / "01_toy.html").as_uri())
+    assert page.evaluate(SEEN) == ["two", "two"]
+    page.wait_for_function(f"{DRAWN}.join() === 'false,true,false,true'")
+    page.focus(".lab-tabs input:checked")
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate(SEEN) == ["one", "one"]
+    page.emulate_media(media="print")
+    assert page.evaluate(SEEN) == ["one", "one"]
+    assert not page.is_visible(".lab-tabs")
+    assert page.locator(".lab-panel:visible").count() == 2  # on paper the machine's name
+    context.close()
+
+
+@pytest.mark.browser
+def test_tabs_need_no_script(browser: Any, tabbed_book: Path) -> None:
+    page = browser.new_page(viewport=DESK, java_script_enabled=False)
+    page.goto(tabbed_book.as_uri())
+    assert page.evaluate(SEEN) == ["one", "one"]
+    page.locator(".lab-tabs label", has_text="two").first.click()
+    assert page.evaluate(SEEN) == ["two", "one"]
+    page.close()
+
+
+@pytest.mark.browser
+def test_tabs_show_one_machine_in_a_notebook_as_jupyterlab_lays_it_out(browser: Any) -> None:
+    outputs = [output.data.get("text/html", "a figure") for output in tabbed().outputs]
+    page = browser.new_page(viewport=DESK, java_script_enabled=False)
+    children = (
+        f'<div class="jp-OutputArea-child"><div class="jp-OutputArea-output">{one}</div></div>' for one in outputs
+    )
+    page.set_content(f'<div class="jp-OutputArea">{"".join(children)}</div>')
+    assert page.evaluate(SEEN) == ["one"]
+    page.check("input[value=two]")
+    assert page.evaluate(SEEN) == ["two"]
+    page.close()
+
+
+@pytest.mark.browser
+def test_a_folded_table_can_be_filtered(browser: Any, tabbed_book: Path) -> None:
+    page = browser.new_page(viewport=DESK)
+    page.goto(tabbed_book.as_uri())
+    fold = page.locator(".lab-fold").first
+    assert not fold.locator("table").is_visible()
+    fold.locator("summary").click()
+    fold.locator("select").select_option("odd")
+    assert fold.locator("tbody tr:visible").count() == 2
+    page.close()
+
+
 @pytest.mark.browser
 def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
     root = build.build(output=tmp_path / "html", repository=toy).parent
@@ -547,3 +664,63 @@ def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
         page.write_text(text, encoding="utf-8")
         found = faults(visit(page), root)
         assert [name for name in together if not any(name in fault for fault in found)] == [], found
+
+
+def test_a_pdf_is_refused_at_once_where_nothing_can_print_it(toy: Path, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr(printing, "chromium", lambda: "")
+    with pytest.raises(build.BookError, match="needs Chromium"):
+        build.build(output=tmp_path / "html", repository=toy, pdf=True)
+    assert not (tmp_path / "html").exists()
+
+
+@pytest.mark.usefixtures("pretended")
+def test_a_browser_that_does_not_print_is_told_and_the_last_book_stays(
+    toy: Path, tmp_path: Path, monkeypatch: Any
+) -> None:
+    (tmp_path / "page.html").write_text("<head></head>")
+    monkeypatch.setattr(printing, "single_page", lambda built: tmp_path / "page.html")
+    monkeypatch.setattr(printing, "chromium", lambda: "/bin/false")
+    with pytest.raises(build.BookError, match=r"/bin/false did not print the book \(exit status 1\)"):
+        build.build(output=tmp_path / "html", repository=toy, pdf=True)
+    assert not (tmp_path / "html").exists()
+
+
+@pytest.mark.browser
+@pytest.mark.slow
+def test_the_whole_book_is_printed_with_its_figures_and_linked_from_the_first_page(toy: Path, tmp_path: Path) -> None:
+    if not printing.chromium():
+        pytest.skip("no Chromium on this machine")
+    add_chapters(toy, {"01_next": new_markdown_cell("Beside the figure.")})
+    index = build.build(output=tmp_path / "with" / "html", repository=toy, pdf=True, say=lambda line: None)
+    first, second = ((index.parent / "notebooks" / f"{name}.html").read_text() for name in ("00_toy", "01_next"))
+    assert f'href="../{build.PDF}"' in first
+    assert build.PDF not in second
+    whole = (index.parent / build.PDF).read_bytes()
+    assert whole.startswith(b"%PDF")
+    assert whole.count(b"/Type /Page\n") == 2  # a page a chapter
+
+    notebook = toy / "notebooks" / "00_toy.ipynb"
+    write_notebook(notebook, new_markdown_cell("# Toy"))
+    bare = build.build(output=tmp_path / "bare" / "html", repository=toy, pdf=True, say=lambda line: None)
+    assert len(whole) > len((bare.parent / build.PDF).read_bytes()) + 2000  # what a figure takes, drawn
+
+    plain = build.build(output=tmp_path / "plain" / "html", repository=toy, say=lambda line: None)
+    assert build.PDF not in (plain.parent / "notebooks" / "00_toy.html").read_text()
+
+
+@pytest.mark.browser
+def test_a_page_gives_its_notebook_and_all_of_its_code(browser: Any, committed_book: Path) -> None:
+    page = browser.new_page(viewport=DESK)
+    page.goto((committed_book / "notebooks" / "04_gemm_ladder.html").as_uri())
+    menu = page.locator(".dropdown-download-buttons > button")
+    menu.click()
+    link = page.locator(".btn-download-source-button")
+    source = committed_book / "notebooks" / link.get_attribute("href")
+    cells = nbformat.read(source, 4).cells
+    folded = page.locator("details.above-input pre")
+    assert not any(code.is_visible() for code in folded.all())
+    page.locator(".btn-unfold-button").click()
+    assert all(code.is_visible() for code in folded.all())
+    seen = {text.strip() for text in page.locator(".cell_input pre").all_inner_texts()}
+    assert {cell.source.strip() for cell in cells if cell.cell_type == "code" and cell.outputs} <= seen
+    page.close()

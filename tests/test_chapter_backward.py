@@ -265,7 +265,7 @@ def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPa
     read(root, CPU, CPU_FORWARD, "cpu")
     read(root, GPU, FORWARD, "cuda", "card")
     text = played(backward.PAGE, root, monkeypatch)
-    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert text.index("(card)") < text.index("(box)") < text.index("### On any machine")
     assert "1.37×: A fused backward pays" in text
     drawn = text.split("S001-10")[0]
     assert "naive" not in drawn

@@ -384,11 +384,11 @@ def test_the_chapter_of_a_gpu_and_a_cpu(tmp_path: Path, monkeypatch: pytest.Monk
     read(tmp_path, CPU, "cpu")
     lab = read(tmp_path, GPU, "cuda", "card", DEFAULTS)
     text = played(conv_block.PAGE, tmp_path, monkeypatch)
-    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert text.index("(card)") < text.index("(box)") < text.index("### On any machine")
     assert "90.0×: One thread an output is far slower than the library" in text
     assert "conv_block 5×64×128×128 float32/default" in text
     assert "5 of 5: A kernel of one's own beats the library's block" in text
-    assert "On `box` no kernel of our own ran" in text
+    assert "No kernel of our own ran" in text
     assert "Time of a call over size" in text
     leading = [found.title for found in front.findings(lab, "card")]
     assert "One thread an output is far slower than the library" in leading
@@ -398,7 +398,7 @@ def test_the_chapter_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     read(tmp_path, CPU, "cpu")
     text = played(conv_block.PAGE, tmp_path, monkeypatch)
     assert "S000 speaks of a GPU, and this is a CPU." in text
-    assert "no kernel of our own ran" in text
+    assert "No kernel of our own ran" in text
 
 
 def test_the_chapter_of_a_machine_that_was_never_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

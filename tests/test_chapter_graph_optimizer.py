@@ -407,7 +407,7 @@ def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, page: Any) -> None:
     read(root, CPU, "cpu")
     read(root, GPU, "cuda", "card")
     text = page()
-    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert text.index("(card)") < text.index("(box)") < text.index("### On any machine")
     assert "5 → 3: Fusing in the graph changes the calls, and the time" in text
 
 

@@ -518,7 +518,7 @@ def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPa
     read(root, CPU, [], "cpu")
     read(root, [*GPU, *CHAINS], STARTS, "cuda", "card")
     text = played(torch_compile.PAGE, root, monkeypatch)
-    assert text.index("### `card`") < text.index("### `box`") < text.index("### On any machine")
+    assert text.index("(card)") < text.index("(box)") < text.index("### On any machine")
     assert "calls to break even" in text
     assert "unet, float32/ieee, forward and backward" in text
     assert "grad_x: wrong values: error 7.1e-01" in text

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import records
-from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, details, judge, ledger
-from hypatia_lab.claims.ledger import HERE, QUANTITIES, Figure
+from hypatia_lab import claims, records
+from hypatia_lab.chapters import diffraction_tables
+from hypatia_lab.chapters.diffraction_tables import chapter_claims
+from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, details, judge, ledger, statements
+from hypatia_lab.claims.claim import QUANTITIES, Figure
+from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
+from hypatia_lab.cli.claim_names import ensure_named
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.formats import interval
+from hypatia_lab.tables import claims as claim_tables
 
 SMALL, MEDIUM, LARGE = (
     f"linear_relu/{shape}/float32/ieee/forward" for shape in ("256x256x512", "1024x784x2048", "8192x4096x4096")
@@ -583,30 +590,42 @@ def test_a_contradiction_says_whether_it_is_the_claim_or_its_arithmetic():
 
 
 def test_the_ledger_is_whole():
-    claims = ledger()
-    by_id = {claim.id: claim for claim in claims}
-    assert len(by_id) == len(claims) >= 30
-    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.seed for claim in claims}
-    for claim in claims:
-        assert all(claim.id in by_id[other].conflicts for other in claim.conflicts), claim.id
-        if claim.quantity == "ratio" and claim.claimed == (1.0, 1.0) and claim.sense == "about":
-            assert claim.band == (0.98, 1.02), claim.id
-        if claim.quantity in ("time", "saving"):
-            assert claim.untestable, claim.id
-        if claim.quantity in ("rate", "bandwidth"):  # of a GPU that no document names
-            assert claim.untestable or "modern GPUs" in claim.claim, claim.id
-    assert {claim.quantity for claim in claims} <= set(QUANTITIES)
-    assert {path.stem.upper() for path in HERE.glob("*.yaml")} == {claim.seed for claim in claims}
+    found = ledger()
+    by_id = {claim.id: claim for claim in found}
+    assert len(by_id) == len(found) >= 30
+    assert {"S000", "S001", "S002", "S003", "S004"} <= {claim.seed for claim in found}
+    assert {claim.lead for claim in found}.isdisjoint(by_id), "a statement and a part of it have one id"
+    assert {claim.quantity for claim in found} <= set(QUANTITIES)
+    assert {path.stem.upper() for path in HERE.glob("*.yaml")} == {claim.seed for claim in found}
 
 
-def test_every_part_that_is_measured_says_by_whose_program_and_since_when():
-    for claim in ledger():
-        if claim.quantity in ("arithmetic", "none"):
-            assert not claim.band_set, claim.id
-            continue
-        assert claim.band_set, claim.id
-        named = {claim.variant, claim.baseline, *(figure.variant for figure in (*claim.of, *claim.over, *claim.under))}
-        assert claim.program != "author" or any(name.startswith("author_") for name in named), claim.id
+NEW = """
+- id: S003-901
+  section: A section that was not there
+  claim: Compiled, one image is twice as fast.
+  test: {claimed: 2, quantity: ratio, variant: compile, workloads: [256²], program: library, experiment: diffraction,
+         band_set: 2026-11-23 after}
+  why: It is one entry, and names nothing that stands elsewhere.
+"""
+
+
+def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkeypatch):
+    folder = tmp_path / "claims"
+    shutil.copytree(HERE, folder)
+    with (folder / "s003.yaml").open("a", encoding="utf-8") as file:
+        file.write(NEW)
+    monkeypatch.setattr(claims, "ledger", partial(ledger, folder))
+    found = claims.ledger()
+    assert len(found) == len(ledger()) + 1
+    ensure_named(found)
+    image = "diffraction/256x256/float64/ieee/forward"
+    rows = judge(measured(cell(image, "eager", 100), cell(image, "compile", 50)), found)
+    (row,) = [row for row in statements(rows, found) if row["id"] == "S003-901"]
+    assert (row["verdict"], row["section"]) == ("confirmed", "A section that was not there")
+    table = claim_tables.statements_table([row])
+    assert table["claim"].tolist() == ["Compiled, one image is twice as fast."]
+    pages = {diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()}
+    assert [page for page in pages for claim in chapter_claims(page) if claim.lead == "S003-901"] == ["07_diffraction"]
 
 
 def test_the_arithmetic_of_the_seeds_is_worked_out():
@@ -649,7 +668,7 @@ def behind(claims: Sequence[Claim], primary: str) -> tuple[list[dict], list[dict
                     time(own.replace("linear_relu", "linear"), "eager", clock)
                     if math_mode == "ieee":  # as the experiments do: a ReLU has no other math mode
                         time(f"relu/{batch}x{columns}/{dtype}/ieee/forward", "eager", clock)
-            for figure in (*claim.of, *claim.over, *claim.under):
+            for figure in claim.figures:
                 workload = figure.workload or own
                 if not figure.topic:
                     time(workload, figure.variant, figure.clock or primary)
@@ -693,10 +712,7 @@ def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
 
 def test_no_time_of_a_start_is_judged_by_one_process():
     figures = {
-        (figure.variant, figure.case)
-        for claim in ledger()
-        for figure in (*claim.of, *claim.over, *claim.under)
-        if figure.topic == "start"
+        (figure.variant, figure.case) for claim in ledger() for figure in claim.figures if figure.topic == "start"
     }
     probes = EXPERIMENTS["warm_up"].probes("seed", "cuda", ())
     assert figures

@@ -11,7 +11,7 @@ from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import records
 from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, details, judge
-from hypatia_lab.claims.ledger import Figure
+from hypatia_lab.claims.claim import Figure
 
 SMALL, LARGE = "diffraction/256x256/float32/ieee/forward", "diffraction/1024x1024/float32/ieee/forward"
 DOUBLE = LARGE.replace("float32", "float64")

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from hypatia_lab.claims import Claim, ClaimError, arithmetic, ledger, load, load_file, verdicts
-from hypatia_lab.claims.ledger import UNITS, Figure
+from hypatia_lab.claims import Claim, ClaimError, arithmetic, ledger, load, load_file, quantities
+from hypatia_lab.claims.claim import UNITS, Figure, usual_band
 
 # Arithmetic
 
@@ -78,6 +78,7 @@ GOOD = """\
   band: [6.9, 8.4]
   program: rewrite
   why: It re-reads its inputs.
+  band_set: 2026-11-21 before
 """
 
 
@@ -98,7 +99,6 @@ def test_good_yaml_is_read(tmp_path):
     ("old", "new", "line", "message"),
     [
         ("  unit:", "  units:", 5, "unknown key 'units'"),
-        ('  unit: "×"\n', "", 1, "key 'unit' is missing"),
         ("  quantity: slowdown\n", "", 1, "key 'quantity' is missing"),
         ("  variant: naive\n", "", 1, "key 'variant' is missing"),
         ("claimed: 7.67", "claimed: about seven", 4, "claimed must be a number"),
@@ -137,7 +137,7 @@ def test_good_yaml_is_read(tmp_path):
         ("  why:", "  favour: high\n  sense: at_most\n  why:", 11, "cannot be exceeded"),
         ("  why:", "  forecast: yes please\n  why:", 11, "forecast must be true or false"),
         ("  why:", "  forecast: true\n  why:", 11, "a forecast is judged by a program of the lab's own or a library's"),
-        ("  why:", "  band_set: yesterday\n  why:", 11, "band_set 'yesterday' is not of the form"),
+        ("2026-11-21 before", "yesterday", 12, "band_set 'yesterday' is not of the form"),
         ("  why:", "  rewrites: {author_v1: naive}\n  why:", 11, r"rewrites stand in .* \(program: author\)"),
         ("program: rewrite", "program: author\n  rewrites: naive", 11, "rewrites must say which variant stands in"),
         ("program: rewrite", "program: author\n  rewrites: {}", 11, "rewrites must say which variant stands in"),
@@ -161,7 +161,7 @@ def test_a_fault_names_file_and_line(tmp_path, old, new, line, message):
 
 
 def test_every_quantity_that_rows_give_has_a_unit_which_its_page_names():
-    assert set(UNITS) == set(verdicts.QUANTITIES)
+    assert set(UNITS) == set(quantities.QUANTITIES)
     page = Path(__file__).resolve().parent.parent / "book" / "your_own_kernel.md"
     (told,) = re.findall(r"(?m)^\| `quantity` \| (.*) \|$", page.read_text(encoding="utf-8"))
     for quantity, unit in UNITS.items():
@@ -174,16 +174,21 @@ def test_an_entry_may_name_its_experiment(tmp_path):
     [(_, claim)] = load_file(write(tmp_path, text))
     assert (claim.id, claim.experiment) == ("S001-101a", "gemm_ladder")
     arithmetic_only = text.replace("quantity: slowdown", "quantity: arithmetic\n  expression: 8.47 / 1.1")
-    arithmetic_only = re.sub(r"  variant.*\n  workloads.*\n|  program.*\n", "", arithmetic_only)
+    arithmetic_only = re.sub(r"  (variant|workloads|program|band_set).*\n", "", arithmetic_only)
     with pytest.raises(ClaimError, match="key 'experiment' does not go with quantity arithmetic"):
         load_file(write(tmp_path, arithmetic_only))
 
 
 def test_faults_of_whole_files(tmp_path):
-    for text, message in [("", ":1: empty"), ("a: 1\n", ":1: a ledger file is a list"), ("- 1\n", ":1: an entry must")]:
+    for text, message in [
+        ("", ":1: empty"),
+        ("a: 1\n", ":1: unknown key"),
+        ("7\n", ":1: a ledger file is a list"),
+        ("- 1\n", ":1: an entry must"),
+    ]:
         with pytest.raises(ClaimError, match=message):
             load_file(write(tmp_path, text))
-    with pytest.raises(ClaimError, match=r":12: id S001-01 is used twice \(first on line 1\)"):
+    with pytest.raises(ClaimError, match=r":13: id S001-01 is used twice \(first on line 1\)"):
         load_file(write(tmp_path, GOOD + GOOD))
     (tmp_path / "s001.yaml").write_bytes(b"- id: S001-01\n  section: \xff\n")
     with pytest.raises(ClaimError, match=":2: not UTF-8"):
@@ -271,8 +276,11 @@ def ledger_of(folder: Path, text: str) -> list[Claim]:
 @pytest.mark.parametrize(
     ("old", "new", "line", "message"),
     [
-        ("  parts:", "  unit: ms\n  parts:", 4, "key 'unit' belongs to one of the parts"),
-        ("  parts:", "  quantity: none\n  parts:", 4, "key 'quantity' belongs to one of the parts"),
+        ("  parts:", "  part: relu\n  parts:", 4, "key 'part' goes with none of the parts"),
+        ("  parts:", "  quantity: speed\n  parts:", 4, "unknown quantity 'speed'"),
+        ("  parts:", "  test: 7\n  parts:", 4, "unknown key 'test'"),
+        ("  parts:", "  test: {units: ms}\n  parts:", 4, "unknown key 'units'; did you mean 'unit'"),
+        ("  parts:", "  test: {claim: Again.}\n  parts:", 4, "key 'claim' stands twice"),
         ("    - claimed: 7.67\n", "    - id: S001-02\n      claimed: 7.67\n", 5, "unknown key 'id'"),
         ("      why: It re-reads its inputs.\n", "", 5, "key 'why' is missing"),
         ("      band: [7.66, 7.68]", "      band: [7.68, 7.70]", 22, "the band must contain what is claimed"),
@@ -316,7 +324,8 @@ def test_a_band_is_open_where_the_sense_says_so(tmp_path, sense, limits):
 
 
 def test_an_expression_is_checked_when_read(tmp_path):
-    text = GOOD.replace("slowdown", "arithmetic").replace("  program: rewrite\n", "")
+    text = GOOD.replace("slowdown", "arithmetic")
+    text = re.sub(r"  (program|band_set).*\n", "", text)
     text = re.sub(r"  variant.*\n  workloads.*\n", "  expression: __import__('os')\n", text)
     with pytest.raises(ClaimError, match=r"s001.yaml:7: expression .* cannot be worked out"):
         load_file(write(tmp_path, text))
@@ -358,6 +367,89 @@ def test_any_expression_gives_a_number_or_one_clear_error(expression):
     assert re.fullmatch(r"expression .+ cannot be worked out .+|", complaint(arithmetic, expression, ValueError))
 
 
+# What stands once
+
+
+WHOLE = """\
+workloads: {medium: linear_relu/1024x784x2048/float32/ieee/forward, small: linear_relu/64x64x64/float32/ieee/forward}
+defaults: {unit: "%", program: author, device: cuda, workloads: [medium],
+           rewrites: {author_v1: naive, author_v2: cublas_relu}}
+claims:
+  - id: S001-01
+    section: First
+    claim: It is faster.
+    test: {claimed: 2, quantity: ratio, variant: author_v1, band_set: 2026-11-21 before}
+    parts:
+      - why: It is shared.
+      - {quantity: arithmetic, unit: ms, expression: 4 / 2, band: [1.9, 2.1], why: It divides.}
+      - {claim: Not so., variant: eager, program: library, workloads: [small], device: ~, why: Own.}
+      - {claimed: [1, 3], quantity: quotient, over: {topic: program, name: n, variant: author_v2}, why: Own.,
+         under: {variant: eager, workload: small}, conflicts: [S001-01a]}
+"""
+
+
+def test_a_part_takes_what_it_does_not_say_from_its_claim_and_its_file(tmp_path):
+    first, sum_, third, last = ledger_of(tmp_path, WHOLE)
+    medium, small = (f"linear_relu/{shape}/float32/ieee/forward" for shape in ("1024x784x2048", "64x64x64"))
+    assert (first.claimed, first.unit, first.quantity, first.variant) == ((2, 2), "×", "ratio", "author_v1")
+    assert (first.program, first.device, first.workloads) == ("author", "cuda", (medium,))
+    assert (first.section, first.statement, first.band_set) == ("First", "It is faster.", "2026-11-21 before")
+    assert (sum_.variant, sum_.program, sum_.unit, sum_.claimed) == ("", "arithmetic", "ms", (2, 2))
+    assert (third.variant, third.program, third.device, third.workloads) == ("eager", "library", "", (small,))
+    assert (last.unit, last.band, last.under[0].workload) == ("%", (1, 3), small)
+    assert [claim.rewrites for claim in (first, sum_, third, last)] == [(("author_v1", "naive"),), (), (), ()]
+
+
+def test_a_contradiction_is_said_by_one_part_and_known_to_both(tmp_path):
+    found = {claim.id: claim.conflicts for claim in ledger_of(tmp_path, WHOLE)}
+    assert (found["S001-01a"], found["S001-01d"]) == (("S001-01d",), ("S001-01a",))
+
+
+@pytest.mark.parametrize(
+    ("claimed", "unit", "band"),
+    [
+        ((2.0, 2.0), "×", (1.8, 2.2)),
+        ((1.0, 1.0), "×", (0.98, 1.02)),
+        ((1.0, 1.0), "%", (0.9, 1.1)),
+        ((1.1, 1.2), "×", (1.1, 1.2)),
+        ((-10.0, -10.0), "ms", (-11, -9)),
+    ],
+)
+def test_a_band_follows_from_what_is_claimed(claimed, unit, band):
+    assert usual_band(claimed, unit) == band
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "message"),
+    [
+        ("claims:\n", "claim:\n", 4, "unknown key 'claim'; did you mean 'claims'"),
+        ("workloads: {medium", "workloads: {7", 1, "name must be text"),
+        ("workloads: [medium]", "workloads: [meduim]", 2, "unknown workload 'meduim'; did you mean 'medium'"),
+        ('unit: "%"', "units: x", 2, "unknown key 'units'; did you mean 'unit'"),
+        ("device: cuda", "band_set: 2026-11-21 before", 2, "unknown key 'band_set'"),
+        ("device: cuda", "id: S001-01", 2, "unknown key 'id'"),
+        ("device: cuda", "device: tpu", 2, "unknown device 'tpu'"),
+        (", band_set: 2026-11-21 before", "", 10, "key 'band_set' is missing"),
+        ("variant: author_v1, band", "variant: naive, band", 10, "program author, but no variant of the author's"),
+        ("variant: author_v1", "variant: author_v1}\n    test: {claimed: 1", 9, "stands twice"),
+        ("claimed: 2, quantity: ratio", "claimed: 2, quantity: rate", 10, "say so in untestable"),
+        ("claimed: 2,", "claimed: 1, band: [0.9, 1.1],", 8, "1× is equal"),
+    ],
+)
+def test_a_rule_that_is_broken_names_file_line_and_remedy(tmp_path, old, new, line, message):
+    assert old in WHOLE
+    path = write(tmp_path, WHOLE.replace(old, new, 1))
+    with pytest.raises(ClaimError, match=message) as caught:
+        load(path)
+    assert str(caught.value).startswith(f"{path}:{line}: "), caught.value
+
+
+def test_a_time_that_is_said_of_any_machine_may_be_judged(tmp_path):
+    text = GOOD.replace("slowdown", "time").replace('"×"', "ms")
+    (claim,) = load(write(tmp_path, text + "  untestable: ~\n"))
+    assert claim.testable
+
+
 # Figures that are named one by one
 
 
@@ -375,6 +467,7 @@ QUOTIENT = """\
   workloads: [diffraction/8x8/float32/ieee/forward]
   band: [3.69, 4.51]
   program: library
+  band_set: 2026-11-21 before
   why: It replays.
 """
 
@@ -411,9 +504,8 @@ def test_figures_are_read(tmp_path):
         ("{topic: start, name: call 2, case: empty, variant: compile}", "[]", 7, "at least one figure"),
         ("    - {clock", "    - [7]\n    - {clock", 10, "under must be a figure"),
         ("    - {clock", "    - {topic: start, name: call 12, variant: compile}\n    - {clock", 9, "none twice"),
-        ("  band: [3.69, 4.51]\n", "", 1, "key 'band' is missing"),
         ("  over: {topic: start, name: call 2, case: empty, variant: compile}\n", "", 1, "key 'over' is missing"),
-        ("  band", "  variant: cuda\n  band", 12, "does not go with quantity quotient"),
+        ("  band:", "  variant: cuda\n  band:", 12, "does not go with quantity quotient"),
         ("  band", "  of: {variant: cuda}\n  band", 12, "does not go with quantity quotient"),
         ("  band", "  clock: wall\n  band", 12, "does not go with quantity quotient"),
     ],

@@ -15,7 +15,6 @@ from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # no
 
 from hypatia_lab import records, tables
 from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge, ledger, statements, together
-from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
 from hypatia_lab.tables import claims as claim_tables
 
@@ -233,12 +232,7 @@ def claims() -> list[Claim]:
     return ledger()
 
 
-def test_the_documents_claims_are_counted_without_their_parts(claims):
-    for seed in dict.fromkeys(claim.seed for claim in claims):
-        own = [claim for claim in claims if claim.seed == seed]
-        leads = {claim.lead for claim in own}
-        header = (HERE / f"{seed.lower()}.yaml").read_text(encoding="utf-8").split("- id:")[0]
-        assert f"# {len(leads)} claims in {len(own)} parts" in header
+def test_no_two_claims_have_the_same_words(claims):
     words = Counter({claim.lead: claim.statement for claim in claims}.values())
     assert [f"{text} ({n})" for text, n in words.items() if n > 1] == []
 

@@ -129,10 +129,10 @@ def test_help_answers_in_under_three_tenths_of_a_second():
 def test_what_measures_nothing_does_not_import_torch(arguments):
     program = (
         "import sys\n"
-        "from hypatia_lab import cli\n"
+        "from hypatia_lab.cli import commands\n"
         "assert 'torch' not in sys.modules\n"
         "try:\n"
-        f"    cli.main({arguments!r})\n"
+        f"    commands.main({arguments!r})\n"
         "except SystemExit:\n"
         "    print('torch' in sys.modules, file=sys.stderr)\n"
     )
@@ -159,7 +159,7 @@ def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_no
 def test_results_print_every_cell_of_every_machine(folder, call):
     found = call("results")
     assert (found.code, found.err) == (0, [])
-    assert sum("naive" in line for line in found.out.splitlines()) == 2
+    assert sum(line.startswith("  naive ") for line in found.out.splitlines()) == 2
     assert "one" in found.out
     assert "two" in found.out
 
@@ -190,21 +190,85 @@ def test_claims_print_each_claim_with_its_verdict(folder, call):
     whole, parts = call("claims"), call("claims", "--parts")
     for found in (whole, parts):
         assert (found.code, found.err) == (0, [])
-        assert "verdict" in found.out.splitlines()[0]
     assert 30 < len(whole.out.splitlines()) < len(parts.out.splitlines())
     named = [{line.split()[0] for line in found.out.splitlines() if line} for found in (whole, parts)]
     for one in claims.ledger():
         assert one.lead in named[0]
-        assert one.id in named[1] - named[0]
+        assert one.id in named[1]
+
+
+def listed(found: Outcome) -> list[str]:
+    """The ids that begin a line of ``found``, in order."""
+    return [match[0] for line in found.out.splitlines() if (match := re.match(r"S\d+-\d+[a-z]?(?= )", line))]
+
+
+def test_claims_are_chosen_by_document_verdict_and_beginning(folder, call):
+    rows = json.loads(call("claims", "--json").out)
+    assert (third := {row["id"] for row in rows if row["seed"] == "S003"})
+    assert set(listed(call("claims", "--seed", "S003"))) == third
+    assert set(listed(call("claims", "s003-"))) == third
+    wrong = [row for row in rows if row["verdict"] == "inconsistent"]
+    assert wrong
+    assert json.loads(call("claims", "--verdict", "inconsistent", "--json").out) == wrong
+    assert listed(call("claims", "--verdict", "inconsistent")) == [row["id"] for row in wrong]
+    silent = [row["id"] for row in rows if row["verdict"] == "not_testable"]
+    for words in ("not testable", "not_testable", "Not-testable"):
+        assert listed(call("claims", "--verdict", words)) == silent
+    both = json.loads(call("claims", "--seed", "S001", "--seed", "S003", "--verdict", "inconsistent", "--json").out)
+    assert both == [row for row in wrong if row["seed"] in ("S001", "S003")]
+    assert call("claims", "--seed", "S000", "--verdict", "exceeded", "--machine", "one").code == 0
+
+
+def test_one_claim_is_told_in_full_with_every_part(folder, call):
+    rows = [row for row in json.loads(call("claims", "--json").out) if len({part["id"] for part in row["parts"]}) > 1]
+    row = next(row for row in rows if row["verdict"] not in ("not_testable", "inconsistent"))
+    found = call("claims", row["id"].lower())
+    assert (found.code, found.err) == (0, [])
+    told = " ".join(found.out.split())
+    for part in row["parts"]:
+        assert part["claim"] in told
+        assert " ".join(part["reason"].split()) in told
+    assert row["reason"] in told
+    last = row["parts"][-1]["id"]
+    alone = call("claims", last)
+    assert row["parts"][-1]["claim"] in " ".join(alone.out.split())
+    assert len(alone.out) < len(found.out)
+
+
+def test_results_are_chosen_by_operation_and_every_filter(folder, call):
+    def rows(*arguments: str) -> list[dict[str, Any]]:
+        return json.loads(call("results", *arguments, "--json").out)
+
+    everything = rows()
+    assert rows("linear_relu", "--shape", "1024×784×2048", "--dtype", "float32", "--clock", "hot") == everything
+    for column, value in (("variant", "naive"), ("status", "crashed"), ("experiment", "naive_vs_cublas")):
+        assert rows(f"--{column}", value) == [row for row in everything if row[column] == value]
+    naive = call("results", "--variant", "naive", "--machine", "two").out
+    assert "naive" in naive
+    assert "epilogue" not in naive.split("hypatia-lab")[0]
+
+
+def test_what_gave_no_time_is_told_with_its_reason(folder, call):
+    assert "epilogue: crashed: the process died (signal SIGSEGV)" in call("results").out
 
 
 def test_compare_sets_one_machine_beside_another(folder, call):
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
-    (line,) = [line for line in found.out.splitlines() if "naive" in line and "1024×784×2048" in line]
+    (line,) = [line for line in found.out.splitlines() if "naive" in line]
     assert "0.125×" in line
     assert "0.0500×" in line
-    assert found.out.endswith("verdicts that differ: none\n")
+    assert "Verdicts that differ: none" in found.out
+
+
+def test_compare_tells_what_one_side_could_not_test_only_when_asked(call, tmp_path, monkeypatch, one_claim):
+    root = tmp_path / "committed"
+    write_record(root, "one", 8.0)
+    records.write(root, run_line(machine="two", experiment="method"), [cell_line()])
+    monkeypatch.setattr(records, "COMMITTED", root)
+    assert "S009-01" not in call("compare", "one", "two").out
+    assert "S009-01" in call("compare", "one", "two", "--all").out
+    assert [row["id"] for row in json.loads(call("compare", "one", "two", "--json").out)] == ["S009-01"]
 
 
 @pytest.fixture
@@ -222,10 +286,11 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
-    title, one, two = found.out.split("verdicts that differ (claims: 1, parts: 1):\n")[1].splitlines()
-    assert title == "  S009-01  naive is 8× slower"
-    assert re.match(r"    one: ✓.confirmed\. 8.00× \(3 processes\).* 7.5–8.5", one)
-    assert re.match(r"    two: ✗.refuted\. 20.0× \[17.6, 22.6\] \(3 processes\).* 7.5–8.5", two)
+    told = found.out.splitlines()
+    assert "Verdicts that differ: 1 parts of 1 claims." in told
+    one, two = " ".join(told[told.index("S009-01  naive is 8× slower") + 1 :]).split(" two: ")
+    assert re.search(r"one: ✓ confirmed\. 8.00× \(3 processes\).* 7.5–8.5", one)
+    assert re.match(r"✗ refuted\. 20.0× \[17.6, 22.6\] \(3 processes\).* 7.5–8.5", two)
 
 
 def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, one_claim):
@@ -270,8 +335,10 @@ def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, on
             after,
             "refuted",
         ]
-    table = call("compare", "before", "after").out.splitlines()
-    assert table[0].split()[-3:-1] == ["before", "after"]
+    assert any(
+        line.split()[:1] == ["variant"] and " before " in line
+        for line in call("compare", "before", "after").out.splitlines()
+    )
     (against_a_machine,) = json.loads(call("compare", "one", "after", "--json").out)
     assert (against_a_machine["machine_a"], against_a_machine["machine_b"]) == ("one", "box")
 
@@ -287,7 +354,7 @@ def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call
     records.write(root, run_line(machine="other", experiment="naive_vs_cublas"), [])
     found = call("compare", "one", "other", "--records", str(root))
     assert (found.code, found.err) == (0, [])
-    assert "no rows of machine 'other'" in found.out or "share no measured ratio" in found.out
+    assert "both sides measured: 0" in found.out
 
 
 def test_compare_refuses_one_side_twice(folder, call, tmp_path, monkeypatch):
@@ -492,6 +559,12 @@ def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkey
         (["compare", str(records.COMMITTED), "one"], "holds records of epyc-2c, h200, h200-b; name one of its folders"),
         (["results", "--records", "/no/such/folder"], "'/no/such/folder' does not exist"),
         (["doctor", "--device", "tpu"], "unknown device 'tpu'"),
+        (["claims", "S0001-01"], "unknown claim 'S0001-01'; did you mean 'S001-01'"),
+        (["claims", "--seed", "S009"], "unknown document 'S009'"),
+        (["claims", "--verdict", "refute"], "unknown verdict 'refute'; did you mean 'refuted'?"),
+        (["results", "linear_rel"], "unknown operation 'linear_rel' of what is asked for; did you mean 'linear_relu'"),
+        (["results", "--variant", "naiv"], "unknown variant 'naiv' of what is asked for; did you mean 'naive'"),
+        (["results", "--clock", "hot", "--status", "wrong"], "unknown status 'wrong'"),
         (["nope"], "No such command 'nope'"),
     ],
 )
@@ -646,6 +719,21 @@ def test_a_file_in_place_of_the_output_folder_is_one_line(execution, call, tmp_p
     assert started == []
     assert f"01_one: cannot write {tmp_path / 'out'}: File exists" in found.err
     assert (tmp_path / "out").read_text() == "mine"
+
+
+def test_a_run_ends_with_what_it_found_and_what_comes_next(execution, notebooks, call, tmp_path):
+    (notebooks / "02_two.ipynb").rename(notebooks / "02_naive_vs_cublas.ipynb")
+    write_record(tmp_path / "records", "box", 8.0)
+    execution(None)
+    asked = ["--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")]
+    found = call("run", "02", *asked, "--records", str(tmp_path / "records"))
+    assert found.code == 0
+    lines = found.out.splitlines()
+    follow = lines[lines.index("next:") + 1 :]
+    assert any("8.00×" in line for line in lines[: lines.index("next:")])
+    assert follow
+    assert all(line.startswith("  hypatia-lab ") and f"--records {tmp_path / 'records'}" in line for line in follow)
+    assert "next:" not in call("run", "01", *asked, "--records", str(tmp_path / "none")).out
 
 
 def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_path):

@@ -55,6 +55,7 @@ ALLOWED: dict[str, set[str]] = {
     "claims": {"formats", "intervals", "names", "records", "results"},
     "tables": {"formats", "intervals", "records", "results"},
     "figures": {"formats", "intervals", "records", "results", "tables", "variants"},
+    "drawings": {"figures", "kernels", "names"},
     # The composer of measurements.
     "bench": {
         "check",
@@ -77,6 +78,7 @@ ALLOWED: dict[str, set[str]] = {
         "bench",
         "check",
         "claims",
+        "drawings",
         "experiments",
         "figures",
         "formats",
@@ -114,6 +116,7 @@ ALLOWED: dict[str, set[str]] = {
         "experiments",
         "failures",
         "figures",
+        "formats",
         "kernels",
         "machine",
         "names",

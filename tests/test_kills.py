@@ -147,16 +147,17 @@ def groups(preset, device, shapes):
     return [Group(Workload("linear_relu", (n, n, n)), ("eager", "epilogue"), ("hot",), 0.0) for n in range(1, 9)]
 
 
-bench.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups) for name in ("ceilings", "tiny")}
-bench.PROCESSES = bench.MOST = {"quick": 3}
-bench.commit = lambda: ("0" * 40, False)
+names = ("ceilings", "tiny")
+composer.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups) for name in names}
+composer.PROCESSES = composer.MOST = {"quick": 3}
+composer.commit = lambda: ("0" * 40, False)
 real = sessions.run_session
 sessions.run_session = lambda module, *given, **more: real("stub_child", *given, **more)
-bench.machine.facts(device := "cpu")  # imports what the forks would otherwise import each
+composer.machine.facts(device := "cpu")  # imports what the forks would otherwise import each
 for line in sys.stdin:
     child = os.fork()
     if child == 0:
-        bench.measure("tiny", device=device, machine_name="box", root=Path(sys.argv[1]), progress=False)
+        composer.measure("tiny", device=device, machine_name="box", root=Path(sys.argv[1]), progress=False)
         os._exit(0)
     if float(line):
         time.sleep(float(line))

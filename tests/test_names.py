@@ -11,7 +11,8 @@ import pytest
 from hypatia_lab import records
 from hypatia_lab.bench import composer
 from hypatia_lab.claims import ClaimError, ledger, load
-from hypatia_lab.cli.claim_names import OUTSIDE, ensure_named
+from hypatia_lab.claims.claim import AUTHOR
+from hypatia_lab.cli.claim_names import ensure_named
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import PlanError
 from hypatia_lab.names import FEW, unknown
@@ -167,8 +168,8 @@ def test_the_ledger_names_what_there_is_and_what_was_recorded_of_programs_from_o
     recorded = {line["variant"] for line in lines}
     said = {(line["topic"], line["name"]) for record in found for line in record.details}
     for claim in ledger():
-        assert not claim.experiment.startswith(OUTSIDE) or claim.experiment in {one.experiment for one in found}
+        assert not claim.experiment.startswith(AUTHOR) or claim.experiment in {one.experiment for one in found}
         figures = (*claim.of, *claim.over, *claim.under)
         for name in (claim.variant, claim.baseline, *(figure.variant for figure in figures)):
-            assert not name.startswith(OUTSIDE) or name in recorded, claim.id
+            assert not name.startswith(AUTHOR) or name in recorded, claim.id
         assert {(figure.topic, figure.name) for figure in figures if figure.topic} <= said, claim.id

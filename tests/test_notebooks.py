@@ -13,6 +13,7 @@ import pytest
 
 from hypatia_lab import records
 from hypatia_lab.chapters import stability
+from hypatia_lab.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
@@ -83,6 +84,34 @@ def test_the_parameters_are_the_contract(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_what_a_page_shows_can_be_read_there_as_code(path: Path) -> None:
+    shown = [cell for cell in code_cells(path) if cell["outputs"]]
+    assert not [cell["id"] for cell in shown if {"remove-input", "remove-cell"} & set(cell["metadata"]["tags"])]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_page_shows_the_call_that_measures_it_and_names_its_command(path: Path) -> None:
+    shown = [cell for cell in code_cells(path) if "remove-input" not in cell["metadata"]["tags"]]
+    planned = ["".join(cell["source"]) for cell in shown if "lab.evidence(parameters, " in "".join(cell["source"])]
+    assert len(planned) == any(one.notebook == path.stem for one in EXPERIMENTS.values())
+    assert all(f"hypatia-lab run {path.stem[:2]}" in source for source in planned)
+
+
+def test_a_notebook_taken_elsewhere_says_what_it_needs() -> None:
+    """The lab hidden, each one's first lines run in IPython, as in a Jupyter that somebody else has set up."""
+    program = (
+        "import sys; sys.modules['hypatia_lab'] = None\n"
+        "from IPython.core.interactiveshell import InteractiveShell\n"
+        "print(InteractiveShell(colors='NoColor').run_cell(sys.stdin.read()).success)"
+    )
+    (first,) = {"".join(code_cells(path)[0]["source"][:2]) for path in NOTEBOOKS}
+    done = subprocess.run([sys.executable, "-c", program], input=first, capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("False\n")
+    for word in ("ModuleNotFoundError", "Needs hypatia_lab", "make .venv"):
+        assert word in done.stdout
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_nothing_of_the_machine_that_rendered_it_is_left(path: Path) -> None:
     text = path.read_text()
     assert str(ROOT) not in text
@@ -108,7 +137,7 @@ def test_nbval_fails_on_an_altered_record(tmp_path: Path) -> None:
     notebook = tmp_path / "notebooks" / "10_warm_up.ipynb"
     shown, whole = printed(notebook), json.loads(notebook.read_text(encoding="utf-8"))
     code = [cell for cell in whole["cells"] if cell["cell_type"] == "code"]
-    notebook.write_text(json.dumps(whole | {"cells": [*code[:2], code[-1]]}), encoding="utf-8")
+    notebook.write_text(json.dumps(whole | {"cells": [*code[:3], code[-1]]}), encoding="utf-8")
     source = next(path for path in RECORDS if records.load_file(path).digest in shown)
     target = tmp_path / "book" / "records" / source.parent.name / source.name
     altered(source, target)

@@ -570,7 +570,7 @@ from pathlib import Path
 from hypatia_lab import check, reader_kernel, variants
 from hypatia_lab.workloads import Workload
 
-found = own.load(Path(sys.stdin.read()))
+found = reader_kernel.load(Path(sys.stdin.read()))
 for shape in ((3, 5), (4, 64), (2, 129)):
     for dtype in ("float32", "bfloat16", "float16"):
         problem = check.Problem(Workload(found.name, shape, dtype), "cpu")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -331,7 +332,7 @@ def test_a_reason_is_seen_and_its_details_are_folded_beneath_it(monkeypatch: pyt
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     told = {"reason": "Outside <b>.", "details": ["First detail.", "Second <i>."]}
-    claim_tables.show_claims([CLAIM | told])
+    claim_tables.show_claims([CLAIM | told], "h200")
     ((summary, inside),) = re.findall(r"<details><summary>(.*?)</summary>(.*?)</details>", shown[0]["text/html"])
     assert summary == "Outside &lt;b&gt;."
     assert "First detail. Second &lt;i&gt;." in inside
@@ -340,20 +341,26 @@ def test_a_reason_is_seen_and_its_details_are_folded_beneath_it(monkeypatch: pyt
     assert "Outside <b>." in shown[0]["text/plain"]
 
 
-def test_a_machine_without_a_figure_has_no_row_of_dashes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_claims_without_a_figure_are_folded_away_with_their_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
     none = {"verdict": "not_testable", "measured": None, "low": None, "high": None, "n": 0}
-    cpu = CLAIM | none | {"machine": "epyc-2c"}
-    claim_tables.show_claims([CLAIM, cpu, cpu | {"id": "S001-02", "machine": "h200"}, cpu | {"id": "S001-02"}])
-    text = shown[0]["text/html"]
-    assert text.count('<th scope="row"') == 2  # a claim that nobody could test keeps one row
-    assert text.endswith("<p>Not testable on epyc-2c: S001-01, S001-02.</p>")
-    assert shown[0]["text/plain"].endswith("Not testable on epyc-2c: S001-01, S001-02.")
-    heads = [text.index(f">{head}<") for head in ("id", "verdict", "claimed", "measured", "claim", "bound", "machine")]
+    silent = [CLAIM | none | {"id": f"S001-{number:02}", "reason": f"Because {number}."} for number in (2, 3)]
+    other = CLAIM | {"id": "S001-04", "machine": "epyc-2c"}
+    claim_tables.show_claims([CLAIM, *silent, other], "h200")
+    seen, _, folded = shown[0]["text/html"].partition('<details class="lab-fold">')
+    assert seen.count('<th scope="row"') == 1
+    assert CLAIM["id"] in seen
+    heads = [seen.index(f">{head}<") for head in ("id", "verdict", "claimed", "measured", "claim", "bound", "program")]
     assert heads == sorted(heads)
-    claim_tables.show_claims([CLAIM, cpu], ["h200"])
-    assert "epyc-2c" not in shown[1]["text/html"]
+    assert "2 rows" in folded
+    for dumb in silent:
+        assert dumb["id"] in folded
+        assert dumb["reason"] in folded
+        assert dumb["reason"] in shown[0]["text/plain"]
+    assert "S001-04" not in shown[0]["text/html"]
+    claim_tables.show_claims([CLAIM], "epyc-2c")
+    assert len(shown) == 1
 
 
 def test_every_verdict_has_its_sign() -> None:
@@ -387,6 +394,13 @@ def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
     text = tables.html(claim_tables.claims_table([CLAIM | {"reason": "Because <b>."}]), folded={"reason": "claim"})
     assert "<details><summary>reason</summary>Because &lt;b&gt;.</details></td>" in text
     assert '<th scope="col">reason</th>' not in text
+
+
+def test_a_whole_table_is_folded_away_beneath_its_number_of_rows() -> None:
+    table = pandas.DataFrame({"a": ["x", "y"]})
+    text = tables.html(table, summary="All <b>")
+    assert text.startswith('<details class="lab-fold"><summary>All &lt;b&gt; (2 rows)</summary>')
+    assert tables.html(table) in text
 
 
 def test_an_empty_text_is_not_folded_away() -> None:

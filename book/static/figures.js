@@ -72,28 +72,38 @@
     const { top, bottom } = plot.getBoundingClientRect();
     return bottom > 0 && top < window.innerHeight;
   };
-  let turn = 0;
+  const shown = ({ plot }) => getComputedStyle(plot).visibility !== "hidden";
+  let due = new Set();
+  let busy = false;
 
   // What is in view first; the rest one by one, so that the page can be read and scrolled meanwhile.
+  function next() {
+    const open = [...due].filter(shown);
+    const figure = open.find(inView) ?? open[0];
+    busy = Boolean(figure);
+    if (!busy) return;
+    due.delete(figure);
+    one(figure);
+    setTimeout(next);
+  }
+
+  // Those of a machine that is not chosen wait for their tab.
+  function resume() {
+    due.forEach((figure) => shown(figure) && inView(figure) && due.delete(figure) && one(figure));
+    if (!busy) next();
+  }
+
   function draw() {
     for (const figure of figures) {
       figure.layout = headed(figure.spec.layout, figure.plot.clientWidth);
       figure.plot.style.minHeight = `${figure.layout.height}px`;
     }
-    const seen = new Set(figures.filter(inView));
-    const rest = figures.filter((figure) => !seen.has(figure));
-    const mine = ++turn; // a later drawing of all takes over
-    seen.forEach(one);
-    const next = () => {
-      if (mine !== turn || !rest.length) return;
-      const near = rest.findIndex(inView);
-      one(rest.splice(Math.max(near, 0), 1)[0]);
-      setTimeout(next);
-    };
-    setTimeout(next);
+    due = new Set(figures);
+    resume();
   }
 
   draw();
+  document.addEventListener("lab-machine", resume);
   let width = window.innerWidth;
   window.addEventListener("resize", () => {
     if (window.innerWidth !== width) draw();

@@ -22,6 +22,7 @@ from typing import Any
 from hypatia_lab import intervals, machine, records, results, variants
 from hypatia_lab.bench import probes
 from hypatia_lab.bench.campaign import Campaign
+from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import MORE_S, MOST
 from hypatia_lab.names import unknown
@@ -66,7 +67,7 @@ def _git(root: Path, *asked: str) -> str:
 
 def _sources() -> str:
     """Digest of the package's files, of which no commit tells."""
-    home, found = Path(__file__).resolve().parent, hashlib.sha256()
+    home, found = Path(__file__).resolve().parents[1], hashlib.sha256()
     for path in sorted(home.rglob("*")):
         if path.is_file() and "__pycache__" not in path.parts:
             found.update(f"{path.relative_to(home)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
@@ -329,18 +330,16 @@ def _own_ceilings(folder: Path, device: str) -> records.Record:
 def _sessions(
     spec: Experiment, groups: Sequence[Group], work: dict[str, Any], parts: _Parts, first: int, how: dict[str, Any]
 ) -> list[list[dict[str, Any]]]:
-    """Rows of every fresh process, each run to its end, with a progress bar over groups × processes.
+    """Rows of every fresh process, each run to its end, with a countdown of groups × processes.
 
     The preset's processes, numbered from ``first``, and then more of those groups that still need them.
     """
-    from tqdm import tqdm
-
     preset, silence_s, quiet = how["preset"], how["silence_s"], not how["progress"]
     least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
     due = [_due(number, groups) for number in range(least)]
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
-    with tqdm(total=sum(map(len, due)), desc=spec.name, unit="group", disable=quiet, file=sys.stderr) as bar:
+    with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
         for number, plans in enumerate(due, first):
             found.append(_one_process(number, plans, work, excluded, parts, silence_s, bar.update))
         until = time.monotonic() + MORE_S[preset]

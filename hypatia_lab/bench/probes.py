@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records
+from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import Probe
 from hypatia_lab.profiler import sessions
 
@@ -46,11 +46,9 @@ def collect(
     What a finished probe said is kept in ``folder`` under ``key`` until the record is written, so an interrupted
     run goes on where it stopped. Raises :class:`sessions.SessionError` when a process fails before it began.
     """
-    from tqdm import tqdm
-
     heard: dict[tuple[int, int], Events] = {}
     total = sum(probe.processes for probe in probes)
-    with tqdm(total=total, desc="probes", unit="probe", disable=not progress or not probes, file=sys.stderr) as bar:
+    with Countdown("probes", total, not progress or not probes) as bar:
         for number, indices in _shared(probes):
 
             def keep(index: int, events: Events, number: int = number) -> None:

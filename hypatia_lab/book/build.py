@@ -22,12 +22,25 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab.book import pdf as printing
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 STRICT = ("-n", "-W", "--keep-going")
 """Every warning is an error, missing references are warnings, and all of them are listed."""
 MARK = ".hypatia-lab-book"
 """File that says of a folder of pages that it is a book of the lab, and so may be replaced."""
+PDF = "book.pdf"
+"""The whole book, printed: where it was asked for, in ``book/`` of the sources and at the top of what is built."""
+UNFOLD = {
+    "type": "javascript",
+    "javascript": "document.querySelectorAll('details.above-input').forEach((code) => code.toggleAttribute('open'))",
+    "text": "code",
+    "tooltip": "Unfold or fold all code of this page",
+    "icon": "fas fa-code",
+    "label": "unfold-button",
+}
+"""A button of the theme's."""
 
 
 class BookError(RuntimeError):
@@ -82,11 +95,26 @@ def _load_plotly(app: Any, pagename: str, templatename: str, context: dict[str, 
             app.add_js_file(script, loading_method="defer")
 
 
-def _copy_records(app: Any, failure: Exception | None) -> None:
+def _offer(app: Any, pagename: str, templatename: str, context: dict[str, Any], doctree: Any) -> None:
+    """Beside a page's notebook, which the theme links, its folded code; on the first page the book as PDF."""
+    body = context.get("body", "")
+    for group in context.get("header_buttons", ()):
+        if group["label"] == "download-buttons" and 'class="admonition hide above-input"' in body:
+            group["buttons"].append(UNFOLD)
+    if pagename == app.config.root_doc and (Path(app.srcdir) / "book" / PDF).is_file():
+        link = f'<p class="lab-pdf"><a href="{context["pathto"](PDF, 1)}">The whole book as one PDF</a></p>'
+        context["body"] = body.replace("</h1>", f"</h1>\n{link}", 1)
+
+
+def _copy_files(app: Any, failure: Exception | None) -> None:
+    if failure is not None or app.builder.format != "html":
+        return
+    book, out = Path(app.srcdir) / "book", Path(app.outdir)
     for name in ("records", "visits"):
-        found = Path(app.srcdir) / "book" / name
-        if failure is None and app.builder.format == "html" and found.is_dir():
-            shutil.copytree(found, Path(app.outdir) / name, dirs_exist_ok=True, ignore=_unfinished)
+        if (book / name).is_dir():
+            shutil.copytree(book / name, out / name, dirs_exist_ok=True, ignore=_unfinished)
+    if (book / PDF).is_file():
+        shutil.copyfile(book / PDF, out / PDF)
 
 
 def _unfinished(folder: str, names: list[str]) -> set[str]:
@@ -95,10 +123,11 @@ def _unfinished(folder: str, names: list[str]) -> set[str]:
 
 
 def setup(app: Any) -> dict[str, Any]:
-    """Sphinx extension: plotly on pages that have a figure and only there, records copied beside the pages."""
+    """Sphinx extension: plotly on pages with a figure and only there, code and PDF linked, records beside the pages."""
     app.connect("config-inited", _add_plotly)
     app.connect("html-page-context", _load_plotly)
-    app.connect("build-finished", _copy_records)
+    app.connect("html-page-context", _offer, priority=502)  # after the theme's own buttons
+    app.connect("build-finished", _copy_files)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
@@ -155,21 +184,24 @@ def build(
     records: Path | None = None,
     output: Path = REPOSITORY / "_build" / "html",
     *,
+    pdf: bool = False,
     repository: Path = REPOSITORY,
     say: Callable[[str], None] = print,
 ) -> Path:
-    """Build the book and return the path of its ``index.html``.
+    """Build the book and return the path of its ``index.html``; with ``pdf`` the whole of it printed beside that.
 
     The committed notebooks of ``repository`` are overlaid by those in ``notebooks`` (a folder of executed ones;
     one that failed, stopped early or is missing is left out and ``say`` is told), the committed records by those
     in ``records``. ``output`` is replaced as a whole, and only by a book that was built without a warning. Beside it
     lie a hidden folder while the book is being built, and its log, hidden too, once that has failed.
 
-    Raises :class:`BookError` when jupyter-book is missing, when the sources are not there or cannot be written,
-    when ``output`` holds something else than a book of the lab, or when the build fails.
+    Raises :class:`BookError` when jupyter-book is missing, or Chromium for the PDF, when the sources are not there or
+    cannot be written, when ``output`` holds something else than a book of the lab, or when the build fails.
     """
     if find_spec("jupyter_book") is None:
         raise BookError("the book needs jupyter-book 1: pip install -c constraints.txt -e '.[book]'")
+    if pdf and not printing.chromium():
+        raise BookError("the book as PDF needs Chromium, which prints it: apt-get install chromium")
     if not (repository / "_toc.yml").is_file():
         raise BookError(f"{repository} holds no book (no _toc.yml); run this from a checkout of the repository")
     output = output.resolve()
@@ -178,19 +210,20 @@ def build(
         output.parent.mkdir(parents=True, exist_ok=True)
         # Beside the output, for one rename puts the book there.
         with tempfile.TemporaryDirectory(prefix=f".{output.name}-", dir=output.parent) as scratch:
-            source, stage, log = (Path(scratch) / name for name in ("source", "stage", "book.log"))
+            source, stage = Path(scratch) / "source", Path(scratch) / "stage"
+            kept = output.with_name(f".{output.name}-book.log")
             _assemble(repository, source, notebooks, records, say)
-            status = _jupyter_book(source, stage, log, say)
-            built, kept = stage / "_build" / "html", output.with_name(f".{output.name}-book.log")
-            if status or not (built / "index.html").is_file():
-                tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
-                log.replace(kept)
-                raise BookError(f"jupyter-book failed (exit status {status}); the end of {kept}:\n{tail}")
+            if pdf:
+                page = printing.single_page(_pages("singlehtml", source, stage, kept, say))
+                printing.write(page, source / "book" / PDF, Path(scratch) / "profile")
+            built = _pages("html", source, stage, kept, say)
             (built / MARK).write_text("A book of hypatia-lab, which the next build replaces as a whole.\n", "utf-8")
             if output.exists():
                 output.rename(Path(scratch) / "replaced")
             built.rename(output)
             kept.unlink(missing_ok=True)
+    except printing.PrintError as cause:
+        raise BookError(str(cause)) from None
     except OSError as cause:
         raise BookError(f"the book cannot be written: {_told(cause)}") from None
     return output / "index.html"
@@ -215,10 +248,22 @@ def _told(cause: OSError) -> str:
     return f"{cause.filename}: {cause.strerror}{remedy}"
 
 
-def _jupyter_book(source: Path, stage: Path, log: Path, say: Callable[[str], None]) -> int:
+def _pages(builder: str, source: Path, stage: Path, kept: Path, say: Callable[[str], None]) -> Path:
+    """The folder of pages that jupyter-book makes of ``source``; its log is ``kept`` where it fails, a BookError."""
+    log, built = stage.with_name("book.log"), stage / "_build" / builder
+    status = _jupyter_book(builder, source, stage, log, say)
+    if status or not (built / "index.html").is_file():
+        tail = "\n".join(log.read_text(encoding="utf-8").splitlines()[-15:])
+        log.replace(kept)
+        raise BookError(f"jupyter-book failed (exit status {status}); the end of {kept}:\n{tail}")
+    return built
+
+
+def _jupyter_book(builder: str, source: Path, stage: Path, log: Path, say: Callable[[str], None]) -> int:
     """Run jupyter-book: everything goes to ``log``, warnings and errors to ``say`` too. Returns its exit status."""
     program = "from sphinx.util.console import nocolor; nocolor(); from jupyter_book.cli.main import main; main()"
     command = [sys.executable, "-c", program, "build", str(source), "--path-output", str(stage), *STRICT]
+    command += ["--builder", builder]
     environment = os.environ | {"PYTHONUNBUFFERED": "1"}
     with (
         log.open("w", encoding="utf-8") as stream,

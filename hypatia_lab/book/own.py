@@ -153,36 +153,31 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
     ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge.
     """
     code, text = (
-        (lambda body, *tags: _cell("code", body, "remove-input", *tags)),
+        (lambda body, *tags: _cell("code", body, "hide-input", *tags)),
         (lambda body: _cell("markdown", body)),
     )
     cells = [
         text(f"# {name}\n\n{_escaped(summary)}"),
         code(
             "from pathlib import Path\n\n"
-            "from IPython.display import Markdown, display\n\n"
-            "from hypatia_lab import claims, figures, findings, results, tables\n"
-            "from hypatia_lab.chapters import own_kernel, reading\n\n"
+            "from hypatia_lab.chapters import own_kernel\n"
+            "from hypatia_lab.pages.notebook import *\n\n"
             f'name = "{name}"\n'
             'data = own_kernel.read(Path("../book/records"), name)\n'
-            "behind = {machine: reading.behind(data, machine, name) for machine in data.machines}\n"
+            "behind = {machine: phrases.behind(data, machine, name) for machine in data.machines}\n"
             "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
             "remove-stderr",
         ),
-        code(
-            "for machine in data.machines:\n"
-            '    display(Markdown(f"### `{machine}`"))\n'
-            "    findings.show(own_kernel.findings(data, machine, name))"
-        ),
+        code("by_machine.show_findings(data, lambda *on: own_kernel.findings(*on, name))"),
         text(
             "## Against eager\n\n"
             "*eager* is the reference as plain PyTorch, *compile* the same through torch.compile. Right of 1 is "
             "faster; the shaded band is ±2%. What failed its check has no time."
         ),
         code(
-            "for machine in data.machines:\n"
+            "for machine in by_machine.tabs(data):\n"
             "    if own_kernel.can_compare(rows[machine]):\n"
-            "        figures.show(*figures.speedups(rows[machine]), behind[machine])"
+            "        figures.show(*comparisons.speedups(rows[machine]), behind[machine])"
         ),
         text(
             "## Against the limit\n\n"
@@ -190,28 +185,26 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             "arithmetic at its best matrix rate where FLOPs were given."
         ),
         code(
-            "for machine in data.machines:\n"
+            "for machine in by_machine.tabs(data):\n"
             "    if own_kernel.can_limit(rows[machine]):\n"
-            "        figures.show(*figures.times_against_limit(rows[machine]), behind[machine])\n"
+            "        figures.show(*comparisons.times_against_limit(rows[machine]), behind[machine])\n"
             "    if own_kernel.can_place(data, machine, rows[machine]):\n"
             "        ceilings = results.ceilings(data.of(machine))\n"
             "        figure = ceiling_figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
-            "        figures.show(*figure, reading.behind(data, machine, name, 'ceilings'))"
+            "        figures.show(*figure, phrases.behind(data, machine, name, 'ceilings'))"
         ),
     ]
     if claims:
         cells += [
             text("## The claims"),
-            code(
-                f'own = claims.load(Path("../book/claims/{name}.yaml"))\n'
-                "claim_tables.show_claims(claims.judge(data.records, own), data.machines)"
-            ),
+            code(f'by_machine.show_claims(data, claims.load(Path("../book/claims/{name}.yaml")))'),
         ]
     cells += [
         text("## Every cell"),
         code(
-            "for machine in data.machines:\n"
-            "    tables.show(own_kernel.every_cell(data, machine, name), caption=machine, filterable=True)",
+            "for machine in by_machine.tabs(data):\n"
+            "    table = own_kernel.every_cell(data, machine, name)\n"
+            '    tables.show(table, filterable=True, summary="Every cell")',
             "full-width",
         ),
         text(f"## The file\n\n{_fenced(source)}"),

@@ -189,11 +189,9 @@ def chapter_claims(page: str) -> list[Claim]:
     found = []
     for claim in claims.ledger(seeds=["S001", "S002", "S004"]):
         own = claim.rewritten()
-        figures = (*own.of, *own.over, *own.under)
-        named = {own.variant, own.baseline, *(figure.variant for figure in figures)}
-        elsewhere = any(figure.topic == "counters" or figure.case not in SCRIPTS for figure in figures)
+        elsewhere = any(figure.topic == "counters" or figure.case not in SCRIPTS for figure in own.figures)
         elsewhere = elsewhere or any(not workload.endswith("/forward") for workload in claim.workloads)
-        about = named.isdisjoint(("naive", "author_v1")) == (page == PAGE)
+        about = own.programs.isdisjoint(("naive", "author_v1")) == (page == PAGE)
         if claim.workloads and claim.experiment in SHOWN[page] and about and not elsewhere:
             found.append(claim)
     return found

@@ -322,15 +322,13 @@ def _why(lab: Evidence, machine: str, question: str) -> str:
     return "does not arise: a CPU launches no kernels" if launching else "not measured"
 
 
-def overview(lab: Evidence) -> list[dict[str, str]]:
-    """Every question with its answer on each machine: a line a question, in the order to ask."""
+def overview(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Every question with its answer on ``machine``: a line a question, in the order to ask."""
     lines = []
     for number, (question, answer) in enumerate(QUESTIONS, 1):
-        found = {name: answer(lab, name) for name in lab.machines}
-        said = {
-            name: f"{one.title} ({one.figure})" if one else _why(lab, name, question) for name, one in found.items()
-        }
-        lines.append({"": str(number), "question": question} | said)
+        found = answer(lab, machine)
+        said = f"{found.title} ({found.figure})" if found else _why(lab, machine, question)
+        lines.append({"": str(number), "question": question, "answer": said})
     return lines
 
 

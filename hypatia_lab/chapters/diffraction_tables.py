@@ -303,9 +303,9 @@ def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 # ---------------------------------------------------------------- what the chapters link to and judge
 
+CHAPTER = "07_diffraction"
+"""The chapter of S003, which shows the verdicts on its claims, but for those that another has the figures for."""
 SECTIONS = {
-    "Executive Summary": "07_diffraction",
-    "1. Initial Benchmark Analysis": "07_diffraction",
     "2. Setup Overhead Breakdown": "10_warm_up",
     "3. CUDA Profiling Results": "08_profile",
     "4. FP32 vs FP64 Comparison": "09_precision",
@@ -314,13 +314,10 @@ SECTIONS = {
     "Secondary Bottleneck: Kernel Launch Overhead": "08_profile",
     "What's Working Well": "08_profile",
     "Short-Term (Document & Accept)": "10_warm_up",
-    "Medium-Term (Optimization Opportunities)": "07_diffraction",
-    "Long-Term (Advanced)": "07_diffraction",
-    "Conclusion": "07_diffraction",
 }
-"""Section of S003 → the chapter that shows the verdicts on its claims."""
+"""Section of S003 → the chapter that shows the verdicts on its claims, where that is not :data:`CHAPTER`."""
 APART = {"S003-97": "09_precision"}
-APART |= {f"S003-{number}": "07_diffraction" for number in (26, 67, 98)}
+APART |= {f"S003-{number}": CHAPTER for number in (26, 67, 98)}
 APART |= {f"S003-{number}": "08_profile" for number in (62, 86)}
 APART |= {f"S003-{number}": "10_warm_up" for number in ("02", 71, 89)}
 """Claims that another chapter than their section's has the figures for, with all of their parts."""
@@ -331,7 +328,7 @@ def chapter_claims(page: str) -> list[Claim]:
     found = claims.ledger(seeds=["S003"])
     # A part may stand in another section of the document than the claim.
     section = {claim.lead: claim.section for claim in reversed(found)}
-    return [claim for claim in found if APART.get(claim.lead, SECTIONS[section[claim.lead]]) == page]
+    return [claim for claim in found if APART.get(claim.lead, SECTIONS.get(section[claim.lead], CHAPTER)) == page]
 
 
 def main_lines(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -334,6 +334,6 @@ def chapter_claims() -> list[Claim]:
         claim
         for claim in claims.ledger()
         if claim.experiment in (FUSED, MODELS)
-        or any(figure.case in SCRIPTS for figure in (*claim.of, *claim.over, *claim.under))
+        or any(figure.case in SCRIPTS for figure in claim.figures)
         or (not claim.experiment and any(w.partition("/")[0] in (*OPERATIONS, "mlp") for w in claim.workloads))
     ]

@@ -281,14 +281,6 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 # ---------------------------------------------------------------- tables
 
 
-def ideas(summaries: Mapping[str, str]) -> list[dict[str, str]]:
-    """Each step with the reasons that it shows and its idea, which ``summaries`` has by variant: a line a step."""
-    return [
-        {"step": name, "reason of S001": _reasons(STEPS.get(name, ())) or formats.MISSING, "idea": idea}
-        for name, idea in summaries.items()
-    ]
-
-
 def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What each step buys: a line a step, for each size, the largest first, its factor and its share of the way."""
     found = climbs(lab, machine)
@@ -317,6 +309,26 @@ def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
         }
         out.append({"step": "the whole way"} | wholes | {"reason of S001": formats.MISSING})
     return out
+
+
+def bought_by(lab: Evidence, machine: str, name: str) -> str:
+    """What step ``name`` buys over the step before, in a sentence, at the largest size that has both; else empty."""
+    for shape, way in reversed(climbs(lab, machine).items()):
+        for rung in way.rungs:
+            if rung.name == name:
+                return f"At {formats.shape(shape)} {_against_before(rung.factor)}."
+    return ""
+
+
+def _against_before(factor: Interval) -> str:
+    faster = factor.value >= 1
+    times = max(factor.value, 1 / factor.value)
+    said = formats.number(times, 1 if times >= 1.1 else 2)
+    if factor.doubt:
+        return "the records do not say whether it is faster than the step before"
+    if factor.within(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE):
+        return "it is as fast as the step before"
+    return f"it is {said} times as fast as the step before" if faster else f"it loses: it takes {said} times as long"
 
 
 def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -443,5 +443,5 @@ def chapter_claims() -> list[Claim]:
         or claim.experiment in EXPERIMENTS
         or (claim.seed == "S001" and claim.section == "Memory Traffic Analysis")
         or any(workload.startswith(f"{OPERATION}/") for workload in claim.workloads)
-        or any(figure.topic == "counters" for figure in (*claim.of, *claim.over, *claim.under))
+        or any(figure.topic == "counters" for figure in claim.figures)
     ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.differences import differences
-from hypatia_lab.claims.ledger import Claim, ClaimError, arithmetic, ledger, load, load_file
+from hypatia_lab.claims.ledger import ClaimError, ledger, load, load_file
 from hypatia_lab.claims.statements import statements, together
 from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from hypatia_lab import intervals
-from hypatia_lab.claims.ledger import Claim, Figure
+from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
@@ -190,7 +190,7 @@ def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Int
     positive figures have the interval of their geometric mean, wider where they come from different runs. Raises
     :class:`NoFigure` when there is none: not_testable or invalid.
     """
-    named = claim.of or (*claim.over, *claim.under)
+    named = claim.figures
     series = _together([_candidates(figure, found, workload, clock) for figure in named], claim.experiment)
     values = _values(claim, series)
     if not values:

@@ -4,17 +4,20 @@ What a document says once is one entry, however many ways there are to test it: 
 under it and are called S001-05a, S001-05b and so on in their order. An entry with one way to test it has that part's
 keys itself; the part is S001-05a all the same.
 
+Each fact stands once. A part takes what it does not say from its claim, and a claim from the ``defaults`` of its file,
+as far as that goes with the part's quantity; ``key: ~`` takes nothing. Keys may be grouped on one line under ``test``.
+A file may give ``workloads`` short names. A unit is the quantity's, a band follows from what is claimed
+(:func:`hypatia_lab.claims.claim.usual_band`), and a contradiction is said by one of both parts.
+
 Only text and numbers are ever built from the YAML, so a ledger file can name nothing that runs; every fault is
 one :class:`ClaimError` that names the file and the line.
 """
 
 from __future__ import annotations
 
-import ast
 import math
 import re
 import string
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -22,181 +25,30 @@ from typing import Any
 
 import yaml
 
+from hypatia_lab.claims.claim import (
+    ALWAYS,
+    AUTHOR,
+    PROGRAMS,
+    QUANTITIES,
+    SENSES,
+    UNITS,
+    Claim,
+    Figure,
+    arithmetic,
+    goes_with,
+    usual_band,
+)
 from hypatia_lab.names import unknown
 
 HERE = Path(__file__).resolve().parent
-
-NAMES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "micro": 1e-6, "milli": 1e-3, "float32": 4}
-"""What an ``expression`` may name besides numbers; ``float32`` is its size in bytes."""
-
-
-_UNREADABLE = (SyntaxError, RecursionError, MemoryError, Warning)
-"""What Python's parser may make of text that is no expression."""
 
 
 class ClaimError(ValueError):
     """A ledger file that cannot be read: the message names file, line, cause and remedy."""
 
 
-@dataclass(frozen=True)
-class Figure:
-    """One figure of a record: what probe ``topic`` says of ``name`` (in ``case``), or without a topic a cell's time.
-
-    A cell is timed at ``clock`` (``""``: the one that verdicts rest on). ``workload`` is ``""`` where it is the one
-    that is being judged.
-    """
-
-    variant: str
-    topic: str = ""
-    name: str = ""
-    case: str = ""
-    clock: str = ""
-    workload: str = ""
-
-
-PROGRAMS = ("author", "rewrite", "library", "own", "arithmetic")
-"""Whose program a part is judged by: the document's author's; the lab's rewrite of that; a library's; one of the lab's
-own; or none, because the document's own figures decide."""
-SENSES = ("about", "at_least", "at_most")
-"""What a claimed figure means: about so much, at least, at most."""
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One part of a claim of one seed, with the band that decides it.
-
-    ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high. ``band_set``
-    is the day on which the band was written down and whether that was before the first record that bears on it or
-    after, such as ``2026-11-21 before``. ``sense`` is one of :data:`SENSES`: what is claimed at least has no upper end
-    to its band, what is claimed at most no lower one. ``favour`` (``high`` or ``low``) is the side of an "about" on
-    which a figure exceeds what is claimed instead of refuting it.
-
-    ``program`` is one of :data:`PROGRAMS`. Where it is the author's, ``variant``, ``baseline`` and the figures name
-    his, and ``rewrites`` says for each which variant of the lab's stands in where his was not measured: as the thing
-    itself where a record shows both equal by that clock, else as a finding. A ``forecast`` is what the document expects
-    of something that its author has not built: a program of the lab's or a library's may confirm or exceed it, and
-    refutes it only where it says that something cannot be (``at_most``).
-
-    ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
-    ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
-    open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
-    ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
-    one that measures what decides; a verdict takes its figures from where they have most processes, and where several
-    have as many, from there. ``lead`` is the id of the whole claim, such as ``S001-05`` of part ``S001-05a``, and
-    ``statement`` its wording.
-    """
-
-    id: str
-    section: str
-    claim: str
-    claimed: tuple[float, float]
-    unit: str
-    quantity: str
-    why: str
-    program: str = ""
-    sense: str = "about"
-    favour: str = ""
-    forecast: bool = False
-    rewrites: tuple[tuple[str, str], ...] = ()
-    workloads: tuple[str, ...] = ()
-    variant: str = ""
-    baseline: str = "eager"
-    part: str = ""
-    band: tuple[float, float] = (math.nan, math.nan)
-    band_set: str = ""
-    bound: str = ""
-    device: str = ""
-    clock: str = ""
-    of: tuple[Figure, ...] = ()
-    over: tuple[Figure, ...] = ()
-    under: tuple[Figure, ...] = ()
-    experiment: str = ""
-    expression: str = ""
-    untestable: str = ""
-    conflicts: tuple[str, ...] = ()
-    lead: str = ""
-    statement: str = ""
-
-    @property
-    def seed(self) -> str:
-        """The document that makes the claim, such as ``S001``."""
-        return self.id.partition("-")[0]
-
-    @property
-    def testable(self) -> bool:
-        """Whether a measurement can decide it; arithmetic, and what no lab can test, is the same on any machine."""
-        return self.quantity != "arithmetic" and not self.untestable
-
-    @property
-    def adds_up(self) -> bool:
-        """Whether its own figures give what it says; True of a claim without an expression."""
-        return not self.expression or self.band[0] <= arithmetic(self.expression) <= self.band[1]
-
-    @property
-    def limits(self) -> tuple[float, float]:
-        """The band as it decides: open above for ``at_least``, below for ``at_most``."""
-        low, high = self.band
-        return -math.inf if self.sense == "at_most" else low, math.inf if self.sense == "at_least" else high
-
-    def rewritten(self) -> Claim:
-        """The same part with every program of the author's replaced by the rewrite that stands in for it."""
-        known = dict(self.rewrites)
-
-        def own(figures: tuple[Figure, ...]) -> tuple[Figure, ...]:
-            return tuple(replace(figure, variant=known.get(figure.variant, figure.variant)) for figure in figures)
-
-        return replace(
-            self,
-            variant=known.get(self.variant, self.variant),
-            baseline=known.get(self.baseline, self.baseline),
-            of=own(self.of),
-            over=own(self.over),
-            under=own(self.under),
-        )
-
-
-_COMMON = ("section", "claim", "claimed", "unit", "quantity", "why")
-_ANY = ("conflicts", "sense")
 _WHOLE = ("id", "section", "claim")
 """What a claim has of its own; each of its parts may have a section or wording instead."""
-_MEASURED = ("workloads", "band")
-_JUDGED = ("program", "band_set", "favour", "forecast", "rewrites")
-_NAMED = ("device", "experiment", "untestable")
-_MAY = (*_NAMED, "clock")
-
-QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "ratio": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline", "bound")),
-    "slowdown": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
-    "constant": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
-    "saving": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "baseline")),
-    "time": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
-    "rate": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
-    "bandwidth": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY, "bound")),
-    "attained": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY)),
-    "share": ((*_MEASURED, "part"), (*_JUDGED, *_MAY)),
-    "launch": (_MEASURED, (*_JUDGED, *_NAMED)),
-    "max_error": ((*_MEASURED, "variant"), (*_JUDGED, *_MAY)),
-    "figure": ((*_MEASURED, "of"), (*_JUDGED, *_NAMED)),
-    "quotient": ((*_MEASURED, "over", "under"), (*_JUDGED, *_NAMED)),
-    "arithmetic": (("expression", "band"), ()),
-    "none": (("untestable",), ()),
-}
-"""Quantity → (keys its entries must have, keys they may have), besides those that every entry must or may have."""
-
-UNITS = {
-    **dict.fromkeys(("ratio", "slowdown", "constant"), "×"),
-    **dict.fromkeys(("time", "saving"), "ms"),
-    "launch": "µs",
-    "rate": "GFLOP/s",
-    "bandwidth": "GB/s",
-    **dict.fromkeys(("share", "attained"), "%"),
-    "max_error": "absolute",
-}
-"""Quantity → the unit in which a verdict works it out, and so the only one that its band may be in.
-
-Not here: the unit of quantity ``figure`` is converted to, a ``quotient`` is in % or a plain number, and ``arithmetic``
-and ``none`` are in whatever the document says.
-"""
 
 _CHOICES = {
     "quantity": tuple(QUANTITIES),
@@ -243,44 +95,28 @@ class _Fault(Exception):
         self.line = node.start_mark.line + 1
 
 
-def arithmetic(expression: str) -> float:
-    """The value of an arithmetic ``expression``: numbers, + - * / ** and parentheses, and :data:`NAMES`.
-
-    Raises ``ValueError`` for anything else and for a result that is not a finite number.
-    """
-    import simpleeval
-
-    operators = {
-        ast.Add: simpleeval.safe_add,
-        ast.Sub: lambda a, b: a - b,
-        ast.Mult: simpleeval.safe_mult,
-        ast.Div: lambda a, b: a / b,
-        ast.Pow: simpleeval.safe_power,
-        ast.USub: lambda a: -a,
-        ast.UAdd: lambda a: +a,
-    }
-    evaluator = simpleeval.SimpleEval(operators=operators, functions={}, names=dict(NAMES))
-    allowed = (ast.Expr, ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp)
-    evaluator.nodes = {node: handle for node, handle in (evaluator.nodes or {}).items() if node in allowed}
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")  # Python's parser warns about text such as "1if": refuse it
-            value = evaluator.eval(expression)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-            raise ValueError(f"it gives {value!r}, not a finite number")
-        return float(value)
-    except (simpleeval.InvalidExpression, ArithmeticError, ValueError, TypeError, *_UNREADABLE) as cause:
-        detail = " ".join(str(cause).split())
-        raise ValueError(
-            f"expression {expression!r} cannot be worked out ({detail}); "
-            f"use numbers, + - * / ** ( ) and {', '.join(NAMES)}"
-        ) from None
+Nodes = dict[str, tuple[yaml.Node, yaml.Node]]
+"""Key → its own node and its value's."""
 
 
-def _text(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> str:
+@dataclass(frozen=True)
+class _File:
+    """What a ledger file says once for all of its claims: its name, defaults, and short names of workloads."""
+
+    name: str
+    loader: yaml.SafeLoader
+    defaults: Nodes
+    workloads: dict[str, str]
+
+
+def _text(file: _File, node: yaml.Node, key: str) -> str:
     if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str" or not node.value.strip():
         raise _Fault(node, f"{key} must be text; put it in quotes if it looks like a number")
     value = " ".join(node.value.split())
+    if key in ("workload", "workloads") and "/" not in value and file.workloads:
+        if value not in file.workloads:
+            raise _Fault(node, unknown("workload", value, file.workloads))
+        value = file.workloads[value]
     if key in _CHOICES and value not in _CHOICES[key]:
         raise _Fault(node, unknown(key, value, _CHOICES[key]))
     if key in _PATTERNS and not re.fullmatch(_PATTERNS[key][0], value):
@@ -288,17 +124,20 @@ def _text(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> str:
     return value
 
 
-def _texts(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[str, ...]:
+def _texts(file: _File, node: yaml.Node, key: str) -> tuple[str, ...]:
     if not isinstance(node, yaml.SequenceNode) or not node.value:
         raise _Fault(node, f"{key} must be a list of texts")
-    values = tuple(_text(loader, item, key) for item in node.value)
+    values = tuple(_text(file, item, key) for item in node.value)
     if len(set(values)) < len(values):
         raise _Fault(node, f"{key} names something twice")
     return values
 
 
-def _number(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> float:
-    read = {"tag:yaml.org,2002:int": loader.construct_yaml_int, "tag:yaml.org,2002:float": loader.construct_yaml_float}
+def _number(file: _File, node: yaml.Node, key: str) -> float:
+    read = {
+        "tag:yaml.org,2002:int": file.loader.construct_yaml_int,
+        "tag:yaml.org,2002:float": file.loader.construct_yaml_float,
+    }
     if not isinstance(node, yaml.ScalarNode) or node.tag not in read:
         raise _Fault(node, f"{key} must be a number (YAML wants 1.0e-6, not 1e-6)")
     try:
@@ -310,23 +149,23 @@ def _number(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> float:
     return value
 
 
-def _pair(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[float, float]:
+def _pair(file: _File, node: yaml.Node, key: str) -> tuple[float, float]:
     if not isinstance(node, yaml.SequenceNode) or len(node.value) != 2:
         raise _Fault(node, f"{key} must be [low, high]")
-    low, high = (_number(loader, item, key) for item in node.value)
+    low, high = (_number(file, item, key) for item in node.value)
     if not low < high:
         raise _Fault(node, f"{key} must be [low, high] with low below high")
     return low, high
 
 
-def _figure(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[float, float]:
+def _figure(file: _File, node: yaml.Node, key: str) -> tuple[float, float]:
     if isinstance(node, yaml.SequenceNode):
-        return _pair(loader, node, key)
-    value = _number(loader, node, key)
+        return _pair(file, node, key)
+    value = _number(file, node, key)
     return value, value
 
 
-def _named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> Figure:
+def _named(file: _File, node: yaml.Node, key: str) -> Figure:
     """One figure of a record, ``{topic: start, name: call 2, variant: eager}`` or ``{clock: wall, variant: eager}``."""
     if not isinstance(node, yaml.MappingNode):
         raise _Fault(node, f"{key} must be a figure such as {{topic: start, name: call 2, variant: eager}}, or a list")
@@ -338,7 +177,7 @@ def _named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> Figure:
             raise _Fault(name, unknown("key", inner, known, key))
         if inner in found:
             raise _Fault(name, f"key {inner!r} stands twice in one figure of {key}")
-        found[inner] = _text(loader, value, inner)
+        found[inner] = _text(file, value, inner)
     if "variant" not in found:
         raise _Fault(node, f"a figure of {key} lacks its variant")
     if ("topic" in found) != ("name" in found) or ("topic" not in found and "case" in found):
@@ -348,31 +187,31 @@ def _named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> Figure:
     return Figure(**found)
 
 
-def _all_named(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[Figure, ...]:
+def _all_named(file: _File, node: yaml.Node, key: str) -> tuple[Figure, ...]:
     """The figures that are added up: one, or a list of them."""
-    found = tuple(_named(loader, item, key) for item in (node.value if isinstance(node, yaml.SequenceNode) else [node]))
+    found = tuple(_named(file, item, key) for item in (node.value if isinstance(node, yaml.SequenceNode) else [node]))
     if not found or len(set(found)) < len(found):
         raise _Fault(node, f"{key} must name at least one figure, and none twice")
     return found
 
 
-def _pairs(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...]:
+def _pairs(file: _File, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...]:
     """Variant of the author's → variant that stands in for it, ``{author_v1: naive}``."""
     if not isinstance(node, yaml.MappingNode) or not node.value:
         raise _Fault(node, f"{key} must say which variant stands in for which, such as {{author_v1: naive}}")
-    found = [(_text(loader, own, key), _text(loader, stand_in, key)) for own, stand_in in node.value]
+    found = [(_text(file, own, key), _text(file, stand_in, key)) for own, stand_in in node.value]
     if len(dict(found)) < len(found):
         raise _Fault(node, f"{key} names a variant twice")
     return tuple(found)
 
 
-def _flag(loader: yaml.SafeLoader, node: yaml.Node, key: str) -> bool:
+def _flag(file: _File, node: yaml.Node, key: str) -> bool:
     if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
         raise _Fault(node, f"{key} must be true or false")
-    return loader.construct_yaml_bool(node)
+    return file.loader.construct_yaml_bool(node)
 
 
-_READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
+_READERS: dict[str, Callable[[_File, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
     **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
     **dict.fromkeys(("program", "sense", "favour", "band_set"), _text),
@@ -385,70 +224,113 @@ _READERS: dict[str, Callable[[yaml.SafeLoader, yaml.Node, str], Any]] = {
 }
 
 
-def _mapping(node: yaml.Node, known: Sequence[str], what: str) -> dict[str, tuple[yaml.Node, yaml.Node]]:
-    """Key → its own node and its value's. Raises :class:`_Fault` for anything else, and unknown keys."""
+def _mapping(node: yaml.Node, known: Sequence[str], what: str) -> Nodes:
+    """The keys of ``node``, and those that it groups under ``test``. Raises :class:`_Fault` for unknown keys."""
     if not isinstance(node, yaml.MappingNode):
-        raise _Fault(node, f"{what} must be a mapping that starts with '- id: …'")
-    nodes: dict[str, tuple[yaml.Node, yaml.Node]] = {}
+        raise _Fault(node, f"{what} must be a mapping such as '- id: …'")
+    pairs = []
     for key, value in node.value:
+        grouped = key.value == "test" and isinstance(value, yaml.MappingNode)
+        pairs += value.value if grouped else [(key, value)]
+    nodes: Nodes = {}
+    for key, value in pairs:
         name = key.value if isinstance(key, yaml.ScalarNode) else "?"
         if name not in known:
             raise _Fault(key, unknown("key", name, known))
         if name in nodes:
-            raise _Fault(key, f"key {name!r} stands twice in one entry")
+            raise _Fault(key, f"key {name!r} stands twice in {what}")
         nodes[name] = key, value
     return nodes
 
 
-def _entry(loader: yaml.SafeLoader, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
+def _values(file: _File, nodes: Nodes) -> dict[str, Any]:
+    """Key → what its node says, of the keys that say something. Raises :class:`_Fault`."""
+    said = {name: value for name, (_, value) in nodes.items() if value.tag != "tag:yaml.org,2002:null"}
+    return {name: _READERS[name](file, value, name) for name, value in said.items()}
+
+
+def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     """The parts of one entry, each with its node. Raises :class:`_Fault` at the node that is wrong."""
-    nodes = _mapping(node, (*_READERS, "parts"), "an entry")
+    shared = _mapping(node, (*_READERS, "parts"), "an entry")
     for name in _WHOLE:
-        if name not in nodes:
+        if name not in shared:
             raise _Fault(node, f"key {name!r} is missing")
-    whole = {name: _READERS[name](loader, nodes[name][1], name) for name in _WHOLE}
-    lead = whole.pop("id")
-    inherited = {"lead": lead, "statement": whole["claim"]}
-    if "parts" not in nodes:
-        own = {name: value for name, value in nodes.items() if name not in _WHOLE}
-        return [(node, _one(loader, node, own, whole | inherited | {"id": f"{lead}a"}))]
-    for name, (key, _) in nodes.items():
-        if name not in (*_WHOLE, "parts"):
-            raise _Fault(key, f"key {name!r} belongs to one of the parts, or the claim has no parts")
-    listed = nodes["parts"][1]
+    whole = {name: _READERS[name](file, shared[name][1], name) for name in _WHOLE}
+    seed = whole["id"].partition("-")[0]
+    if seed.lower() != file.name and any(re.fullmatch(_SEED, name.upper()) for name in (seed, file.name)):
+        raise _Fault(node, f"{whole['id']} belongs in {seed.lower()}.yaml")
+    lead = {"lead": whole["id"], "statement": whole["claim"]}
+    del shared["id"]
+    if "parts" not in shared:
+        return [(node, _one(file, node, shared, {}, lead | {"id": f"{whole['id']}a"}))]
+    listed = shared.pop("parts")[1]
     if not isinstance(listed, yaml.SequenceNode) or not 1 < len(listed.value) <= len(string.ascii_lowercase):
         raise _Fault(listed, "parts must be a list of two to 26; a single part's keys stand in the entry itself")
+    _values(file, shared)  # what every part says otherwise may not be wrong either
     found = []
     for letter, inner in zip(string.ascii_lowercase, listed.value, strict=False):
         own = _mapping(inner, [name for name in _READERS if name != "id"], "a part")
-        found.append((inner, _one(loader, inner, own, whole | inherited | {"id": f"{lead}{letter}"})))
+        found.append((inner, _one(file, inner, own, shared, lead | {"id": f"{whole['id']}{letter}"})))
+    taken = {name for _, claim in found for name in goes_with(claim.quantity)}
+    for name, (key, _) in shared.items():
+        if name not in taken:
+            raise _Fault(key, f"key {name!r} goes with none of the parts")
     return found
 
 
-def _one(
-    loader: yaml.SafeLoader, node: yaml.Node, nodes: dict[str, tuple[yaml.Node, yaml.Node]], given: dict[str, Any]
-) -> Claim:
-    """One part, whose keys are ``nodes`` and what it has of the whole claim ``given``. Raises :class:`_Fault`."""
-    fields = given | {name: _READERS[name](loader, value, name) for name, (_, value) in nodes.items()}
-    if "quantity" not in fields:
+def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[str, Any]) -> Claim:
+    """One part, which says ``own`` and takes from its claim what is ``shared``. Raises :class:`_Fault`."""
+    nodes = file.defaults | shared | own
+    if "quantity" not in nodes:
         raise _Fault(node, "key 'quantity' is missing")
-    must, may = QUANTITIES[fields["quantity"]]
-    for name in (*_COMMON, *must):
+    quantity = _text(file, nodes["quantity"][1], "quantity")
+    goes = goes_with(quantity)
+    for name, (key, _) in own.items():
+        if name not in goes:
+            raise _Fault(key, f"key {name!r} does not go with quantity {quantity}")
+    if quantity in UNITS and "unit" not in own:
+        nodes.pop("unit", None)
+        given["unit"] = UNITS[quantity]
+    named = {name: (key, value) for name, (key, value) in nodes.items() if name in goes}
+    fields = given | _values(file, named)
+    if "band" in goes and quantity != "arithmetic" and fields.keys() >= {"claimed", "unit"}:
+        fields.setdefault("band", usual_band(fields["claimed"], fields["unit"]))
+    for name in (*ALWAYS, *QUANTITIES[quantity][0]):
         if name not in fields:
-            raise _Fault(node, f"key {name!r} is missing (quantity {fields['quantity']})")
-    for name, (key, _) in nodes.items():
-        if name not in (*_COMMON, *_ANY, *must, *may):
-            raise _Fault(key, f"key {name!r} does not go with quantity {fields['quantity']}")
-    measured = "band" in must and fields["quantity"] != "arithmetic"
-    if fields["quantity"] == "arithmetic":
+            raise _Fault(node, f"key {name!r} is missing (quantity {quantity})")
+    document = re.fullmatch(_SEED, fields["id"].partition("-")[0])
+    if quantity == "arithmetic":
         fields["program"] = "arithmetic"
-    elif measured and "program" not in fields:
-        if re.fullmatch(_SEED, fields["id"].partition("-")[0]):
+    elif "band" in goes and "program" not in fields:
+        if document:
             raise _Fault(node, f"key 'program' is missing: one of {', '.join(PROGRAMS[:-1])}")
         fields["program"] = "own"  # a reader judges his own kernel
     claim = Claim(**fields)
-    _check(claim, {name: value for name, (_, value) in nodes.items()})
+    if "rewrites" not in own:  # those of the file, as far as they stand in for what the part names
+        pairs = claim.rewrites if claim.program == "author" and not claim.printed else ()
+        claim = replace(claim, rewrites=tuple(pair for pair in pairs if pair[0] in claim.programs))
+    values = {name: value for name, (_, value) in named.items()}
+    _check(claim, values)
+    if document:
+        _check_document(claim, node, values)
     return claim
+
+
+def _check_document(claim: Claim, node: yaml.Node, nodes: dict[str, yaml.Node]) -> None:
+    """What holds of the claims of a document; a reader's own may do without. Raises :class:`_Fault`."""
+    if "band" not in QUANTITIES[claim.quantity][0] or claim.quantity == "arithmetic":
+        return
+    if not claim.band_set:
+        raise _Fault(node, "key 'band_set' is missing: the day, and before or after its first record")
+    if claim.program == "author" and not any(name.startswith(AUTHOR) for name in claim.programs):
+        raise _Fault(node, f"program author, but no variant of the author's ({AUTHOR}…) is named")
+    if claim.quantity in ("time", "saving", "rate", "bandwidth") and "untestable" not in nodes:
+        told = f"a {claim.quantity} holds on the document's own machine only: say so in untestable"
+        raise _Fault(node, f"{told}, or write 'untestable: ~' where it is said of any machine")
+    equal = claim.quantity == "ratio" and claim.claimed == (1.0, 1.0) and claim.sense == "about"
+    if equal and claim.band != (usual := usual_band(claim.claimed, claim.unit)):
+        told = f"1× is equal, which is the band {list(usual)}"
+        raise _Fault(nodes["band"], f"{told}; leave band out, or write 'sense: at_least' or 'at_most'")
 
 
 def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
@@ -466,9 +348,8 @@ def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
         raise _Fault(nodes["band"], "the band must contain what is claimed")
     if claim.rewrites and claim.program != "author":
         raise _Fault(nodes["rewrites"], "rewrites stand in for a program of the author's (program: author)")
-    named = {claim.variant, claim.baseline} | {figure.variant for figure in (*claim.of, *claim.over, *claim.under)}
     for own, _ in claim.rewrites:
-        if own not in named:
+        if own not in claim.programs:
             raise _Fault(nodes["rewrites"], f"rewrites names {own}, which the part does not")
     if claim.favour and claim.sense != "about":
         raise _Fault(nodes["favour"], f"what is claimed {claim.sense.replace('_', ' ')} cannot be exceeded: no favour")
@@ -481,6 +362,30 @@ def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
     needs_relu = claim.quantity in ("share", "launch") or claim.bound == "free_relu"
     if needs_relu and not all(re.match(r"linear_relu/\d+x\d+x\d+/", name) for name in claim.workloads):
         raise _Fault(nodes["workloads"], "share, launch and free_relu are about linear_relu workloads")
+
+
+def _short_names(file: _File, node: yaml.Node) -> dict[str, str]:
+    """Short name → workload, ``{medium: linear_relu/1024x784x2048/float32/ieee/forward}``."""
+    if not isinstance(node, yaml.MappingNode):
+        raise _Fault(node, "workloads must give each a short name, such as {medium: linear_relu/…}")
+    return {_text(file, name, "name"): _text(file, value, "workload") for name, value in node.value}
+
+
+def _header(plain: _File, root: yaml.Node) -> tuple[_File, list[yaml.Node]]:
+    """What a file says once, and its entries: the file is a list of them, or a mapping that has them as ``claims``."""
+    if isinstance(root, yaml.MappingNode):
+        nodes = _mapping(root, ("workloads", "defaults", "claims"), "a ledger file")
+        if "claims" not in nodes:
+            raise _Fault(root, "key 'claims' is missing: the list of entries")
+        root = nodes["claims"][1]
+        names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
+        known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
+        defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
+        plain = replace(plain, defaults=defaults, workloads=names)
+        _values(plain, defaults)
+    if not isinstance(root, yaml.SequenceNode) or not root.value:
+        raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
+    return plain, root.value
 
 
 def load_file(path: Path) -> list[tuple[int, Claim]]:
@@ -504,19 +409,15 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         root = loader.get_single_node()
         if root is None:
             raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
-        if not isinstance(root, yaml.SequenceNode) or not root.value:
-            raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
+        file, listed = _header(_File(path.stem, loader, {}, {}), root)
         claims: list[tuple[int, Claim]] = []
         lines: dict[str, int] = {}
-        for node in root.value:
-            entry = _entry(loader, node)
-            lead = entry[0][1]
-            seeds = [re.fullmatch(_SEED, name.upper()) for name in (lead.seed, path.stem)]
-            if any(seeds) and lead.seed.lower() != path.stem:
-                raise _Fault(node, f"{lead.lead} belongs in {lead.seed.lower()}.yaml")
-            if lead.lead in lines:
-                raise _Fault(node, f"id {lead.lead} is used twice (first on line {lines[lead.lead]})")
-            lines[lead.lead] = node.start_mark.line + 1
+        for node in listed:
+            entry = _entry(file, node)
+            lead = entry[0][1].lead
+            if lead in lines:
+                raise _Fault(node, f"id {lead} is used twice (first on line {lines[lead]})")
+            lines[lead] = node.start_mark.line + 1
             claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
         return claims
     except _Fault as fault:
@@ -535,12 +436,20 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         raise ClaimError(f"{path}:{line}: not YAML ({' '.join(str(cause).split())})") from None
 
 
-def _ensure_linked(claims: Sequence[Claim], places: dict[str, str]) -> None:
-    """Refuse ids of other parts that lead nowhere."""
+def _linked(claims: Sequence[Claim], places: dict[str, str]) -> list[Claim]:
+    """The claims, each with all parts that it conflicts with, whichever of both says so, in their order.
+
+    Raises :class:`ClaimError` for ids that lead nowhere.
+    """
+    order = {claim.id: number for number, claim in enumerate(claims)}
+    conflicts: dict[str, set[str]] = {name: set() for name in order}
     for claim in claims:
         for other in claim.conflicts:
-            if other not in places or other == claim.id:
+            if other not in order or other == claim.id:
                 raise ClaimError(f"{places[claim.id]}: {claim.id} conflicts with {other}, which is no other part")
+            conflicts[claim.id].add(other)
+            conflicts[other].add(claim.id)
+    return [replace(claim, conflicts=tuple(sorted(conflicts[claim.id], key=order.__getitem__))) for claim in claims]
 
 
 def load(path: Path) -> list[Claim]:
@@ -549,8 +458,7 @@ def load(path: Path) -> list[Claim]:
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`) or a ``conflicts`` id that no part has.
     """
     found = load_file(path)
-    _ensure_linked([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
-    return [claim for _, claim in found]
+    return _linked([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
 
 
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
@@ -567,7 +475,7 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
             claims.append(claim)
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    _ensure_linked(claims, places)
+    claims = _linked(claims, places)
     known = {claim.seed for claim in claims}
     for seed in seeds:
         if seed not in known:

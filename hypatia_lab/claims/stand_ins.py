@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypatia_lab import formats, intervals, results
-from hypatia_lab.claims.ledger import Claim, Figure
+from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
@@ -40,7 +40,7 @@ class Equalities:
         compared, else at every size that was. What a probe saw, such as a count of kernels, and errors no comparison
         of times shows to be equal.
         """
-        figures = (*claim.of, *claim.over, *claim.under)
+        figures = claim.figures
         if claim.quantity == "max_error" or any(figure.topic for figure in figures):
             return False, "No record shows that the rewrite and the author's program are alike in this."
         told = []

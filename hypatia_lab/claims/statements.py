@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from hypatia_lab.claims.ledger import PROGRAMS, Claim, ledger
+from hypatia_lab.claims.claim import PROGRAMS, Claim
+from hypatia_lab.claims.ledger import ledger
 from hypatia_lab.claims.verdicts import ANY, COLUMNS, HOLD, Judged
 
 FAIL = frozenset({"refuted", "inconsistent", "conditional"})

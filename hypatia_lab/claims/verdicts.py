@@ -12,14 +12,16 @@ finding and refutes nobody.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab import intervals, results
 from hypatia_lab.claims import details, stand_ins
+from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.details import NoFigure, place
-from hypatia_lab.claims.ledger import Claim, arithmetic, ledger
+from hypatia_lab.claims.ledger import ledger
+from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, both_rows, its_row, part_of
 from hypatia_lab.formats import number, span, told, with_unit
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
@@ -42,80 +44,9 @@ DOUBT = 0.05
 MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
 
-Key = tuple[str, str, str]
-"""(workload, variant, clock) of a row."""
+
 Judged = dict[str, Any]
 """The verdict on a part of a claim on a machine: :data:`COLUMNS` and what tables need beside them."""
-
-
-@dataclass(frozen=True)
-class _Quantity:
-    """How a claimed quantity follows from rows of one experiment.
-
-    ``subject`` is the noun phrase of the reason; ``keys(claim, workload, clock)`` names the rows; ``figure`` turns
-    their times in one process (µs, in that order) and the last row into the figure; ``logarithmic`` quantities
-    are averaged as ratios, the others as they are.
-    """
-
-    subject: str
-    keys: Callable[[Claim, str, str], list[Key]]
-    figure: Callable[[Sequence[float], Row], float]
-    logarithmic: bool = True
-
-
-def _part(workload: str, part: str) -> str:
-    """The workload of one ``part`` of a Linear+ReLU (batch x in x out): relu (batch x out) or linear."""
-    _, shape, dtype, math_mode, direction = workload.split("/")
-    if part == "relu":  # it multiplies nothing, so it has no math mode but its dtype's own
-        batch, _, columns = shape.split("x")
-        shape, math_mode = f"{batch}x{columns}", "ieee"
-    return "/".join((part, shape, dtype, math_mode, direction))
-
-
-def _own(claim: Claim, workload: str, clock: str) -> list[Key]:
-    return [(workload, claim.variant, clock)]
-
-
-def _both(claim: Claim, workload: str, clock: str) -> list[Key]:
-    return [(workload, claim.baseline, clock), (workload, claim.variant, clock)]
-
-
-def _launch(claim: Claim, workload: str, clock: str) -> list[Key]:
-    return [(name, "eager", c) for name in (workload, _part(workload, "linear")) for c in ("wall", "graph")]
-
-
-QUANTITIES = {
-    "ratio": _Quantity("the speed of {variant} relative to {baseline}", _both, lambda t, row: t[0] / t[1]),
-    "slowdown": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
-    "constant": _Quantity("the time of {variant} relative to {baseline}", _both, lambda t, row: t[1] / t[0]),
-    "time": _Quantity("the time of {variant}", _own, lambda t, row: t[0] / 1e3),  # ms
-    "rate": _Quantity("the arithmetic rate of {variant}", _own, lambda t, row: row.flops / t[0] / 1e3),  # GFLOP/s
-    "bandwidth": _Quantity(  # GB/s
-        "the compulsory traffic of {variant} over its time", _own, lambda t, row: row.traffic / t[0] / 1e3
-    ),
-    "attained": _Quantity(  # %
-        "the share of what the measured ceilings allow that {variant} reaches",
-        _own,
-        lambda t, row: 100 * row.limit_us / t[0],
-    ),
-    "share": _Quantity(  # %
-        "the time of {part} alone as a share of eager Linear+ReLU",
-        lambda claim, workload, clock: [(workload, "eager", clock), (_part(workload, claim.part), "eager", clock)],
-        lambda t, row: 100 * t[1] / t[0],
-    ),
-    "saving": _Quantity(  # ms
-        "the time that {variant} saves over {baseline}", _both, lambda t, row: (t[0] - t[1]) / 1e3, logarithmic=False
-    ),
-    "launch": _Quantity(  # µs: what the ReLU adds to a caller's wait, beyond what it adds on the GPU itself
-        "the launch overhead that the separate ReLU adds (wall clock less CUDA graph, with ReLU less without)",
-        _launch,
-        lambda t, row: (t[0] - t[1]) - (t[2] - t[3]),
-        logarithmic=False,
-    ),
-    "max_error": _Quantity(
-        "the largest error of {variant} against float64", _own, lambda t, row: row.max_error, logarithmic=False
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -176,7 +107,7 @@ def _span(ends: tuple[float, float], unit: str = "") -> str:
     return span(*ends, lambda value: f"{value:,.10g}", unit)
 
 
-def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
+def _interval(quantity: Quantity, rows: Sequence[Row]) -> Interval:
     """The quantity with its interval over processes, vetoed where the A/A control of a row failed.
 
     Raises :class:`NoFigure` when no process measured all rows.
@@ -194,16 +125,16 @@ def _interval(quantity: _Quantity, rows: Sequence[Row]) -> Interval:
 
 def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
     """The figure that physics allows at most (for times: at least), NaN where it is not known."""
-    own = machine.rows(_own(claim, workload, clock), claim.experiment)[0]
+    own = machine.rows(its_row(claim, workload, clock), claim.experiment)[0]
     if claim.bound == "free_relu":
-        keys = [(workload, claim.baseline, clock), (_part(workload, "linear"), "eager", clock)]
+        keys = [(workload, claim.baseline, clock), (part_of(workload, "linear"), "eager", clock)]
         try:  # leaving work out cannot cost time: a bound below 1 is noise
             return max(1.0, _interval(QUANTITIES["ratio"], machine.rows(keys, claim.experiment)).value)
         except NoFigure:
             return math.nan
     limit = [own.limit_us]
     if claim.quantity == "ratio":
-        limit.insert(0, machine.rows(_both(claim, workload, clock), claim.experiment)[0].median_us)
+        limit.insert(0, machine.rows(both_rows(claim, workload, clock), claim.experiment)[0].median_us)
     return QUANTITIES[claim.quantity].figure(limit, own)
 
 

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 
 from hypatia_lab import variants
-from hypatia_lab.claims.ledger import QUANTITIES, Claim, ClaimError
+from hypatia_lab.claims.claim import AUTHOR, QUANTITIES, Claim
+from hypatia_lab.claims.ledger import ClaimError
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.experiments.plan import CASES
 from hypatia_lab.names import unknown
 from hypatia_lab.workloads import Workload, WorkloadError, parse_shape
-
-OUTSIDE = "author_"
-"""How experiments and variants of programs from outside begin, of which only their records tell."""
 
 
 class _Unknown(Exception):
@@ -22,9 +20,9 @@ class _Unknown(Exception):
 def ensure_named(claims: Iterable[Claim], place: str = "", *, experiment: str = "") -> None:
     """Refuse the first claim that names an experiment, workload, variant or case that there is not.
 
-    Known are the lab's, a reader's ``experiment``, and the operations and variants that are registered by now. Raises
-    :class:`ClaimError` with ``place`` (the reader's file; where empty, the ledger's), the claim's id, what is unknown
-    and what may be meant.
+    Known are the lab's, a reader's ``experiment``, and the operations and variants that are registered by now; of what
+    begins with :data:`AUTHOR` only records tell. Raises :class:`ClaimError` with ``place`` (the reader's file; where
+    empty, the ledger's), the claim's id, what is unknown and what may be meant.
     """
     for claim in claims:
         try:
@@ -38,7 +36,7 @@ def _ensure(claim: Claim, experiments: Collection[str]) -> None:
     works = [_workload(name) for name in claim.workloads]
     compared = claim.baseline if "baseline" in QUANTITIES[claim.quantity][1] else ""
     named = [(work, name) for work in works for name in (claim.variant, compared, *(own for _, own in claim.rewrites))]
-    for figure in (*claim.of, *claim.over, *claim.under):
+    for figure in claim.figures:
         _known("case", figure.case, CASES.get(figure.topic, (figure.case,)), figure.topic)
         own = [_workload(figure.workload)] if figure.workload else works
         named += [(work, figure.variant) for work in own]
@@ -52,5 +50,5 @@ def _workload(name: str) -> Workload:
 
 
 def _known(what: str, name: str, there: Collection[str], of: str = "") -> None:
-    if name and name not in there and not name.startswith(OUTSIDE):
+    if name and name not in there and not name.startswith(AUTHOR):
         raise _Unknown(unknown(what, name, there, of))

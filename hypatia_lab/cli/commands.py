@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from hypatia_lab.cli.execution import execute, interrupted
+from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results
 from hypatia_lab.cli.simulate import simulate
+from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.names import unknown
 from hypatia_lab.tables import claims as claim_tables
 
@@ -22,7 +22,14 @@ NOTEBOOKS = ROOT / "notebooks"
 
 
 class _Clear(click.Group):
-    """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2."""
+    """Turns the lab's own errors, and misuse of the command, into one clear line and exit status 2.
+
+    Its help tells each command's first sentence whole.
+    """
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, self.commands[name].get_short_help_str(1000)) for name in sorted(self.commands)])
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
@@ -56,46 +63,6 @@ def _closed(path: Path) -> str:
 @click.version_option(package_name="hypatia-lab")
 def main() -> None:
     """Re-run GPU performance experiments, judge the claims made of them, and build the book."""
-
-
-_records = click.option(
-    "--records",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
-)
-_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
-
-
-def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any]:
-    from hypatia_lab import records
-
-    names = [records.machine_name(name) for name in machines]
-    return records.load(records.COMMITTED, *map(_root, folders), machines=names)
-
-
-def _root(folder: Path) -> Path:
-    """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
-    from hypatia_lab import records
-
-    for root in (folder / "book" / "records", folder):
-        if records.files(root):
-            return root
-    raise click.UsageError(f"{folder} holds no records")
-
-
-def _print_json(rows: list[dict[str, Any]]) -> None:
-    click.echo(json.dumps(_clean(rows), indent=1, ensure_ascii=False))
-
-
-def _clean(value: Any) -> Any:
-    """``value`` with null for what JSON has no number for."""
-    if isinstance(value, dict):
-        return {key: _clean(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_clean(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 @main.command()
@@ -174,6 +141,8 @@ def run(
     click.echo(
         f"measuring {given['machine']} ({place}) with preset {preset}; records: {records or 'book/records'}", err=True
     )
+    if not sys.stderr.isatty():  # a line a notebook will do, in a log
+        os.environ.setdefault("TQDM_DISABLE", "1")
     campaign = composer.campaign(parameters.root / given["machine"])
     if overwrite and (done := campaign.begin()):
         click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
@@ -186,12 +155,36 @@ def run(
             interrupted()
     if overwrite and not failed:
         campaign.end()
+    if found := _found(chosen, parameters.root, given["machine"], folder, records):
+        show(found)
     if failed:
         click.echo(
             f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else parameters.root}", err=True
         )
         sys.exit(1)
     click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {parameters.root}", err=True)
+
+
+def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, records: str) -> list[str]:
+    """What ``notebooks`` found on ``machine``, a line a finding, and the commands that come next; empty where nothing
+    is recorded."""
+    from hypatia_lab import results
+    from hypatia_lab.chapters import front
+    from hypatia_lab.pages.evidence import Evidence
+    from hypatia_lab.records import files, load
+
+    if not notebooks or not any(path.parent.name == machine for path in files(root)):
+        return []
+    found = load(root, machines=[machine])
+    pages = {path.stem for path in notebooks}
+    lines = []
+    for finding in front.findings(Evidence(found, results.rows(found), machine), machine):
+        if finding.page.partition("#")[0] in pages:
+            lines += wrap(f"{finding.title}: {finding.figure}", 2)
+    place = f" --records {records}" if records else ""
+    more = [f"results --machine {machine}{place}", f"claims --machine {machine}{place}"]
+    more.append(f"book --notebooks {executed}{place}")
+    return [*lines, *([""] if lines else []), "next:", *(f"  hypatia-lab {command}" for command in more)]
 
 
 def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, device: str) -> None:
@@ -270,131 +263,18 @@ def _choose(names: tuple[str, ...]) -> list[Path]:
 
 
 @main.command()
-@_records
-@click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
-@_json
-def results(folders: tuple[Path, ...], machines: tuple[str, ...], as_json: bool) -> None:
-    """Print every measured cell: time, ratio to its baseline with a 95% interval, limit, error, status."""
-    from hypatia_lab import results as tidy
-    from hypatia_lab import tables
-
-    rows = tidy.rows(_load(folders, machines))
-    if as_json:
-        _print_json([{key: getattr(row, key) for key in tidy.COLUMNS} for row in rows])
-    else:
-        click.echo(tables.results_table(rows).to_string(index=False))
-
-
-@main.command()
-@_records
-@click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
-@click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
-@_json
-def claims(folders: tuple[Path, ...], machines: tuple[str, ...], as_parts: bool, as_json: bool) -> None:
-    """Print every claim of the ledger with what was measured, the verdict and the reason.
-
-    A claim is what a document says once; it may be tested in several ways, its parts. With --json each claim has them.
-    """
-    from hypatia_lab.claims import COLUMNS, judge, statements
-
-    rows = judge(_load(folders, machines))
-    stated = [] if as_parts else statements(rows)
-    if not as_json:
-        click.echo(claim_tables.claims_table(stated or rows).to_string(index=False))
-        return
-    whole = [{key: row[key] for key in COLUMNS} for row in stated or rows]
-    for line, row in zip(whole, stated, strict=False):
-        line["parts"] = [{key: part[key] for key in COLUMNS} for part in row["parts"]]
-    _print_json(whole)
-
-
-@main.command()
-@click.argument("machine_a")
-@click.argument("machine_b")
-@_records
-@_json
-def compare(machine_a: str, machine_b: str, folders: tuple[Path, ...], as_json: bool) -> None:
-    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ.
-
-    Verdicts are those on the parts of claims, for each has figures of its own.
-
-    Either is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
-    --output of judge. Two folders may hold records of one machine. Verdicts where both sides have one come first.
-    With --json: the verdicts that differ.
-    """
-    from hypatia_lab import records, tables
-    from hypatia_lab import results as tidy
-    from hypatia_lab.claims import differences, judge
-
-    sides = [_side(text, folders) for text in (machine_a, machine_b)]
-    if sides[0] == sides[1]:
-        raise click.UsageError(f"{machine_a} and {machine_b} are the same records; name two machines or folders")
-    names = [side[0].machine for side in sides]
-    if names[0] == names[1]:
-        names = [machine_a, machine_b]
-    loaded = [
-        replace(record, run=record.run | {"machine": name})
-        for name, side in zip(names, sides, strict=True)
-        for record in side
-    ]
-    ledger = _own_ledger(machine_a, machine_b)
-    found = differences(judge(loaded, ledger, beside=records.load()), *names)
-    if as_json:
-        _print_json(found)
-        return
-    try:
-        click.echo(tables.compare_table(tidy.rows(loaded), *names).to_string(index=False))
-    except tables.TableError as cause:  # nothing in common, and still verdicts may differ
-        click.echo(str(cause))
-    leads = {claim.id: claim.lead for claim in ledger}
-    stated = len({leads[row["id"]] for row in found})
-    click.echo(
-        f"\nverdicts that differ (claims: {stated}, parts: {len(found)}):" if found else "\nverdicts that differ: none"
-    )
-    for row in found:
-        click.echo(f"  {row['id']}  {row['claim']}")
-        for side in "ab":
-            verdict = claim_tables.verdict_text(row[f"verdict_{side}"])
-            click.echo(f"    {row[f'machine_{side}']}: {verdict}. {row[f'reason_{side}']}")
-
-
-def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
-    """The records of one side of a comparison: a machine's, by its name or by a folder that holds no other's."""
-    from hypatia_lab import records
-
-    place = Path(text)
-    if not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/")):
-        return _load(folders, (text,))
-    found = records.load(_root(place))
-    machines = sorted({record.machine for record in found})
-    if len(machines) > 1:
-        raise click.UsageError(f"{text} holds records of {', '.join(machines)}; name one of its folders")
-    return found
-
-
-def _own_ledger(*places: str) -> list[Any]:
-    """The lab's ledger, and the claims in the readers' books among ``places``; of an id twice the last one counts."""
-    from hypatia_lab.claims import ledger, load
-
-    claims = {claim.id: claim for claim in ledger()}
-    for place in places:
-        for path in sorted((Path(place) / "book" / "claims").glob("*.yaml")):
-            claims |= {claim.id: claim for claim in load(path)}
-    return list(claims.values())
-
-
-@main.command()
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
-@_json
-def doctor(device: str, as_json: bool) -> None:
+@paged_option
+@as_json_option
+def doctor(device: str, paged: bool, as_json: bool) -> None:
     """Say what this machine can do, what it lacks and what would help, and which variants run here."""
     from hypatia_lab.cli.doctor import examine, rows, text
 
     report = examine(device)
     if as_json:
-        _print_json(rows(report))
+        print_json(rows(report))
     else:
-        click.echo(text(report))
+        show(text(report), paged)
 
 
 @main.command()
@@ -410,11 +290,12 @@ def doctor(device: str, as_json: bool) -> None:
     default=ROOT / "_build" / "html",
     help="Folder for the pages.  [default: _build/html]",
 )
-def book(notebooks: Path | None, records: Path | None, output: Path) -> None:
+@click.option("--pdf", is_flag=True, help="Print the whole book as PDF too, by Chromium: book.pdf among the pages.")
+def book(notebooks: Path | None, records: Path | None, output: Path, pdf: bool) -> None:
     """Build the book as HTML that needs no network: _build/html/index.html."""
     from hypatia_lab.book import build as pages
 
-    click.echo(pages.build(notebooks=notebooks, records=records, output=output))
+    click.echo(pages.build(notebooks=notebooks, records=records, output=output, pdf=pdf))
 
 
 @main.command()
@@ -494,6 +375,7 @@ def judge(
     from hypatia_lab import reader_kernel
     from hypatia_lab.bench import composer
     from hypatia_lab.cli.claim_names import ensure_named
+    from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.machine import choose_device, default_name
 
     place = choose_device(device)
@@ -523,11 +405,13 @@ def judge(
     except KeyboardInterrupt:
         interrupted()
     data = own_kernel.read(root, found.name)
-    click.echo(own_kernel.every_cell(data, name, found.name).to_string(index=False))
+    lines = cell_lines(data.select(machine=name, experiment=found.name))
     for finding in own_kernel.findings(data, name, found.name):
-        click.echo(f"\n{finding.title}. {finding.text}")
+        lines += ["", *wrap(f"{finding.title}. {finding.text}")]
     for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        click.echo(f"\n{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}\n  {row['reason']}")
+        lines += ["", *wrap(f"{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}", 2)]
+        lines += wrap(row["reason"], 2, 2)
+    show(lines)
     if not no_page:
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
@@ -556,4 +440,5 @@ def _write_page(folder: Path, notebook: Path) -> None:
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
-main.add_command(simulate)
+for command in (results, claims, compare, simulate):
+    main.add_command(command)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import importlib
-import shutil
 import subprocess
-import textwrap
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import failures, machine
+from hypatia_lab.book.pdf import chromium
+from hypatia_lab.cli.terminal import wrap
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant, variants
 from hypatia_lab.workloads import DTYPES, Workload, operations
 
-WIDTH = 80
-"""Columns of the text."""
 EXTENT, FEW = 64, {"batch": 2, "crystals": 2}
 """Every extent of the shape that a variant is asked for, but of those that are named here."""
 PATIENCE_S = 60.0
@@ -70,12 +68,6 @@ class Report:
     device: str
     about: tuple[str, ...]
     findings: tuple[Finding, ...]
-
-
-def chromium() -> str:
-    """The browser that the book is tested in; empty where there is none."""
-    names = ("chromium", "chromium-browser", "google-chrome", "chrome")
-    return next((path for name in names if (path := shutil.which(name))), "")
 
 
 def _gpu(device: str) -> str:
@@ -212,8 +204,8 @@ def rows(report: Report) -> list[dict[str, Any]]:
     ]
 
 
-def text(report: Report) -> str:
-    """The report in at most :data:`WIDTH` columns: the machine, what it can do, what it lacks, every operation."""
+def text(report: Report) -> list[str]:
+    """The report in lines that fit the terminal: the machine, what it can do, what it lacks, every operation."""
     tools = {one.name: one.reason for one in report.findings if one.subject == "tool"}
     asked = [one for one in report.findings if one.subject != "tool"]
     on = "GPU" if report.device == "cuda" else "CPU"
@@ -221,17 +213,13 @@ def text(report: Report) -> str:
     can += [tool.gives for tool in TOOLS if tool.gives and not tools[tool.name]]
     # What a GPU would mend is said once.
     lacks = [f"{name}: {reason}" for name, reason in tools.items() if reason not in ("", loader.NO_GPU)]
-    lines = [_wrapped(f"{report.machine}: {', '.join(report.about)}", 4), ""]
-    lines += [_wrapped(f"can    {', '.join(can)}", 7)]
-    lines += [_wrapped(f"lacks  {one}", 7) for one in lacks or ["nothing"]]
+    lines = [*wrap(f"{report.machine}: {', '.join(report.about)}", 4), ""]
+    lines += wrap(f"can    {', '.join(can)}", 7)
+    lines += [line for one in lacks or ["nothing"] for line in wrap(f"lacks  {one}", 7)]
     for name, spec in operations().items():
-        lines += ["", _wrapped(f"{name}: {spec.summary}", 4)]
+        lines += ["", *wrap(f"{name}: {spec.summary}", 4)]
         own = [one for one in asked if one.subject == name]
         for reason in sorted(dict.fromkeys(one.reason for one in own), key=bool):
             names = ", ".join(one.name for one in own if one.reason == reason)
-            lines.append(_wrapped(f"  no   {reason}: {names}" if reason else f"  yes  {names}", 7))
-    return "\n".join(lines)
-
-
-def _wrapped(line: str, indent: int) -> str:
-    return textwrap.fill(line, WIDTH, subsequent_indent=" " * indent, break_on_hyphens=False)
+            lines += wrap(f"no   {reason}: {names}" if reason else f"yes  {names}", 7, 2)
+    return lines

@@ -18,7 +18,7 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
 
     from hypatia_lab.profiler import bytecode
 
-    os.environ.setdefault("TQDM_MININTERVAL", "1" if sys.stderr.isatty() else "20")
+    os.environ.setdefault("TQDM_MININTERVAL", "1")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     os.environ.update(bytecode.environment())
     click.echo(f"{label} {path.stem}", err=True)

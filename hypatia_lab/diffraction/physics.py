@@ -175,12 +175,14 @@ def _table(scene: Scene) -> Tensor:
 # ---------------------------------------------------------------- from vectors to an image
 
 
+# [interference]
 def interference(delta: Tensor, count: int) -> Tensor:
     """sin(π·count·δ) / sin(π·δ), ``count`` at δ = 0, in the dtype of ``delta``."""
     at_zero = delta == 0
     safe = torch.where(at_zero, 0.25, delta)
-    ratio = torch.sin(torch.pi * count * safe) / torch.sin(torch.pi * safe)
+    ratio = torch.sin(torch.pi * count * safe) / torch.sin(torch.pi * safe)  # (1)
     return torch.where(at_zero, float(count), ratio)
+    # [/interference]
 
 
 def structure_at(structure: Tensor, low: tuple[int, int, int], h: Tensor, k: Tensor, l: Tensor) -> Tensor:  # noqa: E741
@@ -225,6 +227,7 @@ def subpixels(oversample: int) -> Iterator[tuple[float, float]]:
             yield (slow + 0.5) / oversample, (fast + 0.5) / oversample
 
 
+# [plain]
 def plain(inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dtype, *, reduce: bool = True) -> Tensor:
     """Rows ``first`` to ``last`` of the image, shape (last − first, fast), by the formulae as they stand.
 
@@ -244,9 +247,9 @@ def plain(inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dt
             start + (fast + df) * across + (slow + ds) * below
             for start, across, below in zip(corner, step_fast, step_slow, strict=True)
         )
-        radius = torch.sqrt(x * x + y * y + z * z)
+        radius = torch.sqrt(x * x + y * y + z * z)  # (1)
         x, y, z = x / radius, y / radius, z / radius
-        omega = area * distance / (radius * radius * radius)
+        omega = area * distance / (radius * radius * radius)  # (2)
         point = torch.zeros((), device=device, dtype=dtype)
         for source in sources:
             wavelength = source[3]
@@ -255,12 +258,13 @@ def plain(inputs: Inputs, layout: Layout, first: int, last: int, dtype: torch.dt
             for crystal in crystals:
                 lattice, whole = polarization, []
                 for edge, count in zip(crystal, layout.cells, strict=True):
-                    index = along(scattering, edge)
+                    index = along(scattering, edge)  # (3)
                     whole.append(nearest(index))
-                    lattice = lattice * interference(index - whole[-1] if reduce else index, count) ** 2
+                    lattice = lattice * interference(index - whole[-1] if reduce else index, count) ** 2  # (4)
                 point = point + structure_at(structure, layout.miller_low, whole[0], whole[1], whole[2]) * lattice
-        total = total + omega * point
+        total = total + omega * point  # (5)
     return total / (len(sources) * len(crystals) * layout.oversample**2)
+    # [/plain]
 
 
 def reference(inputs: Inputs, layout: Layout) -> Tensor:

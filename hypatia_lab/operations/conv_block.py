@@ -129,13 +129,15 @@ def checked(
 # ---------------------------------------------------------------- what is right
 
 
+# [reference]
 def normalised(
     z: torch.Tensor, over: tuple[int, ...] = (2, 3), *, correction: int = 0, eps: float = EPS
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """(z − mean) / √(variance + ε) and 1 / √(variance + ε), both taken over the dimensions ``over`` of z."""
-    variance, mean = torch.var_mean(z, over, correction=correction, keepdim=True)
+    variance, mean = torch.var_mean(z, over, correction=correction, keepdim=True)  # (1)
     scale = (variance + eps).rsqrt()
     return (z - mean) * scale, scale
+    # [/reference]
 
 
 def normalised_by_tile(z: torch.Tensor) -> torch.Tensor:
@@ -156,11 +158,13 @@ def _wide(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     return tuple(inputs[name].double() for name in PARAMETERS)
 
 
+# [reference]
 def reference(inputs: Inputs, approximate: str) -> torch.Tensor:
     """float64 answer (N, C_out, H, W) for x, weight, bias, gamma and beta of ``inputs``, without dropout."""
     x, weight, bias, gamma, beta = _wide(inputs)
-    normal, _ = normalised(functional.conv2d(x, weight, bias, padding=1))
-    return functional.gelu(normal * _by_channel(gamma) + _by_channel(beta), approximate=approximate)
+    normal, _ = normalised(functional.conv2d(x, weight, bias, padding=1))  # (2)
+    return functional.gelu(normal * _by_channel(gamma) + _by_channel(beta), approximate=approximate)  # (3)
+    # [/reference]
 
 
 @dataclass(frozen=True)

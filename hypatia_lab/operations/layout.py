@@ -99,18 +99,22 @@ def x_column_major(workload: Workload, inputs: Inputs) -> Run:
     return _bind(inputs, x="x_column_major")
 
 
+# [layouts]
 @variant(NAME, "weight_packed", origin="seed")
 def weight_packed(workload: Workload, inputs: Inputs) -> Run:
     """W stored as (in, out), packed before the first call (S004)."""
     packed, x, bias = inputs["weight_packed"], inputs["x"], inputs["bias"]
-    return lambda: _product(x, packed.t(), bias)
+    return lambda: _product(x, packed.t(), bias)  # (1)
 
 
 @variant(NAME, "pack_each_call", origin="own")
 def pack_each_call(workload: Workload, inputs: Inputs) -> Run:
     """W packed as (in, out) in every call, as it must be while it is being trained."""
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: _product(x, weight.t().contiguous().t(), bias)
+    return lambda: _product(x, weight.t().contiguous().t(), bias)  # (2)
+
+
+# [/layouts]
 
 
 @variant(NAME, "x_padded", origin="own")

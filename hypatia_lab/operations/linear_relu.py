@@ -28,14 +28,18 @@ if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
 
 
+# [reference]
 def reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """float64 answer, shape ``(..., out)``, on the device of ``x``."""
     return linear_reference(x, weight, bias).relu()
+    # [/reference]
 
 
+# [reference]
 def linear_reference(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """float64 x·Wᵀ + b, shape ``(..., out)``."""
-    return functional.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    return functional.linear(x.double(), weight.double(), None if bias is None else bias.double())  # (1)
+    # [/reference]
 
 
 def gradient_reference(
@@ -53,9 +57,11 @@ def gradient_reference(
     return before.relu(), *_gradient_reference(x, weight, torch.where(mask, grad.double(), 0.0))
 
 
+# [gradient_reference]
 def _gradient_reference(x: torch.Tensor, weight: torch.Tensor, masked: torch.Tensor) -> tuple[torch.Tensor, ...]:
     z = masked.reshape(-1, masked.shape[-1])
-    return masked @ weight.double(), z.T @ x.double().reshape(-1, x.shape[-1]), z.sum(0)
+    return masked @ weight.double(), z.T @ x.double().reshape(-1, x.shape[-1]), z.sum(0)  # (1)
+    # [/gradient_reference]
 
 
 def terms(rows: torch.Tensor, columns: torch.Tensor) -> float:
@@ -300,12 +306,14 @@ def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch
 linear_relu_cublas.register_autograd(_formula(masked_as_v2), setup_context=save_operands)
 
 
+# [epilogue]
 def fused_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU by torch._addmm_activation; without a bias, where torch has no epilogue, a product and a ReLU."""
     rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])  # -1 would be undefined without features
     fused = torch._addmm_activation  # pyright: ignore[reportPrivateImportUsage]
-    y = torch.mm(rows, weight.t()).relu_() if bias is None else fused(bias, rows, weight.t())
+    y = torch.mm(rows, weight.t()).relu_() if bias is None else fused(bias, rows, weight.t())  # (1)
     return y.view(*x.shape[:-1], weight.shape[0])
+    # [/epilogue]
 
 
 @operator("linear_relu_epilogue")

@@ -49,14 +49,16 @@ def widths(channels: int) -> dict[str, tuple[int, int]]:
     return {"down1": (c, c), "down2": (c, 2 * c), "middle": (2 * c, 2 * c), "up2": (4 * c, c), "up1": (2 * c, c)}
 
 
+# [unet]
 def _block(x: torch.Tensor, weight: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, groups: int) -> torch.Tensor:
     z = functional.conv2d(x, weight, None, padding=1)
     if groups == 0:
-        z = functional.instance_norm(z, weight=gamma, bias=beta, eps=1e-5)
+        z = functional.instance_norm(z, weight=gamma, bias=beta, eps=1e-5)  # (1)
     else:
         count = z.shape[1] if groups < 0 else math.gcd(groups, z.shape[1])
         z = functional.group_norm(z, count, gamma, beta, 1e-5)
     return functional.gelu(z)
+    # [/unet]
 
 
 def _up(x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
@@ -65,6 +67,7 @@ def _up(x: torch.Tensor, skip: torch.Tensor) -> torch.Tensor:
     return torch.cat([larger, skip], 1)
 
 
+# [unet]
 def unet(x: torch.Tensor, p: list[torch.Tensor], groups: int = 0) -> torch.Tensor:
     """The U-Net by PyTorch's own operations; ``p`` are its parameters in the order of :data:`PARAMETERS`.
 
@@ -72,10 +75,11 @@ def unet(x: torch.Tensor, p: list[torch.Tensor], groups: int = 0) -> torch.Tenso
     channels. Raises PyTorch's errors.
     """
     first = _block(x, p[0], p[1], p[2], groups)
-    second = _block(functional.avg_pool2d(first, 2), p[3], p[4], p[5], groups)
+    second = _block(functional.avg_pool2d(first, 2), p[3], p[4], p[5], groups)  # (2)
     middle = _block(functional.avg_pool2d(second, 2), p[6], p[7], p[8], groups)
-    up = _block(_up(middle, second), p[9], p[10], p[11], groups)
+    up = _block(_up(middle, second), p[9], p[10], p[11], groups)  # (3)
     return _block(_up(up, first), p[12], p[13], p[14], groups)
+    # [/unet]
 
 
 # ---------------------------------------------------------------- what is right

@@ -177,18 +177,15 @@ def _selected(rows: list[Any], wanted: dict[str, Any], getter: Callable[[str], C
     return found
 
 
-def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everything: bool = False) -> Evidence:
-    """Read the records of ``experiments`` (empty: all); in measure mode, measure them on this machine first.
-
-    ``everything`` reads the records of all other experiments too, without measuring them.
+def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidence:
+    """Read the records; in measure mode, measure ``experiments`` on this machine first.
 
     Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
     :class:`ParameterError`, or what :func:`hypatia_lab.bench.composer.measure` raises.
     """
-    wanted = [*experiments, "ceilings"] if experiments and not everything else []
     here = ""
     if parameters.mode == "recorded":
-        found = records.load(records.COMMITTED, machines=parameters.machines, experiments=wanted)
+        found = records.load(records.COMMITTED, machines=parameters.machines)
     else:
         from hypatia_lab import machine
         from hypatia_lab.bench import composer
@@ -205,7 +202,7 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), *, everyth
                 shapes=composer.EXPERIMENTS[name].fitting(asked),
                 overwrite=parameters.overwrite,
             )
-        found = records.load(records.COMMITTED, parameters.root, experiments=wanted)
+        found = records.load(records.COMMITTED, parameters.root)
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page

@@ -233,13 +233,21 @@ def _numeric(cells: Iterable[Any]) -> bool:
     return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
 
 
-def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Mapping[str, str] | None = None) -> str:
+def html(
+    frame: Any,
+    *,
+    caption: str = "",
+    filterable: bool = False,
+    folded: Mapping[str, str] | None = None,
+    summary: str = "",
+) -> str:
     """``frame`` as an HTML table: headers with a scope, first column as row headers, numbers to the right.
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
     which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
-    long text; nothing where there is none), beneath its column's name or a sentence of its own. The same frame gives
-    the same text. Floats get 3 significant digits.
+    long text; nothing where there is none), beneath its column's name or a sentence of its own. With a ``summary`` the
+    whole table is folded away beneath it and the number of rows. The same frame gives the same text. Floats get 3
+    significant digits.
     """
     folded = folded or {}
     columns = [column for column in frame.columns if column not in folded]
@@ -266,14 +274,18 @@ def html(frame: Any, *, caption: str = "", filterable: bool = False, folded: Map
         lines.append(f"<tr>{first}{rest}</tr>")
     lines += ["</tbody>", "</table>"]
     # Wide tables scroll inside their own box, which a keyboard can reach, and not the whole page.
-    return '<div class="lab-scroll" tabindex="0" style="overflow-x:auto">\n' + "\n".join(lines) + "\n</div>"
+    table = '<div class="lab-scroll" tabindex="0" style="overflow-x:auto">\n' + "\n".join(lines) + "\n</div>"
+    if not summary:
+        return table
+    count = f"{len(frame)} row{'' if len(frame) == 1 else 's'}"
+    return f'<details class="lab-fold"><summary>{escape(summary)} ({count})</summary>\n{table}\n</details>'
 
 
-def show(frame: Any, *, caption: str = "", filterable: bool = False, folded: Mapping[str, str] | None = None) -> None:
-    """Display ``frame`` in a notebook as :func:`html`, with plain text beside it for readers without HTML."""
+def show(frame: Any, **how: Any) -> None:
+    """Display ``frame`` in a notebook as :func:`html`, with plain text beside it for readers without HTML.
+
+    ``how`` is what :func:`html` takes by keyword.
+    """
     from IPython.display import display
 
-    text = frame.to_string(index=False)
-    display(
-        {"text/html": html(frame, caption=caption, filterable=filterable, folded=folded), "text/plain": text}, raw=True
-    )
+    display({"text/html": html(frame, **how), "text/plain": frame.to_string(index=False)}, raw=True)

@@ -186,29 +186,34 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
     return frame(lines)
 
 
-def show_claims(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
-    """Display :func:`claims_table` in a notebook, under each claim its reason, and folded beneath that the details.
+def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
+    """Display in a notebook what ``machine`` says of claims, and what no machine decides, as :func:`claims_table`.
 
-    ``machines`` names those whose rows are shown (empty: all), beside what no machine decides. Where a machine has no
-    figure for a claim that another has one for, or that stands there already, a sentence beneath the table says so in
-    place of a row of dashes.
+    Under each claim stands its reason, and folded beneath that the details. Those for which there is no figure are
+    folded away beneath the table, each with its reason. Nothing is displayed where there is no row.
     """
     from IPython.display import display
 
-    kept, silent = _heard(_on(claim_rows, machines))
-    table = claims_table(kept)
-    table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
-    table = table.drop(columns=["section"])
-    said = [f"Not testable on {machine}: {', '.join(names)}." for machine, names in silent.items()]
-    below = "".join(f"\n<p>{markup.escape(sentence)}</p>" for sentence in said)
-    text = "\n".join([table.drop(columns="why").to_string(index=False), *said])
-    table = table.drop(columns="reason")
-    # Figures with an interval and a band beside each other may be broken, so that the claim stays within the window.
-    broken = html(table, folded={"why": "claim"}).replace('class="lab-table"', 'class="lab-table lab-broken"', 1)
-    display({"text/html": broken + below, "text/plain": text}, raw=True)
+    own = _on(claim_rows, [machine])
+    kept, silent = ([row for row in own if _dumb(row) is dumb] for dumb in (False, True))
+    form, text = [], []
+    if kept:
+        table = claims_table(kept)
+        table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
+        table = table.drop(columns=["section", "machine"])
+        text.append(table.drop(columns="why").to_string(index=False))
+        table = table.drop(columns="reason")
+        # Figures with an interval and a band beside each other may be broken: the claim stays within the window.
+        form.append(html(table, folded={"why": "claim"}).replace('"lab-table"', '"lab-table lab-broken"', 1))
+    if silent:
+        table = frame([{"id": row["id"], "claim": row["claim"], "why": row["reason"] or MISSING} for row in silent])
+        text.append(f"Not testable here:\n{table.to_string(index=False)}")
+        form.append(html(table, summary="Not testable here"))
+    if form:
+        display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
-def _heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+def heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
     """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
     loud = {row["id"] for row in claim_rows if not _dumb(row)}
     kept: list[dict[str, Any]] = []

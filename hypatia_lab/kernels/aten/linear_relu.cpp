@@ -6,10 +6,12 @@
 
 namespace {
 
+// [aten]
 at::Tensor linear_relu_aten(const at::Tensor& x, const at::Tensor& weight, const std::optional<at::Tensor>& bias) {
-    at::Tensor y = at::linear(x, weight, bias);
-    return at::relu_(y);
+    at::Tensor y = at::linear(x, weight, bias);  // (1)
+    return at::relu_(y);  // (2)
 }
+// [/aten]
 
 }  // namespace
 

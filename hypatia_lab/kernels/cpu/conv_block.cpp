@@ -9,6 +9,7 @@
 
 namespace {
 
+// [loops]
 template <typename scalar, typename accumulator>
 void convolve(const scalar* x, const scalar* w, const scalar* bias, scalar* z, int64_t batch, int64_t in_channels,
               int64_t out_channels, int64_t height, int64_t width, bool threaded) {
@@ -24,7 +25,7 @@ void convolve(const scalar* x, const scalar* w, const scalar* bias, scalar* z, i
                         for (int64_t r = row - 1; r <= row + 1; ++r) {
                             for (int64_t c = column - 1; c <= column + 1; ++c) {
                                 if (r < 0 || r >= height || c < 0 || c >= width) continue;
-                                sum += static_cast<accumulator>(plane[r * width + c]) *
+                                sum += static_cast<accumulator>(plane[r * width + c]) *  // (1)
                                        static_cast<accumulator>(kernel[(r - row + 1) * 3 + c - column + 1]);
                             }
                         }
@@ -35,7 +36,9 @@ void convolve(const scalar* x, const scalar* w, const scalar* bias, scalar* z, i
         }
     }
 }
+// [/loops]
 
+// [loops]
 // statistics: mean, then 1 / sqrt(variance + eps), of every plane; one serial sum each, in double for its length.
 template <typename scalar, typename accumulator>
 void measure(const scalar* z, accumulator* statistics, int64_t planes, int64_t pixels, bool threaded) {
@@ -46,7 +49,7 @@ void measure(const scalar* z, accumulator* statistics, int64_t planes, int64_t p
         for (int64_t i = 0; i < pixels; ++i) sum += static_cast<accumulator>(own[i]);
         const double mean = sum / static_cast<double>(pixels);
         for (int64_t i = 0; i < pixels; ++i) {
-            const double off = static_cast<accumulator>(own[i]) - mean;
+            const double off = static_cast<accumulator>(own[i]) - mean;  // (2)
             squares += off * off;
         }
         const double variance = squares / static_cast<double>(pixels);
@@ -54,6 +57,7 @@ void measure(const scalar* z, accumulator* statistics, int64_t planes, int64_t p
         statistics[planes + plane] = static_cast<accumulator>(1 / std::sqrt(variance + 1e-5));
     }
 }
+// [/loops]
 
 template <typename T> T gelu(T u, bool by_tanh) {
     if (by_tanh) return T(0.5) * u * (T(1) + std::tanh(T(0.79788456080286535588) * (u + T(0.044715) * u * u * u)));
@@ -75,6 +79,7 @@ uint32_t counter_random(uint64_t counter, uint64_t seed) {
     return words[0];
 }
 
+// [loops]
 template <typename scalar, typename accumulator>
 void finish(const scalar* z, const accumulator* statistics, const scalar* gamma, const scalar* beta, scalar* y,
             int64_t planes, int64_t channels, int64_t pixels, bool by_tanh, int64_t drop_below, int64_t seed,
@@ -96,6 +101,7 @@ void finish(const scalar* z, const accumulator* statistics, const scalar* gamma,
         }
     }
 }
+// [/loops]
 
 }  // namespace
 

@@ -65,6 +65,7 @@ double interference(double delta, double count) {
     return delta == 0 ? count : above / below;
 }
 
+// [image]
 template <typename scalar, int64_t block>
 void diffraction(const double* crystals, const double* sources, const double* detector, const double* polarization,
                  const double* structure, scalar* out, int64_t ncrystals, int64_t nsources, int64_t size_h,
@@ -87,10 +88,10 @@ void diffraction(const double* crystals, const double* sources, const double* de
     std::vector<Source> beams;
     for (int64_t n = 0; n < nsources; ++n) beams.emplace_back(sources + 4 * n, read(polarization + 1));
 
-#pragma omp parallel for schedule(static)
+#pragma omp parallel for schedule(static)  // (1)
     for (int64_t row = 0; row < slow; ++row) {
         alignas(64) double x[block], y[block], z[block], omega[block], weight[block], total[block];
-        for (int64_t first = 0; first < fast; first += block) {
+        for (int64_t first = 0; first < fast; first += block) {  // (2)
             const int pixels = static_cast<int>(std::min(block, fast - first));
             std::fill_n(total, pixels, 0.0);
             for (int64_t point = 0; point < oversample * oversample; ++point) {
@@ -112,7 +113,7 @@ void diffraction(const double* crystals, const double* sources, const double* de
                     }
                     const Vector incident = beam.incident;
                     const double per_wavelength = 1 / beam.wavelength;
-                    for (int64_t n = 0; n < ncrystals; ++n) {
+                    for (int64_t n = 0; n < ncrystals; ++n) {  // (3)
                         const Vector a = read(crystals + 9 * n), b = read(crystals + 9 * n + 3),
                                      c = read(crystals + 9 * n + 6);
                         for (int i = 0; i < pixels; ++i) {
@@ -123,7 +124,7 @@ void diffraction(const double* crystals, const double* sources, const double* de
                             const double h0 = std::ceil(h - 0.5), k0 = std::ceil(k - 0.5), l0 = std::ceil(l - 0.5);
                             const double lattice = interference(h - h0, count_a) * interference(k - k0, count_b) *
                                                    interference(l - l0, count_c);
-                            total[i] += weight[i] * squares.at(h0, k0, l0) * lattice * lattice;
+                            total[i] += weight[i] * squares.at(h0, k0, l0) * lattice * lattice;  // (4)
                         }
                     }
                 }
@@ -132,6 +133,7 @@ void diffraction(const double* crystals, const double* sources, const double* de
         }
     }
 }
+// [/image]
 
 }  // namespace
 

@@ -46,6 +46,7 @@ __device__ inline unsigned counter_random(unsigned long long counter, unsigned l
     return a;
 }
 
+// [pipeline]
 template <typename scalar, typename accumulator>
 __global__ void conv_block_convolve(const scalar* x, const scalar* w, const scalar* bias, scalar* z, long long batch,
                                     long long in_channels, long long out_channels, long long height, long long width) {
@@ -66,8 +67,9 @@ __global__ void conv_block_convolve(const scalar* x, const scalar* w, const scal
             }
         }
     }
-    z[i] = static_cast<scalar>(sum);
+    z[i] = static_cast<scalar>(sum);  // (1)
 }
+// [/pipeline]
 
 // Sum over the block, the same in every thread; `shared` is free again afterwards.
 template <typename T> __device__ T sum_of_block(T own, T* shared) {
@@ -82,6 +84,7 @@ template <typename T> __device__ T sum_of_block(T own, T* shared) {
     return total;
 }
 
+// [pipeline]
 // statistics: mean, then scale, of every plane. The mean first: squares of z itself would lose the variance's digits.
 template <typename scalar, typename accumulator>
 __global__ void conv_block_statistics(const scalar* z, accumulator* statistics, long long planes, long long pixels) {
@@ -89,9 +92,9 @@ __global__ void conv_block_statistics(const scalar* z, accumulator* statistics, 
     const scalar* plane = z + blockIdx.x * pixels;
     accumulator sum = 0, squares = 0;
     for (long long i = threadIdx.x; i < pixels; i += STATISTICS_THREADS) sum += static_cast<accumulator>(plane[i]);
-    const accumulator mean = sum_of_block(sum, shared) / static_cast<accumulator>(pixels);
+    const accumulator mean = sum_of_block(sum, shared) / static_cast<accumulator>(pixels);  // (2)
     for (long long i = threadIdx.x; i < pixels; i += STATISTICS_THREADS) {
-        const accumulator off = static_cast<accumulator>(plane[i]) - mean;
+        const accumulator off = static_cast<accumulator>(plane[i]) - mean;  // (3)
         squares += off * off;
     }
     const accumulator variance = sum_of_block(squares, shared) / static_cast<accumulator>(pixels);
@@ -100,7 +103,9 @@ __global__ void conv_block_statistics(const scalar* z, accumulator* statistics, 
         statistics[planes + blockIdx.x] = accumulator(1) / root(variance + accumulator(1e-5));
     }
 }
+// [/pipeline]
 
+// [pipeline]
 // An element is dropped where its random number of 32 bits is below `drop_below`, 0 to 2^32; the others are scaled up.
 template <typename scalar, typename accumulator, bool BY_TANH>
 __global__ void conv_block_finish(const scalar* z, const accumulator* statistics, const scalar* gamma,
@@ -120,3 +125,4 @@ __global__ void conv_block_finish(const scalar* z, const accumulator* statistics
     }
     y[i] = static_cast<scalar>(value);
 }
+// [/pipeline]

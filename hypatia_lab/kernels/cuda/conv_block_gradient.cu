@@ -28,12 +28,14 @@ template <bool TANH> __device__ inline float slope(float u) {
 // image a block (at most TIMES AT_ONCE), `blocks` blocks an image, of THREADS. sums: g and g * normal added up by each
 // block, (block, 2, channel). counters: two zeros an image, left zeros. gamma and beta may both be null. Dynamic shared
 // memory: 8 bytes for each warp and channel, then 256 for each of TIMES AT_ONCE pixels.
+// [gradient]
 template <typename scalar, bool TANH>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* grad, const scalar* z,
                                                                   const float* statistics, const scalar* gamma,
                                                                   const scalar* beta, scalar* out, float* sums,
                                                                   unsigned* counters, Size area, Size share,
                                                                   Size blocks) {
+// [/gradient]
     float* partial = reinterpret_cast<float*>(dynamic_shared);
     float4* kept = reinterpret_cast<float4*>(dynamic_shared + WARPS * CHANNELS * 8);
     const int thread = threadIdx.x, pack = thread % PACKS, lane = thread % 32, warp = thread / 32;
@@ -62,6 +64,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         factor[i] = gamma ? static_cast<float>(gamma[pack * 8 + i]) : 1.0f;
         summand[i] = beta ? static_cast<float>(beta[pack * 8 + i]) : 0.0f;
     }
+    // [gradient]
     float plain[8] = {}, weighted[8] = {};
 #pragma unroll
     for (int time = 0; time < TIMES; ++time) {
@@ -74,12 +77,13 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
             const float normal = fmaf(half_of<scalar>(at[i / 2], i % 2), over[i], middle[i]);
-            g[i] = half_of<scalar>(from[i / 2], i % 2) * slope<TANH>(fmaf(normal, factor[i], summand[i]));
+            g[i] = half_of<scalar>(from[i / 2], i % 2) * slope<TANH>(fmaf(normal, factor[i], summand[i]));  // (1)
             plain[i] += g[i];
             weighted[i] = fmaf(g[i], normal, weighted[i]);
         }
-        kept[2 * time * THREADS + thread] = make_float4(g[0], g[1], g[2], g[3]);
+        kept[2 * time * THREADS + thread] = make_float4(g[0], g[1], g[2], g[3]);  // (2)
         kept[(2 * time + 1) * THREADS + thread] = make_float4(g[4], g[5], g[6], g[7]);
+    // [/gradient]
     }
 
     // ---- sums of the block, then of the image
@@ -104,9 +108,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         sums[(image * blocks + number) * 2 * CHANNELS + thread] = sum;
     }
     __syncthreads();
+    // [gradient]
     if (thread == 0) {
         announce(counters + 2 * image);
-        while (counted(counters + 2 * image) < blocks) {
+        while (counted(counters + 2 * image) < blocks) {  // (3)
         }
         // The last to have seen all leaves the counters as it found them.
         if (count_in(counters + 2 * image + 1) == blocks - 1) {
@@ -115,6 +120,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         }
     }
     __syncthreads();
+    // [/gradient]
     constexpr int SHARES = THREADS / (2 * CHANNELS);
     {
         const float* of = sums + image * blocks * 2 * CHANNELS + thread % (2 * CHANNELS);
@@ -127,6 +133,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
 
     // ---- the gradient
 
+    // [gradient]
     // out = g scale + normal slant + less
     float slant[8], less[8];
 #pragma unroll
@@ -140,6 +147,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         factor[i] *= over[i];
         slant[i] = -mean[1] * factor[i];
         less[i] = -mean[0] * factor[i];
+    // [/gradient]
     }
 #pragma unroll
     for (int time = 0; time < TIMES; ++time) {
@@ -151,10 +159,12 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
         float found[8];
 #pragma unroll
         for (int i = 0; i < 8; ++i) {
+            // [gradient]
             const float normal = fmaf(half_of<scalar>(at[i / 2], i % 2), over[i], middle[i]);
-            found[i] = fmaf(g[i], factor[i], fmaf(normal, slant[i], less[i]));
+            found[i] = fmaf(g[i], factor[i], fmaf(normal, slant[i], less[i]));  // (4)
         }
         *reinterpret_cast<uint4*>(out + base + pixel * CHANNELS) =
+            // [/gradient]
             make_uint4(rounded<scalar>(found[0], found[1]), rounded<scalar>(found[2], found[3]),
                        rounded<scalar>(found[4], found[5]), rounded<scalar>(found[6], found[7]));
     }

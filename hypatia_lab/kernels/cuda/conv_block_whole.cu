@@ -129,12 +129,14 @@ struct Walk {
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
+// [whole]
 template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
     unsigned* counters, Size height, Size width, Size rows, Size strips, float eps) {
+// [/whole]
     constexpr bool SPLIT = sizeof(scalar) == 4;
     constexpr int WIDTH = SPLIT ? SHORT_BYTES : ROW_BYTES, TAP_BYTES = CHANNELS * WIDTH, TURN = SPLIT ? 2 : 1;
     float* told = reinterpret_cast<float*>(dynamic_shared);
@@ -192,8 +194,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         fetch_box(weights + buffer + tap * TAP_BYTES, weight_map, tap * CHANNELS + k, 0, barrier);
     };
 
+    // [whole]
     // sums[4 j + 2 half + n] is channel 16 warp + lane / 4 + 8 half of pixel SPAN group + 8 j + 2 (lane % 4) + n.
-    float sums[SPAN / 2];
+    float sums[SPAN / 2];  // (1)
+    // [/whole]
     float largest = 0;  // scaled number that this thread has split, or NaN
     // The second time if the first is not enough.
     for (bool as_half = TRY_HALF;; as_half = false) {
@@ -216,6 +220,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     for (; row < until; ++row) fetch_row(row, 0, 0, barrier);
                 }
             }
+            // [whole]
             const unsigned window = pixels + (group * SPAN + LEFT - 1) * WIDTH;
 #pragma unroll
             for (int down = 0; down < 3; ++down) {
@@ -234,10 +239,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                         if constexpr (ADJOINT)
                             multiply_transposed<scalar>(sums, left + 128 * k, right + 2 * k, accumulate);
                         else
-                            multiply_tiles<scalar, SPAN>(sums, left + 2 * k, right + 2 * k, accumulate);
+                            multiply_tiles<scalar, SPAN>(sums, left + 2 * k, right + 2 * k, accumulate);  // (2)
                     }
                 }
                 close_products();
+            // [/whole]
             }
         } else {
             const auto fetch = [&](int step) {
@@ -492,10 +498,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 part[half] = of[0] + of[CHANNELS] + of[2 * CHANNELS];
             }
         };
+        // [whole]
         float mean[2] = {0, 0}, squares[2] = {0, 0};
         fill_between(0, 0);
 #pragma unroll
-        for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];
+        for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];  // (3)
         total(told, mean);
         const float share = 1.0f / static_cast<float>(here * wide);
 #pragma unroll
@@ -507,6 +514,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
         }
         total(told + GROUPS * CHANNELS, squares);
+        // [/whole]
         // Those of the second time lie where no block still reads the first. An address kept while the products run would
         // not fit into the registers.
         unsigned block[1] = {blockIdx.x + (TRY_HALF && !as_half ? gridDim.x : 0)};
@@ -525,6 +533,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             if (lane == 0) *own_largest = found;
         }
         __syncthreads();
+        // [whole]
         if (thread == 0) announce(counters + 2 * image);
         if (z) put(z_map, z, false);
 
@@ -532,10 +541,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
         // One thread a block asks: where every warp does, they crowd out those that count.
         if (thread == 0) {
-            while (counted(counters + 2 * image) < (TRY_HALF && !as_half ? 2 : 1) * strips) {
+            while (counted(counters + 2 * image) < (TRY_HALF && !as_half ? 2 : 1) * strips) {  // (4)
             }
         }
         __syncthreads();
+        // [/whole]
         {
             constexpr int SHARES = THREADS / CHANNELS;
             const int part = thread / CHANNELS, each = thread % CHANNELS;
@@ -576,9 +586,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     statistics[image * 2 * CHANNELS + each] = middle;
                     statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
                 }
+                // [whole]
                 const float factor = given[each] * inverse;
                 told[CHANNELS + each] = SHARE<scalar> * (given[CHANNELS + each] - middle * factor);
                 told[each] = SHARE<scalar> * (factor * unit);
+                // [/whole]
             }
             if constexpr (TRY_HALF) {
                 if (!__syncthreads_and(enough)) continue;
@@ -591,8 +603,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 shift[half] = told[CHANNELS + channel + 8 * half];
             }
         }
-        put(y_map, y, true);
+        // [whole]
+        put(y_map, y, true);  // (5)
         break;
+        // [/whole]
     }
     // The last block to have seen all leaves the counters as it found them.
     if (thread == 0 && count_in(counters + 2 * image + 1) == strips - 1) {

@@ -86,14 +86,16 @@ __device__ inline void place(const double* detector, double f, double s, double*
     for (int d = 0; d < 3; ++d) at[d] = detector[d] + f * detector[3 + d] + s * detector[6 + d];
 }
 
+// [anchor]
 template <typename T>
 __device__ Axis<T> axis_at(const double* at, const double* edge, const double* source, const double* detector, int* whole) {
     const double inverse = rsqrt(dot(at, at)), scale = 2 * PI * inverse / source[3];
-    const double index = (dot(edge, at) * inverse - dot(edge, source)) / source[3], integer = ceil(index - 0.5);
+    const double index = (dot(edge, at) * inverse - dot(edge, source)) / source[3], integer = ceil(index - 0.5);  // (1)
     *whole = int(integer);
-    return {T(2 * PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),
+    return {T(2 * PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),  // (2)
             T(dot(edge, detector + 6) * scale)};
 }
+// [/anchor]
 
 template <typename T>
 __device__ View<T> view_at(const double* at, const double* source, const double* detector, const double* polarization,
@@ -136,6 +138,7 @@ __device__ inline int nearest(T x, int whole, const double* edge, const double* 
     return int(ceil((dot(edge, at) / sqrt(dot(at, at)) - dot(edge, source)) / source[3] - 0.5));
 }
 
+// [image]
 // SINGLE: one source, one crystal, one point a pixel and no table of structure factors; then no loop is left inside.
 template <typename T, int NA, int NB, int NC, int SINGLE, int TABLE>
 __global__ void __launch_bounds__(32 * WARPS) diffraction(
@@ -163,7 +166,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
         const int task = threadIdx.x, number = task / 4, kind = task % 4;
         if (number < count) {
             double at[3];
-            place(detector, centre_fast, centre_slow, at);
+            place(detector, centre_fast, centre_slow, at);  // (1)
             const double* source = sources + (begun + number) / crystals_here * 4;
             const double* edge = crystals + (begun + number) % crystals_here * 9 + kind * 3;
             const double share = (TABLE ? 1.0 : structure[0]) / (double(step_count) * points * points);
@@ -185,7 +188,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
 #pragma unroll
                 for (int j = 0; j < ACROSS; ++j) {
                     const T x = df + T(j), w = x * (centre.fast + x * centre.fast_fast) + w_slow;
-                    s[j] = inverse_root(T(1) + w);
+                    s[j] = inverse_root(T(1) + w);  // (2)
                     // s is rounded off near 1, so s - 1 lacks digits; a Newton step on 1 = s^2 (1 + w) gives them back.
                     t[j] = s[j] - T(1);
                     t[j] -= T(0.5) * ((T(1) + w) * (t[j] * s[j] + t[j]) + w);
@@ -207,7 +210,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
 #pragma unroll
                     for (int j = 0; j < ACROSS; ++j) {
                         const T x = df + T(j);
-                        const T ah = h.start + h.by_turn * t[j] + (down_h + x * h.by_fast) * s[j];
+                        const T ah = h.start + h.by_turn * t[j] + (down_h + x * h.by_fast) * s[j];  // (3)
                         const T ak = k.start + k.by_turn * t[j] + (down_k + x * k.by_fast) * s[j];
                         const T al = l.start + l.by_turn * t[j] + (down_l + x * l.by_fast) * s[j];
                         T squared = weight[j];
@@ -224,7 +227,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                             const int cl = max(0, min(il, int(size_l) - 1));
                             squared *= T(structure[(ch * size_k + ck) * size_l + cl]);
                         }
-                        total[j] += squared * lattice * lattice;
+                        total[j] += squared * lattice * lattice;  // (4)
                     }
                 }
             }
@@ -236,7 +239,7 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                     const float4 before = *reinterpret_cast<float4*>(to);
                     four = make_float4(four.x + before.x, four.y + before.y, four.z + before.z, four.w + before.w);
                 }
-                *reinterpret_cast<float4*>(to) = four;
+                *reinterpret_cast<float4*>(to) = four;  // (5)
             } else {
                 for (int j = 0; j < ACROSS; ++j)
                     if (column + j < width) to[j] = begun > 0 ? to[j] + total[j] : total[j];
@@ -244,3 +247,4 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
         }
     }
 }
+// [/image]

@@ -68,6 +68,7 @@ __device__ inline void store(const accumulator* sums, const scalar* bias, scalar
     }
 }
 
+// [step_shared]
 // ROWS x DEPTH of a matrix into shared memory as tile[k][row], zeros beyond the matrix. Neighbouring threads read along
 // k and write down a column of the tile, all to the same bank where ROWS is a multiple of 32.
 template <int ROWS, int DEPTH, int THREADS, typename scalar, typename accumulator>
@@ -78,13 +79,15 @@ __device__ inline void load_tile(accumulator (*tile)[ROWS], const scalar* matrix
     for (int n = 0; n < ROWS * DEPTH / THREADS; ++n) {
         const int element = thread + n * THREADS, row = element / DEPTH, k = element % DEPTH;
         const bool inside = first_row + row < rows && first_k + k < in_features;
-        tile[k][row] =
+        tile[k][row] =  // (1)
             inside ? static_cast<accumulator>(matrix[(first_row + row) * in_features + first_k + k]) : accumulator(0);
     }
 }
+// [/step_shared]
 
 constexpr int COALESCED_ROWS = 4, COALESCED_COLUMNS = 4;
 
+// [step_coalesced]
 // Block (32, 16): a warp per output of a tile of 4 x 4.
 template <typename scalar, typename accumulator>
 __global__ void linear_relu_coalesced(const scalar* x, const scalar* w, const scalar* bias, scalar* y, Size batch,
@@ -94,39 +97,43 @@ __global__ void linear_relu_coalesced(const scalar* x, const scalar* w, const sc
     const Size column = blockIdx.x % across * COALESCED_COLUMNS + threadIdx.y % COALESCED_COLUMNS;
     if (row >= batch || column >= out_features) return;
     accumulator sum = 0;
-    for (Size k = threadIdx.x; k < in_features; k += 32) {
+    for (Size k = threadIdx.x; k < in_features; k += 32) {  // (1)
         sum +=
             static_cast<accumulator>(x[row * in_features + k]) * static_cast<accumulator>(w[column * in_features + k]);
     }
-    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);
-    if (threadIdx.x == 0) y[row * out_features + column] = finish(sum, bias, column);
+    for (int distance = 16; distance > 0; distance /= 2) sum += __shfl_xor_sync(0xffffffff, sum, distance);  // (2)
+    if (threadIdx.x == 0) y[row * out_features + column] = finish(sum, bias, column);  // (3)
 }
+// [/step_coalesced]
 
 constexpr int SHARED_TILE = 32;
 
+// [step_shared]
 // Block 1024: a thread per output of a tile of 32 x 32.
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(1024) void linear_relu_shared(const scalar* x, const scalar* w, const scalar* bias,
                                                            scalar* y, Size batch, Size in_features, Size out_features) {
     constexpr int TILE = SHARED_TILE;
-    __shared__ accumulator x_tile[TILE][TILE], w_tile[TILE][TILE];
+    __shared__ accumulator x_tile[TILE][TILE], w_tile[TILE][TILE];  // (2)
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, row = thread / TILE, column = thread % TILE;
     accumulator sum = 0;
     for (Size k = 0; k < in_features; k += TILE) {
-        load_tile<TILE, TILE, TILE * TILE>(x_tile, x, first_row, batch, k, in_features, thread);
+        load_tile<TILE, TILE, TILE * TILE>(x_tile, x, first_row, batch, k, in_features, thread);  // (3)
         load_tile<TILE, TILE, TILE * TILE>(w_tile, w, first_column, out_features, k, in_features, thread);
-        __syncthreads();
+        __syncthreads();  // (4)
 #pragma unroll
-        for (int i = 0; i < TILE; ++i) sum += x_tile[i][row] * w_tile[i][column];
+        for (int i = 0; i < TILE; ++i) sum += x_tile[i][row] * w_tile[i][column];  // (5)
         __syncthreads();
     }
     store<1>(&sum, bias, y, first_row + row, first_column + column, batch, out_features, false);
 }
+// [/step_shared]
 
 constexpr int LINE_TILE = 64, LINE_DEPTH = 16, LINE = 8;
 
+// [step_registers_1d]
 // Block 512: eight rows of one column a thread, a tile of 64 x 64.
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(512) void linear_relu_registers_1d(const scalar* x, const scalar* w, const scalar* bias,
@@ -137,16 +144,16 @@ __global__ __launch_bounds__(512) void linear_relu_registers_1d(const scalar* x,
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, row = thread / TILE * LINE, column = thread % TILE;
-    accumulator sums[LINE] = {};
+    accumulator sums[LINE] = {};  // (1)
     for (Size k = 0; k < in_features; k += LINE_DEPTH) {
         load_tile<TILE, LINE_DEPTH, THREADS>(x_tile, x, first_row, batch, k, in_features, thread);
         load_tile<TILE, LINE_DEPTH, THREADS>(w_tile, w, first_column, out_features, k, in_features, thread);
         __syncthreads();
 #pragma unroll
         for (int d = 0; d < LINE_DEPTH; ++d) {
-            const accumulator factor = w_tile[d][column];
+            const accumulator factor = w_tile[d][column];  // (2)
 #pragma unroll
-            for (int i = 0; i < LINE; ++i) sums[i] += x_tile[d][row + i] * factor;
+            for (int i = 0; i < LINE; ++i) sums[i] += x_tile[d][row + i] * factor;  // (3)
         }
         __syncthreads();
     }
@@ -155,10 +162,12 @@ __global__ __launch_bounds__(512) void linear_relu_registers_1d(const scalar* x,
         store<1>(sums + i, bias, y, first_row + row + i, first_column + column, batch, out_features, false);
     }
 }
+// [/step_registers_1d]
 
 // From here on: block 256, a tile of 128 x 128, 8 x 8 outputs a thread, the threads a square of 16 x 16.
 constexpr int TILE = 128, DEPTH = 16, SIDE = 8, SQUARE = TILE / SIDE, THREADS = SQUARE * SQUARE;
 
+// [step_registers_2d]
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar* x, const scalar* w,
                                                                     const scalar* bias, scalar* y, Size batch,
@@ -167,7 +176,7 @@ __global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, row = thread / SQUARE * SIDE, column = thread % SQUARE * SIDE;
-    accumulator sums[SIDE][SIDE] = {};
+    accumulator sums[SIDE][SIDE] = {};  // (1)
     for (Size k = 0; k < in_features; k += DEPTH) {
         load_tile<TILE, DEPTH, THREADS>(x_tile, x, first_row, batch, k, in_features, thread);
         load_tile<TILE, DEPTH, THREADS>(w_tile, w, first_column, out_features, k, in_features, thread);
@@ -176,13 +185,13 @@ __global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar
         for (int d = 0; d < DEPTH; ++d) {
             accumulator left[SIDE], right[SIDE];
 #pragma unroll
-            for (int i = 0; i < SIDE; ++i) left[i] = x_tile[d][row + i];
+            for (int i = 0; i < SIDE; ++i) left[i] = x_tile[d][row + i];  // (2)
 #pragma unroll
-            for (int j = 0; j < SIDE; ++j) right[j] = w_tile[d][column + j];
+            for (int j = 0; j < SIDE; ++j) right[j] = w_tile[d][column + j];  // (3)
 #pragma unroll
             for (int i = 0; i < SIDE; ++i) {
 #pragma unroll
-                for (int j = 0; j < SIDE; ++j) sums[i][j] += left[i] * right[j];
+                for (int j = 0; j < SIDE; ++j) sums[i][j] += left[i] * right[j];  // (4)
             }
         }
         __syncthreads();
@@ -195,15 +204,19 @@ __global__ __launch_bounds__(THREADS) void linear_relu_registers_2d(const scalar
         }
     }
 }
+// [/step_registers_2d]
 
+// [step_conflict_free]
 // Where tile[k][row] is kept. Threads that load 16 bytes write WIDE numbers of a row to WIDE lines of the tile; eight
 // (float) such threads side by side are DEPTH / WIDE columns of k on a few rows, and would meet in the same banks.
 // Moved apart by a multiple of 16 bytes that only k decides, they do not, and 16-byte reads along a line stay whole.
 template <typename scalar, typename accumulator, bool SWIZZLED> __device__ inline int place(int k, int row) {
     constexpr int COLUMNS = DEPTH / WIDE<scalar>, APART = 128 / static_cast<int>(sizeof(accumulator)) / COLUMNS;
-    return SWIZZLED ? row ^ k / WIDE<scalar> * APART : row;
+    return SWIZZLED ? row ^ k / WIDE<scalar> * APART : row;  // (1)
 }
+// [/step_conflict_free]
 
+// [step_vectorized]
 // load_tile with 16 bytes a load where the matrix allows it.
 template <bool SWIZZLED, typename scalar, typename accumulator>
 __device__ inline void load_tile_wide(accumulator (*tile)[TILE], const scalar* matrix, Size first_row, Size rows,
@@ -218,7 +231,7 @@ __device__ inline void load_tile_wide(accumulator (*tile)[TILE], const scalar* m
         const scalar* from = matrix + (first_row + row) * in_features + first_k + k;
         if (first_row + row < rows) {
             if (aligned && first_k + k < in_features) {
-                loaded = *reinterpret_cast<const Pack<scalar, N>*>(from);
+                loaded = *reinterpret_cast<const Pack<scalar, N>*>(from);  // (1)
             } else if (!aligned) {
 #pragma unroll
                 for (int i = 0; i < N; ++i) {
@@ -232,14 +245,18 @@ __device__ inline void load_tile_wide(accumulator (*tile)[TILE], const scalar* m
         }
     }
 }
+// [/step_vectorized]
 
+// [step_conflict_free]
 // The line of the tile that holds output `n` of 8 of thread `at` of 16. With SPLIT, neighbouring threads hold
 // neighbouring 16 bytes, which is what shared memory serves without conflict; without, each holds one run of eight.
 template <typename accumulator, bool SPLIT> __device__ inline int line(int at, int n) {
     constexpr int N = WIDE<accumulator>;
-    return SPLIT ? n / N * SQUARE * N + at * N + n % N : at * SIDE + n;
+    return SPLIT ? n / N * SQUARE * N + at * N + n % N : at * SIDE + n;  // (2)
 }
+// [/step_conflict_free]
 
+// [step_vectorized]
 // `aligned_x`: rows of x and w start at multiples of 16 bytes; `aligned_y`: so do those of y.
 template <bool CONFLICT_FREE, typename scalar, typename accumulator>
 __device__ inline void wide_linear_relu(const scalar* x, const scalar* w, const scalar* bias, scalar* y, Size batch,
@@ -249,7 +266,7 @@ __device__ inline void wide_linear_relu(const scalar* x, const scalar* w, const 
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, down = thread / SQUARE, right_of = thread % SQUARE;
-    const bool aligned_x = in_features % WIDE<scalar> == 0, aligned_y = out_features % WIDE<scalar> == 0;
+    const bool aligned_x = in_features % WIDE<scalar> == 0, aligned_y = out_features % WIDE<scalar> == 0;  // (2)
     accumulator sums[SIDE][SIDE] = {};
     for (Size k = 0; k < in_features; k += DEPTH) {
         load_tile_wide<CONFLICT_FREE>(x_tile, x, first_row, batch, k, in_features, thread, aligned_x);
@@ -257,13 +274,13 @@ __device__ inline void wide_linear_relu(const scalar* x, const scalar* w, const 
         __syncthreads();
 #pragma unroll
         for (int d = 0; d < DEPTH; ++d) {
-            Pack<accumulator, N> left[SIDE / N], right[SIDE / N];
+            Pack<accumulator, N> left[SIDE / N], right[SIDE / N];  // (3)
 #pragma unroll
             for (int n = 0; n < SIDE; n += N) {
                 const int i = place<scalar, accumulator, CONFLICT_FREE>(d, line<accumulator, CONFLICT_FREE>(down, n));
                 const int j =
                     place<scalar, accumulator, CONFLICT_FREE>(d, line<accumulator, CONFLICT_FREE>(right_of, n));
-                left[n / N] = *reinterpret_cast<const Pack<accumulator, N>*>(&x_tile[d][i]);
+                left[n / N] = *reinterpret_cast<const Pack<accumulator, N>*>(&x_tile[d][i]);  // (4)
                 right[n / N] = *reinterpret_cast<const Pack<accumulator, N>*>(&w_tile[d][j]);
             }
 #pragma unroll
@@ -278,25 +295,30 @@ __device__ inline void wide_linear_relu(const scalar* x, const scalar* w, const 
     for (int i = 0; i < SIDE; ++i) {
 #pragma unroll
         for (int j = 0; j < SIDE; j += N) {
-            store<N>(&sums[i][j], bias, y, first_row + line<accumulator, CONFLICT_FREE>(down, i),
+            store<N>(&sums[i][j], bias, y, first_row + line<accumulator, CONFLICT_FREE>(down, i),  // (5)
                      first_column + line<accumulator, CONFLICT_FREE>(right_of, j), batch, out_features, aligned_y);
         }
     }
 }
+// [/step_vectorized]
 
+// [step_vectorized]
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_vectorized(const scalar* x, const scalar* w, const scalar* bias,
                                                                   scalar* y, Size batch, Size in_features,
                                                                   Size out_features) {
     wide_linear_relu<false, scalar, accumulator>(x, w, bias, y, batch, in_features, out_features);
 }
+// [/step_vectorized]
 
+// [step_conflict_free]
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_conflict_free(const scalar* x, const scalar* w,
                                                                      const scalar* bias, scalar* y, Size batch,
                                                                      Size in_features, Size out_features) {
-    wide_linear_relu<true, scalar, accumulator>(x, w, bias, y, batch, in_features, out_features);
+    wide_linear_relu<true, scalar, accumulator>(x, w, bias, y, batch, in_features, out_features);  // (3)
 }
+// [/step_conflict_free]
 
 // The copies keep numbers as they are, along k: a stage holds 64 bytes of each row, four packs of 16 bytes.
 constexpr int STAGES = 3, PACKS = 4;
@@ -304,6 +326,7 @@ constexpr int STAGES = 3, PACKS = 4;
 // Pack `pack` of row `row` of a stage: eight neighbouring rows' packs lie in eight different 16 bytes of 128.
 __device__ inline int staged(int row, int pack) { return row * PACKS + (pack ^ row / 2 % PACKS); }
 
+// [step_async]
 template <typename scalar>
 __device__ inline void stage_tile(Pack<scalar, WIDE<scalar>>* stage, const scalar* matrix, Size first_row, Size rows,
                                   Size first_k, Size in_features, int thread, bool aligned) {
@@ -316,20 +339,22 @@ __device__ inline void stage_tile(Pack<scalar, WIDE<scalar>>* stage, const scala
         const scalar* from = matrix + (inside ? (first_row + row) * in_features + k : 0);
         Pack<scalar, N>* to = stage + staged(row, pack);
         if (aligned) {
-            copy_async(to, from, inside ? 16 : 0);
+            copy_async(to, from, inside ? 16 : 0);  // (1)
         } else {
 #pragma unroll
             for (int i = 0; i < N; ++i) to->at[i] = inside && k + i < in_features ? from[i] : static_cast<scalar>(0.0f);
         }
     }
 }
+// [/step_async]
 
+// [step_async]
 template <typename scalar, typename accumulator>
 __global__ __launch_bounds__(THREADS) void linear_relu_async(const scalar* x, const scalar* w, const scalar* bias,
                                                              scalar* y, Size batch, Size in_features,
                                                              Size out_features) {
     constexpr int N = WIDE<scalar>;
-    __shared__ Pack<scalar, N> x_stages[STAGES][TILE * PACKS], w_stages[STAGES][TILE * PACKS];
+    __shared__ Pack<scalar, N> x_stages[STAGES][TILE * PACKS], w_stages[STAGES][TILE * PACKS];  // (2)
     const Size across = (out_features + TILE - 1) / TILE;
     const Size first_row = blockIdx.x / across * TILE, first_column = blockIdx.x % across * TILE;
     const int thread = threadIdx.x, down = thread / SQUARE, right_of = thread % SQUARE;
@@ -344,12 +369,12 @@ __global__ __launch_bounds__(THREADS) void linear_relu_async(const scalar* x, co
         }
         close_group();  // an empty one too: the wait below counts groups
     };
-    for (int step = 0; step < STAGES - 1; ++step) fetch(step);
+    for (int step = 0; step < STAGES - 1; ++step) fetch(step);  // (3)
     accumulator sums[SIDE][SIDE] = {};
     for (int step = 0; step < steps; ++step) {
-        wait_for_groups<STAGES - 2>();
+        wait_for_groups<STAGES - 2>();  // (4)
         __syncthreads();  // this step's copies are seen by all, and all are done with the stage that is fetched next
-        fetch(step + STAGES - 1);
+        fetch(step + STAGES - 1);  // (5)
         const Pack<scalar, N>*x_stage = x_stages[step % STAGES], *w_stage = w_stages[step % STAGES];
 #pragma unroll
         for (int pack = 0; pack < PACKS; ++pack) {
@@ -378,3 +403,4 @@ __global__ __launch_bounds__(THREADS) void linear_relu_async(const scalar* x, co
         }
     }
 }
+// [/step_async]

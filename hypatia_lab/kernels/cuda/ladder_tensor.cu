@@ -164,6 +164,7 @@ __device__ inline void stage_rows(unsigned offset, const scalar* matrix, Size fi
     }
 }
 
+// [step_mma]
 // Block 128: four warps, each 64 x 64 of a tile of 128 x 128 as 4 x 8 fragments of 16 x 8; dynamic shared memory
 // MMA_STAGES * MMA_STAGE_BYTES.
 template <typename scalar, bool ALIGNED>
@@ -172,7 +173,7 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
                                                                   Size out_features) {
     const int down = static_cast<int>((batch + MMA_TILE - 1) / MMA_TILE);
     const int across = static_cast<int>((out_features + MMA_TILE - 1) / MMA_TILE);
-    const Tile tile = tile_at(blockIdx.x, down, across, MMA_GROUP);
+    const Tile tile = tile_at(blockIdx.x, down, across, MMA_GROUP);  // (1)
     const Size first_row = static_cast<Size>(tile.row) * MMA_TILE;
     const Size first_column = static_cast<Size>(tile.column) * MMA_TILE;
     const int lane = threadIdx.x % 32, warp_row = threadIdx.x / 64 * 64, warp_column = threadIdx.x / 32 % 2 * 64;
@@ -187,7 +188,7 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
         close_group();  // an empty one too: the wait below counts groups
     };
     for (int step = 0; step < MMA_STAGES - 1; ++step) fetch(step);
-    float sums[MMA_ROWS][MMA_COLUMNS][4] = {};
+    float sums[MMA_ROWS][MMA_COLUMNS][4] = {};  // (2)
     const unsigned base = shared_address(dynamic_shared);
     for (int step = 0; step < steps; ++step) {
         wait_for_groups<MMA_STAGES - 2>();
@@ -200,19 +201,19 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
                 const int row = warp_row + i * 16 + lane % 16, pack = k + lane / 16;
-                load_matrices(a[i], stage + row * ROW_BYTES + (pack ^ row % 8) * 16);
+                load_matrices(a[i], stage + row * ROW_BYTES + (pack ^ row % 8) * 16);  // (3)
             }
 #pragma unroll
             for (int j = 0; j < MMA_COLUMNS; j += 2) {
                 const int row = warp_column + j * 8 + lane / 16 * 8 + lane % 8, pack = k + lane / 8 % 2;
                 unsigned both[4];
-                load_matrices(both, stage + (MMA_TILE + row) * ROW_BYTES + (pack ^ row % 8) * 16);
+                load_matrices(both, stage + (MMA_TILE + row) * ROW_BYTES + (pack ^ row % 8) * 16);  // (4)
                 b[j][0] = both[0], b[j][1] = both[1], b[j + 1][0] = both[2], b[j + 1][1] = both[3];
             }
 #pragma unroll
             for (int i = 0; i < MMA_ROWS; ++i) {
 #pragma unroll
-                for (int j = 0; j < MMA_COLUMNS; ++j) multiply_fragments<scalar>(sums[i][j], a[i], b[j]);
+                for (int j = 0; j < MMA_COLUMNS; ++j) multiply_fragments<scalar>(sums[i][j], a[i], b[j]);  // (5)
             }
         }
     }
@@ -228,6 +229,7 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
         }
     }
 }
+// [/step_mma]
 
 // Which of the stages is next, and how many times round they have gone (its parity).
 template <int STAGES> struct Turn {
@@ -238,6 +240,7 @@ template <int STAGES> struct Turn {
     }
 };
 
+// [step_wgmma]
 // Block 128 (CONSUMERS + 1): warpgroup 0 fetches, each other one multiplies 64 rows of a tile of 64 CONSUMERS x WIDTH.
 // Dynamic shared memory: 1024 to align, STAGES tiles of x and w, two barriers a stage. CLUSTER blocks work on tiles one
 // below the other and share w. The grid may be of any number of clusters; in_features is a multiple of 8, not 0; y and
@@ -277,44 +280,50 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
     if (warpgroup == 0) {
         if constexpr (CONSUMERS == 2) give_registers_back<40>();
         if (threadIdx.x == 0) {
-            for (int index = first_tile; index < tiles; index += clusters) {
+            for (int index = first_tile; index < tiles; index += clusters) {  // (1)
                 const Tile tile = tile_at(index, down, across, static_cast<int>(group));
                 const int row = (tile.row * CLUSTER + block) * HEIGHT, column = tile.column * WIDTH + block * SHARE;
                 for (int step = 0; step < steps; ++step, turn.advance()) {
                     const unsigned stage = stages + turn.stage * STAGE_BYTES, arrived = full + turn.stage * 8;
-                    wait(empty + turn.stage * 8, turn.parity ^ 1);
+                    wait(empty + turn.stage * 8, turn.parity ^ 1);  // (2)
                     arrive_and_expect(arrived, STAGE_BYTES);
-                    fetch_box(stage, x_map, step * DEPTH, row, arrived);
+                    fetch_box(stage, x_map, step * DEPTH, row, arrived);  // (3)
+// [/step_wgmma]
+                    // [step_multicast]
                     const unsigned share = stage + X_BYTES + block * SHARE * ROW_BYTES;
                     if constexpr (CLUSTER == 1)
                         fetch_box(share, w_map, step * DEPTH, column, arrived);
                     else
-                        fetch_box_for((1 << CLUSTER) - 1, share, w_map, step * DEPTH, column, arrived);
+                        fetch_box_for((1 << CLUSTER) - 1, share, w_map, step * DEPTH, column, arrived);  // (1)
+                    // [/step_multicast]
                 }
             }
         }
     } else {
         if constexpr (CONSUMERS == 2) take_registers<232>();
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, rows = (warpgroup - 1) * 64;
+        // [step_multicast]
         const auto release = [&](int stage) {
             if constexpr (CLUSTER == 1) {
                 if (lane == 0) arrive(empty + stage * 8);
             } else {
-                if (lane < CLUSTER) arrive_at(empty + stage * 8, lane);
+                if (lane < CLUSTER) arrive_at(empty + stage * 8, lane);  // (2)
             }
         };
+        // [/step_multicast]
+        // [step_wgmma]
         float sums[WIDTH / 2];
         for (int index = first_tile; index < tiles; index += clusters) {
             int previous = 0;
             for (int step = 0; step < steps; ++step, turn.advance()) {
                 const unsigned stage = stages + turn.stage * STAGE_BYTES;
-                wait(full + turn.stage * 8, turn.parity);
+                wait(full + turn.stage * 8, turn.parity);  // (4)
                 const unsigned long long a = operand(stage + rows * ROW_BYTES), b = operand(stage + X_BYTES);
                 settle(sums);
                 open_products();
 #pragma unroll
                 for (int k = 0; k < DEPTH / 16; ++k) {  // 16 numbers along k are 32 bytes, 2 in an operand's units
-                    multiply_tiles<scalar, WIDTH>(sums, a + 2 * k, b + 2 * k, step + k > 0);
+                    multiply_tiles<scalar, WIDTH>(sums, a + 2 * k, b + 2 * k, step + k > 0);  // (5)
                 }
                 close_products();
                 // The products before these are done while these go on: their stage can be filled again.
@@ -340,3 +349,4 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
     // A block that has left can neither be written to nor arrived at.
     if constexpr (CLUSTER > 1) synchronize_cluster();
 }
+// [/step_wgmma]

@@ -54,12 +54,14 @@ constexpr int WIDEST_BIAS_PRODUCT = 64;
 // weights. AHEAD (at least 2) stages a warpgroup; a multiprocessor's registers are to have room for BLOCKS.
 // Boxes of 64 columns: 64 rows of x, 16 of y, WIDTH / CLUSTER of a weight. Dynamic shared memory: biases in float, a
 // barrier of 8 bytes for every weight and stage, then, at a multiple of 1024, the weights and the stages.
+// [mlp]
 template <typename scalar, int WIDTH, int LAYERS, int GROUPS, int AHEAD, int BLOCKS, int CLUSTER>
 __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap y_map,
     const __grid_constant__ TensorMap weight1_map, const __grid_constant__ TensorMap weight2_map,
     const __grid_constant__ TensorMap weight3_map, const scalar* bias1, const scalar* bias2, const scalar* bias3,
     Size rows) {
+// [/mlp]
     constexpr int PANELS = (WIDTH + DEPTH - 1) / DEPTH, STEPS = WIDTH / 16, SHARE = WIDTH / CLUSTER;
     constexpr unsigned PANEL_BYTES = WIDTH * ROW_BYTES, WEIGHT_BYTES = PANELS * PANEL_BYTES;
     constexpr unsigned TILE_BYTES = PANELS * BOX_BYTES;
@@ -99,6 +101,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     let_next_kernel_start();
     wait_for_kernel_before();
 
+    // [mlp]
     const auto fetch_tile = [&](int group, int turn) {
         const int tile = tile_at(group, turn), stage = group * AHEAD + turn % AHEAD;
         if (tile >= tiles) return;
@@ -109,6 +112,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             fetch_box(stages + stage * TILE_BYTES + panel * BOX_BYTES, x_map, panel * DEPTH, tile * TILE_ROWS, barrier);
         }
     };
+    // [/mlp]
     const auto fetch_weight = [&](int layer, const TensorMap& map) {
         const unsigned barrier = weight_here + layer * 8, to = weights + layer * WEIGHT_BYTES;
         arrive_and_expect(barrier, WEIGHT_BYTES);
@@ -149,9 +153,10 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     if constexpr (BIAS_PRODUCT) show_to_copies();
     __syncthreads();
 
+    // [mlp]
     // sums[4 j + 2 half + n] is at row lane / 4 + 8 half of the warp's 16, column 8 j + 2 (lane % 4) + n, and pair
     // 2 j + half of `pairs` is two neighbours of them: four pairs are 16 columns, an operand of the next layer.
-    float sums[WIDTH / 2];
+    float sums[WIDTH / 2];  // (1)
     unsigned pairs[WIDTH / 4];
     // A left operand of 16 columns, of which the first is ones.
     const unsigned one = lane % 4 == 0 ? rounded<scalar>(1.0f, 0.0f) : 0, ones[4] = {one, one, 0, 0};
@@ -170,7 +175,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             sums[4 * j + 3] += two.y;
         }
     };
-    for (int turn = 0, tile; (tile = tile_at(group, turn)) < tiles; ++turn) {
+    for (int turn = 0, tile; (tile = tile_at(group, turn)) < tiles; ++turn) {  // (2)
         const int stage = group * AHEAD + turn % AHEAD;
         const unsigned here = stages + stage * TILE_BYTES;
         if (turn == 0) wait(weight_here, 0);
@@ -193,7 +198,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
 #pragma unroll
         for (int layer = 1; layer < LAYERS; ++layer) {
 #pragma unroll
-            for (int i = 0; i < WIDTH / 4; ++i) pairs[i] = rectified<scalar>(sums[2 * i], sums[2 * i + 1]);
+            for (int i = 0; i < WIDTH / 4; ++i) pairs[i] = rectified<scalar>(sums[2 * i], sums[2 * i + 1]);  // (3)
             settle(pairs);
             if (turn == 0) wait(weight_here + layer * 8, 0);
             settle(sums);
@@ -202,7 +207,7 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
 #pragma unroll
             for (int k = 0; k < STEPS; ++k) {
                 const unsigned weight = weights + layer * WEIGHT_BYTES + k / 4 * PANEL_BYTES;
-                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2,
+                multiply_held<scalar, WIDTH>(sums, pairs + 4 * k, operand(weight) + k % 4 * 2,  // (4)
                                               BIAS_PRODUCT || k > 0);
             }
             close_products();
@@ -232,9 +237,10 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
         if (lane == 0) {
 #pragma unroll
             for (int panel = 0; panel < PANELS; ++panel) {
-                store_box(y_map, panel * DEPTH, tile * TILE_ROWS + warp * WARP_ROWS, own + panel * BOX_BYTES);
+                store_box(y_map, panel * DEPTH, tile * TILE_ROWS + warp * WARP_ROWS, own + panel * BOX_BYTES);  // (5)
             }
             close_stores();
+    // [/mlp]
         }
     }
     // Shared memory may go neither before it is read nor before what was asked for is there.

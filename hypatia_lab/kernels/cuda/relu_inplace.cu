@@ -4,8 +4,10 @@
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+// [relu]
 template <typename scalar, typename accumulator>
 __global__ void relu_inplace(scalar* data, long long size) {
-    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;
+    const long long i = static_cast<long long>(blockIdx.x) * blockDim.x + threadIdx.x;  // (1)
     if (i < size) data[i] = static_cast<accumulator>(data[i]) < accumulator(0) ? static_cast<scalar>(accumulator(0)) : data[i];
 }
+// [/relu]

@@ -16,15 +16,17 @@ ROWS, COLUMNS = 4, 256
 """What one program takes: enough bytes in flight for each of its threads, enough programs for a small layer."""
 
 
+# [bias_relu]
 @triton.jit
 def _bias_relu(y, bias, rows, columns, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
-    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)  # (1)
     column = tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
     inside = (row < rows)[:, None] & (column < columns)[None, :]
     at = y + row.to(tl.int64)[:, None] * columns + column[None, :]
     summed = tl.load(at, mask=inside, other=0.0) + tl.load(bias + column, mask=column < columns, other=0.0)[None, :]
     # Not a maximum: a NaN stays one, as in torch's.
-    tl.store(at, tl.where(summed < 0, 0.0, summed), mask=inside)
+    tl.store(at, tl.where(summed < 0, 0.0, summed), mask=inside)  # (2)
+    # [/bias_relu]
 
 
 def bias_relu(y: torch.Tensor, bias: torch.Tensor) -> None:

@@ -37,6 +37,7 @@ def _counts(number, patches, height, width, TALL: tl.constexpr, WIDE: tl.constex
     return tl.where(number < patches, tall * wide, 0).to(tl.float32)
 
 
+# [normalise]
 @triton.jit
 def _combined(
     moments,
@@ -65,8 +66,9 @@ def _combined(
         inside = (first + number < patches)[:, None] & known[None, :]
         off = tl.load(at + first * 2 * channels, mask=inside, other=0.0) - mean[None, :]
         squares = tl.load(at + first * 2 * channels + channels, mask=inside, other=0.0)
-        share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]
+        share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]  # (1)
     return mean, tl.sum(share, 0) / pixels
+    # [/normalise]
 
 
 @triton.jit
@@ -96,6 +98,7 @@ def gelu(u, TANH: tl.constexpr, SHORT: tl.constexpr):
     return u * (tanh_sigmoid(u) if TANH else normal_integral(u, SHORT))
 
 
+# [normalise]
 @triton.jit
 def _normalise(
     z,
@@ -147,7 +150,8 @@ def _normalise(
         inside = (pixel < height * width)[:, None] & known[None, :]
         at = (plane + pixel)[:, None] * channels + channel[None, :]
         u = (tl.load(z + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
-        tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)
+        tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)  # (2)
+    # [/normalise]
 
 
 # ---------------------------------------------------------------- which tiles

@@ -76,6 +76,7 @@ def _behind_gelu(grad, z, at, inside, mean, scale, factor, shift, TANH: tl.const
     return tl.where(inside, g, 0.0), normal
 
 
+# [backward]
 @triton.jit
 def _gradient_sums(
     grad,
@@ -111,8 +112,10 @@ def _gradient_sums(
     at = sums + (image * tl.num_programs(0) + run) * 2 * channels + channel
     tl.store(at, tl.sum(first_sum, 0), mask=channel < channels)
     tl.store(at + channels, tl.sum(second_sum, 0), mask=channel < channels)
+    # [/backward]
 
 
+# [backward]
 @triton.jit
 def _convolution_gradient(
     grad,
@@ -149,10 +152,12 @@ def _convolution_gradient(
         inside = (pixel < area)[:, None] & known[None, :]
         at = (image.to(tl.int64) * area + pixel)[:, None] * channels + channel[None, :]
         g, normal = _behind_gelu(grad, z, at, inside, mean, scale, factor, shift, TANH)
-        g = (g - mean_g[None, :] - normal * mean_gx[None, :]) * (factor * scale)[None, :]
+        g = (g - mean_g[None, :] - normal * mean_gx[None, :]) * (factor * scale)[None, :]  # (1)
         tl.store(out + at, g.to(out.dtype.element_ty), mask=inside)
+    # [/backward]
 
 
+# [backward]
 @triton.jit
 def _weight_gradient(
     grad,
@@ -192,7 +197,7 @@ def _weight_gradient(
         same = load_patch(x, image, r, q, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
         after = load_patch(x, image, r, q + 1, i, height, width, inner, TALL, WIDE, COLUMNS, LOAD)
         left = product(g, before, left, "ieee", DEVICE)
-        middle = product(g, same, middle, "ieee", DEVICE)
+        middle = product(g, same, middle, "ieee", DEVICE)  # (2)
         right = product(g, after, right, "ieee", DEVICE)
     row, column = o + tl.arange(0, ROWS)[:, None], i + tl.arange(0, COLUMNS)[None, :]
     inside = (row < outer) & (column < inner)
@@ -200,8 +205,10 @@ def _weight_gradient(
     tl.store(at, left, mask=inside)
     tl.store(at + inner, middle, mask=inside)
     tl.store(at + 2 * inner, right, mask=inside)
+    # [/backward]
 
 
+# [backward]
 @triton.jit
 def _column_sums(
     source, first, second, rows, columns, split, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr
@@ -216,10 +223,11 @@ def _column_sums(
     for start in range(0, rows, ROWS):
         row = start + tl.arange(0, ROWS)
         at = row.to(tl.int64)[:, None] * columns + column[None, :]
-        total += tl.load(source + at, mask=(row < rows)[:, None] & known[None, :], other=0.0)
+        total += tl.load(source + at, mask=(row < rows)[:, None] & known[None, :], other=0.0)  # (3)
     found = tl.sum(total, 0)
     tl.store(first + column, found.to(first.dtype.element_ty), mask=column < split)
     tl.store(second + column - split, found.to(second.dtype.element_ty), mask=known & (column >= split))
+    # [/backward]
 
 
 # ---------------------------------------------------------------- which tiles

@@ -36,6 +36,7 @@ def rounded_tf32(values):
     return tl.where(values == values, nearest, values)
 
 
+# [convolve]
 @triton.jit
 def _terms(source, large, small, count, PRECISION: tl.constexpr, BLOCK: tl.constexpr, DEPENDENT: tl.constexpr):
     """float32 as its two largest terms of bfloat16, or rounded to TF32."""
@@ -48,11 +49,12 @@ def _terms(source, large, small, count, PRECISION: tl.constexpr, BLOCK: tl.const
         tl.store(large + at, rounded_tf32(values), mask=at < count)
     else:
         nearest = values.to(tl.bfloat16)
-        rest = values - nearest.to(tl.float32)
+        rest = values - nearest.to(tl.float32)  # (1)
         # An infinity has no rest; what rounds to one from below would have an infinite one.
         rest = tl.where(tl.abs(nearest.to(tl.float32)) < float("inf"), rest, 0.0)
         tl.store(large + at, nearest, mask=at < count)
         tl.store(small + at, rest.to(tl.bfloat16), mask=at < count)
+    # [/convolve]
 
 
 @triton.jit
@@ -156,6 +158,7 @@ def product(a, b, total, PRECISION: tl.constexpr, DEVICE: tl.constexpr):
     return total
 
 
+# [convolve]
 @triton.jit
 def _convolve(
     x,
@@ -202,11 +205,11 @@ def _convolve(
         if x_small is not None:
             a_small = load_patch(x_small, image, r, q, k, height, width, inner, TALL, WIDE, DEEP, LOAD)
             b_small = _weights(weight_small, tap, k, column, inner, outer, DEEP, COLUMNS, ADJOINT, LOAD)
-            total = product(a_small, b, total, PRECISION, DEVICE)
+            total = product(a_small, b, total, PRECISION, DEVICE)  # (2)
             total = product(a, b_small, total, PRECISION, DEVICE)
         if PRECISION == "tf32":
             a = rounded_tf32(a)
-        total = product(a, b, total, PRECISION, DEVICE)
+        total = product(a, b, total, PRECISION, DEVICE)  # (3)
     columns = column + tl.arange(0, COLUMNS)
     if bias is not None:
         total += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
@@ -217,10 +220,11 @@ def _convolve(
         inside = ((row + pixel // WIDE < height) & (left + pixel % WIDE < width))[:, None]
         count = tl.minimum(height - row, TALL) * tl.minimum(width - left, WIDE)
         mean = tl.sum(tl.where(inside, total, 0.0), 0) / count.to(tl.float32)
-        off = tl.where(inside, total - mean[None, :], 0.0)
+        off = tl.where(inside, total - mean[None, :], 0.0)  # (4)
         at = moments + number.to(tl.int64) * 2 * outer + columns
         tl.store(at, mean, mask=columns < outer)
         tl.store(at + outer, tl.sum(off * off, 0), mask=columns < outer)
+    # [/convolve]
 
 
 # ---------------------------------------------------------------- launches

@@ -104,11 +104,13 @@ def _nearest(x):
     return (x + big) - big
 
 
+# [image]
 @triton.jit
 def _change(axis, s, t, x, y):
     """h less the whole index at the anchor; see :func:`_image`."""
     _, fraction, onward, along_fast, along_slow = axis
-    return (fraction + onward * t) + (along_fast * x + along_slow * y) * s
+    return (fraction + onward * t) + (along_fast * x + along_slow * y) * s  # (1)
+    # [/image]
 
 
 @triton.jit
@@ -182,6 +184,7 @@ def _interfere(amplitude, square, index, COUNT: tl.constexpr, UNIT: tl.constexpr
     return amplitude, square
 
 
+# [image]
 @triton.jit(do_not_specialize=["table_h", "table_k", "table_l", "low_h", "low_k", "low_l"])
 def _image(
     crystals,
@@ -231,7 +234,7 @@ def _image(
     px = corner[0] + middle_fast * fast[0] + middle_slow * slow[0]
     py = corner[1] + middle_fast * fast[1] + middle_slow * slow[1]
     pz = corner[2] + middle_fast * fast[2] + middle_slow * slow[2]
-    inverse = tl.rsqrt(px * px + py * py + pz * pz)
+    inverse = tl.rsqrt(px * px + py * py + pz * pz)  # (2)
     # Everything below is in units of R₀.
     anchor, fast, slow = (px * inverse, py * inverse, pz * inverse), _scaled(fast, inverse), _scaled(slow, inverse)
     _, w_x, w_y = _along(anchor, anchor, fast, slow, NUMBER)
@@ -271,7 +274,7 @@ def _image(
         p_xy = 2 * (beam * i_x * i_y + side * c_x * c_y)
         for crystal in range(crystal_count):
             cell = crystals + (image * crystal_count + crystal) * 9
-            a = _axis(cell, per_wavelength, incident, anchor, fast, slow, NUMBER)
+            a = _axis(cell, per_wavelength, incident, anchor, fast, slow, NUMBER)  # (3)
             b = _axis(cell + 3, per_wavelength, incident, anchor, fast, slow, NUMBER)
             c = _axis(cell + 6, per_wavelength, incident, anchor, fast, slow, NUMBER)
             for chunk in range(CHUNKS):
@@ -289,14 +292,14 @@ def _image(
                     y = (row - CHUNKS * ROWS // 2) * OVERSAMPLE + point // OVERSAMPLE
                     x, y = (x.to(NUMBER) + 0.5) * (1.0 / OVERSAMPLE), (y.to(NUMBER) + 0.5) * (1.0 / OVERSAMPLE)
                     w = x * (w_x + w_xx * x) + y * (w_y + w_yy * y)
-                    s = tl.rsqrt(1 + w)
+                    s = tl.rsqrt(1 + w)  # (4)
                     # t = s − 1 lacks what s was rounded off by, a Newton step gives it back: 1 = s²(1 + w).
                     t = s - 1
                     t -= 0.5 * (w + (1 + w) * (t * s + t))
                     polarized = (p_0 + x * (p_x + p_xx * x)) + y * (p_y + p_yy * y) + (p_xy * x) * y
                     # Solid angle falls as s³, and the polarization here is (R/R₀)² too large.
                     amplitude, square = s * s, polarized * s
-                    h, k, m = _change(a, s, t, x, y), _change(b, s, t, x, y), _change(c, s, t, x, y)
+                    h, k, m = _change(a, s, t, x, y), _change(b, s, t, x, y), _change(c, s, t, x, y)  # (5)
                     amplitude, square = _interfere(amplitude, square, h, N_A, UNIT)
                     amplitude, square = _interfere(amplitude, square, k, N_B, UNIT)
                     amplitude, square = _interfere(amplitude, square, m, N_C, UNIT)
@@ -310,6 +313,7 @@ def _image(
                         square *= tl.load(structure + entry).to(NUMBER)
                     total += amplitude * amplitude * square
                 tl.store(where, total, mask=inside)
+    # [/image]
 
 
 def default_tile(pixels: int, dtype: torch.dtype) -> tuple[int, int, int]:

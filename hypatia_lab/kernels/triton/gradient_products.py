@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # ---------------------------------------------------------------- kernel
 
 
+# [gradient_products]
 @triton.jit
 def _tile(
     number,
@@ -66,20 +67,22 @@ def _tile(
     for step in tl.range(tl.maximum(tl.cdiv(depth, INNER), 1), num_stages=STAGES):
         k = step * INNER
         if ACROSS:
-            left = operand(a, k, row, depth, height, a_stride, INNER, ROWS, LOAD)
+            left = operand(a, k, row, depth, height, a_stride, INNER, ROWS, LOAD)  # (1)
         else:
             left = operand(a, row, k, height, depth, a_stride, ROWS, INNER, LOAD)
         # One load right behind the other: they then share a barrier.
         right = operand(b, k, column, depth, width, b_stride, INNER, COLUMNS, LOAD)
         # 16-bit operands are multiplied from shared memory whichever way they lie there: nothing is moved.
-        total = tl.dot(left.T if ACROSS else left, right, total)
+        total = tl.dot(left.T if ACROSS else left, right, total)  # (2)
     if ACROSS:
         # The compiler merges what both products have alike behind their loops, and with it the operands' buffers would
         # live as long: twice the shared memory. One barrier makes them differ.
         tl.debug_barrier()
     store_tile(total, out, row, column, height, width, out_stride, STORE)
+    # [/gradient_products]
 
 
+# [gradient_products]
 @triton.jit
 def _add_shares(number, shares, out, parts, columns, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum columns ``number`` · ``COLUMNS`` on of ``shares`` (parts, columns) over the parts, in one order always."""
@@ -90,8 +93,10 @@ def _add_shares(number, shares, out, parts, columns, PARTS: tl.constexpr, COLUMN
         inside = (part < parts)[:, None] & (column < columns)[None, :]
         total += tl.load(shares + part.to(tl.int64)[:, None] * columns + column[None, :], mask=inside, other=0.0)
     tl.store(out + column, tl.sum(total, 0).to(out.dtype.element_ty), mask=column < columns)
+    # [/gradient_products]
 
 
+# [gradient_products]
 @triton.jit
 def _gradient_products(
     z_rows,
@@ -141,7 +146,7 @@ def _gradient_products(
         longer = (number >= begin) & (number < end)
         # A product's own tiles count from 0.
         own = number - tl.where(longer, begin, tl.where(number >= end, end - begin, 0))
-        if longer if X_LONGER else not longer:
+        if longer if X_LONGER else not longer:  # (3)
             if grad_x is not None:
                 _tile(
                     own,
@@ -158,7 +163,8 @@ def _gradient_products(
     else:
         # The last to start, and the shortest: they go where a tile is done.
         if shares is not None:
-            _add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)
+            _add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (4)
+    # [/gradient_products]
 
 
 # ---------------------------------------------------------------- which tiles

@@ -59,16 +59,19 @@ def store_tile(values, out, row, column, height, width, stride, TMA: tl.constexp
         tl.store(out + r.to(tl.int64) * stride + c, values.to(out.dtype.element_ty), mask=inside)
 
 
+# [linear_relu]
 @triton.jit
 def put(values, bias, out, row, column, batch, outer, stride, TMA: tl.constexpr):
     """Add the bias, apply the ReLU (NaN stays NaN, as in torch) and store a tile of any width."""
     if bias is not None:
         columns = column + tl.arange(0, values.shape[1])
         values += tl.load(bias + columns, mask=columns < outer, other=0.0).to(tl.float32)[None, :]
-    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)
+    values = tl.maximum(values, 0.0, propagate_nan=tl.PropagateNan.ALL)  # (1)
     store_tile(values, out, row, column, batch, outer, stride, TMA)
+    # [/linear_relu]
 
 
+# [linear_relu]
 @triton.jit
 def _tile(
     number,
@@ -93,21 +96,23 @@ def _tile(
 ):
     """Compute and store tile ``number``."""
     row, column = corner(number, batch, outer, ROWS, COLUMNS, GROUP)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)  # (2)
     # At least one step, and the compiler knows: a way around the loop would make it wait for every single product.
     for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
         a = operand(x, row, step * INNER, batch, inner, x_stride, ROWS, INNER, LOAD)
         b = operand(weight, column, step * INNER, outer, inner, weight_stride, COLUMNS, INNER, LOAD)
-        total = tl.dot(a, b.T, total, input_precision=PRECISION)
+        total = tl.dot(a, b.T, total, input_precision=PRECISION)  # (3)
     if HALVES:
         # Half a tile at a time needs half the shared memory on its way out.
         left, right = tl.split(tl.permute(tl.reshape(total, (ROWS, 2, COLUMNS // 2)), (0, 2, 1)))
         put(left, bias, out, row, column, batch, outer, out_stride, STORE)
         put(right, bias, out, row, column + COLUMNS // 2, batch, outer, out_stride, STORE)
     else:
-        put(total, bias, out, row, column, batch, outer, out_stride, STORE)
+        put(total, bias, out, row, column, batch, outer, out_stride, STORE)  # (4)
+    # [/linear_relu]
 
 
+# [linear_relu]
 @triton.jit
 def _linear_relu(
     x,
@@ -140,7 +145,7 @@ def _linear_relu(
     if PERSISTENT:
         tiles = tl.cdiv(batch, ROWS) * tl.cdiv(outer, COLUMNS)
         # Flattened into one loop, the loads of a tile start before the tile before it is stored.
-        for number in tl.range(first, tiles, tl.num_programs(0), flatten=True):
+        for number in tl.range(first, tiles, tl.num_programs(0), flatten=True):  # (5)
             _tile(
                 number, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
                 PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
@@ -150,6 +155,7 @@ def _linear_relu(
             first, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
             PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
         )  # fmt: skip
+    # [/linear_relu]
 
 
 # ---------------------------------------------------------------- which tiles

@@ -66,20 +66,22 @@ def _rounded(values, TF32: tl.constexpr):
     return nearest
 
 
+# [split_rows]
 @triton.jit
 def _write_terms(values, exponent, large, small, k, inner, TF32: tl.constexpr):
     """Scale ``values`` and store their large and small terms at ``k``."""
     up = BOUND + 127 - exponent
     # The factor itself may be out of range, its two halves are not; products are exact or far below what counts.
-    scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))
+    scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))  # (1)
     finite = _magnitude(values) < 0x7F800000
-    nearest = _rounded(tl.where(finite, scaled, 0.0), TF32)
+    nearest = _rounded(tl.where(finite, scaled, 0.0), TF32)  # (2)
     # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity.
     least = tl.where(values < 0, -LEAST, LEAST)
     nearest = tl.where((nearest == 0) & (values != 0), least.to(nearest.dtype), nearest)
-    rest = tl.where(finite, scaled - nearest.to(tl.float32), 0.0)
+    rest = tl.where(finite, scaled - nearest.to(tl.float32), 0.0)  # (3)
     tl.store(large + k, tl.where(finite, nearest, scaled.to(nearest.dtype)), mask=k < inner)
     tl.store(small + k, _rounded(rest, TF32), mask=k < inner)
+    # [/split_rows]
 
 
 @triton.jit
@@ -92,6 +94,7 @@ def _row(x, weight, row, k, batch, inner, x_stride, weight_stride):
     return values
 
 
+# [split_rows]
 @triton.jit
 def _split_rows(
     x,
@@ -119,7 +122,7 @@ def _split_rows(
     k = tl.arange(0, CHUNK)
     values = _row(x, weight, row, k, batch, inner, x_stride, weight_stride)
     magnitude = _magnitude(values)
-    largest = tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), 0)
+    largest = tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), 0)  # (4)
     peak = tl.max(magnitude, 0)
     if not ONCE:
         for start in range(CHUNK, inner, CHUNK):
@@ -134,8 +137,10 @@ def _split_rows(
         for start in range(CHUNK, inner, CHUNK):
             values = _row(x, weight, row, start + k, batch, inner, x_stride, weight_stride)
             _write_terms(values, exponent, large, small, start + k, inner, TF32)
+    # [/split_rows]
 
 
+# [linear_relu_split]
 @triton.jit
 def _linear_relu_split(
     x_large,
@@ -164,7 +169,7 @@ def _linear_relu_split(
     total = tl.zeros((ROWS, COLUMNS), tl.float32)
     cross = tl.zeros((ROWS, COLUMNS), tl.float32)
     for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
-        a, a_small = x_large.load([row, step * INNER]), x_small.load([row, step * INNER])
+        a, a_small = x_large.load([row, step * INNER]), x_small.load([row, step * INNER])  # (1)
         b, b_small = weight_large.load([column, step * INNER]), weight_small.load([column, step * INNER])
         # Matrix units cut off what they add, always towards zero: so they sum INNER large products at most, the small
         # ones first, and these sums are added with rounding to nearest.
@@ -172,10 +177,10 @@ def _linear_relu_split(
             cross = tl.dot(a_small, b.T, cross, input_precision="tf32")
             part = tl.dot(a, b_small.T, input_precision="tf32")
         else:
-            part = tl.dot(a_small, b.T, input_precision="tf32")
-            part = tl.dot(a, b_small.T, part, input_precision="tf32")
-        part = tl.dot(a, b.T, part, input_precision="tf32")
-        total += part
+            part = tl.dot(a_small, b.T, input_precision="tf32")  # (2)
+            part = tl.dot(a, b_small.T, part, input_precision="tf32")  # (3)
+        part = tl.dot(a, b.T, part, input_precision="tf32")  # (4)
+        total += part  # (5)
     total += cross
 
     rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
@@ -193,6 +198,7 @@ def _linear_relu_split(
     down = tl.minimum(tl.maximum(down, -252), 252)
     total = total * _power_of_two(down >> 1) * _power_of_two(down - (down >> 1))
     put(total, bias, out, row, column, batch, outer, out_stride, STORE)
+    # [/linear_relu_split]
 
 
 SPLITS = ("fp16x3", "tf32x3")

@@ -24,6 +24,7 @@ from hypatia_lab.kernels.triton.linear_relu import hopper
 # ---------------------------------------------------------------- kernel
 
 
+# [masked_gradient]
 @triton.jit
 def _masked_gradient(
     grad,
@@ -56,11 +57,12 @@ def _masked_gradient(
         at = row[:, None] * columns + column[None, :]
         upstream = tl.load(grad + row[:, None] * grad_stride + column[None, :], mask=inside, other=0.0).to(NUMBER)
         # Not y > 0: as in torch, a NaN lets the gradient through.
-        masked = tl.where(tl.load(y + at, mask=inside, other=0.0).to(NUMBER) <= 0, 0.0, upstream)
-        tl.store(z + at, masked.to(z.dtype.element_ty), mask=inside)
-        total += masked
+        masked = tl.where(tl.load(y + at, mask=inside, other=0.0).to(NUMBER) <= 0, 0.0, upstream)  # (1)
+        tl.store(z + at, masked.to(z.dtype.element_ty), mask=inside)  # (2)
+        total += masked  # (3)
     at = tl.program_id(1) * columns + column
-    tl.store(sums + at, tl.sum(total, 0).to(sums.dtype.element_ty), mask=column < columns)
+    tl.store(sums + at, tl.sum(total, 0).to(sums.dtype.element_ty), mask=column < columns)  # (4)
+    # [/masked_gradient]
 
 
 # ---------------------------------------------------------------- which tiles

@@ -119,6 +119,7 @@ def _relu(y, NUMBER: tl.constexpr, PRECISION: tl.constexpr, DEVICE: tl.constexpr
     return _operand(tl.where(y < 0, 0.0, y).to(NUMBER), PRECISION)
 
 
+# [forward]
 @triton.jit
 def _forward(
     x,
@@ -153,7 +154,7 @@ def _forward(
         # Asked for before the weights, so that one wait on memory does for both.
         ahead = _rows(x, start * ROWS, rows, WIDTH, BLOCK, ROWS)
     if KEEP >= 1:
-        w1 = _matrix(weight1, WIDTH, BLOCK, PRECISION)
+        w1 = _matrix(weight1, WIDTH, BLOCK, PRECISION)  # (1)
         w2 = _matrix(weight2, WIDTH, BLOCK, PRECISION)
         if LAYERS == 3:
             w3 = _matrix(weight3, WIDTH, BLOCK, PRECISION)
@@ -161,11 +162,11 @@ def _forward(
         b1, b2 = _vector(bias1, WIDTH, BLOCK), _vector(bias2, WIDTH, BLOCK)
         if LAYERS == 3:
             b3 = _vector(bias3, WIDTH, BLOCK)
-    for tile in tl.range(start, tl.cdiv(rows, ROWS), step, num_stages=STAGES):
+    for tile in tl.range(start, tl.cdiv(rows, ROWS), step, num_stages=STAGES):  # (2)
         first = tile * ROWS
         if FETCH == "registers":
             h = ahead
-            ahead = _rows(x, first + step * ROWS, rows, WIDTH, BLOCK, ROWS)
+            ahead = _rows(x, first + step * ROWS, rows, WIDTH, BLOCK, ROWS)  # (3)
         elif FETCH == "descriptor":
             h = x.load([first, 0])
         else:
@@ -176,7 +177,7 @@ def _forward(
                 b3 = _vector(bias3, WIDTH, BLOCK)
         if KEEP == 0:
             w1 = _matrix(weight1, WIDTH, BLOCK, PRECISION)
-        h = _relu(_linear(_operand(h, PRECISION), w1, b1, PRECISION), NUMBER, PRECISION, DEVICE)
+        h = _relu(_linear(_operand(h, PRECISION), w1, b1, PRECISION), NUMBER, PRECISION, DEVICE)  # (4)
         if KEEP == 0:
             w2 = _matrix(weight2, WIDTH, BLOCK, PRECISION)
         y = _linear(h, w2, b2, PRECISION)
@@ -187,21 +188,26 @@ def _forward(
         if FETCH == "descriptor":
             out.store([first, 0], y.to(NUMBER))
         else:
-            _store_rows(out, y.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)
+            _store_rows(out, y.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)  # (5)
+    # [/forward]
 
 
+# [backward]
 @triton.jit
 def _add(total, bias_total, grad, h, PRECISION: tl.constexpr):
     """One tile's share of a layer's gradients: dW = gᵀ·h, db = Σ g."""
-    total = tl.dot(tl.trans(grad), h, total, input_precision=PRECISION)
+    total = tl.dot(tl.trans(grad), h, total, input_precision=PRECISION)  # (1)
     return total, bias_total + tl.sum(grad.to(tl.float32), 0)
+    # [/backward]
 
 
+# [backward]
 @triton.jit
 def _before(grad, weight, h, NUMBER: tl.constexpr, PRECISION: tl.constexpr):
     """The gradient of one layer's pre-activation from the next one's: g·W where ReLU let ``h`` through."""
     grad = tl.dot(grad, weight, input_precision=PRECISION)
-    return _operand(tl.where(h <= 0, 0.0, grad).to(NUMBER), PRECISION)
+    return _operand(tl.where(h <= 0, 0.0, grad).to(NUMBER), PRECISION)  # (2)
+    # [/backward]
 
 
 @triton.jit
@@ -213,6 +219,7 @@ def _keep(at, layer: tl.constexpr, total, bias_total, LAYERS: tl.constexpr, BLOC
     tl.store(at + BLOCK * BLOCK + i, bias_total)
 
 
+# [backward]
 @triton.jit
 def _backward(
     x,
@@ -253,7 +260,7 @@ def _backward(
         first = tile * ROWS
         g = _operand(_rows(grad, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
         h0 = _operand(_rows(x, first, rows, WIDTH, BLOCK, ROWS), PRECISION)
-        h1 = _relu(_linear(h0, w1, _vector(bias1, WIDTH, BLOCK), PRECISION), NUMBER, PRECISION, DEVICE)
+        h1 = _relu(_linear(h0, w1, _vector(bias1, WIDTH, BLOCK), PRECISION), NUMBER, PRECISION, DEVICE)  # (3)
         if LAYERS == 3:
             b2 = _vector(bias2, WIDTH, BLOCK)
             h2 = _relu(_linear(h1, w2, b2, PRECISION), NUMBER, PRECISION, DEVICE)
@@ -269,13 +276,15 @@ def _backward(
             before = tl.dot(g, w1, input_precision=PRECISION)
             _store_rows(grad_x, before.to(NUMBER), first, rows, WIDTH, BLOCK, ROWS)
     if LOWEST == 1:
-        _keep(shares, 1, dw1, db1, LAYERS, BLOCK)
+        _keep(shares, 1, dw1, db1, LAYERS, BLOCK)  # (4)
     if LOWEST <= 2 and HIGHEST >= 2:
         _keep(shares, 2, dw2, db2, LAYERS, BLOCK)
     if HIGHEST == 3:
         _keep(shares, 3, dw3, db3, LAYERS, BLOCK)
+    # [/backward]
 
 
+# [backward]
 @triton.jit
 def _sum(shares, weights, biases, programs, WIDTH: tl.constexpr, BLOCK: tl.constexpr, CHUNK: tl.constexpr):
     """One program: one row of one layer's weight gradient, or its bias gradient, added up over ``programs`` shares."""
@@ -286,9 +295,10 @@ def _sum(shares, weights, biases, programs, WIDTH: tl.constexpr, BLOCK: tl.const
     total = tl.zeros((CHUNK, BLOCK), tl.float32)
     for begin in range(0, programs, CHUNK):
         at = (((begin + p) * layers + layer) * (BLOCK + 1) + source) * BLOCK + i[None, :]
-        total += tl.load(shares + at, mask=begin + p < programs, other=0.0)
+        total += tl.load(shares + at, mask=begin + p < programs, other=0.0)  # (5)
     out = tl.where(row == WIDTH, biases + layer * WIDTH, weights + (layer * WIDTH + row) * WIDTH)
     tl.store(out + i, tl.sum(total, 0), mask=i < WIDTH)
+    # [/backward]
 
 
 def _block(width: int) -> int:

@@ -1,0 +1,263 @@
+"""The commands that read records and measure nothing: results, claims, compare."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from operator import attrgetter, itemgetter
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hypatia_lab.cli.terminal import show
+from hypatia_lab.names import unknown
+
+_records = click.option(
+    "--records",
+    "folders",
+    multiple=True,
+    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
+)
+_machines = click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
+as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
+paged_option = click.option(
+    "--no-pager", "paged", is_flag=True, flag_value=False, default=True, help="Print all at once."
+)
+
+
+def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any]:
+    from hypatia_lab import records
+
+    names = [records.machine_name(name) for name in machines]
+    return records.load(records.COMMITTED, *map(_root, folders), machines=names)
+
+
+def _root(folder: Path) -> Path:
+    """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
+    from hypatia_lab import records
+
+    for root in (folder / "book" / "records", folder):
+        if records.files(root):
+            return root
+    raise click.UsageError(f"{folder} holds no records")
+
+
+def print_json(rows: list[dict[str, Any]]) -> None:
+    """Print ``rows`` as one array, with null for what JSON has no number for."""
+    click.echo(json.dumps(_clean(rows), indent=1, ensure_ascii=False))
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _clean(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_clean(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _kept(rows: list[Any], read: Callable[[Any], str], what: str, wanted: Sequence[str]) -> list[Any]:
+    """The ``rows`` of which ``read`` gives one of ``wanted`` (empty: all).
+
+    Raises ``UsageError`` when it can be none of theirs: ``rows`` are then all that are left of what was asked for.
+    """
+    there = list(dict.fromkeys(map(read, rows)))
+    for value in wanted:
+        if value not in there:
+            raise click.UsageError(unknown(what, value, there, "what is asked for"))
+    return [row for row in rows if read(row) in wanted] if wanted else rows
+
+
+_FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "variant", "status")
+"""Columns of the results by which they may be chosen."""
+
+
+def _filtered(command: Any) -> Any:
+    for name in reversed(_FILTERS):
+        command = click.option(f"--{name}", multiple=True, help=f"Only this {name}; may be given again.")(command)
+    return command
+
+
+@click.command()
+@click.argument("operations", nargs=-1)
+@_filtered
+@_machines
+@_records
+@paged_option
+@as_json_option
+def results(
+    operations: tuple[str, ...],
+    folders: tuple[Path, ...],
+    machines: tuple[str, ...],
+    paged: bool,
+    as_json: bool,
+    **wanted: tuple[str, ...],
+) -> None:
+    """Print every measured cell, of OPERATIONS alone where some are named.
+
+    A cell has its time, the ratio to its baseline with a 95% interval (above 1 is faster), the share of what the
+    machine's own ceilings allow, its error and its status. Filters narrow the cells down:
+    hypatia-lab results linear_relu --clock graph --dtype bfloat16.
+    """
+    from hypatia_lab import results as tidy
+    from hypatia_lab.cli.printing import result_lines
+
+    rows = _kept(tidy.rows(_load(folders, machines)), attrgetter("operation"), "operation", operations)
+    for name in _FILTERS:
+        given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
+        rows = _kept(rows, attrgetter(name), name, given)
+    if as_json:
+        print_json([{key: getattr(row, key) for key in tidy.COLUMNS} for row in rows])
+    else:
+        show(result_lines(rows), paged)
+
+
+@click.command()
+@click.argument("ids", nargs=-1)
+@click.option("--seed", "seeds", multiple=True, help="Only this document, such as S003; may be given again.")
+@click.option("--verdict", "verdicts", multiple=True, help="Only this verdict, such as refuted; may be given again.")
+@_machines
+@click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
+@_records
+@paged_option
+@as_json_option
+def claims(
+    ids: tuple[str, ...],
+    seeds: tuple[str, ...],
+    verdicts: tuple[str, ...],
+    machines: tuple[str, ...],
+    as_parts: bool,
+    folders: tuple[Path, ...],
+    paged: bool,
+    as_json: bool,
+) -> None:
+    """Print every claim of the ledger with what was measured and the verdict, or those that IDS begin.
+
+    A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
+    tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
+    """
+    from hypatia_lab.claims import COLUMNS, VERDICTS, judge, statements
+    from hypatia_lab.cli import printing
+    from hypatia_lab.tables import claims as claim_tables
+
+    words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
+    for word in words:
+        if word not in VERDICTS:
+            raise click.UsageError(unknown("verdict", word, VERDICTS))
+    parts = judge(_load(folders, machines))
+    stated = [] if as_parts else statements(parts)
+    rows = _kept(stated or parts, itemgetter("seed"), "document", [seed.upper() for seed in seeds])
+    rows, meant, whole = _named(rows, ids)
+    on = [name for name in dict.fromkeys(row["machine"] for row in parts) if name != claim_tables.ANY]
+    rows = [row for row in rows if not words or row["verdict"] in words]
+    if as_json:
+        lines = [{key: row[key] for key in COLUMNS} for row in rows]
+        for line, row in zip(lines, rows if stated else (), strict=False):
+            line["parts"] = [{key: part[key] for key in COLUMNS} for part in row["parts"]]
+        print_json(lines)
+    elif not rows:
+        click.echo("no claim that was asked for has this verdict")
+    elif stated and whole:
+        told: dict[str, list[Any]] = {}
+        for row in rows:
+            told.setdefault(row["id"], []).append(row)
+        texts = [printing.claim_in_full(own, meant) for own in told.values()]
+        show([line for text in texts for line in [*text, ""]][:-1], paged)
+    else:
+        show(printing.claim_lines(rows, on, everything=bool(words)), paged)
+
+
+def _ids(row: Any) -> list[str]:
+    """What a claim, or a part of one, may be asked for by: the claim's id and its parts'."""
+    return [row["id"], *(part["id"] for part in row["parts"])] if "parts" in row else [row["lead"], row["id"]]
+
+
+def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], bool]:
+    """The ``rows`` of claims or parts that ``asked`` name or begin (empty: all), the ids meant, and whether all are
+    whole ones. Raises ``UsageError`` for what begins none."""
+    known = list(dict.fromkeys(name for row in rows for name in _ids(row)))
+    meant: set[str] = set()
+    whole = bool(asked)
+    for name in asked:
+        found = {one for one in known if one.upper() == name.upper()}
+        whole = whole and bool(found)
+        found = found or {one for one in known if one.upper().startswith(name.upper())}
+        if not found:
+            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row["seed"] for row in rows), *known]))
+        meant |= found
+    return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
+
+
+@click.command()
+@click.argument("machine_a")
+@click.argument("machine_b")
+@click.option("--all", "everything", is_flag=True, help="Tell verdicts that one side could not test, too.")
+@_records
+@paged_option
+@as_json_option
+def compare(
+    machine_a: str, machine_b: str, everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool
+) -> None:
+    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ.
+
+    Verdicts are those on the parts of claims, for each has figures of its own. Told is what both sides measured.
+
+    Either is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
+    --output of judge. Two folders may hold records of one machine. With --json: all verdicts that differ, those that
+    both sides reached first.
+    """
+    from hypatia_lab import records, tables
+    from hypatia_lab import results as tidy
+    from hypatia_lab.claims import differences, judge
+    from hypatia_lab.cli import printing
+
+    sides = [_side(text, folders) for text in (machine_a, machine_b)]
+    if sides[0] == sides[1]:
+        raise click.UsageError(f"{machine_a} and {machine_b} are the same records; name two machines or folders")
+    names = [side[0].machine for side in sides]
+    if names[0] == names[1]:
+        names = [machine_a, machine_b]
+    loaded = [
+        replace(record, run=record.run | {"machine": name})
+        for name, side in zip(names, sides, strict=True)
+        for record in side
+    ]
+    ledger = _own_ledger(machine_a, machine_b)
+    found = differences(judge(loaded, ledger, beside=records.load()), *names)
+    if as_json:
+        print_json(found)
+        return
+    try:
+        rows = tables.compare_table(tidy.rows(loaded), *names).to_dict("records")
+    except tables.TableError:  # nothing in common, and still verdicts may differ
+        rows = []
+    leads = {claim.id: claim.lead for claim in ledger}
+    show(printing.comparison_lines(rows, names, found, leads, everything=everything), paged)
+
+
+def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
+    """The records of one side of a comparison: a machine's, by its name or by a folder that holds no other's."""
+    from hypatia_lab import records
+
+    place = Path(text)
+    if not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/")):
+        return _load(folders, (text,))
+    found = records.load(_root(place))
+    machines = sorted({record.machine for record in found})
+    if len(machines) > 1:
+        raise click.UsageError(f"{text} holds records of {', '.join(machines)}; name one of its folders")
+    return found
+
+
+def _own_ledger(*places: str) -> list[Any]:
+    """The lab's ledger, and the claims in the readers' books among ``places``; of an id twice the last one counts."""
+    from hypatia_lab.claims import ledger, load
+
+    claims = {claim.id: claim for claim in ledger()}
+    for place in places:
+        for path in sorted((Path(place) / "book" / "claims").glob("*.yaml")):
+            claims |= {claim.id: claim for claim in load(path)}
+    return list(claims.values())

@@ -1,0 +1,74 @@
+"""What people read in a terminal: as wide as that is, aligned, and paged where it is long."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+
+import click
+
+FALLBACK = (100, 24)
+"""Columns and lines where there is no terminal; ``COLUMNS`` and ``LINES`` count before either."""
+NARROWEST = 40
+GAP = "  "
+
+
+def width() -> int:
+    """Columns of a line."""
+    return max(NARROWEST, shutil.get_terminal_size(FALLBACK).columns)
+
+
+def wrap(text: str, hang: int = 0, indent: int = 0) -> list[str]:
+    """``text`` in lines that fit: ``indent`` spaces before the first, ``hang`` before the others."""
+    return textwrap.wrap(
+        text, width(), initial_indent=" " * indent, subsequent_indent=" " * hang, break_on_hyphens=False
+    )
+
+
+def cut(text: str, most: int) -> str:
+    """``text``, or as much of it as ``most`` characters hold."""
+    return text if len(text) <= most else text[: most - 1].rstrip() + "…"
+
+
+def table(
+    rows: Sequence[Mapping[str, str]], elastic: str, optional: Sequence[str] = (), least: int = 0, indent: int = 0
+) -> list[str]:
+    """A heading and a line a row, which fit: what the columns of ``rows`` hold, aligned.
+
+    A column that holds nothing is left out. Of ``optional`` the last go first until ``elastic`` has its whole width, or
+    ``least``; then its texts are cut. Numbers stand to the right.
+    """
+    columns = [name for name in rows[0] if name == elastic or any(row[name] for row in rows)]
+    widths = {name: max(len(name), *(len(row[name]) for row in rows)) for name in columns}
+    room = width() - indent
+    least = min(widths[elastic], least or widths[elastic])
+    droppable = [name for name in optional if name in columns]
+    while (rest := room - sum(widths[name] + len(GAP) for name in columns if name != elastic)) < least and droppable:
+        columns.remove(droppable.pop())
+    widths[elastic] = max(1, min(widths[elastic], rest))
+    right = {name for name in columns if name != elastic and all(row[name][:1] in "0123456789-–[" for row in rows)}
+
+    def line(texts: Mapping[str, str]) -> str:
+        cells = [cut(texts[name], widths[name]) for name in columns]
+        set_ = [
+            cell.rjust(widths[n]) if n in right else cell.ljust(widths[n])
+            for n, cell in zip(columns, cells, strict=True)
+        ]
+        return (" " * indent + GAP.join(set_)).rstrip()
+
+    return [line({name: name for name in columns}), *map(line, rows)]
+
+
+def show(lines: Iterable[str], paged: bool = False) -> None:
+    """Print ``lines``; ``paged``, through the reader's pager where they are more than a terminal shows at once.
+
+    Spaces that no line may be broken at have done their work by then: a search for what is read finds it.
+    """
+    text = "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
+    long = text.count("\n") + 2 > shutil.get_terminal_size(FALLBACK).lines
+    if paged and long and sys.stdout.isatty():
+        click.echo_via_pager(text)
+    else:
+        click.echo(text)

@@ -1,0 +1,138 @@
+"""A page shows one machine at a time: what a loop over machines displays stands in tabs, one a machine.
+
+The tabs are marks between the outputs, and no box around them: a bar of radio buttons, a line where each machine begins
+and one where the last ends. A rule of style hides what stands behind the marks of the machines that are not chosen. So
+every output keeps its own kind, which one output of HTML would take from it: a figure is drawn by JupyterLab as in the
+book, a text is Markdown, and a stored notebook is compared output by output. No script is needed, in JupyterLab or in
+the book, whose ``machines.js`` only makes all bars of a page and of later pages choose alike. Where the rule is not
+understood (an old browser, a preview that drops style), the machines stand below each other, each under its name.
+"""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from hypatia_lab import claims, tables
+from hypatia_lab.pages import findings
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.findings import Finding
+from hypatia_lab.tables import claims as claim_tables
+
+
+def ordered(lab: Evidence) -> list[str]:
+    """The machines of a page: the one that was measured now first, then as :attr:`Evidence.machines` has them."""
+    return sorted(lab.machines, key=lambda name: name != lab.here)
+
+
+def device(lab: Evidence, machine: str) -> str:
+    """What ``machine`` is called by its records: ``NVIDIA H200``."""
+    return lab.of(machine)[0].run["facts"]["name"]
+
+
+def tabs(lab: Evidence, machines: Sequence[str] | None = None) -> Iterator[str]:
+    """Each of ``machines`` (left out: all of ``lab``) in turn; what the loop's body displays stands in its tab.
+
+    A bar has a tab for every machine of ``lab``, so that all bars of a page are alike; a machine for which nothing is
+    displayed says so. Where nothing is displayed for any there is no bar, nor where ``lab`` has one machine alone. At
+    most one loop a cell: the rule of style goes by the marks of its cell. A body that raises displays nothing.
+    """
+    from IPython.core.getipython import get_ipython
+    from IPython.utils.capture import capture_output
+
+    names = ordered(lab)
+    wanted = [name for name in names if machines is None or name in machines]
+    if len(names) == 1:
+        yield from wanted
+        return
+    called = {name: device(lab, name) for name in names}
+    if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
+        for name in wanted:
+            _mark("", f"{called[name]} ({name})")
+            yield name
+        return
+    shown: dict[str, list[Any]] = dict.fromkeys(names, [])
+    for name in wanted:
+        with capture_output(stdout=False, stderr=False) as caught:
+            yield name
+        shown[name] = caught.outputs
+    if not any(shown.values()):
+        return
+    _mark(bar(called), f"Machines: {', '.join(f'{what} ({name})' for name, what in called.items())}")
+    for name, what in called.items():
+        nothing = "" if shown[name] else f"There is nothing to show here for {what}."
+        begin = f'<p class="lab-panel" data-machine="{_text(name)}"><strong>{_text(what)}</strong> ({_text(name)})</p>'
+        _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} ({name}): {nothing}".rstrip(": "))
+        for output in shown[name]:
+            output.display()
+    _mark('<div class="lab-panels-end"></div>', "")
+
+
+def _mark(form: str, text: str) -> None:
+    from IPython.display import display
+
+    display({"text/html": form, "text/plain": text}, raw=True)
+
+
+def _text(text: str) -> str:
+    return html.escape(text, quote=True)
+
+
+HIDDEN = "display:block;height:0;min-height:0;margin:0;padding:0;border:0;overflow:hidden;visibility:hidden"
+"""Of no height, but as wide as the page: a figure that is drawn unseen, as by JupyterLab, has the right width."""
+
+
+def bar(called: dict[str, str]) -> str:
+    """The bar of tabs as HTML, with the rules that show the chosen one; the first of ``called`` is chosen.
+
+    ``called`` maps each machine to what it is called, in the order of their marks.
+    """
+    ends = [f'.lab-panel[data-machine="{_text(name)}"]' for name in called] + [".lab-panels-end"]
+    rules = [
+        f':is(.cell_output,.jp-OutputArea):has(.lab-tabs [value="{_text(name)}"]:not(:checked))'
+        f">:is(:has({begin}),:has({begin})~*):not(:has({end}),:has({end})~*)"
+        f"{{{HIDDEN.replace(';', '!important;')}!important}}"
+        for name, begin, end in zip(called, ends, ends[1:], strict=False)
+    ]
+    style = [
+        ".lab-tabs{display:flex;flex-wrap:wrap;gap:.25rem 1rem}",
+        "@supports selector(:has(*)){@media screen{.lab-panel{display:none}}",
+        *rules,
+        "}",
+        "@media print{.lab-tabs{display:none}}",
+    ]
+    labels = [
+        f'<label><input type="radio" name="machine" value="{_text(name)}"{" checked" * (not place)}> '
+        f"{_text(what)} <small>{_text(name)}</small></label>"
+        for place, (name, what) in enumerate(called.items())
+    ]
+    # A form of its own keeps the choices of two bars apart, in two open notebooks too; Enter must not send it anywhere.
+    head = '<form class="lab-tabs" method="dialog" role="radiogroup" aria-label="Machine" autocomplete="off">'
+    return "\n".join([head, f"<style>{''.join(style)}</style>", *labels, "</form>"])
+
+
+def show_findings(
+    lab: Evidence,
+    found: Callable[[Evidence, str], Sequence[Finding | None]],
+    machines: Sequence[str] | None = None,
+) -> None:
+    """The cards of what ``found`` finds on each machine, by machine."""
+    for name in tabs(lab, machines):
+        if own := [finding for finding in found(lab, name) if finding is not None]:
+            findings.show(own, lab, name)
+
+
+def show_claims(lab: Evidence, chosen: Sequence[claims.Claim]) -> None:
+    """What the records say of the claims ``chosen``, by machine."""
+    judged = claims.judge(lab.records, chosen)
+    for name in tabs(lab):
+        claim_tables.show_claims(judged, name)
+
+
+def show_cells(lab: Evidence, experiments: Sequence[str]) -> None:
+    """Every cell of ``experiments``, folded away, to be filtered, by machine."""
+    for name in tabs(lab):
+        if rows := lab.select(machine=name, experiment=tuple(experiments)):
+            table = tables.results_table(rows).drop(columns="machine")
+            tables.show(table, filterable=True, summary="Every cell")

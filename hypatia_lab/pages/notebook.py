@@ -1,0 +1,36 @@
+"""What every notebook uses, for its one line ``from hypatia_lab.pages.notebook import *``: nothing is defined here.
+
+A chapter's own modules, and anything that one page alone needs, a notebook imports by name.
+"""
+
+import pandas
+from IPython.core.display import Markdown
+from IPython.display import display
+
+from hypatia_lab import claims, drawings, figures, formats, results, tables
+from hypatia_lab.figures import ceilings as ceiling_figures
+from hypatia_lab.figures import comparisons, over_size
+from hypatia_lab.figures import probes as probe_figures
+from hypatia_lab.pages import by_machine, findings, phrases, source
+from hypatia_lab.tables import claims as claim_tables
+
+__all__ = [
+    "Markdown",
+    "by_machine",
+    "ceiling_figures",
+    "claim_tables",
+    "claims",
+    "comparisons",
+    "display",
+    "drawings",
+    "figures",
+    "findings",
+    "formats",
+    "over_size",
+    "pandas",
+    "phrases",
+    "probe_figures",
+    "results",
+    "source",
+    "tables",
+]

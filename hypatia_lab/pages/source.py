@@ -1,0 +1,108 @@
+"""The lab's own source on a page: the lines between two marks in a file, and those among them that the page explains.
+
+A region is opened by a comment ``// [name]`` on a line of its own and closed by ``// [/name]``, in Python with ``#``.
+Regions may overlap, and one that is opened again further down goes on there. The lines that a page explains end with
+``// (1)``, ``// (2)`` and so on, which the text beside them counts, too.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import textwrap
+from pathlib import Path
+
+from hypatia_lab.names import unknown
+
+HOME = Path(__file__).resolve().parents[1]
+"""The folder that paths are relative to: the package's."""
+
+LONG = 12
+"""Lines from which on a region is folded, so that only what is explained stands open."""
+
+_MARK = re.compile(r"\s*(?://|#) \[(/?)(\w+)\]")
+_EXPLAINED = re.compile(r".*  (?://|#) \(\d+\)")
+_LANGUAGES = {".cu": "cuda", ".cuh": "cuda", ".cpp": "cpp", ".hpp": "cpp", ".py": "python"}
+
+
+class SourceError(ValueError):
+    """A region that is not there, or marks that do not pair."""
+
+
+def regions(path: str) -> dict[str, list[str]]:
+    """Region → its lines, marks left out, a line of its own with an ellipsis where the file goes on between its parts.
+
+    Raises :class:`SourceError` naming the file for one that is missing, and also the line for marks that do not pair.
+    """
+    try:
+        text = (HOME / path).read_text(encoding="utf-8")
+    except OSError as cause:
+        raise SourceError(f"{path}: cannot be read ({cause.strerror})") from None
+    found: dict[str, list[str]] = {}
+    opened: dict[str, int] = {}
+    behind: dict[str, list[str]] = {}  # lines since the end of a region
+    gap = ["", ("# " if path.endswith(".py") else "// ") + "…", ""]
+    for number, line in enumerate(text.splitlines(), 1):
+        if not (mark := _MARK.fullmatch(line)):
+            for name, lines in found.items():
+                (lines if name in opened else behind[name]).append(line)
+            continue
+        closes, name = bool(mark[1]), mark[2]
+        if closes != (name in opened):
+            raise SourceError(f"{path}:{number}: [{mark[1]}{name}] where [{name}] is {'not ' if closes else ''}open")
+        if closes:
+            del opened[name]
+            behind[name] = []
+        else:
+            opened[name] = number
+            between = behind.get(name, [])
+            found.setdefault(name, []).extend(gap if "".join(between).strip() else between)
+    for name, number in opened.items():
+        raise SourceError(f"{path}:{number}: [{name}] is never closed")
+    return {name: textwrap.dedent("\n".join(lines)).strip("\n").split("\n") for name, lines in found.items()}
+
+
+def region(path: str, name: str) -> list[str]:
+    """The lines of region ``name`` of ``path``, which is relative to the package.
+
+    Raises :class:`SourceError` naming the file and the regions near to one that it lacks.
+    """
+    found = regions(path)
+    if name not in found:
+        raise SourceError(f"{path}: {unknown('region', name, found)}")
+    return found[name]
+
+
+def explained(lines: list[str]) -> list[str]:
+    """Those that end with a number, each outdented."""
+    return [line.strip() for line in lines if _EXPLAINED.fullmatch(line)]
+
+
+def show(path: str, name: str) -> None:
+    """Display region ``name`` of ``path``, such as ``kernels/cuda/ladder.cu``, as highlighted code.
+
+    A long one is folded, and its explained lines stand open above it. Raises :class:`SourceError` as :func:`region`.
+    """
+    from IPython.display import display
+
+    lines = region(path, name)
+    title = f"hypatia_lab/{path}, {len(lines)} lines"
+    whole, said = _highlighted(lines, path), html.escape(title)
+    if len(lines) <= LONG:
+        shown = f"<figcaption>{said}</figcaption>\n{whole}"
+    else:
+        above = _highlighted(explained(lines), path)
+        shown = f"{above}\n<details><summary>The whole of it: {said}</summary>\n{whole}</details>"
+    page = f'<figure class="lab-source">\n{shown}</figure>'
+    display({"text/html": page, "text/plain": "\n".join([title, "", *lines])}, raw=True)
+
+
+def _highlighted(lines: list[str], path: str) -> str:
+    """``lines`` in the classes that Sphinx gives to code, so that a theme's colours apply in light and dark."""
+    from pygments import highlight
+    from pygments.formatters import HtmlFormatter
+    from pygments.lexers import get_lexer_by_name
+
+    language = _LANGUAGES[Path(path).suffix]
+    code = highlight("\n".join(lines), get_lexer_by_name(language), HtmlFormatter())
+    return f'<div class="highlight-{language} notranslate">{code}</div>'

@@ -1,0 +1,133 @@
+"""What is printed for people fits the terminal, whole and searchable; the pager is for those who watch."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from hypatia_lab import claims, records, results, tables
+from hypatia_lab.cli import printing, terminal
+from hypatia_lab.cli.commands import main
+
+WIDTHS = (60, 80, 100, 140)
+
+
+@pytest.fixture(scope="module")
+def lines() -> dict[str, Callable[[], list[str]]]:
+    """What each command prints of the committed records."""
+    found = records.load()
+    rows, parts = results.rows(found), claims.judge(found)
+    stated = claims.statements(parts)
+    machines = list(dict.fromkeys(record.machine for record in found))
+    sides = machines[0], machines[1]
+    pairs = tables.compare_table(rows, *sides).to_dict("records")
+    differ = claims.differences(parts, *sides)
+    leads = {claim.id: claim.lead for claim in claims.ledger()}
+    long = sorted(
+        {row["id"] for row in stated}, key=lambda name: -sum(len(r["parts"]) for r in stated if r["id"] == name)
+    )
+    return {
+        "claims": lambda: printing.claim_lines(stated, machines),
+        "parts": lambda: printing.claim_lines(parts, machines, everything=True),
+        "one claim": lambda: [
+            line
+            for name in long[:5]
+            for line in printing.claim_in_full([row for row in stated if row["id"] == name], {name})
+        ],
+        "results": lambda: printing.result_lines(rows),
+        "compare": lambda: printing.comparison_lines(pairs, sides, differ, leads, everything=True),
+    }
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+@pytest.mark.parametrize("what", ["claims", "parts", "one claim", "results", "compare"])
+def test_no_line_is_wider_than_the_terminal(lines, monkeypatch, what, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    assert [line for line in lines[what]() if len(line) > width] == []
+
+
+@pytest.mark.parametrize("width", WIDTHS)
+def test_narrow_or_wide_each_variant_has_its_name_and_its_ratio(lines, monkeypatch, width):
+    monkeypatch.setenv("COLUMNS", str(width))
+    told = lines["results"]()
+    assert any(line.split()[:1] == ["compile_reduce_overhead"] and "×" in line for line in told)
+
+
+LENGTHS = st.integers(0, 90)
+
+
+@given(st.lists(st.tuples(LENGTHS, LENGTHS, st.integers(0, 9)), min_size=1, max_size=9))
+def test_a_table_keeps_its_columns_aligned_and_within_the_width(lengths):
+    rows = [{"elastic": "a" * a, "optional": "b" * b, "kept": "d" * c} for a, b, c in lengths]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "60")
+        lines = terminal.table(rows, "elastic", ("optional",))
+    assert len(lines) == len(rows) + 1
+    assert all(len(line) <= 60 for line in lines)
+    if "kept" in lines[0] and not lines[0].endswith("elastic"):
+        start = lines[0].index("kept")
+        assert all(line[start:] == row["kept"] for line, row in zip(lines[1:], rows, strict=True))
+
+
+class Screen:
+    """A stand-in for standard output that is a terminal, or is not."""
+
+    def __init__(self, watched: bool) -> None:
+        self.watched = watched
+        self.text = ""
+
+    def isatty(self) -> bool:
+        return self.watched
+
+    def write(self, text: str) -> int:
+        self.text += text
+        return len(text)
+
+    def flush(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("watched", "asked", "long", "pages"),
+    [(True, True, True, 1), (True, True, False, 0), (True, False, True, 0), (False, True, True, 0)],
+)
+def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, asked, long, pages):
+    paged: list[str] = []
+    screen = Screen(watched)
+    monkeypatch.setattr(click, "echo_via_pager", paged.append)
+    monkeypatch.setattr(sys, "stdout", screen)
+    monkeypatch.setenv("LINES", "24")
+    terminal.show(["a line", "not\N{NO-BREAK SPACE}testable"] * (20 if long else 2), asked)
+    assert len(paged) == pages
+    told = paged[0] if pages else screen.text
+    assert "not testable" in told
+    assert "\N{NO-BREAK SPACE}" not in told
+
+
+@pytest.mark.parametrize("arguments", [["claims"], ["results", "unet"], ["doctor", "--device", "cpu"]])
+def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
+    seen: list[Any] = []
+    for module in ("reading", "commands"):
+        monkeypatch.setattr(f"hypatia_lab.cli.{module}.show", lambda lines, paged=False: seen.append(paged))
+    monkeypatch.setattr("hypatia_lab.cli.doctor.examine", lambda device: None)
+    monkeypatch.setattr("hypatia_lab.cli.doctor.text", lambda report: [])
+    for more in ([], ["--no-pager"]):
+        with pytest.raises(SystemExit):
+            main([*arguments, *more])
+    assert seen == [True, False]
+
+
+def test_help_tells_the_first_sentence_of_each_command_whole(capsys):
+    with pytest.raises(SystemExit):
+        main(["--help"])
+    told = " ".join(capsys.readouterr().out.split())
+    for command in main.commands.values():
+        assert command.help
+        first = " ".join(command.help.split("\n\n")[0].split())
+        assert first.removesuffix(".") in told
