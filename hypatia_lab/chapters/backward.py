@@ -66,7 +66,7 @@ def drawn(lab: Evidence, machine: str, dtype: str, clock: str = "") -> list[Row]
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
+    return [row for row in rows if row.timed]
 
 
 def _by_variant(lab: Evidence, machine: str, dtype: str) -> dict[str, Row]:
@@ -134,7 +134,7 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         text += ", and the interval does not tell. "
     if reach := own.attained:
         text += f"The step's limit is {formats.duration(own.limit_us)}, of which it reaches {reach}. "
-    others = [row for row in found.values() if row.variant not in (OWN, *RIVALS) and "@" not in row.variant]
+    others = [row for row in found.values() if row.variant not in (OWN, *RIVALS) and not row.is_twin]
     said = [f"{row.variant} {say(row.speed)}" for row in others]
     text += f"Against eager: {listing(said)}." if said else ""
     return Finding(f"{formats.number(factor.value)}×", title, text.strip(), PAGE)
@@ -308,7 +308,7 @@ def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for step in _timed(steps(lab, machine)):
         forward, rest = forward_pass(lab, step), alone(lab, step)
-        if forward is None or not rest or "@" in step.variant:
+        if forward is None or not rest or step.is_twin:
             continue
         found = intervals.geometric(rest)
         ratio = intervals.geometric([us / one for us, one in zip(rest, forward.medians_us, strict=False) if one])

@@ -98,7 +98,7 @@ def _single(lab: Evidence, machine: str, mode: str, clock: str = "", operation: 
 
 
 def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
+    return [row for row in rows if row.timed]
 
 
 def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:

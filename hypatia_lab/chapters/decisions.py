@@ -49,7 +49,7 @@ PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "
 
 def _timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
     rows = lab.select(machine=machine, experiment=experiment, status="ok", **wanted)
-    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: (row.flops, row.shape))
+    return sorted((row for row in rows if row.timed), key=lambda row: (row.flops, row.shape))
 
 
 def _name(row: Row) -> str:
@@ -130,7 +130,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
         rows = _timed(lab, machine, experiment, clock=lab.primary(machine), operation=OPERATIONS)
-        rows = [row for row in rows if "@" not in row.variant and not row.variant.endswith("_graph")]
+        rows = [row for row in rows if not row.is_twin and not row.variant.endswith("_graph")]
         if experiment == fused_mlp.FUSED:
             rows = [row for row in rows if row.shape in fused_mlp.GOAL_SHAPES]
         for workload in dict.fromkeys(row.workload for row in rows):

@@ -52,7 +52,7 @@ STORED = {"disk": "S003-71b", "mega": "S003-71c", "aoti_package": "S003-71d", "a
 def simulations(lab: Evidence, machine: str, clock: str, **wanted: Any) -> list[Row]:
     """Timed rows of S003's benchmark in float32 by ``clock``, smallest detector first."""
     wanted = {"experiment": "diffraction", "operation": "diffraction", "dtype": "float32", "status": "ok"} | wanted
-    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if not absent(row.median_us)]
+    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if row.timed]
     return sorted(found, key=pixels)
 
 
@@ -291,7 +291,7 @@ def dtype_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
     By the primary clock, or by the wall what has no other time on a GPU (graphs of its own, C on the host).
     """
     rows = lab.select(machine=machine, experiment="precision", operation="diffraction", status="ok")
-    rows = [row for row in rows if not absent(row.median_us) and "@" not in row.variant]
+    rows = [row for row in rows if row.timed and not row.is_twin]
     primary = lab.primary(machine)
     out = []
     for name in dict.fromkeys(row.variant for row in rows):

@@ -44,7 +44,7 @@ HOPED = (1.10, 1.20)
 def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
     """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
     rows = lab.leading(machine, experiment=experiment, status="ok", **wanted)
-    kept = [row for row in rows if not absent(row.median_us) and "@" not in row.variant]
+    kept = [row for row in rows if row.timed and not row.is_twin]
     return sorted(kept, key=lambda row: (row.flops, row.shape))
 
 
@@ -68,7 +68,7 @@ def swept(lab: Evidence, machine: str) -> list[Row]:
     found = lab.leading(
         machine, experiment=FUSED, operation="mlp3", dtype="bfloat16", variant=(*ONE_KERNEL, *LAYERWISE)
     )
-    timed_once = any(row.variant in ONE_KERNEL and not absent(row.median_us) for row in found)
+    timed_once = any(row.variant in ONE_KERNEL and row.timed for row in found)
     return found if timed_once else []
 
 
@@ -83,7 +83,7 @@ def untimed(lab: Evidence, machine: str) -> str:
 def model_rows(lab: Evidence, machine: str) -> list[Row]:
     """Rows of the documents' benchmark by every clock, without the A/A control."""
     rows = lab.select(machine=machine, experiment=MODELS)
-    return [row for row in rows if row.shape != SAFETY_MODEL and "@" not in row.variant]
+    return [row for row in rows if row.shape != SAFETY_MODEL and not row.is_twin]
 
 
 def _place(row: Row) -> tuple[int, int]:
@@ -93,7 +93,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 def factors(lab: Evidence, machine: str) -> dict[tuple[int, int], Interval]:
     """(rows, width) → speed of three layers in one kernel over the quicker of the two forms layer by layer."""
-    rows = [row for row in swept(lab, machine) if not absent(row.median_us)]
+    rows = [row for row in swept(lab, machine) if row.timed]
     found = {}
     for own in in_one_kernel(rows):
         peers = [row for row in rows if row.shape == own.shape and row.variant in LAYERWISE]

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import listing
-from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
@@ -89,7 +88,7 @@ class Climb:
 
 def _timed(lab: Evidence, machine: str) -> list[Row]:
     rows = lab.leading(machine, experiment=EXPERIMENT, operation="linear_relu", status="ok")
-    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: row.flops)
+    return sorted((row for row in rows if row.timed), key=lambda row: row.flops)
 
 
 def _sizes(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Row]]:

@@ -105,7 +105,7 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     clock = clock or lab.primary(machine)
     wanted = {"direction": direction, "operation": "mlp"} | wanted
     rows = lab.select(machine=machine, experiment=EXPERIMENT, clock=clock, status="ok", **wanted)
-    kept = [r for r in rows if not absent(r.median_us) and "@" not in r.variant and r.shape != SAFETY_MODEL]
+    kept = [r for r in rows if r.timed and not r.is_twin and r.shape != SAFETY_MODEL]
     return sorted(kept, key=lambda row: (row.flops, row.dtype))
 
 

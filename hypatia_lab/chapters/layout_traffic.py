@@ -61,7 +61,7 @@ class Tried(Protocol):
 def _timed(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     """Rows of the layout experiment with a time at the primary clock, smallest first."""
     rows = lab.leading(machine, experiment="layout", operation=OPERATION, status="ok", **wanted)
-    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: (row.flops, row.dtype))
+    return sorted((row for row in rows if row.timed), key=lambda row: (row.flops, row.dtype))
 
 
 def _at(row: Row) -> str:

@@ -208,7 +208,7 @@ def binding(lab: Evidence, machine: str, workload: str) -> tuple[str, float, flo
     if turn is None:
         return None
     relative = rows[0].flops / rows[0].traffic / turn
-    timed = [row for row in rows if row.variant in BASELINES and not absent(row.median_us)]
+    timed = [row for row in rows if row.variant in BASELINES and row.timed]
     share = timed[0].limit_us / timed[0].median_us if timed else math.nan
     if share < IDLE:
         return "neither ceiling", relative, share

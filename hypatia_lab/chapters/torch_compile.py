@@ -117,7 +117,7 @@ def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -
     before = rare(start)
     found = [Curve("eager", "eager", first.origin, before, first.time, intervals.NOTHING)]
     for point, row in beside(lab, first):
-        if row.status != "ok" or absent(row.median_us) or row.variant == "eager" or point.mode:
+        if row.status != "ok" or not row.timed or row.variant == "eager" or point.mode:
             continue
         for case in cases(lab, machine, row):
             once = rare(paid(lab, machine, row, case))

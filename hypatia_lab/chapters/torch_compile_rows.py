@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import FLOAT32
@@ -78,7 +77,7 @@ def select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
 
 def usable(rows: Sequence[Row]) -> list[Row]:
     """Those of ``rows`` that have a valid time."""
-    return [row for row in rows if row.status == "ok" and not absent(row.median_us)]
+    return [row for row in rows if row.timed]
 
 
 def maths(lab: Evidence, machine: str) -> list[str]:
@@ -169,7 +168,7 @@ def drawn(
         return []
     rows = []
     for point, row in beside(lab, first):
-        if row.status != "ok" or absent(row.median_us) or (replacing and OTHER in point.what):
+        if row.status != "ok" or not row.timed or (replacing and OTHER in point.what):
             continue
         rows.append(replace(row.against(first), baseline=f"eager ({mode})"))
     return rows

@@ -33,7 +33,7 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
             if point.by_wall and clock != waited(lab, machine):
                 continue
             line = _line(point.number, point.what, first, row)
-            if row.status != "ok" or absent(row.median_us):
+            if row.status != "ok" or not row.timed:
                 out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
                 continue
             case = "empty" if paid(lab, machine, row, "empty") else ""
@@ -45,7 +45,7 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
 
 
 def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
-    fine = row.status == "ok" and not absent(row.median_us)
+    fine = row.timed
     wrong = row.off if row.direction == FORWARD else row.error
     return {
         "point": number,

@@ -442,7 +442,7 @@ def contenders(rows: Sequence[Row]) -> list[Row]:
 
 def singles(rows: Sequence[Row]) -> list[Row]:
     """Rows without those of the A/A control."""
-    return [r for r in rows if not r.variant.endswith(AGAIN)]
+    return [r for r in rows if not r.is_twin]
 
 
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:

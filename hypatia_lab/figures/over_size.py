@@ -277,7 +277,7 @@ def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, A
         lanes |= {height: wrapped(name) for name, height in at.items()}
         at_left = SMALL | {"xref": "paper", "xanchor": "left"}
         notes.append(at_left | {"text": f"<b>{kind}</b>", "x": 0, "xshift": 8 - left, "y": y})
-        timed_here = [r for r in own if not absent(r.median_us)]
+        timed_here = [r for r in own if r.timed]
         limited = {r.shape: significant(r.flops * 1e6 / r.limit_us) for r in own if not absent(r.limit_us)}
         for rate in sorted(set(limited.values())):
             ends, said = [y + 0.5, y + len(at) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
@@ -442,15 +442,15 @@ def _cells(rows: Sequence[Row], variants: Sequence[str]) -> dict[tuple[int, int]
     """(rows, width) → what is known of the quickest of ``variants``, against the quickest of the others in ``rows``."""
 
     def pace(row: Row) -> float:
-        return math.inf if absent(row.median_us) else row.median_us
+        return math.inf if not row.timed else row.median_us
 
     cells = {}
     for shape in dict.fromkeys(row.shape for row in rows if row.variant in variants):
         there = [row for row in rows if row.shape == shape]
         own = min((row for row in there if row.variant in variants), key=pace)
-        peers = [row for row in there if row.variant not in variants and not absent(row.median_us)]
+        peers = [row for row in there if row.variant not in variants and row.timed]
         best = min(peers, key=pace, default=None)
-        timed_both = best is not None and not absent(own.median_us)
+        timed_both = best is not None and own.timed
         factor = best.over(own) if best and timed_both else None
         count, width = map(int, own.shape.split("x"))
         cells[count, width] = _Cell(own, best, factor)
