@@ -91,6 +91,11 @@ class Row:
         return formats.shape(self.shape)
 
     @property
+    def size(self) -> str:
+        """The shape and dtype for a reader: ``1024×784×2048 in float32``."""
+        return f"{self.at} in {self.dtype}"
+
+    @property
     def text(self) -> str:
         """The workload for a reader: ``linear_relu 1024×784×2048 float32/ieee``."""
         return formats.workload(self.workload)

@@ -12,8 +12,8 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing, spanning
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.language import spanning
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
 from hypatia_lab.pages.phrases import say, times
@@ -65,27 +65,19 @@ def drawn(lab: Evidence, machine: str, dtype: str, clock: str = "") -> list[Row]
     return [row for row in steps(lab, machine, clock, dtype=dtype) if row.variant != "naive"]
 
 
-def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.timed]
-
-
 def _by_variant(lab: Evidence, machine: str, dtype: str) -> dict[str, Row]:
     """The timed variants at the seeds' size, or at the largest size measured where that one was not."""
-    rows = _timed(steps(lab, machine, dtype=dtype))
+    rows = [row for row in steps(lab, machine, dtype=dtype) if row.timed]
     shapes = [row.shape for row in rows]
     chosen = SEED_SHAPE if SEED_SHAPE in shapes else shapes[-1] if shapes else ""
     return {row.variant: row for row in rows if row.shape == chosen}
-
-
-def _at(row: Row) -> str:
-    return f"{row.at} in {row.dtype}"
 
 
 def forward_pass(lab: Evidence, step: Row) -> Row | None:
     """The forward pass of the same variant, workload and clock, from another experiment; None if nobody timed it."""
     wanted = {key: getattr(step, key) for key in ("machine", "operation", "shape", "dtype", "math", "clock", "variant")}
     for experiment in FORWARD:
-        found = _timed(lab.select(experiment=experiment, direction="forward", **wanted))
+        found = lab.timed(experiment=experiment, direction="forward", **wanted)
         if found:
             return found[0]
     return None
@@ -115,7 +107,7 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     if factor.doubt:
         return unsaid(lab, machine, "Whether a fused backward pays", PAGE, [factor])
     waiting = _called(lab, machine)
-    text = f"By the {own.clock} clock a forward and a backward pass at {_at(own)} take {own.takes}, against "
+    text = f"By the {own.clock} clock a forward and a backward pass at {own.size} take {own.takes}, against "
     text += f"{rival.takes} of {rival.variant}, the better of eager and torch.compile: {times(factor)}"
     if waiting:
         text += f"; {_waits(waiting)}"
@@ -150,7 +142,7 @@ def _called(lab: Evidence, machine: str) -> list[Row]:
     """What is known of the fused backward by the wall clock; empty on a CPU, where one clock times both."""
     if lab.primary(machine) != "graph":
         return []
-    return [row for row in _timed(steps(lab, machine, "wall", variant=OWN)) if not row.speed.doubt]
+    return [row for row in steps(lab, machine, "wall", variant=OWN) if row.timed and not row.speed.doubt]
 
 
 def _behind(row: Row) -> bool:
@@ -178,7 +170,7 @@ def default(lab: Evidence, machine: str) -> Finding | None:
     if factor.doubt:
         question = "Whether a step with v2 is faster than eager's"
         return unsaid(lab, machine, question, PAGE, [factor], () if aside else JUDGED)
-    text = f"At {_at(second)} a whole step with v2 is {times(factor)} as fast as eager's: {second.takes} against "
+    text = f"At {second.size} a whole step with v2 is {times(factor)} as fast as eager's: {second.takes} against "
     text += f"{eager.takes}. "
     if not aside:
         text += f"S002 gives PyTorch's default backward {SEED_DEFAULT:g} ms and v2's {SEED_V2:g} ms: with its "
@@ -210,7 +202,7 @@ def default(lab: Evidence, machine: str) -> Finding | None:
 
 def library(lab: Evidence, machine: str) -> Finding | None:
     """The library's epilogue with a gradient of its own, against eager; a CPU has no epilogue."""
-    rows = [row for row in _timed(steps(lab, machine, variant="epilogue")) if not absent(row.ratio_low)]
+    rows = [row for row in steps(lab, machine, variant="epilogue") if not absent(row.ratio_low)]
     if not rows or lab.primary(machine) != "graph":
         return None
     every = [row.speed for row in rows]
@@ -220,8 +212,8 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     faster = [gain for gain in every if gain.above(1 + intervals.EQUIVALENCE)]
     slower = [gain for gain in every if gain.below(1 - intervals.EQUIVALENCE)]
     best, worst = (pick(decided, key=lambda row: row.ratio) for pick in (max, min))
-    span = f"At best it has {times(best.speed)} at {_at(best)}"
-    span += "." if best is worst else f", at worst {times(worst.speed)} at {_at(worst)}."
+    span = f"At best it has {times(best.speed)} at {best.size}"
+    span += "." if best is worst else f", at worst {times(worst.speed)} at {worst.size}."
     return Finding(
         f"{formats.number(best.ratio)}×",
         "Fusing the forward pass helps a whole step"
@@ -263,7 +255,7 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 def where(lab: Evidence, machine: str, dtype: str) -> str:
     """The size and dtype that :func:`parts` speaks of."""
     found = _by_variant(lab, machine, dtype)
-    return _at(found["eager"]) if "eager" in found else ""
+    return found["eager"].size if "eager" in found else ""
 
 
 def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str, str]]:
@@ -306,9 +298,9 @@ def _part(name: str, flops: int, nbytes: int, least: float) -> dict[str, str]:
 def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """A step, its forward pass and what is left for the backward pass: a line a size, dtype and variant."""
     out = []
-    for step in _timed(steps(lab, machine)):
+    for step in steps(lab, machine):
         forward, rest = forward_pass(lab, step), alone(lab, step)
-        if forward is None or not rest or step.is_twin:
+        if forward is None or not rest or not step.timed or step.is_twin:
             continue
         found = intervals.geometric(rest)
         ratio = intervals.geometric([us / one for us, one in zip(rest, forward.medians_us, strict=False) if one])

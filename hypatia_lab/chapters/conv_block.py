@@ -16,8 +16,7 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -94,18 +93,15 @@ def maths(lab: Evidence, machine: str) -> list[str]:
 def _single(lab: Evidence, machine: str, mode: str, clock: str = "", operation: str = "conv_block") -> list[Row]:
     """Timed rows in float32 of the arithmetic ``mode``."""
     own = {"experiment": EXPERIMENTS[mode], "operation": operation, "clock": clock or lab.primary(machine)}
-    return _timed(_rows(lab, machine, dtype="float32", math=mode, **own))
-
-
-def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.timed]
+    return [row for row in _rows(lab, machine, dtype="float32", math=mode, **own) if row.timed]
 
 
 def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:
     """The rows by variant at the seeds' size, or at the largest where all of ``needed`` were timed; {} without one."""
     sizes: dict[str, dict[str, Row]] = {}
     for row in rows:
-        sizes.setdefault(row.shape, {})[row.variant] = row
+        if row.timed:
+            sizes.setdefault(row.shape, {})[row.variant] = row
     whole = {shape: found for shape, found in sizes.items() if {*needed} <= set(found)}
     return whole.get(SHAPE) or (list(whole.values())[-1] if whole else {})
 
@@ -113,7 +109,7 @@ def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:
 def drawn(lab: Evidence, machine: str, dtype: str, math_mode: str = "ieee", direction: str = "forward") -> list[Row]:
     """The rows at the size that the page speaks of, without the seeds' loops, which would squeeze all others."""
     rows = _rows(lab, machine, dtype=dtype, math=math_mode, direction=direction)
-    found = _one_size(_timed(rows), "eager")
+    found = _one_size(rows, "eager")
     shape = found["eager"].shape if found else ""
     return [row for row in rows if row.shape == shape and row.variant not in ("naive", "naive_malloc", "threaded")]
 
@@ -141,9 +137,11 @@ def called(lab: Evidence, machine: str) -> list[Row]:
 def over_batches(lab: Evidence, machine: str, dtype: str) -> list[Row]:
     """Rows of every number of images of the seeds' size; none where only one number was measured."""
     own = ("triton", "whole") if dtype == "bfloat16" else SPLIT
-    rows = _timed(_rows(lab, machine, dtype=dtype, math="ieee"))
-    image = SHAPE.partition("x")[2]
-    rows = [row for row in rows if row.shape.partition("x")[2] == image and row.variant in ("eager", "naive", *own)]
+    rows, image = (
+        _rows(lab, machine, dtype=dtype, math="ieee", variant=("eager", "naive", *own)),
+        SHAPE.partition("x")[2],
+    )
+    rows = [row for row in rows if row.timed and row.shape.partition("x")[2] == image]
     return rows if len({row.shape for row in rows}) > 1 else []
 
 
@@ -160,8 +158,8 @@ def under_roof(lab: Evidence, machine: str) -> list[Row]:
     for kind in KINDS:
         if ("matmul", kind, clock) in best:
             dtype, math_mode = kind.split("/")
-            rows = _timed(_rows(lab, machine, dtype=dtype, math=math_mode))
-            found += [row for row in rows if row.variant in names]
+            rows = _rows(lab, machine, dtype=dtype, math=math_mode, variant=names)
+            found += [row for row in rows if row.timed]
     sizes = [row.shape for row in found if row.variant == "eager"]
     size = max(sizes, key=lambda shape: (sizes.count(shape), shape == SHAPE), default="")
     return [row for row in found if row.shape == size]
@@ -289,7 +287,7 @@ def slower(lab: Evidence, machine: str) -> Finding | None:
     if own := _one_size(_single(lab, machine, mode, operation="conv_block_tanh"), "eager", "naive"):
         text += "With GELU by its tanh formula, as S000 names an approximation, it is "
         text += f"{say(own['naive'].over(own['eager']))} in {FLOAT32[mode]}. "
-    if own := _one_size(_timed(_rows(lab, machine, dtype="bfloat16")), "eager", "naive"):
+    if own := _one_size(_rows(lab, machine, dtype="bfloat16"), "eager", "naive"):
         text += f"In bfloat16 it is {say(own['naive'].over(own['eager']))}. "
     shares = [row.attained for row in found.get("ieee", ())]  # the loops' own arithmetic
     if shares and all(shares):
@@ -459,7 +457,7 @@ def reached(lab: Evidence, machine: str) -> list[Reached]:
     out = []
     for goal in GOALS:
         rows = _rows(lab, machine, dtype=goal.dtype, math=goal.math, direction=goal.direction, shape=SHAPE)
-        own, peer = fastest(_timed(rows), OWN), fastest(_timed(rows), goal.peers)
+        own, peer = fastest(rows, OWN), fastest(rows, goal.peers)
         if own and peer:
             out.append(Reached(goal, own, peer, peer.over(own)))
     return out
@@ -515,7 +513,7 @@ def target(lab: Evidence, machine: str) -> Finding | None:
         for one in found
     )
     said += f". S000 gave its target up. These are times by the {lab.primary(machine)} clock"
-    rows = {row.variant: row for row in _timed(waiting(lab, machine, "bfloat16"))}
+    rows = {row.variant: row for row in waiting(lab, machine, "bfloat16") if row.timed}
     called = [name for name in ("whole", "triton") if name in rows and "eager" in rows]
     if called:
         factors = [f"{name} {say(rows['eager'].over(rows[name]))}" for name in called]

@@ -15,8 +15,8 @@ from hypatia_lab import formats, intervals, results
 from hypatia_lab.chapters import conv_block, fused_mlp, tensor_cores, torch_compile
 from hypatia_lab.figures import comparisons
 from hypatia_lab.figures.ceilings import Point
-from hypatia_lab.figures.language import listing, ordered, spanning
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.language import ordered, spanning
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid
@@ -47,11 +47,6 @@ PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "
 # ---------------------------------------------------------------- reading
 
 
-def _timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
-    rows = lab.select(machine=machine, experiment=experiment, status="ok", **wanted)
-    return sorted((row for row in rows if row.timed), key=lambda row: (row.flops, row.shape))
-
-
 def _name(row: Row) -> str:
     text = f"{row.at} {row.dtype}" + ("" if row.math == "ieee" else f"/{row.math}")
     return text if row.direction == "forward" else f"{text} {formats.direction(row.direction)}"
@@ -73,8 +68,8 @@ def launched(lab: Evidence, machine: str) -> list[Point]:
 def _launched(lab: Evidence, machine: str) -> list[Measured]:
     found = []
     for experiment in EAGER if lab.primary(machine) == "graph" else ():
-        walls = {row.workload: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
-        for row in _timed(lab, machine, experiment, variant="eager", clock="graph"):
+        walls = {row.workload: row for row in lab.timed(machine, experiment=experiment, variant="eager", clock="wall")}
+        for row in lab.timed(machine, experiment=experiment, variant="eager", clock="graph"):
             if row.workload in walls and (factor := walls[row.workload].over(row)).n:
                 found.append(_point(row, row.operation, _name(row), row.median_us, factor))
     return found
@@ -102,7 +97,7 @@ def _fused(lab: Evidence, machine: str) -> list[Measured]:
     found, turn = [], balance(lab, machine)
     seen: set[str] = set()
     for experiment, forms in FUSED.items():
-        rows = _timed(lab, machine, experiment, clock=lab.primary(machine))
+        rows = lab.timed(machine, experiment=experiment)
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in seen):
             row = fastest([row for row in rows if row.workload == workload], forms)
             precision = f"{row.dtype}/{row.math}" if row else ""
@@ -129,7 +124,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
     """
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
-        rows = _timed(lab, machine, experiment, clock=lab.primary(machine), operation=OPERATIONS)
+        rows = lab.timed(machine, experiment=experiment, operation=OPERATIONS)
         rows = [row for row in rows if not row.is_twin and not row.variant.endswith("_graph")]
         if experiment == fused_mlp.FUSED:
             rows = [row for row in rows if row.shape in fused_mlp.GOAL_SHAPES]

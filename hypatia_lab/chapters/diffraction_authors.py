@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid

@@ -15,9 +15,8 @@ from typing import Any
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.chapters import diffraction_authors as authors
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way, rare
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid

@@ -21,9 +21,8 @@ from hypatia_lab.chapters.diffraction_findings import (
     simulations,
 )
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import durations, fastest, multiple, probed, spent, times, waited

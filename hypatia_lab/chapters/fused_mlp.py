@@ -12,8 +12,8 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing, spanning
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.language import spanning
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
@@ -43,9 +43,7 @@ HOPED = (1.10, 1.20)
 
 def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
     """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
-    rows = lab.leading(machine, experiment=experiment, status="ok", **wanted)
-    kept = [row for row in rows if row.timed and not row.is_twin]
-    return sorted(kept, key=lambda row: (row.flops, row.shape))
+    return [row for row in lab.timed(machine, experiment=experiment, **wanted) if not row.is_twin]
 
 
 def in_one_kernel(rows: Sequence[Row]) -> list[Row]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
@@ -86,15 +86,10 @@ class Climb:
 # ---------------------------------------------------------------- reading
 
 
-def _timed(lab: Evidence, machine: str) -> list[Row]:
-    rows = lab.leading(machine, experiment=EXPERIMENT, operation="linear_relu", status="ok")
-    return sorted((row for row in rows if row.timed), key=lambda row: row.flops)
-
-
-def _sizes(rows: Sequence[Row]) -> dict[str, dict[tuple[str, str], Row]]:
-    """Shape → (dtype, variant) → row, smallest shape first."""
+def _sizes(lab: Evidence, machine: str) -> dict[str, dict[tuple[str, str], Row]]:
+    """Shape → (dtype, variant) → timed row, smallest shape first."""
     found: dict[str, dict[tuple[str, str], Row]] = {}
-    for row in rows:
+    for row in lab.timed(machine, experiment=EXPERIMENT, operation="linear_relu"):
         found.setdefault(row.shape, {})[row.dtype, row.variant] = row
     return found
 
@@ -115,7 +110,7 @@ def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
     Where the last step in float32 was also timed in bfloat16, the way goes on in bfloat16 and ends at its library.
     """
     found = {}
-    for shape, rows in _sizes(_timed(lab, machine)).items():
+    for shape, rows in _sizes(lab, machine).items():
         path, halves, dtype = _steps(rows, "float32"), _steps(rows, "bfloat16"), "float32"
         if len(path) < 2 or path[0].variant != "naive":
             continue
@@ -140,7 +135,7 @@ def _climb(path: Sequence[Row]) -> Climb:
 def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Interval]]:
     """The quickest step of the ladder, the library, and the first's speed over the second's, at every size."""
     found = []
-    for rows in _sizes(_timed(lab, machine)).values():
+    for rows in _sizes(lab, machine).values():
         own = min(_steps(rows, dtype), key=lambda row: row.median_us, default=None)
         end = _library(rows, dtype)
         if own is not None and end is not None:
@@ -332,7 +327,7 @@ def _against_before(factor: Interval) -> str:
 
 def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The quickest step beside the library, and the Triton kernel: a line a size and dtype."""
-    sizes, out = _sizes(_timed(lab, machine)), []
+    sizes, out = _sizes(lab, machine), []
     for dtype in ("float32", "bfloat16"):
         for own, library, share in reached(lab, machine, dtype):
             rows = sizes[own.shape]

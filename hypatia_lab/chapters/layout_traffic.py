@@ -13,10 +13,9 @@ from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.figures.probes import short_kernel
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
@@ -58,16 +57,6 @@ class Tried(Protocol):
 # ---------------------------------------------------------------- reading
 
 
-def _timed(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
-    """Rows of the layout experiment with a time at the primary clock, smallest first."""
-    rows = lab.leading(machine, experiment="layout", operation=OPERATION, status="ok", **wanted)
-    return sorted((row for row in rows if row.timed), key=lambda row: (row.flops, row.dtype))
-
-
-def _at(row: Row) -> str:
-    return f"{formats.shape(row.shape)} in {row.dtype}"
-
-
 def _copied_bytes(row: Row, what: str) -> int:
     batch, in_features, out_features = map(int, row.shape.split("x"))
     return DTYPES[row.dtype] * in_features * (batch if what == "x" else out_features)
@@ -75,7 +64,7 @@ def _copied_bytes(row: Row, what: str) -> int:
 
 def copy_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
     """Each variant that copies, the same without the copy, and the time of the first over that of the second."""
-    rows = {(row.workload, row.variant): row for row in _timed(lab, machine)}
+    rows = {(row.workload, row.variant): row for row in lab.timed(machine, experiment="layout", operation=OPERATION)}
     found = []
     for (workload, name), row in rows.items():
         plain = rows.get((workload, COPYING[name][0])) if name in COPYING else None
@@ -121,7 +110,11 @@ def seed_ways(lab: Evidence, machine: str) -> dict[str, Way]:
 
 def storage(lab: Evidence, machine: str) -> Finding | None:
     """Whether column-major or packed operands are faster than row-major ones, as S004 expects."""
-    rows = [row for row in _timed(lab, machine, variant=tuple(STORED)) if not absent(row.ratio_low)]
+    rows = [
+        row
+        for row in lab.timed(machine, experiment="layout", operation=OPERATION, variant=tuple(STORED))
+        if not absent(row.ratio_low)
+    ]
     if not rows:
         return None
     every, clear, judged = [row.speed for row in rows], [row for row in rows if not row.speed.doubt], ("S004-51",)
@@ -139,8 +132,8 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
         if any(gain.above(more) for gain in every)
         else f"No other order of the operands is {surely}faster by more than {intervals.EQUIVALENCE:.0%}",
-        f"Against row-major operands the best case is {STORED[best.variant]} at {_at(best)} with "
-        f"{times(best.speed)}, the worst {STORED[worst.variant]} at {_at(worst)} with "
+        f"Against row-major operands the best case is {STORED[best.variant]} at {best.size} with "
+        f"{times(best.speed)}, the worst {STORED[worst.variant]} at {worst.size} with "
         f"{times(worst.speed)}; {same} of {len(rows)} cases are equal within ±2%. {silent(every)}"
         f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {len(met)} of {len(rows)} reach.",
         PAGE,
@@ -157,10 +150,10 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
     row, plain, factor = (seed or pairs[-1:])[0]
     size = formats.scaled(float(_copied_bytes(row, "x")), "B")
     if factor.doubt:
-        facts = f"reshape copies a batch only when it is out of order: {size} at {_at(row)}."
+        facts = f"reshape copies a batch only when it is out of order: {size} at {row.size}."
         return unsaid(lab, machine, "What a copy costs", PAGE, [factor], ("S001-12",), facts)
     text = (
-        f"reshape copies a batch only when it is out of order: {size} at {_at(row)}, where the call then takes "
+        f"reshape copies a batch only when it is out of order: {size} at {row.size}, where the call then takes "
         f"{row.takes} instead of {plain.takes}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
     )
     if not plain.speed.doubt:
@@ -313,7 +306,7 @@ def copy_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
             "with the copy": row.took,
             "without": plain.took,
             "copied, MB": formats.number(_copied_bytes(row, COPYING[row.variant][1]) / 1e6),
-            "workload": _at(row),
+            "workload": row.size,
         }
         for row, plain, factor in copy_pairs(lab, machine)
     ]

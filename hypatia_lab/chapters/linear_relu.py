@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.chapters import method
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
@@ -38,10 +38,6 @@ def original(lab: Evidence, machine: str, rewrite: str) -> list[Row]:
     return _sizes(lab, machine, "author_hypatia", ORIGINALS[rewrite], "float32", "ieee")
 
 
-def _at(row: Row) -> str:
-    return formats.shape(row.shape)
-
-
 def naive(lab: Evidence, machine: str) -> Finding | None:
     """How much slower one thread per output is than the library, size by size, against the claimed 7.67×."""
     own = original(lab, machine, "naive")
@@ -56,11 +52,11 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
     if not clear:
         every = [factor for _, factor in found]
         return unsaid(lab, machine, "How much slower one thread per output is", "02_naive_vs_cublas", every, ids)
-    hits = [_at(row) for row, factor in clear if factor.low <= 7.67 <= factor.high]
+    hits = [row.at for row, factor in clear if factor.low <= 7.67 <= factor.high]
     claimed = "S004 says 7.67× of every size, S001 and S002 of the medium one: that "
     claimed += f"is within reach at {listing(hits)}" if hits else "is met at no size"
     slower = sum(factor.above(1) for factor in factors)
-    where = listing([f"{formats.told(factor)} at {_at(row)}" for row, factor in clear])
+    where = listing([f"{formats.told(factor)} at {row.at}" for row, factor in clear])
     return Finding(
         span_text(factors),
         "One thread per output is slower by a factor that grows with the size"
@@ -90,7 +86,7 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
     row, best = max(decided, key=lambda pair: pair[1].value)
     gains = sum(gain.above(1) for _, gain in decided)
     kind = "TF32" if row.math == "tf32" else row.dtype
-    text = f"It {'gains most' if best.above(1) else 'does best'} at {_at(row)} in {kind}: {formats.told(best)} against "
+    text = f"It {'gains most' if best.above(1) else 'does best'} at {row.at} in {kind}: {formats.told(best)} against "
     text += "eager. "
     free = sum(_free(lab, row) for row in chosen)
     if free:
@@ -142,7 +138,7 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 continue
             out.append(
                 {
-                    "workload": f"{_at(row)} {dtype}/{mode}",
+                    "workload": f"{row.at} {dtype}/{mode}",
                     "eager": formats.told(plain),
                     "epilogue": formats.told(fused),
                     "the ReLU is": "free"
@@ -189,8 +185,8 @@ def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding
     (least, worst), (most, best) = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
     text = f"{name} is equal to eager within ±2% in {same} of {len(rows)} cases"
     text += f", different in {apart}, and too close to call in {len(clear) - same - apart}. "
-    text += f"It ranges from {formats.told(worst)} at {_at(least)} in {least.dtype} "
-    text += f"to {formats.told(best)} at {_at(most)} in {most.dtype}. "
+    text += f"It ranges from {formats.told(worst)} at {least.at} in {least.dtype} "
+    text += f"to {formats.told(best)} at {most.at} in {most.dtype}. "
     return Finding(
         f"{same} of {len(rows)}",
         f"{name} is as fast as eager" + _where(same, apart, len(rows)),

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import CLOCKS, listing, spanning
+from hypatia_lab.figures.language import CLOCKS, spanning
+from hypatia_lab.formats import listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, agreement, detectable
 from hypatia_lab.pages.phrases import quotient, times

@@ -11,9 +11,8 @@ from collections.abc import Sequence
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
@@ -57,8 +56,8 @@ def _cells(lab: Evidence, machine: str, dtype: str, mode: str = "ieee") -> dict[
 
 def _timed(found: dict[str, Row], names: Sequence[str]) -> list[Row]:
     """Those of ``names`` that have a valid time, fastest first."""
-    own = [found[name] for name in names if name in found and found[name].status == "ok"]
-    return sorted((row for row in own if row.timed), key=lambda row: row.median_us)
+    own = [found[name] for name in names if name in found and found[name].timed]
+    return sorted(own, key=lambda row: row.median_us)
 
 
 def exact(row: Row, eager: Row) -> bool:

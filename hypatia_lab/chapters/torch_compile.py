@@ -26,14 +26,13 @@ from hypatia_lab.chapters.torch_compile_rows import (
     maths,
     row_of,
     select,
-    usable,
     views,
 )
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.break_even import NEVER, Curve, at_least_one, calls_text, count
-from hypatia_lab.figures.language import listing, spanning
+from hypatia_lab.figures.language import spanning
 from hypatia_lab.figures.probe_rows import rare
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -117,7 +116,7 @@ def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -
     before = rare(start)
     found = [Curve("eager", "eager", first.origin, before, first.time, intervals.NOTHING)]
     for point, row in beside(lab, first):
-        if row.status != "ok" or not row.timed or row.variant == "eager" or point.mode:
+        if not row.timed or row.variant == "eager" or point.mode:
             continue
         for case in cases(lab, machine, row):
             once = rare(paid(lab, machine, row, case))
@@ -168,7 +167,7 @@ def _measured(
         for direction, model in ((direction, model) for direction in directions for model in MODELS):
             first = base(lab, machine, model, direction, mode, clock)
             row = row_of(lab, first, point) if first else None
-            if first and row and usable([row]):
+            if first and row and row.timed:
                 out.setdefault(mode, []).append((first, row))
     return out
 
@@ -255,7 +254,7 @@ def _other_batches(lab: Evidence, machine: str, mode: str, clock: str) -> list[s
         key: getattr(first, key)
         for key in ("machine", "experiment", "operation", "dtype", "math", "direction", "clock")
     }
-    rows = usable(lab.select(**same, variant=("eager", "compile")))
+    rows = lab.timed(**same, variant=("eager", "compile"))
     found = {}
     for row in rows:
         found.setdefault(row.shape, {})[row.variant] = row

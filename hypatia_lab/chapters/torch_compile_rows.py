@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -75,11 +74,6 @@ def select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     return lab.select(machine=machine, experiment=EXPERIMENT, **wanted)
 
 
-def usable(rows: Sequence[Row]) -> list[Row]:
-    """Those of ``rows`` that have a valid time."""
-    return [row for row in rows if row.timed]
-
-
 def maths(lab: Evidence, machine: str) -> list[str]:
     """The arithmetics of float32 that ``machine`` has recorded, the leading one first.
 
@@ -106,20 +100,10 @@ def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clo
 
     None where it has no time.
     """
-    found = usable(
-        lab.select(
-            machine=machine,
-            experiment=MATHS[mode],
-            operation=model,
-            dtype="float32",
-            math=mode,
-            direction=direction,
-            clock=clock or lab.primary(machine),
-            variant="eager",
-        )
-    )
+    own = {"experiment": MATHS[mode], "operation": model, "math": mode, "direction": direction}
+    found = lab.select(machine=machine, dtype="float32", clock=clock or lab.primary(machine), variant="eager", **own)
     # Of the sizes of the batching table the plan's own is the one that has all the points.
-    return max(found, key=lambda row: len(_same_work(lab, row)), default=None)
+    return max((row for row in found if row.timed), key=lambda row: len(_same_work(lab, row)), default=None)
 
 
 def _same_work(lab: Evidence, row: Row) -> list[Row]:
@@ -168,7 +152,7 @@ def drawn(
         return []
     rows = []
     for point, row in beside(lab, first):
-        if row.status != "ok" or not row.timed or (replacing and OTHER in point.what):
+        if not row.timed or (replacing and OTHER in point.what):
             continue
         rows.append(replace(row.against(first), baseline=f"eager ({mode})"))
     return rows

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from hypatia_lab import formats, results
 from hypatia_lab.chapters.torch_compile import paid, until
-from hypatia_lab.chapters.torch_compile_rows import FORWARD, MATHS, MODELS, base, beside, drawn, gain, select, usable
+from hypatia_lab.chapters.torch_compile_rows import FORWARD, MATHS, MODELS, base, beside, drawn, gain, select
 from hypatia_lab.figures.break_even import calls_text
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
@@ -33,7 +33,7 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
             if point.by_wall and clock != waited(lab, machine):
                 continue
             line = _line(point.number, point.what, first, row)
-            if row.status != "ok" or not row.timed:
+            if not row.timed:
                 out.append(line | {"paid once": formats.MISSING, "won back in": formats.MISSING})
                 continue
             case = "empty" if paid(lab, machine, row, "empty") else ""
@@ -45,14 +45,13 @@ def summary(lab: Evidence, machine: str, model: str, direction: str, mode: str) 
 
 
 def _line(number: str, what: str, first: Row, row: Row) -> dict[str, str]:
-    fine = row.timed
     wrong = row.off if row.direction == FORWARD else row.error
     return {
         "point": number,
         "what": what,
         "clock": row.clock,
-        "time": row.took if fine else f"{row.status}: {row.reason}".removesuffix(": "),
-        "× eager": (times(gain(first, row)) if row is not first else "1×") if fine else formats.MISSING,
+        "time": row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": "),
+        "× eager": (times(gain(first, row)) if row is not first else "1×") if row.timed else formats.MISSING,
         "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
     }
 
@@ -68,17 +67,15 @@ def batches(lab: Evidence, machine: str, mode: str) -> list[dict[str, str]]:
     """
     out = []
     for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        rows = usable(
-            lab.select(
-                machine=machine,
-                experiment=MATHS[mode],
-                operation="conv_block",
-                dtype="float32",
-                math=mode,
-                direction=FORWARD,
-                clock=clock,
-                variant=("eager", "compile"),
-            )
+        rows = lab.timed(
+            machine,
+            experiment=MATHS[mode],
+            operation="conv_block",
+            dtype="float32",
+            math=mode,
+            direction=FORWARD,
+            clock=clock,
+            variant=("eager", "compile"),
         )
         sizes = sorted({row.shape for row in rows}, key=lambda shape: int(shape.split("x")[0]))
         if len({shape.split("x")[0] for shape in sizes}) < 2:
@@ -118,7 +115,7 @@ def chains(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def roofed(lab: Evidence, machine: str, mode: str) -> tuple[list[Row], dict[tuple[str, str, str], float]]:
     """Rows for the roofline, and the machine's ceilings: both models in float32 by arithmetic ``mode``."""
     own = {"experiment": MATHS[mode], "dtype": "float32", "math": mode}
-    rows = usable(lab.leading(machine, operation=tuple(MODELS), **own))
+    rows = lab.timed(machine, operation=tuple(MODELS), **own)
     shapes = {first.shape for model in MODELS if (first := base(lab, machine, model, FORWARD, mode))}
     return [row for row in rows if row.shape in shapes], results.ceilings(lab.of(machine))
 

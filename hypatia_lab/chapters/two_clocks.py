@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, results
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times, waited

@@ -23,7 +23,6 @@ from hypatia_lab.figures.language import (
     heading,
     launch_note,
     legend_names,
-    listing,
     log_axis,
     measured,
     ordered,
@@ -41,7 +40,7 @@ from hypatia_lab.figures.language import (
     where,
     with_legend,
 )
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
 

@@ -29,7 +29,6 @@ from hypatia_lab.figures.language import (
     heading,
     launch_note,
     legend_names,
-    listing,
     log_axis,
     measured,
     near_one,
@@ -50,7 +49,7 @@ from hypatia_lab.figures.language import (
     with_legend,
     wrapped,
 )
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row

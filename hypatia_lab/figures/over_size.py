@@ -18,7 +18,6 @@ from hypatia_lab.figures.language import (
     intervals_key,
     launch_note,
     legend_names,
-    listing,
     log_axis,
     measured,
     origins_key,
@@ -37,7 +36,7 @@ from hypatia_lab.figures.language import (
     wrapped,
 )
 from hypatia_lab.figures.probe_rows import DASHES, SMALL, frame, hollowed, legend_lines, thinned
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
 

@@ -31,7 +31,6 @@ from hypatia_lab.figures.language import (
     extent,
     heading,
     intervals_key,
-    listing,
     log_axis,
     origins_key,
     points_trace,
@@ -65,7 +64,7 @@ from hypatia_lab.figures.probe_rows import (
     timed,
     told_apart,
 )
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
 
 STAGES = {

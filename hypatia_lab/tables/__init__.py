@@ -35,8 +35,7 @@ READINGS |= {results.LAUNCH: "by the lab's launch path"}
 
 def counted(words: Sequence[str]) -> str:
     """``3 faster, 1 slower and 2 too noisy to say``: how often each of :data:`READINGS` occurs among ``words``."""
-    said = [f"{words.count(word)} {text}" for word, text in READINGS.items() if word in words]
-    return " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
+    return formats.listing([f"{words.count(word)} {text}" for word, text in READINGS.items() if word in words])
 
 
 def rate_text(row: Row, work: str = "flops", unit: str = "FLOP/s") -> str:
