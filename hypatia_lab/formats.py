@@ -98,6 +98,13 @@ def number(value: float | int | None, decimals: int | None = None) -> str:
     return f"{rounded:.{max(places, 0)}f}"
 
 
+def spoken(value: float) -> str:
+    """``value`` as one says it: two digits, three between a half and two, where two would hide a difference."""
+    digits = 3 if 0.5 <= abs(value) < 2 else 2
+    rounded = round(value, _decimals(value, digits)) if value else 0.0
+    return f"{rounded:,.{max(_decimals(rounded, digits), 0)}f}"
+
+
 def interval(value: float | None, low: float | None, high: float | None, unit: str = "×", n: int = 0) -> str:
     """``54.1× [53.9, 54.3]``: as many decimals as the half-width asks for, at least 3 significant digits.
 

@@ -168,6 +168,9 @@ CELL = {
         "power_w": {"type": "array", "items": _any_number},
         "throttled": {"type": "boolean"},
         "peak": _number_or_null,  # largest |reference|, where errors are judged against it
+        # Of a variant that splits float32's operands: the arithmetic of its products, and how many it makes of one.
+        "splits": {"anyOf": [{"type": "array", "minItems": 2, "maxItems": 2}, {"type": "null"}]},
+        "operator": {"type": "boolean"},  # called through an operator that the lab registers
     },
 }
 

@@ -20,19 +20,29 @@ APART = 0.05
 TOLERANCE = 1.10
 """A result may beat the best measured ceiling by a tenth before it is too fast to be true."""
 
-SPLITS = {"tf32x3": ("float32/tf32", 3), "fp16x3": ("float16/ieee", 3)}
-SPLITS["egraph_split"] = SPLITS["fp16x3"]
-SPLITS |= dict.fromkeys(("triton_bf16x3", "whole_bf16x3"), ("bfloat16/ieee", 3))
-"""Variant that splits float32 operands → the arithmetic (dtype/math) of its products, and how many it makes of one."""
+UNSAID: dict[str, tuple[str, int]] = {
+    "tf32x3": ("float32/tf32", 3),
+    "fp16x3": ("float16/ieee", 3),
+    "egraph_split": ("float16/ieee", 3),
+    "triton_bf16x3": ("bfloat16/ieee", 3),
+    "whole_bf16x3": ("bfloat16/ieee", 3),
+}
+UNSAID_OPERATORS = ("linear_relu", "mlp")
+"""What cells of older records do not say of their variants, as their registration does since: ``splits`` by variant,
+and the operations whose seeds are called through an ``operator``. Nothing is added here."""
+
+
+def _said(cell: dict[str, Any]) -> dict[str, Any]:
+    """``cell`` with what an older record left unsaid of its variant."""
+    if "splits" in cell:
+        return cell
+    splits = UNSAID.get(cell["variant"].partition("@")[0].removesuffix("_graph"))
+    return cell | {"splits": splits, "operator": cell.get("origin") == "seed" and cell["operation"] in UNSAID_OPERATORS}
 
 
 def primary_clock(device: str) -> str:
     """The clock verdicts rest on: ``graph`` on a GPU (no launch overhead), ``hot`` on a CPU."""
     return "graph" if device == "cuda" else "hot"
-
-
-CALLED = ("linear_relu", "mlp")
-"""Operations whose forms rebuilt from a document are called through the lab: an operator or a gradient in Python."""
 
 
 LAUNCH = "launch path"
@@ -83,6 +93,7 @@ class Row:
     traffic: int
     throttled: bool
     peak: float
+    operator: bool = False
     veto: str = ""
 
     @property
@@ -91,19 +102,9 @@ class Row:
         return formats.shape(self.shape)
 
     @property
-    def size(self) -> str:
-        """The shape and dtype for a reader: ``1024×784×2048 in float32``."""
-        return f"{self.at} in {self.dtype}"
-
-    @property
     def text(self) -> str:
         """The workload for a reader: ``linear_relu 1024×784×2048 float32/ieee``."""
         return formats.workload(self.workload)
-
-    @property
-    def named(self) -> str:
-        """The variant, marked where its time includes the lab's launch path."""
-        return f"{self.variant} ({LAUNCH})" if self.launch_path else self.variant
 
     @property
     def is_twin(self) -> bool:
@@ -119,11 +120,11 @@ class Row:
     def launch_path(self) -> bool:
         """Whether its time includes the lab's launch path, and so says nothing of a document's program.
 
-        True of a form rebuilt from a document (origin ``seed``) of one of :data:`CALLED` where the clock times the
-        call and not its kernels alone: ``wall`` and ``hot``, and on a CPU every clock. The authors' own way in is a
-        C++ extension; a replayed graph has no way in at all.
+        True of a form rebuilt from a document (origin ``seed``) that is called through an operator of the lab's, or a
+        gradient in Python, where the clock times the call and not its kernels alone: ``wall`` and ``hot``, and on a
+        CPU every clock. The authors' own way in is a C++ extension; a replayed graph has no way in at all.
         """
-        if self.origin != "seed" or self.operation not in CALLED or self.clock == "none":
+        if self.origin != "seed" or not self.operator or self.clock == "none":
             return False
         return self.clock in ("wall", "hot") or self.device == "cpu"
 
@@ -240,13 +241,12 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
 
     The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
     the cell's clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is
-    the host's doing, no physical limit). A variant of :data:`SPLITS` is held against the arithmetic that it uses.
+    the host's doing, no physical limit). A variant that splits operands is held against the arithmetic that it uses.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
-    own = arithmetic(cell["dtype"], cell["math"], best), 1
-    precision, products = (
-        SPLITS.get(cell["variant"].partition("@")[0].removesuffix("_graph"), own) if own[0] == "float32/ieee" else own
-    )
+    precision, products = arithmetic(cell["dtype"], cell["math"], best), 1
+    if precision == "float32/ieee" and (splits := _said(cell)["splits"]):
+        precision, products = splits
     rate = best.get(("matmul", precision, clock))
     bandwidth = best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
@@ -283,7 +283,7 @@ def rows(records: Sequence[Record]) -> list[Row]:
     for own in by_machine.values():
         best = ceilings(own)
         for record in own:
-            cells = [_believed(cell, best) for cell in record.cells]
+            cells = [_believed(_said(cell), best) for cell in record.cells]
             index = {cell_key(cell): cell for cell in cells}
             made = [_row(record, cell, index, best) for cell in cells]
             failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
@@ -306,7 +306,7 @@ def _told_apart(row: Row) -> str:
 
 
 _SAME = ("operation", "dtype", "math", "clock", "direction", "variant", "origin", "baseline", "status", "reason")
-_SAME += ("flops", "traffic", "throttled")
+_SAME += ("flops", "traffic", "throttled", "operator")
 """What a row has from its cell as it is."""
 
 

@@ -1,9 +1,16 @@
-"""The registry: who computes an operation, and how. The only list of variants there is."""
+"""The registry: who computes an operation, and how. The only list of variants there is.
+
+A variant says of itself what plans, records and pages must know: they ask here and list no names. What a number rests
+on goes into its record; a label, a tag or a look is asked for when a page is made, which then imports the operations
+(:func:`load`), and torch with them. So nothing here is copied, and what only reads records stays light.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab.names import unknown
@@ -26,6 +33,27 @@ AGAIN = "@again"
 """Suffix of the A/A control: the same variant, built a second time, under another name."""
 
 
+HOMES = ("hypatia_lab.operations", "hypatia_lab.diffraction", "hypatia_lab.egraph.variants")
+"""Packages that register the lab's variants when they are imported."""
+
+
+LABELS = {
+    "eager": "eager PyTorch",
+    "eager_channels_last": "eager, channels last",
+    "eager_graph": "eager, replayed as a graph",
+    "group_norm": "eager by group_norm",
+    "group_norm_channels_last": "group_norm, channels last",
+    "script": "torch.jit.script",
+    "compile": "torch.compile",
+    "compile_channels_last": "torch.compile, channels last",
+    "compile_reduce_overhead": "torch.compile with CUDA graphs",
+    "compile_max_autotune": "torch.compile, tuned",
+    "compile_together": "torch.compile, all points together",
+    "epilogue": "the library's epilogue",
+}
+"""What people call the library's forms, which most operations have; of all others the variant says it."""
+
+
 def anywhere(workload: Workload, device: str) -> str:
     """The default need: runs everywhere."""
     return ""
@@ -40,6 +68,10 @@ class Variant:
     timed. ``needs(workload, device)`` returns ``""`` when the variant can run there, else the reason why not;
     ``directions`` and ``maths`` are those it computes. A ``host`` variant computes on the CPU's cores whatever
     the workload's device, and its output lies there: only the wall clock can time it beside a GPU's.
+    ``label`` is what a person calls it. ``tags`` are the kinds it is one of, by which plans and chapters ask for it
+    (:func:`names`). ``splits``, of a variant that splits float32's operands: the arithmetic (dtype/math) of its
+    products, and how many it makes of one. ``operator``: it is called through an operator of PyTorch's that the lab
+    registers, which a document's program was not.
     """
 
     operation: str
@@ -52,6 +84,10 @@ class Variant:
     baseline: bool
     host: bool
     summary: str
+    label: str
+    tags: tuple[str, ...]
+    splits: tuple[str, int] | None
+    operator: bool
 
     @property
     def compiles(self) -> bool:
@@ -72,12 +108,17 @@ def variant(
     maths: tuple[str, ...] = PLAIN,
     baseline: bool = False,
     host: bool = False,
+    label: str = "",
+    tags: tuple[str, ...] = (),
+    splits: tuple[str, int] | None = None,
+    operator: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
     The first line of its docstring becomes its one-line description; to ``needs`` is added that the workload's
-    direction is one of ``directions`` and its math one of ``maths``. Raises ``ValueError`` for an unknown
-    origin, a name taken, a second baseline, or a factory without a docstring.
+    direction is one of ``directions`` and its math one of ``maths``. Without a ``label`` it has that of :data:`LABELS`,
+    or its name in words. Raises ``ValueError`` for an unknown origin, a name taken, a second baseline, or a factory
+    without a docstring.
     """
 
     def able(workload: Workload, device: str) -> str:
@@ -98,7 +139,22 @@ def variant(
         if not factory.__doc__:
             raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
         summary = factory.__doc__.strip().splitlines()[0]
-        known[name] = Variant(operation, name, origin, factory, able, directions, maths, baseline, host, summary)
+        known[name] = Variant(
+            operation,
+            name,
+            origin,
+            factory,
+            able,
+            directions,
+            maths,
+            baseline,
+            host,
+            summary,
+            label or LABELS.get(name, name.replace("_", " ")),
+            tags,
+            splits,
+            operator,
+        )
         return factory
 
     return add
@@ -107,6 +163,36 @@ def variant(
 def variants(operation: str) -> dict[str, Variant]:
     """The registered variants of ``operation`` by name, in order of registration."""
     return dict(_VARIANTS.get(operation, {}))
+
+
+def names(operation: str, *tags: str, direction: str = "forward") -> tuple[str, ...]:
+    """Those that compute ``operation`` in ``direction`` and have one of ``tags``, in order of registration.
+
+    Without tags: those that have none and are no baseline. They belong to no kind that a plan or a chapter asks for, as
+    whatever is new: the experiment that is about their operation takes up all of them.
+    """
+    load()
+    return tuple(
+        one.name
+        for one in _VARIANTS.get(operation, {}).values()
+        if direction in one.directions and (set(tags) & set(one.tags) if tags else not one.tags and not one.baseline)
+    )
+
+
+def label(operation: str, name: str) -> str:
+    """What a person calls the variant ``name``; the name itself where it is none of the lab's, or no longer."""
+    load()
+    found = _VARIANTS.get(operation, {}).get(name.removesuffix(AGAIN))
+    if found is None:
+        return name
+    return found.label + (", again" if name.endswith(AGAIN) else "")
+
+
+@cache
+def load() -> None:
+    """Import every package that registers variants of the lab, once: with them torch, which takes seconds."""
+    for home in HOMES:
+        import_module(home)
 
 
 def registered() -> tuple[str, ...]:

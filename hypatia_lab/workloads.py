@@ -115,7 +115,8 @@ class Operation:
     rounding alone makes less. ``scale(inputs)`` gives, by part, the size that errors are judged against where its own
     is smaller: for sums that cancel, by chance or always, whose rounding errors are those of their terms.
     ``peak_error(workload)``, where given, judges in another way: the largest acceptable max |out − ref| / max |ref|,
-    for outputs such as images, whose dark parts carry no digits worth holding.
+    for outputs such as images, whose dark parts carry no digits worth holding. ``small``: shapes that take a moment, an
+    odd and an even one, where those that its number of extents gives would not do.
     ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
     convolutions, which PyTorch as installed may compute in TF32.
     """
@@ -136,6 +137,13 @@ class Operation:
     peak_error: Callable[[Workload], float] | None = None
     backward: Backward | None = None
     convolves: bool = False
+    small: tuple[tuple[int, ...], ...] = ()
+
+    @property
+    def small_shapes(self) -> tuple[tuple[int, ...], ...]:
+        """Shapes at which everybody is checked: :attr:`small`, else an odd and an even one of so many extents."""
+        rank = len(self.dims)
+        return self.small or ((3, 5, 33, 77, 129)[-rank:], (2, 2, 64, 64, 64)[-rank:])
 
     def maths(self, dtype: str) -> tuple[str, ...]:
         """The math modes that the operation has in ``dtype``. Raises ``KeyError`` for an unknown dtype."""

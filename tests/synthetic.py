@@ -136,12 +136,15 @@ def played(name: str, root: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """What notebook ``name`` displays as text when its records are those under ``root``; it checks no variant."""
     import IPython.display
 
+    from hypatia_lab.pages import notebook as common
+
     shown: list[str] = []
 
     def display(*objects: Any, raw: bool = False) -> None:
         shown.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
 
-    monkeypatch.setattr(IPython.display, "display", display)
+    for home in (IPython.display, common):  # the second has bound the name
+        monkeypatch.setattr(home, "display", display)
     monkeypatch.setattr(records, "COMMITTED", root)
     # It has tests of its own; here it would compile for seconds.
     monkeypatch.setattr(

@@ -30,7 +30,6 @@ Lines = list[dict[str, Any]]
 RATES = {"ieee": 50.0, "bfloat16": 760.0}
 SMALL, LARGE = MODELS[0], MODELS[6]
 UNET = {"operation": "unet", "dtype": "bfloat16"}
-NONE_SLOWER = "By the graph clock the optimized models are faster, and none is surely slower by more than 2%"
 
 
 def cells(times: Mapping[str, float], shape: Sequence[int] = SMALL, **changes: Any) -> Lines:
@@ -100,156 +99,95 @@ def said(found: Finding | None) -> Finding:
 # ---------------------------------------------------------------- findings
 
 
-def test_speed_is_judged_by_both_clocks(root: Path) -> None:
+def test_speed_is_told_by_both_clocks(root: Path) -> None:
     found = said(chapter.speed(read(root, GPU), "box"))
     assert found.figure == "3 of 3"
-    assert found.title == NONE_SLOWER
-    # 1.1 times is reached in one model only, whatever the dtype.
-    assert "1.1× is reached in 2 cases; the goal is 5 models" in found.text
-    assert "By the wall clock" in found.text
+    assert "1.03× to 1.33×" in found.text  # replayed
+    assert "1.00× to 1.03×" in found.text  # as a caller waits
 
 
 def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
     rows = cells({"eager": 40.0, "egraph": 45.0, "egraph_replayed": 30.0, "compile": 31.0})
     rows += cells({"eager": 80.0, "egraph": 70.0, "egraph_replayed": 160.0}, clock="wall")
     lab = read(root, rows)
-    found = said(chapter.speed(lab, "box"))
-    assert found.title == NONE_SLOWER
+    assert said(chapter.speed(lab, "box")).title == "All optimized models are faster than eager"
     assert said(chapter.compilers(lab, "box")).title == "The optimized models keep up with torch.compile"
     for clock, other in (("graph", "egraph"), ("wall", "egraph_replayed")):
         there = chapter.model_rows(lab, "box", clock)
         assert other in {row.variant for row in there}
         assert other not in {row.variant for row in chapter.fitting(there)}
-    (line,) = chapter.nine(lab, "box")
+    (line,) = chapter.every(lab, "box")
     assert (line["egraph_replayed, graph"][:4], line["egraph, wall"][:4]) == ("1.33", "1.14")
+    assert [round(row.ratio, 2) for row in chapter.models(lab, "box")] == [1.33]
 
 
-def test_faster_and_equal_are_counted_as_the_figures_count_them(root: Path) -> None:
-    rows = [*cells({"eager": 40.0, "egraph": 35.0, "compile": 40.0}), *cells({"eager": 40.0, "egraph": 39.5}, LARGE)]
-    lab = read(root, rows)
-    found = said(chapter.speed(lab, "box"))
-    title = "By the graph clock some optimized models are faster, and none is surely slower by more than 2%"
-    assert (found.figure, found.title) == ("1 of 2", title)
-    assert "of eager's speed: of 2 cases 1 faster and 1 equal." in found.text
-    assert "default: the one case measured is faster." in said(chapter.compilers(lab, "box")).text
-
-
-def test_a_wait_that_is_longer_is_told(root: Path) -> None:
-    rows = [*cells({"eager": 40.0, "egraph": 35.0}), *cells({"eager": 85.0, "egraph": 95.0}, clock="wall")]
-    found = said(chapter.speed(read(root, rows), "box"))
-    assert found.title == "The optimized models are faster in some cases and slower in others"
-    assert "ends below 1 at 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.8947" in found.text
-
-
-def test_a_wait_that_is_a_little_longer_is_told_and_confirms_nothing(root: Path) -> None:
-    rows = [line for shape in MODELS[:5] for line in cells({"eager": 40.0, "egraph": 35.0}, shape)]
-    found = said(chapter.speed(read(root, rows + cells({"eager": 85.0, "egraph": 86.0}, clock="wall")), "box"))
-    assert found.title == NONE_SLOWER
-    assert "ends below 1 at 784 → 2 × 256 → 10, batch 64, float32 (wall clock, 0.988" in found.text
-
-
-def test_five_models_and_no_wait_confirm(root: Path) -> None:
-    rows = [line for shape in MODELS[:5] for line in cells({"eager": 40.0, "egraph": 35.0}, shape)]
-    rows += [line for shape in MODELS[:5] for line in cells({"eager": 85.0, "egraph": 85.0}, shape, clock="wall")]
-    assert said(chapter.speed(read(root, rows), "box")).title == NONE_SLOWER
-    assert said(chapter.speed(read(root / "four", rows[2:]), "box")).title == NONE_SLOWER
-
-
-def test_a_model_that_is_slower_everywhere_refutes(root: Path) -> None:
-    found = said(chapter.speed(read(root, cells({"eager": 40.0, "egraph": 45.0})), "box"))
-    assert found.title == "The optimized models are slower in some cases"
+@pytest.mark.parametrize(
+    ("replayed", "waited", "title"),
+    [
+        ({"eager": 40.0, "egraph": 39.5}, {}, "as fast as"),
+        ({"eager": 40.0, "egraph": 35.0}, {"eager": 85.0, "egraph": 95.0}, "slower in others"),
+        ({"eager": 40.0, "egraph": 45.0}, {}, "slower in some cases"),
+    ],
+)
+def test_a_longer_wait_is_told(root: Path, replayed: Any, waited: Any, title: str) -> None:
+    lab = read(root, [*cells(replayed), *cells(waited, clock="wall")])
+    assert title in said(chapter.speed(lab, "box")).title
 
 
 def test_what_the_intervals_leave_open_is_called_open(root: Path) -> None:
     rows = cells({"eager": 40.0, "egraph": 40.0, "compile": 40.0})
-    rows[1]["medians_us"] = [39.5, 41.0]
-    lab = read(root, rows)
-    for found in (said(chapter.speed(lab, "box")), said(chapter.compilers(lab, "box"))):
-        assert found.title.endswith("is open")
-    rows[1]["medians_us"] = [30.0, 50.0]
-    lab = read(root / "noisy", rows)
-    for found in (said(chapter.speed(lab, "box")), said(chapter.compilers(lab, "box"))):
-        assert found.figure == intervals.TOO_NOISY
+    for medians, tell in (([39.5, 41.0], lambda f: f.title[-4:]), ([30.0, 50.0], lambda f: f.figure)):
+        rows[1]["medians_us"] = medians
+        lab = read(root / str(medians[0]), rows)
+        for found in (said(chapter.speed(lab, "box")), said(chapter.compilers(lab, "box"))):
+            assert tell(found) in ("open", intervals.TOO_NOISY)
 
 
 def test_calls_and_time_are_held_against_the_documents_picture(root: Path) -> None:
     found = said(chapter.same_runtime(read(root, GPU), "box"))
-    assert found.figure == "5 → 3"
-    assert found.title == "Fusing in the graph changes the calls, and the time"
+    assert (found.figure, "the time" in found.title) == ("5 → 3", True)
     replayed = said(chapter.same_runtime(read(root / "replayed", [*GPU, trace("egraph_replayed", 4)]), "box"))
     assert replayed.figure == "5 → 4"
-    on_cpu = said(chapter.same_runtime(read(root / "cpu", CPU, "cpu"), "box"))
-    assert on_cpu.figure == "5 → 5"
-    assert "no epilogue" in on_cpu.text
+    assert said(chapter.same_runtime(read(root / "cpu", CPU, "cpu"), "box")).figure == "5 → 5"
 
 
 def test_compilers_are_rivals(root: Path) -> None:
     found = said(chapter.compilers(read(root, GPU), "box"))
     assert found.figure == "3 of 3"
-    assert "Against max-autotune, where it was asked, it is 1.07×" in found.text
+    assert "1.07×" in found.text  # of max-autotune
     slow = cells({"eager": 40.0, "egraph": 35.0, "compile": 30.0})
     assert said(chapter.compilers(read(root / "slow", slow), "box")).title == "torch.compile is faster"
 
 
 def test_split_products_are_judged_in_wide_models_only(root: Path) -> None:
-    found = said(chapter.split(read(root, GPU), "box"))
-    assert "reached in 1 of 1" in found.text
+    assert said(chapter.split(read(root, GPU), "box")).figure == "2.3×"
     assert chapter.split(read(root / "small", GPU[:5]), "box") is None
 
 
 def test_the_unet_is_judged_by_both_clocks(root: Path) -> None:
     found = said(chapter.blocks(read(root, GPU), "box"))
-    assert found.figure[:4] == "2.00"
-    assert "Against eager in channels last: 1.60" in found.text
-    assert "Against Inductor: 0.80" in found.text
+    assert found.figure == "2.0×"
+    assert "0.800×" in found.text  # of torch.compile
     slow = cells({"eager": 500.0, "egraph": 550.0}, SEED_SHAPE, **UNET, clock="wall")
     fast = cells({"eager": 500.0, "egraph_replayed": 400.0, "egraph": 900.0}, SEED_SHAPE, **UNET)
-    found = said(chapter.blocks(read(root / "slow", slow + fast), "box"))
-    assert found.title == "Through the optimizer a U-Net is faster by one clock and slower by another"
-    found = said(chapter.blocks(read(root / "slower", slow), "box"))
-    assert found.title == "Through the optimizer a U-Net is slower"
-    found = said(chapter.blocks(read(root / "fast", fast), "box"))
-    assert found.figure[:4] == "1.25"
+    assert "slower by another" in said(chapter.blocks(read(root / "slow", slow + fast), "box")).title
+    assert "slower" in said(chapter.blocks(read(root / "slower", slow), "box")).title
+    assert said(chapter.blocks(read(root / "fast", fast), "box")).figure == "1.25×"
     assert chapter.blocks(read(root / "none", GPU[:5]), "box") is None
 
 
-def test_models_that_a_machine_left_out_are_named(root: Path) -> None:
-    said_of = chapter.unmeasured(read(root, GPU), "box")
-    assert said_of.startswith("On `box` 2 of the nine were measured. Left out: 784 → ")
-    assert said_of.count("batch") == 7
-    every = [line for shape in MODELS for line in cells({"eager": 40.0, "egraph": 35.0}, shape)]
-    assert chapter.unmeasured(read(root / "all", every), "box") == ""
-
-
-def test_one_case_is_not_counted(root: Path) -> None:
-    rows = cells({"eager": 120.0, "egraph": 119.0}, direction="forward_backward")
-    found = said(chapter.training(read(root, rows), "box"))
-    assert found.figure == "1.01×"
-    assert "slower by more than 2% in no case (one was measured)" in found.text
-
-
 def test_a_training_step_is_judged_by_both_clocks(root: Path) -> None:
-    found = said(chapter.training(read(root, GPU), "box"))
-    assert found.figure == "2 of 2"
-    assert "As a backend of torch.compile" in found.text
-    assert "(784 → 2 × 256 → 10, batch 64, float32) by the wall clock" in found.text
+    assert said(chapter.training(read(root, GPU), "box")).figure == "2 of 2"
     rows = cells({"eager": 120.0, "egraph": 130.0}, direction="forward_backward")
-    assert said(chapter.training(read(root / "slow", rows), "box")).title == "A training step is slower in some cases"
+    found = said(chapter.training(read(root / "slow", rows), "box"))
+    assert (found.figure, "slower in some" in found.title) == ("0.923×", True)  # one case is not counted
     assert chapter.speed(evidence_of(root / "slow"), "box") is None
 
 
-@pytest.mark.parametrize(
-    ("ms", "title"),
-    [
-        (150.0, "100 layers are optimized within 250 ms"),
-        (400.0, "100 layers take longer than 250 ms"),
-        (249.0, "Whether 100 layers are optimized within 250 ms is open"),
-    ],
-)
-def test_a_hundred_layers_have_a_goal(root: Path, ms: float, title: str) -> None:
-    found = said(chapter.optimizing(read(root, [*cells({"eager": 1.0}), *graph(100, ms), *graph(300, 600.0)]), "box"))
-    assert found.title == title
-    assert "300 layers take" in found.text
+@pytest.mark.parametrize(("ms", "word"), [(150.0, "within"), (400.0, "longer"), (249.0, "open")])
+def test_a_hundred_layers_have_a_goal(root: Path, ms: float, word: str) -> None:
+    found = said(chapter.optimizing(read(root, [*cells({"eager": 1.0}), *graph(100, ms)]), "box"))
+    assert word in found.title
 
 
 def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
@@ -269,12 +207,13 @@ def test_a_probe_that_failed_says_why(root: Path) -> None:
 # ---------------------------------------------------------------- tables
 
 
-def test_a_line_a_model_and_dtype(root: Path) -> None:
-    lines = chapter.nine(read(root, GPU), "box")
-    assert [(line["dtype"], line["model"].startswith("784")) for line in lines] == [
-        ("bfloat16", True),
-        ("float32", True),
-        ("float32", True),
+def test_a_line_a_model_dtype_and_direction(root: Path) -> None:
+    lines = chapter.every(read(root, GPU), "box")
+    assert [(line["dtype"], line["direction"]) for line in lines] == [
+        ("bfloat16", "forward"),
+        ("float32", "forward"),
+        ("float32", "forward"),
+        ("float32", "forward and backward"),
     ]
     assert lines[1]["egraph, graph"].startswith("1.14×")
     assert lines[0]["egraph_split, graph"] == "–"
@@ -395,24 +334,15 @@ def page(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return lambda: played(chapter.PAGE, root, monkeypatch)
 
 
-def test_the_chapter_of_a_cpu(root: Path, page: Any) -> None:
-    read(root, CPU, "cpu")
-    text = page()
-    assert "100 layers take longer than 250 ms" in text
-    assert "6 nodes become 3" in text
-    assert "wall" not in text.split("S004-17")[0].split("### On any machine")[0]
-
-
 def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, page: Any) -> None:
     read(root, CPU, "cpu")
     read(root, GPU, "cuda", "card")
     text = page()
-    assert text.index("(card)") < text.index("(box)") < text.index("### On any machine")
-    assert "5 → 3: Fusing in the graph changes the calls, and the time" in text
+    assert text.index("(card)") < text.index("(box)")
+    for lab, machine in ((evidence_of(root), name) for name in ("card", "box")):
+        assert all(found.title in text for found in chapter.findings(lab, machine))
 
 
 def test_the_chapter_before_anything_was_measured(root: Path, page: Any) -> None:
     write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
-    text = page()
-    assert "No machine has been measured yet" in text
-    assert "round 3" in text
+    assert "round 3" in page()

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import ast
 import itertools
 import json
 import math
 import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +20,7 @@ from hypatia_lab.book import build
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, probe_rows
 from hypatia_lab.results import Row
+from hypatia_lab.variants import label, load, registered, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -84,6 +88,10 @@ def _ladder(row: Row) -> bool:
     return row.experiment == "method" and row.shape == "256x256x512" and row.variant in ("eager", "aten", "naive")
 
 
+def _words(layout: dict[str, Any]) -> str:
+    return " ".join(note["text"] for note in layout.get("annotations", ()))
+
+
 def _points(figure: Any) -> list[dict[str, Any]]:
     """The traces that show measured points."""
     return [t for t in json.loads(figure.to_json())["data"] if "markers" in t["mode"]]
@@ -126,10 +134,10 @@ def test_title_and_axes_are_named_and_log_axes_say_so(drawn: Drawn) -> None:
     layout = json.loads(drawn[0].to_json())["layout"]
     assert layout["title"]["text"].startswith("<b>")
     for name, axis in layout.items():
-        if name.startswith("xaxis"):
-            assert axis["title"]["text"]
-        if name.startswith(("xaxis", "yaxis")):
-            assert (axis.get("type") == "log") == ("(log scale)" in axis.get("title", {}).get("text", ""))
+        if name.startswith(("xaxis", "yaxis")) and axis.get("type") == "log":
+            assert "(log scale)" in axis.get("title", {}).get("text", "") + _words(layout)
+    titles = [axis.get("title", {}).get("text", "") for name, axis in layout.items() if name.startswith("xaxis")]
+    assert any(titles) or any(unit in _words(layout) for unit in ("×", "time per call"))
 
 
 def test_every_measured_point_carries_its_interval(drawn: Drawn) -> None:
@@ -169,21 +177,25 @@ def test_numbers_are_rounded(drawn: Drawn) -> None:
 
 def test_slowdowns_draw_the_inverse_ratio_and_the_claim(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["slowdowns"](rows, found)
-    naive = next(t for t in _points(figure) if t["name"] == "naive (seed)")
+    naive = [x for t in _points(figure) if t["name"] == "naive (seed)" for x in t["x"]]
     expected = [1 / r.ratio for r in _by(rows, "graph") if r.variant == "naive"]
-    assert naive["x"] == [formats.significant(v) for v in expected]
-    claim = next(t for t in figure.data if t.line.dash == "dash")
-    assert set(claim.x) - {None} == {7.67}
-    assert "claimed: 7.67×" in figure.layout.title.text.replace("</b><br><b>", " ")
+    assert naive == [formats.significant(v) for v in expected]
+    claims = [t for t in figure.data if t.line.dash == "dash"]
+    assert {x for claim in claims for x in claim.x} == {7.67}
+    assert len(claims) == len(SHAPES)
+    assert "7.67×" in figure.layout.title.text
+    assert "7.67×" in figure.layout.meta["alt"]
     assert list(table["variant"]).count("naive") == 3
     assert "eager (peer)" not in [t.name for t in figure.data]
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["speedups"](rows, found)
-    compiled = next(t for t in _points(figure) if t["name"] == "compile (peer)")
-    assert len(compiled["x"]) == 2
-    assert [a.text for a in figure.layout.annotations].count("<i>timeout</i>") == 1
+    compiled = [x for t in _points(figure) if t["name"] == "compile (peer)" for x in t["x"]]
+    assert len(compiled) == 2
+    (note,) = (a for a in figure.layout.annotations if a.text == "<i>timeout</i>")
+    low, high = figure.layout.xaxis.range
+    assert abs(note.x - (1 - low) / (high - low)) > 0.2, "beside the line at 1"
     assert "timeout: over 60 s" in set(table["status"])
 
 
@@ -194,16 +206,53 @@ def test_speedups_shade_the_band_of_equivalence(rows: list[Row], found: list[rec
     assert low < 0.98 < 1.02 < high
 
 
+def _lanes(figure: Any) -> dict[tuple[str, str], str]:
+    """(panel, variant) → the name at the left of the row on which its point lies."""
+    layout = json.loads(figure.to_json())["layout"]
+    found = {}
+    for trace in _points(figure):
+        own = layout[trace.get("yaxis", "y").replace("y", "yaxis")]
+        named = dict(zip(own["tickvals"], own["ticktext"], strict=True))
+        found |= {(trace.get("xaxis", "x"), trace["name"].split(" ")[0]): named[y] for y in trace["y"]}
+    return found
+
+
 def test_every_line_bears_the_name_of_what_is_drawn_on_it(rows: list[Row]) -> None:
     two: list[Row] = [replace(r, machine=machine) for machine in ("h200", "b200") for r in _by(rows, "graph")]
-    for figure in (comparisons.speedups(two)[0], comparisons.speedups(two[::-1])[0]):
-        axis = figure.layout.yaxis
-        named = {y: text.replace("<br>", "") for y, text in zip(axis.tickvals, axis.ticktext, strict=True)}
-        drawn = {y: trace["name"].split(" ")[0] for trace in _points(figure) for y in trace["y"]}
-        assert drawn == {y: named[y] for y in drawn}
-        assert len(drawn) == sum(not math.isnan(r.ratio) for r in two if r.variant != "eager")
+    for given in (two, two[::-1]):
+        figure, _ = comparisons.speedups(given)
+        found = _lanes(figure)
+        assert len(found) == sum(not math.isnan(r.ratio) for r in two if r.variant != "eager")
+        for (_, variant), text in found.items():
+            assert text.replace("<br>", " ") == label("linear_relu", variant)
         headings = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
-        assert headings[:2] == ["<b>256×256×512, b200</b>", "<b>256×256×512, h200</b>"]
+        assert headings == ["<b>b200</b>", "<b>h200</b>"]
+        panels = [a.text for a in figure.layout.annotations if "×" in a.text and "speed" not in a.text]
+        assert panels == [formats.shape("x".join(map(str, shape))) for shape in SHAPES] * 2
+
+
+def test_a_telephone_has_the_names_above_their_rows_and_three_panels_beside_each_other(rows: list[Row]) -> None:
+    many = [replace(r, shape=f"{256 + n}x256x512", flops=r.flops + n) for n in range(5) for r in _by(rows, "graph")]
+    figure, _ = comparisons.speedups([r for r in many if r.variant != "naive"])
+    layout = json.loads(figure.to_json())["layout"]
+    narrow = layout["meta"]["narrow"]
+    for placed, beside in ((layout, 5), (narrow, 3)):
+        tops = [axis["domain"][1] for name, axis in placed.items() if name.startswith("yaxis")]
+        assert max(map(tops.count, tops)) == beside
+        assert max(axis["domain"][1] for name, axis in placed.items() if name.startswith("xaxis")) <= 1
+    assert set(narrow) >= {name for name in layout if name.startswith(("xaxis", "yaxis"))}
+    names = {label("linear_relu", r.variant) for r in rows if r.variant in ("aten", "epilogue", "compile")}
+    assert names <= {note["text"] for note in narrow["annotations"]}
+    assert not any(axis["showticklabels"] for name, axis in narrow.items() if name.startswith("yaxis"))
+
+
+def test_what_has_nothing_beside_it_is_a_row_that_says_what_it_computes(rows: list[Row]) -> None:
+    one = [r for r in _by(rows, "graph") if r.variant == "naive"]
+    many = [replace(r, shape=f"{n}x256x512", flops=r.flops + n) for n in range(1, 4) for r in one[:2]]
+    figure, _ = comparisons.slowdowns([replace(r, dtype=d) for d in ("float32", "bfloat16") for r in many[::2]])
+    assert "xaxis2" not in json.loads(figure.to_json())["layout"]
+    assert len(set(figure.layout.yaxis.ticktext)) == 6
+    assert f"<b>{label('linear_relu', 'naive')}</b>" in [a.text for a in figure.layout.annotations]
 
 
 def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
@@ -219,11 +268,16 @@ def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
 def test_limits_are_lines_and_absent_without_ceilings(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["times"](rows, found)
     limits = [t.x[0] for t in figure.data if t.mode == "lines"]
+    assert len({round(axis["range"][1] - axis["range"][0], 2) for axis in _horizontal(figure)}) == 1, "the same span"
     expected = dict.fromkeys(r.limit_us for r in _by(rows, "graph") if r.variant == "eager")
     assert limits == [formats.significant(v) for v in expected]
     bare, _ = comparisons.times_against_limit([replace(r, limit_us=math.nan) for r in _by(rows, "graph")])
     assert not [t for t in bare.data if t.mode == "lines"]
     assert "no ceiling was measured" in bare.layout.meta["alt"]
+
+
+def _horizontal(figure: Any) -> list[dict[str, Any]]:
+    return [axis for name, axis in json.loads(figure.to_json())["layout"].items() if name.startswith("xaxis")]
 
 
 def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[Row]) -> None:
@@ -237,8 +291,11 @@ def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[Row]) ->
 
 def test_ladder_shows_each_clock_and_its_reading(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["ladder"](rows, found)
-    assert list(figure.layout.yaxis.ticktext) == ["wall", "hot", "graph", "cold"]
-    assert [a.text for a in figure.layout.annotations].count("slower") == 2
+    words = [a.text for a in figure.layout.annotations]
+    assert [word for word in words if word.endswith(" clock")] == [
+        f"{c} clock" for c in ("wall", "hot", "graph", "cold")
+    ] * 2
+    assert list(table["reads"]).count("slower") == 2
     assert set(table["reads"]) == {"equal", "slower", results.LAUNCH}
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
         comparisons.ladder([r for r in rows if r.experiment == "method"])
@@ -309,9 +366,12 @@ def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
     rows: list[Row], found: list[records.Record]
 ) -> None:
     looks: dict[str, set[tuple[str, str]]] = {}
-    for name in ("slowdowns", "speedups", "times", "ladder", "roofline"):
-        for trace in _points(DRAW[name](rows, found)[0]):
-            looks.setdefault(trace["name"], set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
+    origins = {r.variant: r.origin for r in rows}
+    named = {label("linear_relu", v): f"{v} ({origins[v]})" for v in VARIANTS}
+    for figure in ("slowdowns", "speedups", "times", "ladder", "roofline"):
+        for trace in _points(DRAW[figure](rows, found)[0]):
+            name = named.get(trace["name"]) or trace["name"]
+            looks.setdefault(name, set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
     assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
     assert all(len(seen) == 1 for seen in looks.values())
     everything = [look for seen in looks.values() for look in seen]
@@ -333,12 +393,42 @@ def test_origins_show_without_colour() -> None:
         assert comparisons.style("never_seen_before", origin).symbol in symbols
 
 
-def test_a_new_variant_gets_a_look_of_its_own_and_changes_none() -> None:
-    drawn = {name: comparisons.style(name, "own") for name in ("triton_tiled", "split_k", "warp_tiled")}
-    assert len({(look.colour, look.symbol) for look in drawn.values()}) == 3
-    assert drawn["triton_tiled"] == comparisons.Style(
-        "#0072B2", "triangle-right", 313
-    )  # pinned: published figures must not change
+LOOKS = """
+import random
+from hypatia_lab import variants
+from hypatia_lab.figures import language
+variants.load()
+before = {name: language.style(name, "own") for name in ("triton", "cuda", "step_mma")}
+language._registered.cache_clear()
+def factory(workload, inputs):
+    "Nothing."
+factory.__module__ = "hypatia_lab.operations.invented"
+draw = random.Random(5)
+names = ["".join(draw.choices("abcdefgh_", k=12)) for _ in range(200)]
+for name in names:
+    variants.variant("invented", name, origin="own")(factory)
+assert before == {name: language.style(name, "own") for name in before}
+print([(look.colour, look.symbol, look.place) for look in (language.style(name, "own") for name in names)])
+"""
+
+
+def test_two_hundred_new_variants_differ_as_far_as_there_are_looks_and_change_none() -> None:
+    runs = [subprocess.run([sys.executable, "-c", LOOKS], capture_output=True, text=True, check=True) for _ in "ab"]
+    first, second = (ast.literal_eval(run.stdout) for run in runs)
+    assert first == second
+    load()
+    there = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == "own"}
+    free = len(language.SHAPES["own"]) * len(language.COLOURS) - len(there)
+    assert len({(colour, symbol) for colour, symbol, _ in first[:free]}) == free > 20
+    assert len({place for _, _, place in first}) == len(first)
+
+
+def test_registered_variants_look_apart_and_a_control_is_hollow() -> None:
+    load()
+    for origin in language.SHAPES:
+        names = {name for found in map(variants, registered()) for name, one in found.items() if one.origin == origin}
+        looks = [language.style(name, origin) for name in names]
+        assert len({(look.colour, look.symbol) for look in looks}) == len(looks)
     assert comparisons.style("eager@again", "peer").symbol == "circle-open"
     assert comparisons.style("eager@again", "peer").colour == comparisons.style("eager", "peer").colour
     with pytest.raises(KeyError):
@@ -371,32 +461,6 @@ def test_parts_of_a_heading_share_lines_and_none_ends_in_a_dot() -> None:
     assert " · ".join(small) == " · ".join(filter(None, under))
     assert all(len(line) <= 61 and not line.endswith(" ·") for line in small)
     assert layout["meta"] == {"title": "A title", "under": [u for u in under if u]}
-
-
-def test_a_tall_figure_has_its_axis_at_the_top_too(rows: list[Row], found: list[records.Record]) -> None:
-    short, _ = DRAW["speedups"](rows, found)
-    many = [replace(r, shape=f"{256 + n}x256x512", flops=r.flops + n) for n in range(4) for r in _by(rows, "graph")]
-    tall, _ = comparisons.speedups(many)
-    assert short.layout.height < 700 < tall.layout.height
-    assert "xaxis2" not in json.loads(short.to_json())["layout"]
-    top = tall.layout.xaxis2
-    assert (top.side, top.matches, top.range) == ("top", "x", tall.layout.xaxis.range)
-    assert any(trace.xaxis == "x2" for trace in tall.data)
-
-
-def test_two_names_of_two_lines_do_not_touch_and_the_band_leaves_headings_free(rows: list[Row]) -> None:
-    names = {"naive": "pack_each_call", "aten": "x_column_major", "epilogue": "x_padded"}
-    given = [replace(r, variant=names.get(r.variant, r.variant)) for r in _by(rows, "graph")]
-    figure, _ = comparisons.speedups([r for r in given if r.shape == "256x256x512"])
-    axis = figure.layout.yaxis
-    places = sorted(zip(axis.tickvals, axis.ticktext, strict=True))
-    for (y, text), (following, below) in itertools.pairwise(places):
-        assert following - y == pytest.approx(1.3 if "<br>" in text and "<br>" in below else 1)
-    assert any("<br>" in a[1] and "<br>" in b[1] for a, b in itertools.pairwise(places))
-    (band,) = figure.layout.shapes
-    assert (band.y0, band.y1) == (places[0][0] - 0.5, places[-1][0] + 0.5)
-    (heading,) = [a for a in figure.layout.annotations if a.text.startswith("<b>")]
-    assert heading.y < band.y0
 
 
 def test_sizes_come_in_order_and_operations_together(rows: list[Row]) -> None:

@@ -631,7 +631,8 @@ def test_authors_programs_look_like_nobody_elses():
     assert look.symbol in language.SHAPES["author"]
     assert not others & set(language.SHAPES["author"])
     assert look.colour == language.style("naive", "seed").colour
-    known = [(name, style) for name, style in language.KNOWN.items() if name.startswith("author_")]
-    assert all(style.symbol in language.SHAPES["author"] for _, style in known)
-    assert len({(style.colour, style.symbol) for _, style in known}) == len(known)
+    authors = {line["variant"] for record in records.load(records.COMMITTED) for line in record.details}
+    looks = [language.style(name, "author") for name in authors if name.startswith("author_")]
+    assert all(look.symbol in language.SHAPES["author"] for look in looks)
+    assert len({(look.colour, look.symbol) for look in looks}) == len(looks) > 1
     assert language.origins_key([{"origin": "author"}, {"origin": "own"}]).count("author") == 1

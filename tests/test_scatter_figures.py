@@ -95,7 +95,7 @@ def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
     figure, table = DRAW["precision"](rows)
     asked = {(r.variant, r.dtype): r for r in rows if r.shape == "1024x1024"}
     assert sum(len(t["x"]) for t in points(figure)) == len(table) == len(asked)
-    own = next(t for t in points(figure) if t["name"] == "cuda (own)")
+    own = next(t for t in points(figure) if t["name"] == "one CUDA kernel")
     wanted = [asked["cuda", dtype] for dtype in ("float64", "float32")]
     assert own["y"] == [formats.significant(r.max_error / 150) for r in wanted]
     assert own["x"] == [formats.significant(r.median_us) for r in wanted]
@@ -140,19 +140,18 @@ def test_labels_beside_points_never_overlap(rows: Rows) -> None:
         assert all(abs(a - c) > 40 or abs(b - d) > 13 for c, d in boxes[:n])
 
 
-def test_over_sizes_draws_a_line_a_variant_and_the_limit(rows: Rows) -> None:
+def test_over_sizes_draws_a_panel_a_size_on_one_axis_and_the_limit(rows: Rows) -> None:
     asked = [r for r in rows if r.dtype == "float32"]
     figure, _ = DRAW["over_sizes"](rows)
-    limit = next(t for t in figure.data if t.mode == "lines")
-    wanted = {r.limit_us for r in asked}
-    assert list(limit.y) == sorted(formats.significant(us) for us in wanted)
-    assert list(figure.layout.xaxis.ticktext) == ["256²", "512²", "1024²", "2048²", "4096²"]
-    names = [t["name"] for t in points(figure)]
-    assert len(names) == len(SPEED)
-    assert "c_openmp (seed), hot clock" in names
-    assert "graph clock unless said" in figure.layout.title.text
-    for trace in points(figure):
-        assert list(trace["x"]) == [side * side for side in (256, 512, 1024, 2048, 4096)]
+    limits = {t.x[0] for t in figure.data if t.mode == "lines"}
+    assert limits == {formats.significant(r.limit_us) for r in asked}
+    sizes = [f"{side}×{side}" for side in (256, 512, 1024, 2048, 4096)]
+    assert list(dict.fromkeys(note for note in notes(figure) if note in sizes)) == sizes
+    assert {t["name"].split(" ")[0] for t in points(figure)} == set(SPEED)
+    drawn = {t["name"]: sum(t["name"] == other["name"] for other in points(figure)) for t in points(figure)}
+    assert set(drawn.values()) == {len(sizes)}
+    axes = [axis for name, axis in content(figure)["layout"].items() if name.startswith("xaxis")]
+    assert len({tuple(axis["range"]) for axis in axes}) == 1
     bare, _ = over_size.over_sizes(asked, "No limit", limit=False)
     assert not [t for t in bare.data if t.mode == "lines"]
     with pytest.raises(language.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
@@ -163,23 +162,9 @@ def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
     asked: Rows = [r for r in rows if r.variant == "cuda" and r.dtype == "float32"]
     both = asked + [replace(r, direction="forward_backward", limit_us=3 * r.limit_us) for r in asked]
     figure, _ = over_size.over_sizes(both, "Directions")
-    assert {t["name"].split(", ")[1] for t in points(figure)} == {"forward", "forward and backward"}
-    assert sum(t.mode == "lines" for t in figure.data) == 2
-
-
-def test_over_sizes_names_batches_and_oblong_images(rows: Rows) -> None:
-    shapes = ["1x256x256", "64x256x256", "100x300"]
-    own = [replace(r, shape=s) for s, r in zip(shapes, [r for r in rows if r.variant == "cuda"], strict=False)]
-    figure, _ = over_size.over_sizes(own, "Batches")
-    assert list(figure.layout.xaxis.ticktext) == ["100×300", "1×256²", "64×256²"]
-
-
-def test_over_sizes_counts_images_of_one_size(rows: Rows) -> None:
-    shapes = [f"{n}x64x128x128" for n in (1, 2, 20)]
-    own = [replace(r, shape=s) for s, r in zip(shapes, [r for r in rows if r.variant == "cuda"], strict=False)]
-    axis = over_size.over_sizes(own, "Images")[0].layout.xaxis
-    assert list(axis.ticktext) == ["1", "2", "20"]
-    assert axis.title.text.startswith("images")
+    said = " ".join(text for axis in (figure.layout.yaxis,) for text in axis.ticktext) + " ".join(notes(figure))
+    assert "forward and backward" in said
+    assert sum(t.mode == "lines" for t in figure.data) == 2 * len(asked)
 
 
 def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:

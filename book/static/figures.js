@@ -50,6 +50,9 @@
     };
   }
 
+  // Rows by panels are laid out once more for a telephone: names above their rows, fewer panels beside each other.
+  const fitted = (layout, width) => (width < 560 ? { ...layout, ...layout.meta?.narrow } : layout);
+
   function themed(layout) {
     const { width, ...rest } = layout; // as wide as the page allows, on a phone too
     return {
@@ -95,7 +98,7 @@
 
   function draw() {
     for (const figure of figures) {
-      figure.layout = headed(figure.spec.layout, figure.plot.clientWidth);
+      figure.layout = headed(fitted(figure.spec.layout, figure.plot.clientWidth), figure.plot.clientWidth);
       figure.plot.style.minHeight = `${figure.layout.height}px`;
     }
     due = new Set(figures);

@@ -530,6 +530,8 @@ def _cell(
         "sm_mhz": _span([v for row in there for v in row["sm_mhz"]]),
         "power_w": _span([v for row in there for v in row["power_w"]]),
         "throttled": any(row["throttled"] for row in there),
+        "splits": list(spec.splits) if spec.splits else None,
+        "operator": spec.operator,
     }
     if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
         cell["peak"] = _round(min(peaks))

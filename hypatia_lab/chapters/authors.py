@@ -7,7 +7,6 @@ taken from the record when a page is made, and a machine without one is named as
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from hypatia_lab import claims, formats, intervals
@@ -16,7 +15,6 @@ from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.pages.phrases import times
 from hypatia_lab.results import Row
 
 PAGE = "03_aten_fusion"
@@ -43,9 +41,9 @@ class Pair:
     eager: Row | None
 
     @property
-    def ratio(self) -> Interval | None:
-        """Time of the rewrite over that of the author's program, paired by process; None unless both were timed."""
-        return _over(self.rewrite, self.author)
+    def ratio(self) -> Interval:
+        """Time of the rewrite over that of the author's program, paired by process; nothing unless both were timed."""
+        return self.rewrite.over(self.author) if self.rewrite else intervals.NOTHING
 
     @property
     def equal(self) -> str:
@@ -54,7 +52,7 @@ class Pair:
         A difference is one only where the whole interval lies beyond the 2%.
         """
         found = self.ratio
-        if found is None:
+        if not found.n:
             return ""
         if intervals.equal(found):
             return "yes"
@@ -77,99 +75,54 @@ def pairs(lab: Evidence, machine: str) -> list[Pair]:
     return [Pair(row, beside(row, REWRITES.get(row.variant, "")), beside(row, "eager")) for row in programs]
 
 
-def _time(row: Row | None, write: Callable[[Interval], str] = formats.time) -> str:
+def _time(row: Row | None) -> str:
     """The time of a row, or why it has none."""
     if row is None:
         return formats.MISSING
-    return f"{row.status}: {row.reason}".removesuffix(": ") if not row.timed else write(row.time)
-
-
-def _over(slow: Row | None, quick: Row | None) -> Interval | None:
-    """Time of one row over that of another, paired by process; None unless both were timed."""
-    found = slow.over(quick) if slow and quick else intervals.NOTHING
-    return found if found.n else None
-
-
-def _ratio(found: Interval | None) -> str:
-    return formats.MISSING if found is None else f"{times(found)}, n = {found.n}"
+    return row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": ")
 
 
 def table(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Author's program, rewrite and eager side by side: a line a size, clock and program; empty without a record."""
-    lines = []
-    for pair in pairs(lab, machine):
-        row = pair.author
-        lines.append(
-            {
-                "size": row.at,
-                "clock": row.clock,
-                "program": NAMES.get(row.variant, row.variant),
-                "the author's": _time(row),
-                "the lab's rewrite": _time(pair.rewrite),
-                "eager": _time(pair.eager),
-                "author's, × eager": _ratio(_over(pair.eager, row)),
-                "rewrite, × eager": _ratio(_over(pair.eager, pair.rewrite)),
-                "rewrite's time / author's": _ratio(pair.ratio),
-                "equal within ±2%": pair.equal or formats.MISSING,
-            }
-        )
-    return lines
-
-
-def _count(found: Sequence[Pair]) -> str:
-    return f"{sum(pair.equal == 'yes' for pair in found)} of {len(found)}"
+    return [
+        {
+            "size": pair.author.at,
+            "clock": pair.author.clock,
+            "program": NAMES.get(pair.author.variant, pair.author.variant),
+            "the author's": _time(pair.author),
+            "the lab's rewrite": _time(pair.rewrite),
+            "eager": _time(pair.eager),
+            "rewrite / author's": formats.told(pair.ratio) if pair.ratio.n else formats.MISSING,
+            "equal within ±2%": pair.equal or formats.MISSING,
+        }
+        for pair in pairs(lab, machine)
+    ]
 
 
 def finding(lab: Evidence, machine: str) -> Finding | None:
     """Whether the lab's rewrites take as long as the authors' programs, clock by clock; None without a record."""
     known = [pair for pair in pairs(lab, machine) if pair.equal]
-    by_clock = {clock: [pair for pair in known if pair.author.clock == clock] for clock in CLOCKS}
-    by_clock = {clock: found for clock, found in by_clock.items() if found}
-    if not by_clock:
+    clocks = [clock for clock in CLOCKS if any(pair.author.clock == clock for pair in known)]
+    if not clocks:
         return None
-    said = [f"in {_count(found)} cases by the {clock} clock" for clock, found in by_clock.items()]
-    text = f"The lab's rewrites and the authors' programs take equally long, within ±2%, {listing(said)}. "
-    first, last = next(iter(by_clock)), list(by_clock)[-1]
-    apart = [pair for pair in by_clock[last] if pair.equal == "no" and last != first]
-    if apart:
-        text += f"{_widest(apart)} "
-    text += "Where the way in counts, only the authors' own rows speak for the documents."
-    inside = {pair.equal for pair in by_clock[first]}
-    place = " inside a CUDA graph" if first == "graph" else ""
+    read = {clock: [pair.equal for pair in known if pair.author.clock == clock] for clock in clocks}
+    counts = [f"{words.count('yes')} of {len(words)}" for words in read.values()]
+    first, last, match = set(read[clocks[0]]), read[clocks[-1]], "The lab's rewrites match the authors'"
+    said = [f"{count} cases by the {clock} clock" for clock, count in zip(clocks, counts, strict=True)]
     return Finding(
-        _count(by_clock[first]),
-        f"The lab's rewrites are as fast as the authors' programs{place}, but not as a caller waits"
-        if inside == {"yes"} and apart
-        else f"The lab's rewrites are as fast as the authors' programs{place}"
-        if inside == {"yes"}
-        else f"The lab's rewrites are not as fast as the authors' programs{place}"
-        if inside == {"no"}
-        else f"The lab's rewrites are as fast as the authors' programs{place} in some cases"
-        if "yes" in inside
-        else f"Whether the lab's rewrites are as fast as the authors' programs{place} is undecided",
-        text,
+        counts[0],
+        f"{match} kernels, and not their launches"
+        if first == {"yes"} and "no" in last
+        else f"{match} programs"
+        if first == {"yes"}
+        else f"{match} programs in no case"
+        if first == {"no"}
+        else f"{match} programs in some cases"
+        if "yes" in first
+        else f"Whether {match[0].lower()}{match[1:]} programs is undecided",
+        f"Both take equally long, within ±2%, in {listing(said)}.",
         PAGE,
     )
-
-
-def _widest(apart: Iterable[Pair]) -> str:
-    """The pair of ``apart`` whose times differ most, in a sentence."""
-
-    def distance(pair: Pair) -> float:
-        found = pair.ratio
-        return 0.0 if found is None else max(found.value, 1 / found.value)
-
-    pair = max(apart, key=distance)
-    row = pair.author
-    own, rewrite, eager = (_time(one, formats.lasts) for one in (row, pair.rewrite, pair.eager))
-    text = f"They differ most in {NAMES.get(row.variant, row.variant)} at {row.at}: by the {row.clock} clock "
-    return text + f"the author's takes {own}, the rewrite {rewrite} and eager {eager}."
-
-
-def absent_on(lab: Evidence, machines: Sequence[str]) -> str:
-    """Those of ``machines`` that have no record of the authors' programs, in a line; empty where all have."""
-    lacking = [f"`{name}`" for name in machines if not pairs(lab, name)]
-    return f"No record of the authors' programs is there on {listing(lacking)}." if lacking else ""
 
 
 # ---------------------------------------------------------------- claims

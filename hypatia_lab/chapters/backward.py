@@ -7,17 +7,16 @@ taken from the records when a page is made, and what a machine has not measured 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import spanning
-from hypatia_lab.formats import absent, listing
+from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
-from hypatia_lab.pages.phrases import say, times
-from hypatia_lab.results import Row
+from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
+from hypatia_lab.pages.phrases import spoken, times
+from hypatia_lab.results import LAUNCH, Row
+from hypatia_lab.variants import label
 from hypatia_lab.workloads import DTYPES
 
 PAGE = "15_backward"
@@ -31,13 +30,6 @@ GOAL = 1.3
 OWN, RIVALS = "fused_backward", ("eager", "compile")
 SEED_FORWARD, SEED_DEFAULT, SEED_V2 = 1.05, 15.0, 2.0
 """S002's milliseconds: v2's forward pass, PyTorch's default backward pass, v2's."""
-SPEEDS = {
-    "equal": "as fast as",
-    "faster": "faster than",
-    "slower": "slower than",
-    "undecided": "not told apart from",
-}
-"""What an interval of speeds reads → the same in a title."""
 TENTH = 0.1
 """How far a single claimed figure may be off, as in the ledger."""
 JUDGED = ("S002-37g",)
@@ -77,9 +69,9 @@ def forward_pass(lab: Evidence, step: Row) -> Row | None:
     """The forward pass of the same variant, workload and clock, from another experiment; None if nobody timed it."""
     wanted = {key: getattr(step, key) for key in ("machine", "operation", "shape", "dtype", "math", "clock", "variant")}
     for experiment in FORWARD:
-        found = lab.timed(experiment=experiment, direction="forward", **wanted)
-        if found:
-            return found[0]
+        for row in lab.select(experiment=experiment, direction="forward", **wanted):
+            if row.timed:
+                return row
     return None
 
 
@@ -106,53 +98,37 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     factor = rival.over(own)
     if factor.doubt:
         return unsaid(lab, machine, "Whether a fused backward pays", PAGE, [factor])
-    waiting = _called(lab, machine)
-    text = f"By the {own.clock} clock a forward and a backward pass at {own.size} take {own.takes}, against "
-    text += f"{rival.takes} of {rival.variant}, the better of eager and torch.compile: {times(factor)}"
-    if waiting:
-        text += f"; {_waits(waiting)}"
-    text += f". The goal is {GOAL:g}×"
-    if factor.above(GOAL):
-        title = "A fused backward pays" + (" inside a CUDA graph" if own.clock == "graph" else "")
-        title += ", and called from Python it is slower" if waiting and all(map(_behind, waiting)) else ""
-        text += ", and it is reached. "
-    elif factor.below(GOAL):
-        title = (
-            "A fused backward pays, but less than wanted" if factor.above(1) else "A fused backward does not pay here"
-        )
-        text += f"; it is missed by a factor of {times(factor.inverse().times(GOAL))}. "
-    else:
-        title = "Whether a fused backward reaches its goal is open"
-        text += ", and the interval does not tell. "
-    if reach := own.attained:
-        text += f"The step's limit is {formats.duration(own.limit_us)}, of which it reaches {reach}. "
-    others = [row for row in found.values() if row.variant not in (OWN, *RIVALS) and not row.is_twin]
-    said = [f"{row.variant} {say(row.speed)}" for row in others]
-    text += f"Against eager: {listing(said)}." if said else ""
-    return Finding(f"{formats.number(factor.value)}×", title, text.strip(), PAGE)
+    met = True if factor.above(GOAL) else False if factor.below(GOAL) else None
+    waiting = called(lab, machine)
+    text = f"Against {_label(rival)} at {own.at} in bfloat16, where the goal is {GOAL:g}×"
+    text += ". " if met else ", which is missed. " if met is False else ", which is open. "
+    return Finding(
+        spoken(factor),
+        "A fused backward pays" + (" inside a CUDA graph" if own.clock == "graph" else "")
+        if met
+        else "A fused backward does not pay here"
+        if not factor.above(1)
+        else "A fused backward pays, but less than wanted"
+        if met is False
+        else "Whether a fused backward reaches its goal is open",
+        (text + waiting).strip(),
+        PAGE,
+    )
+
+
+def _label(row: Row) -> str:
+    return label("linear_relu", row.variant)
 
 
 def called(lab: Evidence, machine: str) -> str:
-    """How the fused backward does when it is called from Python, in a sentence; empty where no wall clock was asked."""
-    rows = _called(lab, machine)
-    return f"C{_waits(rows)[1:]}." if rows else ""
+    """How the fused backward does when it is called from Python, in a sentence; empty where no wall clock was asked.
 
-
-def _called(lab: Evidence, machine: str) -> list[Row]:
-    """What is known of the fused backward by the wall clock; empty on a CPU, where one clock times both."""
+    On a CPU one clock times both.
+    """
     if lab.primary(machine) != "graph":
-        return []
-    return [row for row in steps(lab, machine, "wall", variant=OWN) if row.timed and not row.speed.doubt]
-
-
-def _behind(row: Row) -> bool:
-    return row.speed.below(1)
-
-
-def _waits(rows: Sequence[Row]) -> str:
-    span = spanning([row.ratio for row in rows], lambda ratio: f"{formats.number(ratio)}×")
-    count = f"{len(rows)} case{'' if len(rows) == 1 else 's'}"
-    return f"called from Python, by the wall clock, {OWN} runs at {span} of eager's speed ({count})"
+        return ""
+    rows = [row.speed for row in steps(lab, machine, "wall", variant=OWN) if row.timed and not row.speed.doubt]
+    return f"Called from Python it runs at {span_text(rows)} of eager's speed." if rows else ""
 
 
 def default(lab: Evidence, machine: str) -> Finding | None:
@@ -167,27 +143,19 @@ def default(lab: Evidence, machine: str) -> Finding | None:
     factor, claimed = second.speed, (SEED_FORWARD + SEED_DEFAULT) / (SEED_FORWARD + SEED_V2)
     band = claimed * (1 - TENTH), claimed * (1 + TENTH)
     aside = way_in([second])
+    judged = () if aside else JUDGED
     if factor.doubt:
-        question = "Whether a step with v2 is faster than eager's"
-        return unsaid(lab, machine, question, PAGE, [factor], () if aside else JUDGED)
-    text = f"At {second.size} a whole step with v2 is {times(factor)} as fast as eager's: {second.takes} against "
-    text += f"{eager.takes}. "
-    if not aside:
-        text += f"S002 gives PyTorch's default backward {SEED_DEFAULT:g} ms and v2's {SEED_V2:g} ms: with its "
-        text += f"{SEED_FORWARD:g} ms of forward before each, that would be {formats.number(claimed)}×. "
-    pair = alone(lab, eager), alone(lab, second)
-    if all(pair):
-        quotient = intervals.geometric([a / b for a, b in zip(*pair, strict=False)])
-        shown = [formats.lasts(intervals.geometric(values)) for values in pair]
-        text += f"The backward pass alone takes eager {shown[0]} and v2 {shown[1]}, {say(quotient)}"
-        text += ". " if aside else f" where S002 has {SEED_DEFAULT / SEED_V2:g}×. "
-    text += "The default makes the same two products by the same library, and masks in one kernel; v2 takes two."
-    if aside:
-        title = f"A step with v2, called through the lab, is {SPEEDS[intervals.reading(factor)]} eager's"
-        return Finding(f"{formats.number(factor.value)}×", title, f"{text} {aside}", PAGE)
+        return unsaid(lab, machine, "Whether a step with v2 is faster than eager's", PAGE, [factor], judged)
+    text = f"A step with v2 against eager's in float32 at {second.at}. "
+    text += (
+        aside
+        or f"S002's figures, {SEED_DEFAULT:g} ms against {SEED_V2:g} ms, would make it {formats.spoken(claimed)}×."
+    )
     return Finding(
-        f"{formats.number(factor.value)}×",
-        "PyTorch's default backward is not the slow one"
+        spoken(factor),
+        "v2's step, called through the lab, beside eager's"
+        if aside
+        else "PyTorch's default backward is not the slow one"
         if factor.below(1.02)
         else "v2's backward gains as much as S002 says"
         if factor.within(*band)
@@ -196,48 +164,39 @@ def default(lab: Evidence, machine: str) -> Finding | None:
         else "v2's backward gains little, if anything",
         text,
         PAGE,
-        claims=JUDGED,
+        claims=judged,
     )
 
 
 def library(lab: Evidence, machine: str) -> Finding | None:
     """The library's epilogue with a gradient of its own, against eager; a CPU has no epilogue."""
-    rows = [row for row in steps(lab, machine, variant="epilogue") if not absent(row.ratio_low)]
+    rows = [row for row in steps(lab, machine, variant="epilogue") if row.timed and not absent(row.ratio_low)]
     if not rows or lab.primary(machine) != "graph":
         return None
     every = [row.speed for row in rows]
-    decided = [row for row in rows if intervals.decided(row.speed)]
-    if not decided:
+    if not any(intervals.decided(gain) for gain in every):
         return unsaid(lab, machine, "Whether fusing the forward pass helps a whole step", PAGE, every)
-    faster = [gain for gain in every if gain.above(1 + intervals.EQUIVALENCE)]
-    slower = [gain for gain in every if gain.below(1 - intervals.EQUIVALENCE)]
-    best, worst = (pick(decided, key=lambda row: row.ratio) for pick in (max, min))
-    span = f"At best it has {times(best.speed)} at {best.size}"
-    span += "." if best is worst else f", at worst {times(worst.speed)} at {worst.size}."
+    faster = sum(gain.above(1 + intervals.EQUIVALENCE) for gain in every)
     return Finding(
-        f"{formats.number(best.ratio)}×",
+        span_text([gain for gain in every if intervals.decided(gain)]),
         "Fusing the forward pass helps a whole step"
-        if len(faster) == len(rows)
+        if faster == len(rows)
         else "Fusing the forward pass helps a whole step in some cases"
         if faster
         else "Fusing the forward pass is hardly seen in a whole step",
-        f"The library's epilogue with an autograd formula is faster than eager's step by more than 2% in {len(faster)} "
-        f"of {len(rows)} cases and slower in {len(slower)}. {silent(every)}{span} It saves one ReLU in a step of three "
-        "products.",
+        f"The library's epilogue gains more than 2% in {faster} of {len(rows)} cases. {silent(every)}"
+        "It saves one ReLU in a step of three products.",
         PAGE,
     )
 
 
 def allocation() -> Finding:
     """What v2's mask allocates against what it replaced: counted as the page is made, the same on any machine."""
-    second, before, usual = (sum(made(form, "float32")) for form in FORMS)
-    factor, (now, old, default_) = second / before, (formats.scaled(float(n), "B") for n in (second, before, usual))
+    second, before, _ = (sum(made(form, "float32")) for form in FORMS)
     return Finding(
-        f"{formats.number(factor)}×",
-        "v2's masking allocates more, not half" if factor > 1 else "v2's masking allocates less",
-        "S001 halves the backward's allocation by multiplying in place. Neither call works in place: in float32 at "
-        f"1024×784×2048 the comparison and the product make {now} of new tensors. Zeros to be filled are {old}, and "
-        f"PyTorch's default makes {default_}.",
+        f"{formats.spoken(second / before)}×",
+        "v2's masking allocates more, not half" if second > before else "v2's masking allocates less",
+        "S001 halves the backward's allocation by multiplying in place. Neither of v2's calls works in place.",
         PAGE,
         claims=("S001-66",),
     )
@@ -254,8 +213,8 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 def where(lab: Evidence, machine: str, dtype: str) -> str:
     """The size and dtype that :func:`parts` speaks of."""
-    found = _by_variant(lab, machine, dtype)
-    return found["eager"].size if "eager" in found else ""
+    eager = _by_variant(lab, machine, dtype).get("eager")
+    return f"{eager.at} in {dtype}" if eager else ""
 
 
 def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str, str]]:
@@ -281,7 +240,7 @@ def parts(lab: Evidence, machine: str, dtype: str = "float32") -> list[dict[str,
     lines = []
     for name, (flops, elements) in made.items():
         cell = {key: getattr(whole, key) for key in ("operation", "dtype", "math", "clock", "variant")}
-        least = results.limit_us(cell | {"flops": flops, "traffic": size * elements}, best)
+        least = results.limit_us(cell | {"flops": flops, "traffic": size * elements, "splits": None}, best)
         lines.append(_part(name, flops, size * elements, least))
     return [*lines, _part("the whole, nothing read twice", whole.flops, whole.traffic, whole.limit_us)]
 
@@ -300,16 +259,15 @@ def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for step in steps(lab, machine):
         forward, rest = forward_pass(lab, step), alone(lab, step)
-        if forward is None or not rest or not step.timed or step.is_twin:
+        if forward is None or not rest or step.is_twin:
             continue
         found = intervals.geometric(rest)
         ratio = intervals.geometric([us / one for us, one in zip(rest, forward.medians_us, strict=False) if one])
         out.append(
             {
-                "workload": f"{step.at} {step.dtype}",
-                "variant": step.named,
+                "size": f"{step.at} {step.dtype}",
+                "variant": _label(step) + (f" ({LAUNCH})" if step.launch_path else ""),
                 "step": step.took,
-                "forward": forward.took,
                 "backward": formats.time(found),
                 "backward / forward": times(ratio),
             }

@@ -49,9 +49,8 @@ def fault(lines: Sequence[dict[str, str]]) -> Finding:
     return Finding(
         f"{len(caught)} of {len(lines)}",
         "Statistics by tile are caught wherever a plane has more than one",
-        "S000's first kernel normalised by wrong statistics. Planted here, by tiles of 16×16, the check names the "
-        f"mistake at planes of {listing(caught)}. At {listing(unseen)} a tile is the plane, and nothing is wrong: a "
-        "test of that size would have passed.",
+        f"The mistake that S000 mended, planted here by tiles of 16×16, is caught at planes of {listing(caught)}. "
+        f"At {listing(unseen)} a tile is the plane: a test of that size would have passed.",
         PAGE,
     )
 
@@ -66,9 +65,8 @@ def gelus() -> Finding:
     return Finding(
         formats.number(apart),
         "An error of 1.36e-3 cannot tell the two GELUs apart",
-        f"GELU by its tanh formula is off by at most {formats.number(apart)} from GELU by erf, "
-        f"{formats.number(100 * apart / CLAIMED_ERROR)}% of the error that passed S000's tests. A test that allows "
-        "1.36e-3 accepts either for the other. Here float32 is held to a tolerance that tells them apart.",
+        f"GELU by tanh and by erf lie at most {formats.spoken(100 * apart / CLAIMED_ERROR)}% of that error apart. "
+        "A test that allows it accepts either for the other.",
         PAGE,
     )
 

@@ -6,51 +6,22 @@ Every figure is taken from the records when a page is made; a table of what a ma
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, records, results
-from hypatia_lab.chapters.diffraction_findings import (
-    OWN,
-    TORCH,
-    C,
-    compiled_start,
-    dtype_pairs,
-    early,
-    main_size,
-    simulations,
-)
+from hypatia_lab import claims, formats, records
+from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent, listing
-from hypatia_lab.intervals import Interval
+from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import durations, fastest, multiple, probed, spent, times, waited
+from hypatia_lab.pages.phrases import fastest, probed, spent, waited
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import parse_shape
 
 CASES = ("diffraction_triclinic", "diffraction_sources", "diffraction_table")
 SKIPPED = "not measured"
-
-
-def sizes_against_c(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """How many times longer C takes by the clock that a caller waits by: a line a size and C program."""
-    rows = simulations(lab, machine, waited(lab, machine))
-    rivals = {"over PyTorch's": TORCH, "over our kernel's": OWN}
-    rivals = {what: names for what, names in rivals.items() if fastest(rows, names) is not None}
-    out = []
-    for shape in dict.fromkeys(row.shape for row in rows):
-        own = [row for row in rows if row.shape == shape]
-        for name, program in zip(C, ("pixel by pixel", "vectorised"), strict=True):
-            slow = fastest(own, [name])
-            if slow is None:
-                continue
-            line = {"pixels": formats.shape(shape), "C": program, "its time": slow.took}
-            for what, names in rivals.items():
-                row = fastest(own, names)
-                line[what] = formats.MISSING if row is None else times(slow.over(row))
-            out.append(line)
-    return out
 
 
 def cases(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -59,7 +30,8 @@ def cases(lab: Evidence, machine: str) -> list[dict[str, str]]:
     scenes = [scene for scene in CASES if any(row.operation == scene for row in rows)]
     found = {(row.variant, row.operation): row for row in rows}
     return [
-        {"variant": name} | {scene.removeprefix("diffraction_"): _said(found.get((name, scene))) for scene in scenes}
+        {"form": called(name)}
+        | {scene.removeprefix("diffraction_"): _said(found.get((name, scene))) for scene in scenes}
         for name in dict.fromkeys(row.variant for row in rows)
     ]
 
@@ -82,7 +54,7 @@ def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for way in probed(lab, machine, "process"):
         shape = way.where["shape"].replace("×", "x")
         call = fastest([row for row in warm if row.shape == shape], [way.variant])
-        line = {"pixels": way.where["shape"], "program": way.variant}
+        line = {"pixels": way.where["shape"], "program": called(way.variant)}
         if way.fault:
             out.append(line | {"whole program": way.fault})
             continue
@@ -121,13 +93,13 @@ ON_A_CPU = {
 def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What a profile of one warm image says: a line per measure, a column per variant."""
     found = main_size(probed(lab, machine, "trace", operation="diffraction"))
-    called = {} if lab.primary(machine) == "graph" else ON_A_CPU
+    names = {} if lab.primary(machine) == "graph" else ON_A_CPU
     lines = [
-        {"one warm image": called.get(name, name)} | {way.variant: _counted(way, name) for way in found}
+        {"one warm image": names.get(name, name)} | {called(way.variant): _counted(way, name) for way in found}
         for name in COUNTED
     ]
     if any(way.fault for way in found):
-        lines.append({"one warm image": "status"} | {way.variant: way.fault or "ok" for way in found})
+        lines.append({"one warm image": "status"} | {called(way.variant): way.fault or "ok" for way in found})
     return lines if found else []
 
 
@@ -142,37 +114,9 @@ def _counted(way: Way, name: str) -> str:
     return f"{formats.number(value)}%" if unit == "%" else f"{value:g}"
 
 
-def dtype_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """:func:`dtype_pairs` as a table: a line a form."""
-    return [
-        {
-            "pixels": single.at,
-            "variant": single.variant,
-            "clock": single.clock,
-            "float32": single.took,
-            "float64": twice.took,
-            "float64 / float32": times(factor),
-            "error in float32": f"{formats.number(single.off)} of the peak",
-        }
-        for single, twice, factor in dtype_pairs(lab, machine)
-    ]
-
-
-def rates(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Best measured matrix rates of ``machine``, and float32's over each: a line a kind of arithmetic."""
-    best = results.ceilings(lab.of(machine))
-    found = {
-        kind: rate for (what, kind, clock), rate in best.items() if (what, clock) == ("matmul", lab.primary(machine))
-    }
-    single = found.get("float32/ieee")
-    return [
-        {
-            "arithmetic": kind,
-            "best rate": formats.scaled(rate, "FLOP/s"),
-            "float32's rate / this": formats.MISSING if single is None else f"{formats.number(single / rate)}×",
-        }
-        for kind, rate in sorted(found.items(), key=lambda pair: pair[1])
-    ]
+def dtype_cost(lab: Evidence, machine: str) -> list[Row]:
+    """Each form's row in float64 with its time in float32 as the baseline."""
+    return [replace(twice.against(single), baseline="float32") for single, twice, _ in dtype_pairs(lab, machine)]
 
 
 def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
@@ -202,7 +146,7 @@ def errors_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
             size: formats.number(own[size].triple("largest error over peak")[0]) if size in own else formats.MISSING
             for size in sizes
         }
-        out.append({"variant": name} | values)
+        out.append({"form": called(name)} | values)
     return out
 
 
@@ -216,68 +160,11 @@ def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
             continue
         what = {"": "as it is", "scaled": "multiplied by 1.1", "faulty row": "one row set to zero"}[way.case]
         values = {name: way.triple(name, logarithms=False)[0] for name in ACCURACY}
-        line = {"image": f"{way.variant}, {what}"}
+        line = {"image": f"{called(way.variant)}, {what}"}
         # Written as S003 writes it: six decimals.
         line["correlation"] = formats.MISSING if absent(values["correlation"]) else f"{values['correlation']:.6f}"
         out.append(line | {name: formats.number(values[name]) for name in ACCURACY[:-1]})
     return out
-
-
-def early_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """The mean of three taken apart in the lab's forms: a line a way, calls 2 to 4 against call 12, and each."""
-    out = []
-    for way in main_size(probed(lab, machine, "start", operation="diffraction")):
-        found = early(way)
-        if not found or way.case not in ("", "empty", "cubin"):
-            continue
-        three = [total / 3 for total in way.per_process("call 2", "call 3", "call 4") if total is not None]
-        line = {"way": way.text([]), "mean / call 12": multiple(found)}
-        line |= {f"call {number}": spent(way, f"call {number}") for number in (2, 12, 3, 4, 1)}
-        out.append(line | {"mean of calls 2 to 4": durations(three)})
-    return out
-
-
-def start_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Set-up with its first image, the call after it and a warm call of the compiled form, caches empty, by size."""
-    way = compiled_start(lab, machine)
-    if way is None:
-        return []
-    found = probed(lab, machine, "start", operation="diffraction", variant=way.variant, case=way.case)
-    return [
-        {
-            "pixels": own.where["shape"],
-            "set-up with first image": spent(own, "first image"),
-            "call 2": spent(own, "call 2"),
-            "call 12": spent(own, "call 12"),
-            "status": own.fault or "ok",
-        }
-        for own in found
-    ]
-
-
-ALIKE = 1.5
-"""Set-ups whose means lie within this factor of each other are about the same."""
-
-
-def uneven_by_size(lab: Evidence, machine: str) -> str:
-    """A sentence on whether the set-ups of :func:`start_by_size` are about the same at every size, and where not."""
-    way = compiled_start(lab, machine)
-    found: dict[str, Interval] = {}
-    if way is not None:
-        ways = probed(lab, machine, "start", operation="diffraction", variant=way.variant, case=way.case)
-        found = {own.where["shape"]: took for own in ways if (took := own.measured("first image")).n}
-    if len(found) < 2:
-        return ""
-    if doubts := {took.doubt for took in found.values()} - {""}:
-        return f"Whether they do on `{machine}`: {listing(sorted(doubts))}."
-    slowest, quickest = (pick(found, key=lambda shape: found[shape].value) for pick in (max, min))
-    apart = found[slowest].value / found[quickest].value
-    if apart <= ALIKE:
-        return f"On `{machine}` they do: the largest mean is {formats.number(apart)}× the least."
-    if not found[slowest].above(found[quickest].high):
-        return f"Whether they do on `{machine}` is undecided."
-    most, least = (f"{formats.time(found[shape])} at {shape}" for shape in (slowest, quickest))
-    return f"On `{machine}` they do not: {most}, {least}. Why was not looked into."
 
 
 def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -348,7 +235,7 @@ def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:
         shape = way.where["shape"].replace("×", "x")
         name = f"{machine}/traces/{way.where['operation']}-{shape}-{way.variant}-trace.json.gz"
         if any((folder / name).is_file() for folder in (records.COMMITTED, root)):
-            found[f"{way.variant} at {way.where['shape']}"] = f"../records/{name}"
+            found[f"{called(way.variant)} at {way.where['shape']}"] = f"../records/{name}"
     return found
 
 

@@ -10,14 +10,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results
+from hypatia_lab import claims, formats, intervals, results, variants
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
-from hypatia_lab.pages.phrases import times
+from hypatia_lab.pages.phrases import spoken, times
 from hypatia_lab.results import Row
 
 PAGE = "16_fused_mlp"
@@ -56,9 +55,9 @@ def in_one_kernel(rows: Sequence[Row]) -> list[Row]:
 
 
 def goal_rows(lab: Evidence, machine: str) -> list[Row]:
-    """Everything asked at the sizes of the goal; where those were not measured, of equal-width layers at all."""
+    """Three layers at the sizes of the goal; where those were not measured, all layers of equal width."""
     rows = lab.leading(machine, experiment=FUSED, operation=OPERATIONS)
-    return [row for row in rows if row.shape in GOAL_SHAPES] or rows
+    return [row for row in rows if row.shape in GOAL_SHAPES and row.operation == "mlp3"] or rows
 
 
 def swept(lab: Evidence, machine: str) -> list[Row]:
@@ -117,38 +116,31 @@ def _percent(share: Interval) -> str:
 
 def goal(lab: Evidence, machine: str) -> Finding | None:
     """Three layers in one kernel at the sizes of the goal: against eager, and against memory's bandwidth."""
-    rows = [row for row in timed(lab, machine, FUSED, operation="mlp3") if row.shape in GOAL_SHAPES]
-    rows = in_one_kernel(rows)
+    rows = in_one_kernel([row for row in timed(lab, machine, FUSED, operation="mlp3") if row.shape in GOAL_SHAPES])
     if not rows:
         return None
-    found = [(row, row.speed, bandwidth_share(lab, row, "cold")) for row in rows]
-    clear = [case for case in found if not case[1].doubt]
+    every, clear = [row.speed for row in rows], [row for row in rows if not row.speed.doubt]
     if not clear:
-        question = "Whether three layers in one kernel reach the goal"
-        return unsaid(lab, machine, question, PAGE, [factor for _, factor, _ in found])
-    said, met, missed, reached = [], 0, [], 0
-    for row, factor, share in clear:
-        own = f"{row.takes} at {row.at} ({row.variant}), with {times(factor)} eager's speed"
-        said.append(own if share.doubt else f"{own} and {_percent(share)} of memory's bandwidth")
-        short = [f"{formats.number(factor.value)}× instead of {FASTER:g}×"] if factor.below(FASTER) else []
-        short += [f"{_percent(share)} instead of {SHARE}% of the bandwidth"] if share.below(SHARE) else []
-        missed += [f"{text} at {row.at}" for text in short]
-        met += factor.above(FASTER) and share.above(SHARE)
-        reached += not short
-    text = f"Three layers in one kernel take {listing(said)}. {silent([factor for _, factor, _ in found])}"
-    text += "The bandwidth is the best rate of a copy with cold caches. "
-    text += f"The goal was {FASTER:g}× eager and {SHARE}% of the bandwidth"
-    text += f"; missed: {listing(missed)}." if missed else "."
+        return unsaid(lab, machine, "Whether three layers in one kernel reach the goal", PAGE, every)
+    shares = [bandwidth_share(lab, row, "cold") for row in clear]
+    both = [(row.speed, share) for row, share in zip(clear, shares, strict=True)]
+    met = sum(speed.above(FASTER) and share.above(SHARE) for speed, share in both)
+    missed = sum(speed.below(FASTER) or share.below(SHARE) for speed, share in both)
+    told = [share.value for share in shares if not share.doubt]
+    text = f"They are {span_text([row.speed for row in clear])} as fast as eager PyTorch; the goal was {FASTER:g}×. "
+    text += silent(every)
+    if told:
+        text += f"They use {formats.spoken(min(told))}% of memory's bandwidth or more; the goal was {SHARE}%."
     return Finding(
-        span_text([factor for _, factor, _ in clear]),
+        span_text([row.speed for row in clear]),
         "Three layers in one kernel reach the goal"
         if met == len(rows)
         else "Three layers in one kernel miss the goal"
-        if not reached
+        if missed == len(clear)
         else "Three layers in one kernel reach the goal at one width only"
         if met and missed
         else "Whether three layers in one kernel reach the goal is undecided",
-        text,
+        text.strip(),
         PAGE,
     )
 
@@ -159,22 +151,17 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     quick = {place for place, factor in found.items() if intervals.reading(factor) == "faster"}
-    widths = sorted({width for _, width in found})
-    always = [width for width in widths if all(place in quick for place in found if place[1] == width)]
-    never = [width for width in widths if not any(place in quick for place in found if place[1] == width)]
-    decided = [place for place, factor in found.items() if intervals.decided(factor)]
+    decided = [factor for factor in found.values() if intervals.decided(factor)]
     if not decided:
         return unsaid(lab, machine, "Whether one kernel pays", PAGE, list(found.values()))
-    best = max(decided, key=lambda place: found[place].value)
-    text = (
-        f"One kernel is surely faster than layer by layer in {len(quick)} of {len(found)} cases that it can compute, "
-    )
-    text += f"most at {best[0]} rows of width {best[1]}: {times(found[best])}. {silent(list(found.values()))}"
-    text += f"It is faster at every number of rows at width{_plural(always)}. " if always else ""
-    text += f"It is never surely faster at width{_plural(never)}. " if never else ""
+    never = sorted({width for _, width in found} - {width for _, width in quick})
+    best = max(decided, key=lambda factor: factor.value)
+    text = f"At best it is {spoken(best)} as fast as layer by layer. {silent(list(found.values()))}"
     refused = [row.reason for row in swept(lab, machine) if row.variant == ONE_KERNEL[0] and row.reason]
-    if refused:
-        text += f"Beyond that there is no such kernel: {refused[0]}."
+    if never:
+        text += f"It is never surely faster at a width of {listing([str(width) for width in never])}."
+    elif refused:
+        text += f"Beyond that there is none: {refused[0]}."
     stop = max((width for _, width in quick), default=0)
     slow = all(intervals.reading(factor) == "slower" for factor in found.values())
     return Finding(
@@ -189,10 +176,6 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _plural(widths: Sequence[int]) -> str:
-    return ("s " if len(widths) > 1 else " ") + listing([str(width) for width in widths])
-
-
 def hoped(lab: Evidence, machine: str) -> Finding | None:
     """Two and three layers in one kernel against eager at the goal's number of rows, beside what S004 expects."""
     rows = in_one_kernel(timed(lab, machine, FUSED, operation=OPERATIONS))
@@ -200,15 +183,12 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     if not rows:
         return None
     every, judged = [row.speed for row in rows], ("S004-49",)
-    inside = sum(gain.within(*HOPED) for gain in every)
-    more, less = sum(gain.above(HOPED[1]) for gain in every), sum(gain.below(HOPED[0]) for gain in every)
-    clear = [row for row in rows if not row.speed.doubt]
+    inside, more = sum(gain.within(*HOPED) for gain in every), sum(gain.above(HOPED[1]) for gain in every)
+    less, clear = sum(gain.below(HOPED[0]) for gain in every), [gain for gain in every if not gain.doubt]
     if not clear:
         return unsaid(lab, machine, "What several layers in one kernel gain", PAGE, every, judged)
-    worst, best = (pick(clear, key=lambda row: row.ratio) for pick in (min, max))
-    where = [f"{times(row.speed)} ({row.operation} at {row.at})" for row in (worst, best)]
     return Finding(
-        span_text([row.speed for row in clear]),
+        span_text(clear),
         "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
         if more
         else "Several layers in one kernel gain less than was hoped"
@@ -216,8 +196,8 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         else "Several layers in one kernel gain what was hoped"
         if inside
         else "What several layers in one kernel gain is undecided",
-        f"Against eager in {rows[0].dtype} at {ROWS} rows it is {' to '.join(dict.fromkeys(where))}. S004 expects "
-        f"{HOPED[0]:.2f} to {HOPED[1]:.2f}×: of {len(rows)} cases {inside} lie inside, {more} above and {less} below.",
+        f"S004 expects {HOPED[0]:.2f} to {HOPED[1]:.2f}×. "
+        f"Of {len(rows)} cases {more} lie above that, {inside} inside and {less} below.",
         PAGE,
         claims=judged,
     )
@@ -225,38 +205,20 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
 
 def models(lab: Evidence, machine: str) -> Finding | None:
     """Whether Plan C is as fast as eager in the documents' models, as S004 expects."""
-    clock = lab.primary(machine)
-    measured = [row for row in model_rows(lab, machine) if row.clock == clock and not absent(row.ratio_low)]
-    rows = [row for row in measured if row.variant == "aten"]
+    rows = [row for row in model_rows(lab, machine) if row.clock == lab.primary(machine) and row.variant == "aten"]
+    rows = [row for row in rows if not absent(row.ratio_low)]
     if not rows:
         return None
-    every, clear = [row.speed for row in rows], [row for row in rows if not row.speed.doubt]
+    every, aside = [row.speed for row in rows], way_in(rows)
+    judged = () if aside else ("S004-46",)
+    if all(gain.doubt for gain in every):
+        return unsaid(lab, machine, "Whether Plan C is as fast as eager", PAGE, every, judged)
     same = [gain for gain in every if intervals.equal(gain)]
     apart = [gain for gain in every if gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
-    aside = way_in(rows)
-    judged = () if aside else ("S004-46",)
-    if not clear:
-        return unsaid(lab, machine, "Whether Plan C is as fast as eager", PAGE, every, judged)
-    best, worst = (pick(clear, key=lambda row: row.ratio) for pick in (max, min))
     form = "Called through the lab, Plan C" if aside else "Plan C"
-    text = f"{form} is equal to eager within ±2% in {len(same)} of {len(rows)} models, different in {len(apart)}, and "
-    text += f"too close to call in {len(clear) - len(same) - len(apart)}. {silent(every)}It ranges from "
-    text += f"{times(worst.speed)} ({formats.model(worst.shape)}) to {times(best.speed)} "
-    text += f"({formats.model(best.shape)}). "
-    text += f"{aside or 'S004 expects about 1.0× of all nine.'} "
-    walls = [row for row in model_rows(lab, machine) if (row.variant, row.clock) == ("aten", "wall")]
-    walls = [row.ratio for row in walls if not row.speed.doubt]
-    if walls and clock == "graph":
-        span = spanning(walls, lambda ratio: f"{formats.number(ratio)}×")
-        text += f"That is inside a CUDA graph; by the wall clock, through the lab's launch path, it runs at {span}, "
-        text += "which judges no document. "
-    gains = [row for row in measured if row.variant == "epilogue" and row.reading == "faster"]
-    if gains:
-        most = max(gains, key=lambda row: row.ratio)
-        text += f"The library's epilogue is faster than eager in {len(gains)}, most in {formats.model(most.shape)}: "
-        text += f"{times(most.speed)}."
-    slower = all(gain.below(1) for gain in apart)
-    surely = f"surely {'slower than' if slower else 'another speed than'} eager"
+    slower = "slower than" if all(gain.below(1) for gain in apart) else "another speed than"
+    text = f"{len(same)} of {len(rows)} models take the same time within ±2%, {len(apart)} surely another. "
+    text += silent(every) + (aside or "S004 expects the same of all nine.")
     return Finding(
         f"{len(same) or len(apart) % len(rows)} of {len(rows)}",
         f"{form} is as fast as eager in the documents' models"
@@ -265,10 +227,10 @@ def models(lab: Evidence, machine: str) -> Finding | None:
         if same
         else f"{form} is not as fast as eager in the documents' models"
         if len(apart) == len(rows)
-        else f"{form} is {surely} in {len(apart)} of the documents' models; of the others it cannot be told"
+        else f"{form} is surely {slower} eager in some of the documents' models"
         if apart
         else "Whether Plan C is as fast as eager cannot be told here",
-        text.strip(),
+        text,
         PAGE,
         claims=judged,
     )
@@ -284,25 +246,21 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 
 def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """One kernel at the sizes of the goal beside its peers and its limits: a line a workload."""
+    """One kernel at the sizes of the goal beside its limits: a line a workload."""
     rows = timed(lab, machine, FUSED, operation=OPERATIONS)
-    out = []
-    for own in in_one_kernel([row for row in rows if row.shape in GOAL_SHAPES]):
-        peers = {row.variant: row for row in rows if row.workload == own.workload}
-        line = {"layers": own.operation.removeprefix("mlp"), "rows × width": own.at, "one kernel": own.took}
-        line |= {
+    return [
+        {
+            "layers": own.operation.removeprefix("mlp"),
+            "rows × width": own.at,
+            "one kernel": own.took,
             "against eager": times(own.speed),
             "of memory's bandwidth": _percent(bandwidth_share(lab, own, "cold")),
+            "of a cached copy's": _percent(bandwidth_share(lab, own, lab.primary(machine))),
+            "of the whole limit": own.attained or formats.MISSING,
+            "by": variants.label(own.operation, own.variant),
         }
-        line["of a cached copy's"] = _percent(bandwidth_share(lab, own, lab.primary(machine)))
-        line["of the whole limit"] = own.attained or formats.MISSING
-        line["by"] = own.variant
-        line |= {
-            name: peers[name].took if name in peers else formats.MISSING
-            for name in ("eager", "epilogue", "compile", "compile_max_autotune")
-        }
-        out.append(line)
-    return out
+        for own in in_one_kernel([row for row in rows if row.shape in GOAL_SHAPES])
+    ]
 
 
 def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:

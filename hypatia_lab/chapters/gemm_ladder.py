@@ -1,12 +1,11 @@
 """The ladder of Linear+ReLU kernels: what each step buys, how far the last one gets, and the chapter's claims.
 
-Every figure is taken from the records when a page is made; what a machine has not measured is left out: such a function
-returns None or an empty list.
+Every figure is taken from the records when a page is made. What a machine has not measured is left out: such a function
+returns None, an empty list or an empty text.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -16,8 +15,9 @@ from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
-from hypatia_lab.pages.phrases import times
+from hypatia_lab.pages.phrases import spoken, times
 from hypatia_lab.results import Row
+from hypatia_lab.variants import label, names
 
 PAGE = "04_gemm_ladder"
 EXPERIMENT = "gemm_ladder"
@@ -37,7 +37,7 @@ REASONS = {
 """S001's eight reasons why cuBLAS is fast, in its numbering."""
 REASONED = ("S001-94",)
 """The claim that gives them, with a part for each."""
-STEPS: dict[str, tuple[int, ...]] = {
+SHOWS: dict[str, tuple[int, ...]] = {
     "step_coalesced": (3, 5),
     "step_shared": (1,),
     "step_registers_1d": (2,),
@@ -49,53 +49,51 @@ STEPS: dict[str, tuple[int, ...]] = {
     "step_wgmma": (4, 5),
     "step_multicast": (1,),
     "blocked": (1, 2),
-    "threaded": (),
 }
-"""Step → those of S001's reasons that it shows, together where there are several."""
-LADDER = ("naive", *STEPS)
+"""Step → those of S001's reasons that it shows, together where there are several; of other steps S001 says nothing."""
 LIBRARY = ("epilogue", "eager")
-ORDER = (*LADDER, "triton", *LIBRARY)
-"""Lanes of the figure, easiest first; the library is last."""
-SHORTER = "bfloat16 for float32"
-LEFT = "what is left to the library"
+LADDERS = ("ladder_vector", "ladder_tensor", "ladder_cpu")
+TOP = "the library"
 
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of a way: its name, S001's reasons behind it, its speed over the step before, and its share of the way.
+    """One step of a way: what people call it, S001's reasons behind it, its row, and its speed over the step before.
 
-    Shares are of the logarithm, so that those of one way add up to 1; a step that loses speed has a negative one.
+    ``share`` is of the library's speed in the same dtype. The first step has no ``factor``.
     """
 
-    name: str
+    label: str
     reasons: tuple[int, ...]
-    factor: Interval
-    share: float
+    row: Row
+    factor: Interval | None
+    share: Interval
 
 
-@dataclass(frozen=True)
-class Climb:
-    """The way from the naive kernel to the library at one size: its ends, the factor between them, its rungs."""
+def ladder() -> tuple[str, ...]:
+    """The steps, easiest first: all variants that are registered as one, for vector units, tensor cores or a CPU."""
+    return tuple(dict.fromkeys(name for tag in LADDERS for name in names("linear_relu", tag)))
 
-    first: Row
-    last: Row
-    whole: Interval
-    rungs: tuple[Rung, ...]
+
+def order() -> tuple[str, ...]:
+    """Lanes of the figure, easiest first; the library is last."""
+    return (*ladder(), "triton", *LIBRARY)
 
 
 # ---------------------------------------------------------------- reading
 
 
 def _sizes(lab: Evidence, machine: str) -> dict[str, dict[tuple[str, str], Row]]:
-    """Shape → (dtype, variant) → timed row, smallest shape first."""
+    """Shape → (dtype, variant) → row with a time, smallest shape first."""
     found: dict[str, dict[tuple[str, str], Row]] = {}
-    for row in lab.timed(machine, experiment=EXPERIMENT, operation="linear_relu"):
+    rows = lab.leading(machine, experiment=EXPERIMENT, operation="linear_relu", status="ok")
+    for row in sorted((row for row in rows if row.timed), key=lambda row: row.flops):
         found.setdefault(row.shape, {})[row.dtype, row.variant] = row
     return found
 
 
 def _steps(rows: Mapping[tuple[str, str], Row], dtype: str) -> list[Row]:
-    return [rows[dtype, name] for name in LADDER if (dtype, name) in rows]
+    return [rows[dtype, name] for name in ladder() if (dtype, name) in rows]
 
 
 def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
@@ -104,32 +102,30 @@ def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
     return min(found, key=lambda row: row.median_us, default=None)
 
 
-def climbs(lab: Evidence, machine: str) -> dict[str, Climb]:
-    """Shape → the way from the naive kernel in float32 to the library, smallest shape first.
+def climbs(lab: Evidence, machine: str) -> dict[str, list[Rung]]:
+    """Shape → the way from the naive kernel in float32 to the library, which is last; smallest shape first.
 
     Where the last step in float32 was also timed in bfloat16, the way goes on in bfloat16 and ends at its library.
     """
     found = {}
     for shape, rows in _sizes(lab, machine).items():
-        path, halves, dtype = _steps(rows, "float32"), _steps(rows, "bfloat16"), "float32"
+        path, halves = _steps(rows, "float32"), _steps(rows, "bfloat16")
         if len(path) < 2 or path[0].variant != "naive":
             continue
         if halves and halves[0].variant == path[-1].variant:
-            path, dtype = path + halves, "bfloat16"
-        if (end := _library(rows, dtype)) is not None:
-            found[shape] = _climb([*path, end])
+            path += halves
+        ends = {row.dtype: _library(rows, row.dtype) for row in path}
+        if (end := ends[path[-1].dtype]) is not None:
+            found[shape] = [_rung(row, before, ends) for row, before in zip([*path, end], [None, *path], strict=True)]
     return found
 
 
-def _climb(path: Sequence[Row]) -> Climb:
-    whole = path[0].over(path[-1])
-    rungs = []
-    for before, row in zip(path, path[1:], strict=False):
-        factor, name = before.over(row), row.variant
-        share = math.log(factor.value) / math.log(whole.value) if whole.value != 1 else math.nan
-        name = LEFT if row is path[-1] else SHORTER if name == before.variant else name
-        rungs.append(Rung(name, STEPS.get(name, ()), factor, share))
-    return Climb(path[0], path[-1], whole, tuple(rungs))
+def _rung(row: Row, before: Row | None, ends: Mapping[str, Row | None]) -> Rung:
+    end = ends[row.dtype]
+    again = before is not None and before.variant == row.variant
+    name = TOP if row is end else f"the same in {row.dtype}" if again else label("linear_relu", row.variant)
+    share = intervals.NOTHING if end is None else end.over(row)
+    return Rung(name, () if again else SHOWS.get(row.variant, ()), row, before and before.over(row), share)
 
 
 def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Interval]]:
@@ -143,66 +139,43 @@ def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Int
     return found
 
 
-def _percent(share: float) -> str:
-    return f"{formats.number(100 * share)}%"
+def _percent(share: Interval) -> str:
+    return spoken(share.times(100), "%")
 
 
-def _percents(share: Interval) -> str:
-    return formats.told(share.times(100), "%")
-
-
-def _reasons(numbers: Sequence[int]) -> str:
-    return " and ".join(f"{REASONS[number]} ({number})" for number in numbers)
-
-
-def _words(rung: Rung) -> str:
-    """A rung by its reasons, or by its name where S001 gives none."""
-    return " and ".join(REASONS[number] for number in rung.reasons) or rung.name
-
-
-def _share(rung: Rung) -> str:
-    name = f"{rung.name}, " if rung.reasons else ""
-    return f"{_words(rung)} {_percent(rung.share)} ({name}{times(rung.factor)})"
+def _percents(shares: Sequence[Interval]) -> str:
+    """``33–79%``: the least and the greatest of several shares that say something."""
+    low, high = (_percent(end(shares, key=lambda share: share.value)) for end in (min, max))
+    return low if low == high else f"{low.removesuffix('%')}–{high}"
 
 
 # ---------------------------------------------------------------- findings
 
 
 def reasons(lab: Evidence, machine: str) -> Finding | None:
-    """The factor from the naive kernel to the library, the steps that buy most of it, and those that buy nothing."""
+    """The step that buys most on the way from the naive kernel to the library, and those that buy nothing."""
     found = climbs(lab, machine)
     if not found:
         return None
     shape, way = list(found.items())[-1]
-    aside = way_in([way.first])
+    whole = way[0].row.over(way[-1].row)
+    aside = way_in([way[0].row])
     judged = () if aside else REASONED
-    clear = [rung for rung in way.rungs if rung.name != LEFT and not rung.factor.doubt]
-    if way.whole.doubt or not clear:
-        silent_ones = [factor for factor in (way.whole, *(rung.factor for rung in way.rungs)) if factor.doubt]
-        question = "Which step of the ladder makes the library fast"
-        return unsaid(lab, machine, question, PAGE, silent_ones, judged)
-    best = sorted(clear, key=lambda rung: -rung.share)
-    top = [_share(rung) for rung in best[:3]]
-    text = f"At {formats.shape(shape)} the library in {way.last.dtype} ({way.last.variant}) is "
-    text += f"{times(way.whole)} as fast as the naive kernel in float32. Of that way, on a log scale, "
-    text += f"most goes to {listing(top)}. "
-    factors: dict[str, list[Interval]] = {}
-    for rung in (rung for one in found.values() for rung in one.rungs if rung.reasons):
-        factors.setdefault(rung.name, []).append(rung.factor)
-    gaining = [name for name, own in factors.items() if all(f.above(1 + intervals.EQUIVALENCE) for f in own)]
-    idle = [name for name, own in factors.items() if all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
-    text += f"{len(gaining)} of {len(factors)} step{'' if len(factors) == 1 else 's'} that S001 gives a reason for "
-    text += f"gain{'s' if len(factors) == 1 else ''} more than 2% at every size"
-    text += f"; {listing(idle)} at none." if idle else "."
-    divides = way.whole.above(1)
+    clear = [(rung.factor, rung) for rung in way if rung.reasons and rung.factor and not rung.factor.doubt]
+    if whole.doubt or not clear:
+        silent_ones = [one for one in (whole, *(rung.factor for rung in way)) if one and one.doubt]
+        return unsaid(lab, machine, "Which step makes the library fast", PAGE, silent_ones or [whole], judged)
+    factor, best = max(clear, key=lambda pair: pair[0].value)
+    text = f"At {formats.shape(shape)} the library is {spoken(whole, '')} times as fast as the naive kernel. "
+    every: dict[str, list[Interval]] = {}
+    for rung in (rung for one in found.values() for rung in one if rung.reasons):
+        every.setdefault(rung.label, []).extend([rung.factor] if rung.factor else [])
+    idle = [name for name, own in every.items() if all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
+    text += f"At no size is there a gain from {listing(idle)}. " if idle else ""
     return Finding(
-        f"{formats.number(100 * best[0].share)}%" if divides else f"{formats.number(way.whole.value)}×",
-        "The way to the library is too uncertain to divide"
-        if not divides
-        else f"Most of the way is one step: {_words(best[0])}"
-        if best[0].share > 0.5
-        else f"No single step makes the library fast; the largest is {_words(best[0])}",
-        f"{text} {aside or 'S001 gives eight reasons and no figures.'}",
+        spoken(factor),
+        f"The largest step to the library: {best.label}" if factor.above(1) else "No step to the library gains",
+        (text + aside).strip(),
         PAGE,
         claims=judged,
     )
@@ -214,53 +187,46 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     if not pairs:
         return None
     asked = [pair for pair in pairs if pair[0].shape == GOAL_SHAPE]
-    own, library, share = (asked or pairs)[-1]
+    own, _, share = (asked or pairs)[-1]
     if share.doubt:
         return unsaid(lab, machine, "How much of cuBLAS's speed the ladder reaches", PAGE, [share])
-    text = f"At {own.at} in bfloat16 {own.variant} takes {own.takes}, cuBLAS ({library.variant}) "
-    text += f"{library.takes}: it reaches {_percents(share)} of the library's speed"
-    text += f", and {reach} of the measured ceiling" if (reach := own.attained) else ""
-    rest = [(row, found) for row, _, found in pairs if row is not own and not found.doubt]
-    places = [f"{_percent(found.value)} at {row.at} ({row.variant})" for row, found in rest]
-    text += f". Elsewhere it reaches {listing(places)}. " if places else ". "
-    met, missed = share.above(GOAL), share.below(GOAL)
     title = (
-        f"The ladder reaches the goal of {GOAL:.0%} of cuBLAS"
-        if met
-        else f"The ladder misses the goal of {GOAL:.0%} of cuBLAS by {_percent(GOAL - share.value)}"
-        if missed
-        else f"Whether the ladder reaches the goal of {GOAL:.0%} of cuBLAS is undecided"
+        f"The ladder reaches {_percent(share)} of cuBLAS"
+        if not asked
+        else f"The ladder reaches the goal of {GOAL:.0%} of cuBLAS"
+        if share.above(GOAL)
+        else f"The ladder misses the goal of {GOAL:.0%} of cuBLAS"
+        if share.below(GOAL)
+        else f"Whether the ladder reaches {GOAL:.0%} of cuBLAS is undecided"
     )
+    text = f"In bfloat16 at {own.at}, with {label('linear_relu', own.variant)}. "
+    rest = [other for row, _, other in pairs if row is not own and not other.doubt]
     if not asked:
-        title = f"The ladder reaches {_percent(share.value)} of cuBLAS"
         text += f"The goal of {GOAL:.0%} is set at {formats.shape(GOAL_SHAPE)}, which was not measured here."
-    return Finding(_percent(share.value), title, text.strip(), PAGE)
+    elif rest:
+        text += f"Smaller products reach {_percents(rest)}."
+    return Finding(_percent(share), title, text.strip(), PAGE)
 
 
 def full_precision(lab: Evidence, machine: str) -> Finding | None:
-    """How much of the library's speed the quickest step in float32 reaches, size by size."""
-    pairs = reached(lab, machine, "float32")
-    if not pairs:
+    """How much of the library's speed the quickest step in float32 reaches, over the sizes."""
+    every, judged = [share for _, _, share in reached(lab, machine, "float32")], ("S001-104",)
+    if not every:
         return None
-    every, judged = [share for _, _, share in pairs], ("S001-104",)
-    clear = [(own, share) for own, _, share in pairs if not share.doubt]
-    if not clear:
+    if not (clear := [share for share in every if not share.doubt]):
         return unsaid(lab, machine, "Whether a product of one's own keeps up in float32", PAGE, every, judged)
     behind = sum(share.below(1 - intervals.EQUIVALENCE) for share in every)
     level = sum(share.above(1 - intervals.EQUIVALENCE) for share in every)
-    where = listing([f"{_percents(share)} at {own.at} ({own.variant})" for own, share in clear])
-    low, high = (_percent(end(share.value for _, share in clear)) for end in (min, max))
+    where = f"at {level} of {len(every)} sizes" if level < len(every) else ""
     return Finding(
-        low if low == high else f"{low.removesuffix('%')}–{high}",
+        _percents(clear),
         "In float32 a product of one's own stays behind the library"
-        if behind == len(pairs)
-        else "In float32 a product of one's own keeps up with the library"
-        if level == len(pairs)
-        else "In float32 a product of one's own keeps up at some sizes"
+        if behind == len(every)
+        else f"In float32 a product of one's own keeps up {where}".strip()
         if level
-        else "In float32 it is undecided whether a product of one's own keeps up",
-        f"Of the library's speed the ladder's quickest step reaches {where}. {silent(every)}"
-        "S001 concludes that one should never write a product of one's own.",
+        else "Whether a product of one's own keeps up is undecided",
+        f"The quickest float32 step, as a share of the library's speed over {len(every)} sizes. {silent(every)}"
+        "S001 says never to write a product of one's own.",
         PAGE,
         claims=judged,
     )
@@ -275,83 +241,76 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 # ---------------------------------------------------------------- tables
 
 
+def largest(lab: Evidence, machine: str) -> str:
+    """The largest size that has a way from the naive kernel to the library, as a reader sees it; empty without one."""
+    return formats.shape(next(reversed(climbs(lab, machine)), ""))
+
+
 def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What each step buys: a line a step, for each size, the largest first, its factor and its share of the way."""
-    found = climbs(lab, machine)
+    """What each step buys at the largest size: over the step before, and as a share of the library in its dtype."""
+    way = next(reversed(climbs(lab, machine).values()), [])
+    return [
+        {
+            "step": rung.label,
+            "over the step before": _cell(rung.factor),
+            "share of the library": _cell(rung.share.times(100), "%"),
+            "S001's reason": " and ".join(REASONS[number] for number in rung.reasons) or formats.MISSING,
+        }
+        for rung in way
+    ]
+
+
+def _cell(found: Interval | None, unit: str = "×") -> str:
+    return formats.MISSING if found is None or formats.absent(found.value) else found.doubt or spoken(found, unit)
+
+
+def by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Each step's speed over the step before, with its interval: a line a step, a column a size, the largest first."""
+    found = dict(reversed(climbs(lab, machine).items()))
     lines: dict[str, dict[str, str]] = {}
-    reasons: dict[str, str] = {}
-    for way in found.values():
-        for rung in way.rungs:
-            lines.setdefault(rung.name, {"step": rung.name})
-            reasons[rung.name] = _reasons(rung.reasons) or formats.MISSING
-    last = lines.pop(LEFT, None)  # behind the steps that only larger sizes have
-    lines |= {} if last is None else {LEFT: last}
-    found = dict(reversed(found.items()))
     for shape, way in found.items():
-        column = formats.shape(shape)
-        own = {
-            rung.name: times(rung.factor) + ("" if _lost(rung.factor) else f", {_percent(rung.share)}")
-            for rung in way.rungs
-        }
-        for name, line in lines.items():
-            line[column] = own.get(name, formats.MISSING)
-    out = [line | {"reason of S001": reasons[name]} for name, line in lines.items()]
-    if out:
-        wholes = {
-            formats.shape(shape): times(way.whole) + ("" if _lost(way.whole) else ", 100%")
-            for shape, way in found.items()
-        }
-        out.append({"step": "the whole way"} | wholes | {"reason of S001": formats.MISSING})
-    return out
+        for rung in way:
+            if rung.factor:
+                lines.setdefault(rung.label, {"step": rung.label})[formats.shape(shape)] = times(rung.factor)
+    return list(lines.values())
 
 
 def bought_by(lab: Evidence, machine: str, name: str) -> str:
     """What step ``name`` buys over the step before, in a sentence, at the largest size that has both; else empty."""
     for shape, way in reversed(climbs(lab, machine).items()):
-        for rung in way.rungs:
-            if rung.name == name:
+        for rung in way:
+            if rung.row.variant == name and rung.factor:
                 return f"At {formats.shape(shape)} {_against_before(rung.factor)}."
     return ""
 
 
 def _against_before(factor: Interval) -> str:
-    faster = factor.value >= 1
-    times = max(factor.value, 1 / factor.value)
-    said = formats.number(times, 1 if times >= 1.1 else 2)
     if factor.doubt:
         return "the records do not say whether it is faster than the step before"
     if factor.within(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE):
         return "it is as fast as the step before"
-    return f"it is {said} times as fast as the step before" if faster else f"it loses: it takes {said} times as long"
+    if factor.value >= 1:
+        return f"it is {spoken(factor, '')} times as fast as the step before"
+    return f"it loses: it takes {spoken(factor.inverse(), '')} times as long"
 
 
 def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """The quickest step beside the library, and the Triton kernel: a line a size and dtype."""
+    """The quickest step and the Triton kernel beside the library: a line a size and dtype."""
     sizes, out = _sizes(lab, machine), []
     for dtype in ("float32", "bfloat16"):
         for own, library, share in reached(lab, machine, dtype):
-            rows = sizes[own.shape]
-            line = {"workload": f"{own.at} {dtype}", "quickest step": f"{own.variant} {own.took}"}
-            line |= {f"library, {name}": _time(rows.get((dtype, name))) for name in LIBRARY}
-            line |= {
-                "share of the library": _percents(share),
-                "of limit": own.attained or formats.MISSING,
-                "library of limit": library.attained or formats.MISSING,
-            }
-            triton = rows.get((dtype, "triton"))
-            line["Triton, share"] = formats.MISSING if triton is None else _percents(library.over(triton))
-            out.append(line)
+            triton = sizes[own.shape].get((dtype, "triton"))
+            out.append(
+                {
+                    "size": f"{own.at} {dtype}",
+                    "quickest step": label("linear_relu", own.variant),
+                    "share of the library": formats.told(share.times(100), "%"),
+                    "of its limit": own.attained or formats.MISSING,
+                    "Triton, share": formats.told(library.over(triton).times(100), "%") if triton else formats.MISSING,
+                }
+            )
     kept = [name for name in (out[0] if out else ()) if any(line[name] != formats.MISSING for line in out)]
     return [{name: line[name] for name in kept} for line in out]
-
-
-def _time(row: Row | None) -> str:
-    return formats.MISSING if row is None else row.took
-
-
-def _lost(factor: Interval) -> bool:
-    """Whether a factor is too noisy for a table, and so its share of the way."""
-    return factor.width > intervals.UNTOLD
 
 
 # ---------------------------------------------------------------- claims

@@ -6,17 +6,21 @@ machine has not measured is left out.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, tables
+from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
 from hypatia_lab.claims import Claim
+from hypatia_lab.figures.language import spanning
+from hypatia_lab.figures.probe_rows import Way
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, span_text, unsaid
-from hypatia_lab.pages.phrases import lasted, probed, say, spent, times, waited
+from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.phrases import probed, spent, spoken, times, waited
 from hypatia_lab.results import Row
 
 PAGE = "11_graph_optimizer"
@@ -25,8 +29,6 @@ OWN, SPLIT, BACKEND, REPLAYED = "egraph", "egraph_split", "egraph_compile", "egr
 STEP = "forward_backward"
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
-GAIN, GAINS = 1.1, 5
-"""The goal on a GPU's own clock: in so many of the nine models so many times as fast as eager."""
 SPLIT_GAIN, LARGE_HIDDEN = 1.5, 2048
 """The goal of split products, in models whose hidden layers are at least so wide."""
 
@@ -87,9 +89,10 @@ def gate(lines: Sequence[dict[str, str]]) -> Finding:
     return Finding(
         f"{held} of {len(own)}",
         "Every rule passes its gate, and the unsound ones do not" if right else "The gate and the rules disagree",
-        f"Rules are tried out in float64 on random shapes and on edge values. {held} of {len(own)} earn the grade that "
-        f"they claim, and {refused} of {len(wrong)} plausible but wrong ones are refused. Trying refutes and proves "
-        "nothing, so a grade is what many drawings did not refute.",
+        f"Tried in float64 on random shapes and edge values, each earns its grade. Of wrong ones {refused} of "
+        f"{len(wrong)} are refused."
+        if right
+        else f"{held} of {len(own)} rules earn their grade. Of wrong ones {refused} of {len(wrong)} are refused.",
         PAGE,
     )
 
@@ -106,24 +109,25 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     return [row for row in rows if not row.is_twin and row.shape != SAFETY_MODEL]
 
 
-def _at(row: Row) -> str:
-    return f"{formats.model(row.shape)}, {row.dtype}"
+def clocks(lab: Evidence, machine: str) -> list[str]:
+    """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
+    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
 
 
-def against(rows: Sequence[Row], variant: str, rival: str) -> list[tuple[Row, Interval]]:
+Found = list[tuple[Row, Interval]]
+"""Rows of one variant, each with its speed over that of a rival on the same workload and clock."""
+
+
+def against(rows: Sequence[Row], variant: str, rival: str) -> Found:
     """Rows of ``variant``, each with its speed over that of ``rival`` on the same workload and clock."""
-    found = []
-    for row in rows:
-        peer = next((r for r in rows if r.variant == rival and r.workload == row.workload), None)
-        if row.variant == variant and peer is not None:
-            found.append((row, peer.over(row)))
+    peers = {row.workload: row for row in rows if row.variant == rival}
+    found = [(row, peers[row.workload].over(row)) for row in rows if row.variant == variant and row.workload in peers]
     return [(row, factor) for row, factor in found if not absent(factor.low)]
 
 
 def fitted(rows: Sequence[Row]) -> str:
     """The optimized variant whose costs are those of the clock of ``rows``: for a replayed graph its own, if timed."""
-    replayed = [row for row in rows if row.clock == "graph" and row.variant == REPLAYED]
-    return REPLAYED if replayed else OWN
+    return REPLAYED if any(row.clock == "graph" and row.variant == REPLAYED for row in rows) else OWN
 
 
 def fitting(rows: Sequence[Row]) -> list[Row]:
@@ -132,61 +136,45 @@ def fitting(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.variant not in other]
 
 
-def _clear(*groups: Sequence[tuple[Row, Interval]]) -> bool:
-    """Whether each of ``groups`` has a case that says something."""
-    return all(any(not factor.doubt for _, factor in found) for found in groups)
+def models(lab: Evidence, machine: str) -> list[Row]:
+    """The optimized models against eager, for a figure: a row a dtype under each model, by the primary clock."""
+    rows = model_rows(lab, machine)
+    own = [row for row in rows if row.variant == fitted(rows) and not absent(row.ratio)]
+    dtypes = listing([row.dtype for row in own]) if own else ""
+    return [replace(row, variant=row.dtype, dtype=dtypes) for row in own]
 
 
-def _spread(found: Sequence[tuple[Row, Interval]]) -> str:
+def _spread(found: Found) -> str:
     """The least and the greatest factor of those that say something, of which there is one."""
-    clear = [pair for pair in found if not pair[1].doubt]
-    least, most = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
-    if least is most:
-        return f"{times(most[1])} ({_at(most[0])})"
-    return f"{times(least[1])} to {times(most[1])}"
+    return spanning([factor.value for _, factor in found if not factor.doubt], lambda v: f"{formats.spoken(v)}×")
 
 
-def _counted(found: Sequence[tuple[Row, Interval]]) -> str:
-    """How many of ``found`` read as what, in the words of the figures."""
-    words = [intervals.reading(factor) for _, factor in found]
-    if len(words) == 1:
-        return f"the one case measured is {words[0]}"
-    by_more = sum(factor.below(1 - intervals.EQUIVALENCE) for _, factor in found)
-    text = f"of {len(words)} cases {tables.counted(words)}"
-    return text + (f" ({by_more or 'none'} by more than 2%)" if "slower" in words else "")
+def _clear(found: Found) -> bool:
+    """Whether a case says something."""
+    return any(not factor.doubt for _, factor in found)
 
 
-def _of(some: Sequence[Any], every: Sequence[Any]) -> str:
-    if len(every) == 1:
-        return "the one case measured" if some else "no case (one was measured)"
-    return f"{len(some) or 'none'} of {len(every)} cases"
+def _below(found: Found) -> int:
+    """In how many cases it is surely slower, by more than what counts as equal."""
+    return sum(factor.below(1 - intervals.EQUIVALENCE) for _, factor in found)
 
 
-def unmeasured(lab: Evidence, machine: str) -> str:
-    """A sentence on those of the documents' nine models that ``machine`` has no record of; empty where it has all."""
-    from hypatia_lab.operations.mlp import MODELS
-
-    there = {row.shape for row in model_rows(lab, machine)}
-    asked = ["x".join(map(str, shape)) for shape in MODELS]
-    missing = [formats.model(shape) for shape in asked if shape not in there]
-    if not missing or not there:
-        return ""
-    return f"On `{machine}` {len(asked) - len(missing)} of the nine were measured. Left out: {'; '.join(missing)}."
+def _level(found: Found) -> int:
+    """In how many cases it is surely not slower."""
+    return sum(factor.above(1 - intervals.EQUIVALENCE) for _, factor in found)
 
 
 def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
-    """(what, launches of eager, launches of the optimized module) of the documents' smallest model, by dtype.
+    """(dtype, launches of eager, launches of the optimized module) of the documents' smallest model.
 
     Launches count in a replayed graph: the module made for one speaks, where it was traced.
     """
     found = []
-    for way in probed(lab, machine, "trace", experiment=EXPERIMENT, variant="eager"):
-        own = [
-            w
-            for name in (REPLAYED, OWN)
-            for w in probed(lab, machine, "trace", experiment=EXPERIMENT, variant=name)
-            if w.where["shape"] == way.where["shape"] and w.where["math"] == way.where["math"]
-        ]
+    ways = {
+        name: probed(lab, machine, "trace", experiment=EXPERIMENT, variant=name) for name in ("eager", REPLAYED, OWN)
+    }
+    for way in ways["eager"]:
+        own = [w for w in ways[REPLAYED] + ways[OWN] if all(w.where[k] == way.where[k] for k in ("shape", "math"))]
         pair = [w.triple("kernel launches")[0] for w in (way, *own[:1]) if not w.fault]
         if len(pair) == 2 and not any(absent(value) for value in pair):
             found.append((way.where["math"].split("/")[0], pair[0], pair[1]))
@@ -196,68 +184,57 @@ def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
 # ---------------------------------------------------------------- findings
 
 
+def _unsaid(lab: Evidence, machine: str, question: str, found: Found) -> Finding:
+    return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
+
+
+def _counted(ahead: int, found: Found) -> str:
+    return f"{ahead} of {len(found)}" if len(found) > 1 else _spread(found)
+
+
 def speed(lab: Evidence, machine: str) -> Finding | None:
     """The optimized models against eager, by the primary clock and by the one that a caller waits by."""
-    rows = model_rows(lab, machine)
-    found = against(rows, fitted(rows), "eager")
+    by_clock = {}
+    for clock in clocks(lab, machine):
+        rows = model_rows(lab, machine, clock)
+        by_clock[clock] = against(rows, fitted(rows), "eager")
+    found = by_clock[lab.primary(machine)]
     if not found:
         return None
-    waiting = waited(lab, machine)
-    also = against(model_rows(lab, machine, waiting), OWN, "eager") if waiting != lab.primary(machine) else []
     if not _clear(found):
-        question = "Whether the optimized models are faster"
-        return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
-    slower = [(row, factor) for row, factor in (*found, *also) if factor.below(1 - intervals.EQUIVALENCE)]
-    a_little = [pair for pair in (*found, *also) if pair[1].below(1) and pair not in slower]
-    faster = [pair for pair in found if intervals.reading(pair[1]) == "faster"]
-    gained = [pair for pair in found if pair[1].above(GAIN)]
-    text = f"By the {lab.primary(machine)} clock the optimized models have {_spread(found)} of eager's speed: "
-    text += f"{_counted(found)}. "
-    if also and _clear(also):
-        text += f"By the {waiting} clock it is {_spread(also)}: {_counted(also)}. "
-        text += f"{GAIN:g}× is reached in {len(gained)} cases; the goal is {GAINS} models. "
-    where = [f"{_at(row)} ({row.clock} clock, {times(factor)})" for row, factor in (*slower, *a_little)[:3]]
-    text += f"The interval ends below 1 at {listing(where)}." if where else ""
-    none = "none is surely slower by more than 2%"
-    same = all(intervals.equal(factor) for _, factor in (*found, *also))
-    return Finding(
-        f"{len(faster)} of {len(found)}",
-        f"By the {lab.primary(machine)} clock the optimized models are faster, and {none}"
-        if len(faster) == len(found) and not slower
-        else f"By the {lab.primary(machine)} clock some optimized models are faster, and {none}"
-        if faster and not slower
-        else "The optimized models are faster in some cases and slower in others"
-        if faster
+        return _unsaid(lab, machine, "Whether the optimized models are faster", found)
+    every = [pair for pairs in by_clock.values() for pair in pairs]
+    faster, slower = sum(intervals.reading(factor) == "faster" for _, factor in found), _below(every)
+    text = f"They run at {_spread(found)} the speed of eager by the {lab.primary(machine)} clock."
+    also = by_clock[waited(lab, machine)]
+    if also is not found and _clear(also):
+        text += f" As a caller waits it is {_spread(also)}."
+    title = (
+        "The optimized models are faster in some cases and slower in others"
+        if faster and slower
         else "The optimized models are slower in some cases"
         if slower
+        else "All optimized models are faster than eager"
+        if faster == len(found)
+        else "Some optimized models are faster than eager, and none is slower"
+        if faster
         else "The optimized models are as fast as eager"
-        if same
-        else "Whether the optimized models are as fast as eager is open",
-        text.strip(),
-        PAGE,
+        if all(intervals.equal(factor) for _, factor in every)
+        else "Whether the optimized models are as fast as eager is open"
     )
+    return Finding(_counted(faster, found), title, text, PAGE)
 
 
 def same_runtime(lab: Evidence, machine: str) -> Finding | None:
-    """What a fused node changes that may be the library's epilogue, where S004's is Plan C: nodes, launches, times."""
-    counted = launches(lab, machine)
-    found = against(model_rows(lab, machine), OWN, "eager")
+    """What a fused node changes, where S004's calls the same kernels as before: launches, and times."""
+    counted, found = launches(lab, machine), against(model_rows(lab, machine), OWN, "eager")
     if not counted or not found:
         return None
-    same = [pair for pair in found if intervals.equal(pair[1])]
+    fewer = any(after < before for _, before, after in counted)
+    apart = any(factor.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) for _, factor in found)
     gpu = lab.primary(machine) == "graph"
-    what = "kernel launches" if gpu else "operators"
-    said = listing([f"{a:g} to {b:g} {what} in {dtype}" for dtype, a, b in counted])
-    fewer = any(b < a for _, a, b in counted)
-    text = (
-        "S004's fused nodes call Plan C: six calls before and after, and the same runtime. Here a fused node may be "
-        "the library's epilogue. The smallest model goes from "
-    )
-    text += f"{said}. Three products and two ReLUs are five calls before, not six"
-    text += "; a product of the library's may be two kernels. " if gpu else ". "
-    text += f"The time is equal within ±2% in {len(same)} of {len(found)} cases."
-    text += "" if gpu else " A CPU has no epilogue to fuse into, so a fused node is a product and a ReLU in its place."
-    apart = [pair for pair in found if pair[1].outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
+    text = f"{'Kernel launches' if gpu else 'Operators'} of the smallest model in {counted[0][0]}; S004's stay six."
+    text += "" if gpu else " A CPU has no epilogue to fuse into."
     return Finding(
         f"{counted[0][1]:g} → {counted[0][2]:g}",
         "Fusing in the graph changes the calls, and the time"
@@ -277,24 +254,21 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     if not _clear(found):
-        question = "Whether the optimized models keep up with torch.compile"
-        return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
-    behind = [pair for pair in found if pair[1].below(1 - intervals.EQUIVALENCE)]
-    level = [pair for pair in found if pair[1].above(1 - intervals.EQUIVALENCE)]
-    text = f"The optimized models have {_spread(found)} of the speed of torch.compile's default: {_counted(found)}. "
+        return _unsaid(lab, machine, "Whether the optimized models keep up with torch.compile", found)
+    behind, level = _below(found), _level(found)
+    text = f"They have {_spread(found)} the speed of torch.compile as it comes."
     tuned = against(rows, fitted(rows), "compile_max_autotune")
-    if tuned and _clear(tuned):
-        text += f"Against max-autotune, where it was asked, it is {_spread(tuned)} of its speed."
+    text += f" Where it was tuned (max-autotune) it is {_spread(tuned)}." if _clear(tuned) else ""
     return Finding(
-        f"{len(level)} of {len(found)}",
+        _counted(level, found),
         "The optimized models keep up with torch.compile"
-        if len(level) == len(found)
+        if level == len(found)
         else "Whether the optimized models keep up with torch.compile is open"
         if not behind
         else "The optimized models keep up with torch.compile in some cases"
-        if len(behind) < len(found)
+        if behind < len(found)
         else "torch.compile is faster",
-        text.strip(),
+        text,
         PAGE,
     )
 
@@ -302,91 +276,69 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
 def split(lab: Evidence, machine: str) -> Finding | None:
     """Split products, allowed explicitly, in the models with wide layers."""
     rows = model_rows(lab, machine, dtype="float32")
-    found = [p for p in against(rows, SPLIT, "eager") if int(p[0].shape.split("x")[2]) >= LARGE_HIDDEN]
+    found = [pair for pair in against(rows, SPLIT, "eager") if int(pair[0].shape.split("x")[2]) >= LARGE_HIDDEN]
     if not found:
         return None
     if not _clear(found):
-        return unsaid(lab, machine, "Whether split products pay", PAGE, [factor for _, factor in found])
-    reached = [pair for pair in found if pair[1].above(SPLIT_GAIN)]
+        return _unsaid(lab, machine, "Whether split products pay", found)
+    reached = sum(factor.above(SPLIT_GAIN) for _, factor in found)
     return Finding(
-        span_text([factor for _, factor in found if not factor.doubt]),
-        "Split products pay in the large models"
-        if len(reached) == len(found)
-        else "Split products pay less than wanted",
-        f"With split products allowed (float32's accuracy by float16 tensor cores) the models with hidden layers of "
-        f"{LARGE_HIDDEN} and more have {_spread(found)} of eager's float32 speed; {SPLIT_GAIN:g}× is reached in "
-        f"{len(reached)} of {len(found)}. It is an option of its own, for other roundings than IEEE float32's.",
+        _spread(found),
+        "Split products pay in the large models" if reached == len(found) else "Split products pay less than wanted",
+        f"In layers of {LARGE_HIDDEN} and wider, float32's digits by float16's tensor cores. It is an option, for it "
+        "rounds otherwise.",
         PAGE,
     )
 
 
 def blocks(lab: Evidence, machine: str) -> Finding | None:
     """The U-Net, whose convolution blocks have a rule of their own, by each clock with that clock's costs."""
-    found: dict[str, dict[str, Interval]] = {}
-    where = ""
-    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
+    found: dict[str, Found] = {}
+    for clock in clocks(lab, machine):
         rows = model_rows(lab, machine, clock, operation="unet")
-        for rival in ("eager", "eager_channels_last", "compile"):
-            for row, factor in against(rows, fitted(rows), rival):
-                found.setdefault(rival, {})[clock] = factor
-                where = f"{row.at} in {row.dtype}"
-    if "eager" not in found:
+        for rival in ("eager", "compile"):
+            found.setdefault(rival, []).extend(against(rows, fitted(rows), rival))
+    own = found["eager"]
+    if not own:
         return None
-    own_speed = found["eager"]
-    if all(factor.doubt for factor in own_speed.values()):
-        question = "Whether fused convolution blocks speed up a whole model"
-        return unsaid(lab, machine, question, PAGE, list(own_speed.values()))
-    said = {r: listing([f"{say(f)} by the {clock} clock" for clock, f in by.items()]) for r, by in found.items()}
-    text = (
-        f"A U-Net of five blocks at {where}, its convolution blocks fused where that clock's costs favour it and the "
-    )
-    text += f"whole graph is the faster, has of eager's speed {said['eager']}. "
-    for rival, called in (("eager_channels_last", "eager in channels last"), ("compile", "Inductor")):
-        text += f"Against {called}: {said[rival]}. " if rival in said else ""
-    faster = any(factor.above(1 + intervals.EQUIVALENCE) for factor in own_speed.values())
-    slower = any(factor.below(1 - intervals.EQUIVALENCE) for factor in own_speed.values())
+    if not _clear(own):
+        return _unsaid(lab, machine, "Whether fused convolution blocks speed up a whole model", own)
+    faster, slower = any(factor.above(1 + intervals.EQUIVALENCE) for _, factor in own), _below(own)
+    text = f"A U-Net of five fused blocks has {_spread(own)} the speed of eager."
+    text += f" Against torch.compile it is {_spread(found['compile'])}." if _clear(found["compile"]) else ""
     return Finding(
-        times(next(factor for factor in own_speed.values() if not factor.doubt)),
-        "Through the optimizer a U-Net is slower"
-        if slower and not faster
-        else "Through the optimizer a U-Net is faster by one clock and slower by another"
+        next(f"{formats.spoken(factor.value)}×" for _, factor in own if not factor.doubt),
+        "An optimized U-Net is faster by one clock and slower by another"
+        if faster and slower
+        else "Through the optimizer a U-Net is slower"
         if slower
         else "Fused convolution blocks speed up a whole model"
         if faster
         else "Fused convolution blocks gain nothing in a whole model",
-        text.strip(),
+        text,
         PAGE,
     )
 
 
 def training(lab: Evidence, machine: str) -> Finding | None:
-    """A training step of the optimized modules, and of the modules compiled with the e-graph as backend."""
-    clocks = list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
-    own = {clock: against(model_rows(lab, machine, clock, STEP), OWN, "eager") for clock in clocks}
-    found = [pair for pairs in own.values() for pair in pairs]
+    """A training step of the optimized modules, by each clock."""
+    found = [
+        pair for clock in clocks(lab, machine) for pair in against(model_rows(lab, machine, clock, STEP), OWN, "eager")
+    ]
     if not found:
         return None
     if not _clear(found):
-        return unsaid(lab, machine, "Whether a training step is slower", PAGE, [factor for _, factor in found])
-    slower = [pair for pair in found if pair[1].below(1 - intervals.EQUIVALENCE)]
-    level = [pair for pair in found if pair[1].above(1 - intervals.EQUIVALENCE)]
-    said = listing([f"{_spread(pairs)} by the {clock} clock" for clock, pairs in own.items() if _clear(pairs)])
-    text = f"A step, forward and backward, has of eager's speed {said}: slower by more than 2% in "
-    text += (
-        f"{_of(slower, found)}. Where gradients are wanted a fused node is a product and a ReLU again, so nothing is "
-    )
-    text += "gained. "
-    backend = {clock: against(model_rows(lab, machine, clock, STEP), BACKEND, "eager") for clock in clocks}
-    shown = [f"{_spread(pairs)} by the {clock} clock" for clock, pairs in backend.items() if _clear(pairs)]
-    text += f"As a backend of torch.compile, which fuses after differentiation: {listing(shown)}." if shown else ""
+        return _unsaid(lab, machine, "Whether a training step is slower", found)
+    level = _level(found)
     return Finding(
-        f"{len(level)} of {len(found)}" if len(found) > 1 else f"{formats.number(found[0][1].value)}×",
+        _counted(level, found),
         "A training step is not slower"
-        if len(level) == len(found)
+        if level == len(found)
         else "A training step is slower in some cases"
-        if slower
+        if _below(found)
         else "Whether a training step is slower is open",
-        text.strip(),
+        f"A step has {_spread(found)} the speed of eager. Where gradients are wanted a fused node is a product and a "
+        "ReLU again.",
         PAGE,
     )
 
@@ -394,28 +346,28 @@ def training(lab: Evidence, machine: str) -> Finding | None:
 def optimizing(lab: Evidence, machine: str) -> Finding | None:
     """How long optimizing takes, against the goal at 100 layers."""
     ways = probed(lab, machine, "graph", experiment=EXPERIMENT)
-    found = {int(w.where["shape"].split("×")[3]) + 1: w for w in ways if not w.fault}
-    if LONG not in found:
+    way = next((w for w in ways if not w.fault and _layers(w) == LONG), None)
+    if way is None:
         return None
-    took_us, most = found[LONG].measured("graph to module"), max(found)
-    text = f"From the captured graph of {LONG} layers to the rebuilt module it takes "
-    text += f"{lasted(found[LONG], 'graph to module')}; the goal is {LIMIT_MS} ms. Capturing by torch.export, before "
-    text += f"that, takes {lasted(found[LONG], 'capture')}. "
-    text += f"{most} layers take {lasted(found[most], 'graph to module')}, and no recursion. "
-    text += f"The first graph of a process also loads the libraries: {lasted(found[LONG], 'graph to module, first')}."
-    if took_us.doubt:
+    took, captured = way.measured("graph to module"), way.measured("capture")
+    text = "" if captured.doubt else f"Capturing the graph before that takes {spoken(captured, 'µs')}."
+    if took.doubt:
         question = f"Whether {LONG} layers are optimized within {LIMIT_MS} ms"
-        return unsaid(lab, machine, question, PAGE, [took_us], facts=text)
+        return unsaid(lab, machine, question, PAGE, [took], facts=text)
     return Finding(
-        formats.duration(took_us.value),
+        spoken(took, "µs"),
         f"{LONG} layers are optimized within {LIMIT_MS} ms"
-        if took_us.below(1e3 * LIMIT_MS)
+        if took.below(1e3 * LIMIT_MS)
         else f"{LONG} layers take longer than {LIMIT_MS} ms"
-        if took_us.above(1e3 * LIMIT_MS)
+        if took.above(1e3 * LIMIT_MS)
         else f"Whether {LONG} layers are optimized within {LIMIT_MS} ms is open",
         text,
         PAGE,
     )
+
+
+def _layers(way: Way) -> int:
+    return int(way.where["shape"].split("×")[3]) + 1
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
@@ -427,12 +379,13 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 # ---------------------------------------------------------------- tables
 
 
-def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """The documents' models against eager by every clock: a line a model and dtype."""
-    lines: dict[str, dict[str, str]] = {}
-    for clock in dict.fromkeys((lab.primary(machine), waited(lab, machine))):
-        for row in fitting(model_rows(lab, machine, clock)):
-            line = lines.setdefault(_at(row), {"model": formats.model(row.shape), "dtype": row.dtype})
+def every(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """The models against eager, forward and in training, by every clock: a line a model, dtype and direction."""
+    lines: dict[tuple[str, ...], dict[str, str]] = {}
+    for direction, clock in itertools.product(("forward", STEP), clocks(lab, machine)):
+        for row in fitting(model_rows(lab, machine, clock, direction)):
+            key = formats.model(row.shape), row.dtype, formats.direction(direction)
+            line = lines.setdefault(key, dict(zip(("model", "dtype", "direction"), key, strict=True)))
             if row.variant == row.baseline:
                 line[f"eager, {clock}"] = row.took
             elif not absent(row.ratio):
@@ -446,14 +399,12 @@ def stages(lab: Evidence, machine: str) -> list[dict[str, str]]:
     parts = ("capture", "graph to module, first", "graph to module", "read", "saturate", "extract", "rebuild")
     lines = []
     for way in probed(lab, machine, "graph", experiment=EXPERIMENT):
-        layers = int(way.where["shape"].split("×")[3]) + 1
-        line = {"layers": str(layers)}
+        line = {"layers": str(_layers(way))}
         if way.fault:
             line |= dict.fromkeys(("nodes", *parts), formats.MISSING) | {"nodes": way.fault}
         else:
             before, after = (f"{way.triple(f'nodes {word}')[0]:g}" for word in ("before", "after"))
-            line |= {"nodes": f"{before} → {after}"}
-            line |= {name: spent(way, name) for name in parts}
+            line |= {"nodes": f"{before} → {after}"} | {name: spent(way, name) for name in parts}
         lines.append(line)
     return lines
 

@@ -8,18 +8,16 @@ memory plus what they write at all, also where the L2 cache keeps it (if that wa
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Protocol
 
-from hypatia_lab import claims, formats, intervals
+from hypatia_lab import claims, formats, intervals, variants
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent, listing
-from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import probed, times
+from hypatia_lab.pages.phrases import probed, spoken
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
 
@@ -30,13 +28,9 @@ SEED_SHAPE = "1024x784x2048"
 """The size that S001's tables speak of."""
 HOPED = (1.05, 1.15)
 """What S004 expects of column-major operands and packed weights, ×."""
-STORED = {"x_column_major": "column-major x", "weight_packed": "packed W"}
-COPYING = {
-    "x_strided_batch": ("x_batch_view", "x", "a transposed batch, by reshape"),
-    "copy_first": ("x_column_major", "x", "a column-major x, by contiguous"),
-    "pack_each_call": ("weight_packed", "W", "W, packed in every call"),
-}
-"""Variant that copies → the same without the copy, what is copied, and the same in words."""
+STORED = ("x_column_major", "weight_packed")
+COPYING = {"x_strided_batch": "x_batch_view", "copy_first": "x_column_major", "pack_each_call": "weight_packed"}
+"""Variant that copies → the same without the copy."""
 CALLED = ("eager", "naive", "cublas_relu", "aten", "epilogue")
 SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
 
@@ -57,20 +51,18 @@ class Tried(Protocol):
 # ---------------------------------------------------------------- reading
 
 
-def _copied_bytes(row: Row, what: str) -> int:
-    batch, in_features, out_features = map(int, row.shape.split("x"))
-    return DTYPES[row.dtype] * in_features * (batch if what == "x" else out_features)
-
-
-def copy_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
-    """Each variant that copies, the same without the copy, and the time of the first over that of the second."""
+def copies(lab: Evidence, machine: str) -> list[Row]:
+    """Each variant that copies, against the same without the copy."""
     rows = {(row.workload, row.variant): row for row in lab.timed(machine, experiment="layout", operation=OPERATION)}
-    found = []
-    for (workload, name), row in rows.items():
-        plain = rows.get((workload, COPYING[name][0])) if name in COPYING else None
-        if plain is not None:
-            found.append((row, plain, row.over(plain)))
-    return found
+    found = [(row, rows.get((workload, COPYING.get(name, "")))) for (workload, name), row in rows.items()]
+    return [row.against(plain) for row, plain in found if plain is not None]
+
+
+def at_one_size(lab: Evidence, machine: str) -> list[Row]:
+    """What copies nothing, in every dtype at S001's size or the largest: row-major operands and other layouts."""
+    rows = [row for row in lab.leading(machine, experiment="layout") if row.variant not in COPYING]
+    largest = max(rows, key=lambda row: (row.shape == SEED_SHAPE, row.flops), default=None)
+    return [row for row in rows if largest and row.shape == largest.shape]
 
 
 def _counters(lab: Evidence, machine: str, case: str | None = None) -> list[Way]:
@@ -110,32 +102,26 @@ def seed_ways(lab: Evidence, machine: str) -> dict[str, Way]:
 
 def storage(lab: Evidence, machine: str) -> Finding | None:
     """Whether column-major or packed operands are faster than row-major ones, as S004 expects."""
-    rows = [
-        row
-        for row in lab.timed(machine, experiment="layout", operation=OPERATION, variant=tuple(STORED))
-        if not absent(row.ratio_low)
-    ]
+    rows = lab.timed(machine, experiment="layout", operation=OPERATION, variant=STORED)
+    rows = [row for row in rows if not absent(row.ratio_low)]
     if not rows:
         return None
-    every, clear, judged = [row.speed for row in rows], [row for row in rows if not row.speed.doubt], ("S004-51",)
+    every, clear = [row.speed for row in rows], [row.speed for row in rows if not row.speed.doubt]
+    judged = ("S004-51",)
     if not clear:
         return unsaid(lab, machine, "Whether another order of the operands is faster", PAGE, every, judged)
-    met = [gain for gain in every if gain.within(*HOPED)]
-    best, worst = (pick(clear, key=lambda row: row.ratio) for pick in (max, min))
-    same = sum(map(intervals.equal, every))
+    same, met = sum(map(intervals.equal, every)), sum(gain.within(*HOPED) for gain in every)
     more = 1 + intervals.EQUIVALENCE
     surely = "" if all(gain.below(more) for gain in every) else "surely "
     return Finding(
-        span_text([row.speed for row in clear]),
+        span_text(clear),
         "The library takes operands in either order as they come"
         if same == len(rows)
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
         if any(gain.above(more) for gain in every)
         else f"No other order of the operands is {surely}faster by more than {intervals.EQUIVALENCE:.0%}",
-        f"Against row-major operands the best case is {STORED[best.variant]} at {best.size} with "
-        f"{times(best.speed)}, the worst {STORED[worst.variant]} at {worst.size} with "
-        f"{times(worst.speed)}; {same} of {len(rows)} cases are equal within ±2%. {silent(every)}"
-        f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {len(met)} of {len(rows)} reach.",
+        f"{same} of {len(rows)} cases are equal to row-major operands within ±2%. {silent(every)}"
+        f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {met} of {len(rows)} reach.",
         PAGE,
         claims=judged,
     )
@@ -143,27 +129,21 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
 
 def copying(lab: Evidence, machine: str) -> Finding | None:
     """What the copy costs that reshape has to make of a batch out of order, and that it makes none of one in order."""
-    pairs = [pair for pair in copy_pairs(lab, machine) if pair[0].variant == "x_strided_batch"]
-    if not pairs:
+    rows = [row for row in copies(lab, machine) if row.variant == "x_strided_batch"]
+    if not rows:
         return None
-    seed = [pair for pair in pairs if (pair[0].shape, pair[0].dtype) == (SEED_SHAPE, "float32")]
-    row, plain, factor = (seed or pairs[-1:])[0]
-    size = formats.scaled(float(_copied_bytes(row, "x")), "B")
+    row = next((row for row in rows if (row.shape, row.dtype) == (SEED_SHAPE, "float32")), rows[-1])
+    factor = row.speed.inverse()
     if factor.doubt:
-        facts = f"reshape copies a batch only when it is out of order: {size} at {row.size}."
+        facts = "reshape copies a batch only when it is out of order."
         return unsaid(lab, machine, "What a copy costs", PAGE, [factor], ("S001-12",), facts)
-    text = (
-        f"reshape copies a batch only when it is out of order: {size} at {row.size}, where the call then takes "
-        f"{row.takes} instead of {plain.takes}, {times(factor)}. Of a contiguous batch it makes a view, as view does"
-    )
-    if not plain.speed.doubt:
-        text += f", and flattening by view runs at {times(plain.speed)} of the speed without it"
     return Finding(
-        f"{formats.number(factor.value)}×",
-        "A copy costs time, and reshape makes one only of what is out of order"
+        spoken(factor),
+        "A copy costs time, and reshape makes one only when it must"
         if factor.above(1)
-        else "What a copy costs does not show, and reshape makes one only of what is out of order",
-        text + ". S001 takes every reshape for a copy.",
+        else "What a copy costs does not show; reshape makes one only when it must",
+        f"A batch out of order is copied, and the call takes {spoken(factor)} as long. "
+        "S001 takes every reshape for a copy; of a contiguous batch it makes a free view.",
         PAGE,
         claims=("S001-12",),
     )
@@ -189,39 +169,29 @@ def _counted(lab: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str
 
 
 def one_kernel(lab: Evidence, machine: str) -> Finding | None:
-    """Whether the epilogue's Linear+ReLU is a single kernel, by every way of counting, and how many the others are."""
+    """Whether the epilogue's Linear+ReLU is a single kernel, by every way of counting, and how many eager's is."""
     found = _counted(lab, machine)
     fused = {key: set(own.values()) for key, own in found.items() if key[2] == "epilogue"}
     if not fused:
         return None
     single = [key for key, own in fused.items() if own == {1}]
-    others: dict[str, set[float]] = {}
-    for (_, _, variant), own in found.items():
-        if variant != "epilogue":
-            others.setdefault(variant, set()).update(own.values())
-    said = listing([f"{name} {_numbers(values)}" for name, values in others.items()]) if others else "nothing else"
     ways = listing(list(dict.fromkeys(label for key in fused for label in found[key])))
+    eager = {value for key, own in found.items() if key[2] == "eager" for value in own.values()}
+    text = f"It is one in {len(single)} of {len(fused)} workloads, counted by {ways}."
     return Finding(
         f"{_numbers(set().union(*fused.values()))} kernel{'' if len(single) == len(fused) else 's'}",
-        "The epilogue's Linear+ReLU is one kernel"
+        "The library's fused Linear+ReLU is one kernel"
         if len(single) == len(fused)
-        else "The epilogue is one kernel at some sizes only"
+        else "The library's fused Linear+ReLU is one kernel at some sizes only"
         if single
-        else "The epilogue is more than one kernel",
-        f"It is a single kernel in {len(single)} of {len(fused)} workloads, counted by {ways}. "
-        f"Kernels of the others: {said}.",
+        else "The library's fused Linear+ReLU is more than one kernel",
+        text + (f" Eager PyTorch launches {_numbers(eager)}." if eager else ""),
         PAGE,
     )
 
 
 def _numbers(values: Iterable[float]) -> str:
-    texts = [f"{value:g}" for value in sorted(values)]
-    return texts[0] if len(texts) == 1 else f"{', '.join(texts[:-1])} or {texts[-1]}"
-
-
-def _kernels(way: Way) -> str:
-    number = _value(way, "kernels")
-    return "one kernel" if number == 1 else f"{number:g} kernels"
+    return " or ".join(f"{value:g}" for value in sorted(values))
 
 
 def _mb(nbytes: float) -> str:
@@ -233,21 +203,12 @@ def traffic(lab: Evidence, machine: str) -> Finding | None:
     found = seed_ways(lab, machine)
     if not {"naive", "cublas_relu"} <= set(found):
         return None
-    first, second = found["naive"], found["cublas_relu"]
-    less = 1 - moved(second) / moved(first)
-    text = f"Caches emptied {CASES[second.case]}, at {formats.shape(SEED_SHAPE)} in float32, v1 reads "
-    text += f"{_mb(_value(first, 'bytes read'))} and writes {_mb(written(first))} in {_kernels(first)}, v2 "
-    text += f"{_mb(_value(second, 'bytes read'))} and {_mb(written(second))} in {_kernels(second)}. "
-    once = [way for way in _counters(lab, machine, "") if not way.fault and way.where == second.where]
-    once = [way for way in once if way.variant == second.variant and second.case]
-    if once:
-        text += f"Emptied once before the call, as in life and in the figure, v2 moves {_mb(moved(once[0]))}: its ReLU "
-        text += "finds the product in the cache. "
+    first, second = (moved(found[name]) for name in ("naive", "cublas_relu"))
+    claimed = [f"{SEED_TABLE[name]['moved']} MB" for name in ("naive", "cublas_relu")]
     return Finding(
-        f"{_mb(moved(first))}, {_mb(moved(second))}",
-        "v2 moves more than v1, for its ReLU is a kernel of its own" if less <= 0 else "v2 moves less than v1",
-        f"{text}The least possible is {_mb(_value(first, 'compulsory bytes'))}. S001 has it the other way round: 34 MB "
-        "for v1, 18 MB for v2.",
+        " and ".join(f"{formats.spoken(nbytes / 1e6)} MB" for nbytes in (first, second)),
+        "v2 moves more than v1: its ReLU is a kernel of its own" if first <= second else "v2 moves less than v1",
+        f"So much do S001's naive kernel (v1) and its library form (v2) move. S001 says {' and '.join(claimed)}.",
         PAGE,
         claims=("S001-81", "S001-91", "S001-93"),
     )
@@ -259,15 +220,17 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
     return [found for found in candidates if found is not None]
 
 
-def figure_lines(lab: Evidence, machine: str) -> list[list[dict[str, Any]]]:
-    """The counted lines of each workload, caches emptied once a call, smallest workload first."""
+def figure_lines(lab: Evidence, machine: str) -> list[dict[str, Any]]:
+    """The counted lines of one workload, S001's or else the largest, caches emptied once a call; [] without one."""
     topics = ("counters", "dram_read", "dram_written", "l2_written")
     lines = lab.details(machine=machine, topic=topics, operation="linear_relu", variant=CALLED, case="")
-    places = {(math.prod(line["shape"]), line["dtype"], line["math"]): None for line in lines if line["values"]}
-    return [
-        [line for line in lines if (math.prod(line["shape"]), line["dtype"], line["math"]) == place]
-        for place in sorted(places, key=lambda place: (place[0], -DTYPES[place[1]], place[2]))
-    ]
+
+    def place(line: dict[str, Any]) -> tuple[bool, int, int, str]:
+        seeds = "x".join(map(str, line["shape"])) == SEED_SHAPE
+        return seeds, math.prod(line["shape"]), DTYPES[line["dtype"]], line["math"]
+
+    chosen = max((place(line) for line in lines if line["values"]), default=None)
+    return [line for line in lines if place(line) == chosen]
 
 
 def uncounted(lab: Evidence, machine: str) -> str:
@@ -288,61 +251,13 @@ def handled(tried: Sequence[Tried]) -> list[dict[str, str]]:
     return list(out.values())
 
 
-def copied(by_variant: Mapping[str, int]) -> list[dict[str, str]]:
-    """Bytes that each variant copies before its product: a line a variant."""
-    return [
-        {"variant": name, "copies before the product": _mb(float(size)) if size else "nothing"}
-        for name, size in by_variant.items()
-    ]
-
-
-def copy_cost(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What a copy adds to a call: a line a workload and copy."""
-    return [
-        {
-            "copied": COPYING[row.variant][2],
-            "the copy": _reads(factor),
-            "factor": times(factor),
-            "with the copy": row.took,
-            "without": plain.took,
-            "copied, MB": formats.number(_copied_bytes(row, COPYING[row.variant][1]) / 1e6),
-            "workload": row.size,
-        }
-        for row, plain, factor in copy_pairs(lab, machine)
-    ]
-
-
-def _reads(factor: Interval) -> str:
-    word = intervals.reading(factor)
-    return {"equal": "costs less than 2%", "faster": "costs time", "slower": "saves time"}.get(word, word)
-
-
 def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Kernels of one call, counted up to three ways: a line a workload and variant."""
     labels = ("profiler", "graph nodes", "ncu")
     return [
-        {"workload": f"{shape} {math_mode}", "variant": variant}
+        {"workload": f"{shape} {math_mode}", "by": variants.label("linear_relu", variant)}
         | {label: f"{own[label]:g}" if label in own else formats.MISSING for label in labels}
         for (shape, math_mode, variant), own in _counted(lab, machine).items()
-    ]
-
-
-def layout_kernels(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Kernels of one call by layout, by name: a copy inside the library would be one more."""
-    if lab.primary(machine) != "graph":
-        return []
-    names = {
-        way.variant: ", ".join(short_kernel(line["name"]) for line in way.lines)
-        for way in probed(lab, machine, "kernels", operation=OPERATION)
-    }
-    return [
-        {
-            "variant": way.variant,
-            "workload": f"{way.where['shape']} {way.where['math']}",
-            "launches": way.fault or f"{_value(way, 'kernel launches'):g}",
-            "kernels, longest first": names.get(way.variant, formats.MISSING),
-        }
-        for way in probed(lab, machine, "trace", operation=OPERATION)
     ]
 
 
@@ -353,7 +268,8 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Bytes that one call moves: a line a workload, variant and case."""
     out = []
     for way in _counters(lab, machine):
-        line = {"workload": f"{way.where['shape']} {way.where['math']}", "variant": way.variant}
+        label = variants.label("linear_relu", way.variant)
+        line = {"workload": f"{way.where['shape']} {way.where['math']}", "by": label}
         line["caches emptied"] = CASES[way.case]
         if way.fault:
             out.append(line | {"kernels": way.fault})
@@ -367,20 +283,13 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
-def _by_kernel(lab: Evidence, machine: str, way: Way) -> tuple[list[float], list[float]]:
-    """Bytes read and written by each kernel of a way, in order of launch."""
-    columns = []
-    for topics in (("dram_read",), ("l2_written", "dram_written")):
-        found: list[float] = []
-        for topic in topics:
-            own = [other for other in probed(lab, machine, topic, operation="linear_relu") if _same(other, way)]
-            found = found or [_value(own[0], line["name"]) for line in (own[0].lines if own else [])]
-        columns.append(found)
-    return columns[0], columns[1]
-
-
-def _same(one: Way, other: Way) -> bool:
-    return (one.variant, one.case, dict(one.where)) == (other.variant, other.case, dict(other.where))
+def _by_kernel(lab: Evidence, machine: str, way: Way, *topics: str) -> list[float]:
+    """Bytes of the first of ``topics`` that was counted, by each kernel of a way, in order of launch."""
+    for topic in topics:
+        for other in probed(lab, machine, topic, operation="linear_relu", variant=way.variant):
+            if (other.case, dict(other.where)) == (way.case, dict(way.where)):
+                return [_value(other, line["name"]) for line in other.lines]
+    return []
 
 
 SEED_TABLE = {
@@ -392,13 +301,13 @@ SEED_TABLE = {
 
 
 def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """S001's table of memory traffic line by line beside what was counted."""
-    found = seed_ways(lab, machine)
-    out: list[dict[str, str]] = []
-    for variant, claimed in SEED_TABLE.items():
-        if (way := found.get(variant)) is None:
+    """S001's table of memory traffic line by line beside what was counted, of both of its forms."""
+    lines: dict[str, dict[str, str]] = {name: {"": name} for name in SEED_TABLE["naive"]}
+    for variant, way in seed_ways(lab, machine).items():
+        if variant not in SEED_TABLE:
             continue
-        reads, writes = _by_kernel(lab, machine, way)
+        reads = _by_kernel(lab, machine, way, "dram_read")
+        writes = _by_kernel(lab, machine, way, "l2_written", "dram_written")
         counted = {
             "kernels": f"{_value(way, 'kernels'):g}",
             "product reads": _mb(reads[0] if reads else math.nan),
@@ -407,18 +316,12 @@ def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
             "moved": _mb(moved(way)),
             "rate": formats.scaled(way.measured("effective bandwidth").value, "B/s"),
         }
-        words = {"kernels": "kernels", "moved": "all that it moves", "rate": "effective bandwidth"}
         units = {"kernels": "", "rate": " GB/s"}
-        out += [
-            {
-                "of": SEED_NAMES[variant],
-                "line": words.get(name, name),
-                "S001 says": f"{figure:g}{units.get(name, ' MB')}",
-                "counted": counted[name],
-            }
-            for name, figure in claimed.items()
-        ]
-    return out
+        for name, figure in SEED_TABLE[variant].items():
+            lines[name][f"{SEED_NAMES[variant]}, S001 says"] = f"{figure:g}{units.get(name, ' MB')}"
+            lines[name][f"{SEED_NAMES[variant]}, counted"] = counted[name]
+    words = {"moved": "all that it moves", "rate": "effective bandwidth"}
+    return [line | {"": words.get(name, name)} for name, line in lines.items() if len(line) > 1]
 
 
 # ---------------------------------------------------------------- claims

@@ -4,196 +4,122 @@ from __future__ import annotations
 
 import math
 from itertools import pairwise
+from typing import Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.chapters import method
-from hypatia_lab.formats import listing
+from hypatia_lab.chapters import authors, method
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
 from hypatia_lab.results import Row
 
-
-def _sizes(lab: Evidence, machine: str, experiment: str, variant: str, dtype: str, mode: str) -> list[Row]:
-    """Rows of one variant with a ratio, smallest size first."""
-    rows = lab.select(
-        machine=machine,
-        experiment=experiment,
-        operation="linear_relu",
-        variant=variant,
-        dtype=dtype,
-        math=mode,
-        clock=lab.primary(machine),
-        status="ok",
-    )
-    return sorted((row for row in rows if not math.isnan(row.ratio_low)), key=lambda row: row.flops)
-
-
-ORIGINALS = {"naive": "author_v1", "cublas_relu": "author_v2", "aten": "author_planc"}
+ORIGINALS = {rewrite: program for program, rewrite in authors.REWRITES.items()}
 """Rewrite → the author's program that it stands in for."""
+CLAIMED = {
+    "naive": ("S001-01", "S002-53", "S004-01"),
+    "aten": ("S004-07a", "S004-07b", "S004-07c"),
+    "cublas_relu": ("S001-47", "S001-20", "S001-26"),
+}
+"""Rewrite → what the documents claim of its speed."""
+FLOAT32 = {"dtype": "float32", "math": "ieee"}
+
+
+def _rows(lab: Evidence, machine: str, experiment: str, variant: str, **wanted: Any) -> list[Row]:
+    """Rows of one variant with a ratio: float32 first, then smallest size first."""
+    found = lab.leading(machine, experiment=experiment, variant=variant, operation="linear_relu", status="ok", **wanted)
+    found = [row for row in found if not math.isnan(row.ratio_low)]
+    return sorted(found, key=lambda row: (row.dtype != "float32", row.math, row.flops))
 
 
 def original(lab: Evidence, machine: str, rewrite: str) -> list[Row]:
     """Rows of the author's program behind ``rewrite`` that have a ratio, smallest size first; empty if unrecorded."""
-    return _sizes(lab, machine, "author_hypatia", ORIGINALS[rewrite], "float32", "ieee")
+    return _rows(lab, machine, authors.EXPERIMENT, ORIGINALS[rewrite], **FLOAT32)
 
 
 def naive(lab: Evidence, machine: str) -> Finding | None:
-    """How much slower one thread per output is than the library, size by size, against the claimed 7.67×."""
-    own = original(lab, machine, "naive")
-    rows = own or _sizes(lab, machine, "naive_vs_cublas", "naive", "float32", "ieee")
+    """How much slower one thread per output is than the library, size by size."""
+    rows = original(lab, machine, "naive") or _rows(lab, machine, "naive_vs_cublas", "naive", **FLOAT32)
     if not rows:
         return None
-    aside, whose = way_in(rows), "the author's kernel" if own else "it"
-    ids = () if aside else ("S001-01", "S002-53", "S004-01")
-    found = [(row, row.speed.inverse()) for row in rows]
-    clear = [(row, factor) for row, factor in found if not factor.doubt]
-    factors = [factor for _, factor in clear]
+    aside = way_in(rows)
+    ids = () if aside else CLAIMED["naive"]
+    factors = [row.speed.inverse() for row in rows]
+    clear = [factor for factor in factors if not factor.doubt]
     if not clear:
-        every = [factor for _, factor in found]
-        return unsaid(lab, machine, "How much slower one thread per output is", "02_naive_vs_cublas", every, ids)
-    hits = [row.at for row, factor in clear if factor.low <= 7.67 <= factor.high]
-    claimed = "S004 says 7.67× of every size, S001 and S002 of the medium one: that "
-    claimed += f"is within reach at {listing(hits)}" if hits else "is met at no size"
-    slower = sum(factor.above(1) for factor in factors)
-    where = listing([f"{formats.told(factor)} at {row.at}" for row, factor in clear])
+        return unsaid(lab, machine, "How much slower one thread per output is", authors.NAIVE, factors, ids)
+    most = max(clear, key=lambda factor: factor.value)
+    slower = sum(factor.above(1) for factor in clear)
     return Finding(
-        span_text(factors),
-        "One thread per output is slower by a factor that grows with the size"
-        if len(factors) > 1 and all(larger.above(smaller.high) for smaller, larger in pairwise(factors))
+        span_text(clear),
+        "One thread per output falls behind as the product grows"
+        if len(clear) > 1 and all(larger.above(smaller.high) for smaller, larger in pairwise(clear))
         else "One thread per output is far slower than the library"
-        if all(factor.above(2) for factor in factors)
+        if all(factor.above(2) for factor in clear)
         else f"One thread per output is slower than the library in {slower} of {len(rows)} cases",
-        f"Against the library in float32 {whose} takes {where}. "
-        + silent([factor for _, factor in found])
-        + (aside or f"{claimed}."),
-        "02_naive_vs_cublas",
+        f"At {rows[factors.index(most)].at} it takes {formats.spoken(most.value)} times as long as the library. "
+        f"{silent(factors)}{aside}".strip(),
+        authors.NAIVE,
         claims=ids,
     )
 
 
 def epilogue(lab: Evidence, machine: str) -> Finding | None:
     """What the library's fused epilogue gains over eager, and whether it makes the ReLU free."""
-    chosen: list[Row] = []
-    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
-        chosen += _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode)
-    found = [(row, row.speed) for row in chosen]
-    decided = [(row, gain) for row, gain in found if intervals.decided(gain)]
+    rows = _rows(lab, machine, "aten_fusion", "epilogue")
+    decided = [row for row in rows if intervals.decided(row.speed)]
     if not decided:
-        every = [gain for _, gain in found]
-        question = "Whether the library's fused call gains"
-        return unsaid(lab, machine, question, "03_aten_fusion", every) if every else None
-    row, best = max(decided, key=lambda pair: pair[1].value)
-    gains = sum(gain.above(1) for _, gain in decided)
-    kind = "TF32" if row.math == "tf32" else row.dtype
-    text = f"It {'gains most' if best.above(1) else 'does best'} at {row.at} in {kind}: {formats.told(best)} against "
-    text += "eager. "
-    free = sum(_free(lab, row) for row in chosen)
-    if free:
-        text += f"In {free} of {len(chosen)} cases it takes at most 2% longer than the product alone: "
-        text += "the ReLU is free. "
-    else:
-        text += f"It is surely faster than eager in {gains} of {len(chosen)} cases. "
+        question, every = "Whether the library's fused call gains", [row.speed for row in rows]
+        return unsaid(lab, machine, question, authors.PAGE, every) if every else None
+    best = max(decided, key=lambda row: row.ratio)
+    gains = sum(row.speed.above(1) for row in decided)
+    free = sum(_cost(_against_linear(lab, row)) == FREE for row in rows)
     return Finding(
-        f"{formats.number(best.value)}×",
+        f"{formats.spoken(best.ratio)}×",
         "The library's own epilogue is the fusion worth having"
-        if 2 * gains > len(chosen)
+        if 2 * gains > len(rows)
         else "The library's fused call gains at some sizes only"
         if gains
         else "The library's fused call gains nothing that shows here",
-        f"{text}{silent([gain for _, gain in found])}It is one call that exists: torch._addmm_activation.",
-        "03_aten_fusion",
+        f"It {'gains most' if best.speed.above(1) else 'does best'} at {best.at} in {_kind(best)}. "
+        + (
+            f"In {free} of {len(rows)} cases the ReLU is free: the product alone takes as long."
+            if free
+            else f"It is surely faster than eager in {gains} of {len(rows)} cases."
+        ),
+        authors.PAGE,
     )
 
 
-def against_linear(lab: Evidence, row: Row) -> Interval | None:
-    """Time of ``row`` over that of Linear alone (same workload, clock and processes); None if it was not measured."""
-    alone = lab.select(
-        machine=row.machine,
-        experiment=row.experiment,
-        operation="linear",
-        shape=row.shape,
-        dtype=row.dtype,
-        math=row.math,
-        clock=row.clock,
-        status="ok",
-    )
-    return row.over(alone[0]) if alone else None
+def equivalents(lab: Evidence, machine: str, variant: str) -> Finding | None:
+    """Whether ``variant``, which launches what eager launches, takes the same time, within ±2%.
 
-
-def _free(lab: Evidence, row: Row) -> bool:
-    """Whether a fused call surely takes at most 2% longer than Linear alone."""
-    found = against_linear(lab, row)
-    return found is not None and found.within(0, 1 + intervals.EQUIVALENCE)
-
-
-def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What the ReLU adds to the product, in eager and in the epilogue: one row of text a workload, smallest first."""
-    out = []
-    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
-        for row in _sizes(lab, machine, "aten_fusion", "epilogue", dtype, mode):
-            eager = lab.leading(machine, experiment="aten_fusion", workload=row.workload, variant="eager")[0]
-            plain, fused = against_linear(lab, eager), against_linear(lab, row)
-            if plain is None or fused is None:
-                continue
-            out.append(
-                {
-                    "workload": f"{row.at} {dtype}/{mode}",
-                    "eager": formats.told(plain),
-                    "epilogue": formats.told(fused),
-                    "the ReLU is": "free"
-                    if _free(lab, row)
-                    else "not free"
-                    if fused.above(1 + intervals.EQUIVALENCE)
-                    else fused.doubt or "unclear",
-                }
-            )
-    return out
-
-
-EXPECTED = {
-    "aten": ("S004 expects that of every size.", ("S004-07a", "S004-07b", "S004-07c")),
-    "cublas_relu": (
-        "S001 expects that of the small size, 1.05× of the medium one and 1.18× of the large one.",
-        ("S001-47", "S001-20", "S001-26"),
-    ),
-}
-"""Variant → what its document expects of it beside eager, and the claims that say so."""
-
-
-def equivalents(lab: Evidence, machine: str, variant: str, name: str) -> Finding | None:
-    """Whether a variant that launches what eager launches takes the same time, by equivalence within ±2%.
-
-    ``variant`` is one of :data:`EXPECTED`, ``name`` what its document calls it. Where the author's program is recorded
-    it is that one's figures.
+    ``variant`` is one of :data:`CLAIMED`. Where the author's program is recorded it is that one's figures.
     """
-    rows = original(lab, machine, variant)
-    for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")) if not rows else ():
-        rows += _sizes(lab, machine, "aten_fusion", variant, dtype, mode)
+    rows = original(lab, machine, variant) or _rows(lab, machine, "aten_fusion", variant)
     if not rows:
         return None
-    aside, (expected, ids) = way_in(rows), EXPECTED[variant]
-    ids = () if aside else ids
-    name = f"Called through the lab, {name}" if aside else name
-    found = [(row, row.speed) for row in rows]
-    clear = [(row, gain) for row, gain in found if not gain.doubt]
+    aside, name = way_in(rows), authors.NAMES[ORIGINALS[variant]]
+    ids = () if aside else CLAIMED[variant]
+    clear = [row for row in rows if not row.speed.doubt]
     if not clear:
-        question = f"Whether {name[0].lower() + name[1:] if aside else name} is as fast as eager"
-        return unsaid(lab, machine, question, "03_aten_fusion", [gain for _, gain in found], ids)
-    same = sum(intervals.equal(gain) for _, gain in clear)
-    apart = sum(gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) for _, gain in clear)
-    (least, worst), (most, best) = (pick(clear, key=lambda pair: pair[1].value) for pick in (min, max))
-    text = f"{name} is equal to eager within ±2% in {same} of {len(rows)} cases"
-    text += f", different in {apart}, and too close to call in {len(clear) - same - apart}. "
-    text += f"It ranges from {formats.told(worst)} at {least.at} in {least.dtype} "
-    text += f"to {formats.told(best)} at {most.at} in {most.dtype}. "
+        return unsaid(lab, machine, f"Whether {name} is as fast as eager", authors.PAGE, [r.speed for r in rows], ids)
+    same = sum(intervals.equal(row.speed) for row in clear)
+    apart = sum(row.speed.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) for row in clear)
+    far = max(clear, key=lambda row: abs(math.log(row.ratio)))
+    text = f"It is furthest off at {far.at} in {_kind(far)}: {formats.spoken(far.ratio)} times eager's speed."
+    if same == len(rows):
+        text = "Its speed is within 2% of eager's in every case. Why: it launches the same two kernels."
     return Finding(
         f"{same} of {len(rows)}",
         f"{name} is as fast as eager" + _where(same, apart, len(rows)),
-        f"{text}{silent([gain for _, gain in found])}{aside or expected}",
-        "03_aten_fusion",
+        f"{text} {aside}".strip(),
+        authors.PAGE,
         claims=ids,
     )
+
+
+def _kind(row: Row) -> str:
+    return "TF32" if row.math == "tf32" else row.dtype
 
 
 def _where(same: int, apart: int, of: int) -> str:
@@ -204,13 +130,43 @@ def _where(same: int, apart: int, of: int) -> str:
     return ", as far as it can be told"
 
 
+def _against_linear(lab: Evidence, row: Row) -> Interval:
+    """Time of ``row`` over that of Linear alone (same workload, clock and processes); nothing if it was not timed."""
+    alike = {name: getattr(row, name) for name in ("machine", "experiment", "shape", "dtype", "math", "clock")}
+    alone = lab.select(operation="linear", status="ok", **alike)
+    return row.over(alone[0]) if alone else intervals.NOTHING
+
+
+FREE = "free"
+
+
+def _cost(fused: Interval) -> str:
+    """Whether a call beyond Linear alone costs anything, by the ratio of their times: free within 2%."""
+    if fused.within(0, 1 + intervals.EQUIVALENCE):
+        return FREE
+    return "not free" if fused.above(1 + intervals.EQUIVALENCE) else fused.doubt or "unclear"
+
+
+def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """What the ReLU adds to the product, in eager and in the epilogue: one row of text a workload, smallest first."""
+    out = []
+    for row in _rows(lab, machine, "aten_fusion", "epilogue"):
+        eager = lab.leading(machine, experiment="aten_fusion", workload=row.workload, variant="eager")[0]
+        plain, fused = _against_linear(lab, eager), _against_linear(lab, row)
+        if plain.n and fused.n:
+            place = {"size": row.at, "arithmetic": _kind(row)}
+            times = {"eager": formats.told(plain), "epilogue": formats.told(fused)}
+            out.append(place | times | {"its ReLU is": _cost(fused)})
+    return out
+
+
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say, most important first; what was not measured there is left out."""
     candidates = (
         naive(lab, machine),
         epilogue(lab, machine),
-        equivalents(lab, machine, "aten", "Plan C"),
-        equivalents(lab, machine, "cublas_relu", "v2"),
+        equivalents(lab, machine, "aten"),
+        equivalents(lab, machine, "cublas_relu"),
         method.false_alarms(lab, machine),
     )
     return [finding for finding in candidates if finding is not None]

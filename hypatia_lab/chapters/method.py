@@ -1,5 +1,5 @@
-"""How the lab measures: the A/A control in words, what holds on the next visit, the wrong kernels it was given, and a
-timer that is not its own."""
+"""How the lab measures: its own error rate, what holds on the next visit, the wrong kernels it was given, and a timer
+that is not its own."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import CLOCKS, spanning
+from hypatia_lab.figures.language import CLOCKS
 from hypatia_lab.formats import listing
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, agreement, detectable
-from hypatia_lab.pages.phrases import quotient, times
+from hypatia_lab.pages.findings import Finding, agreement
+from hypatia_lab.pages.phrases import quotient, spoken, times
 from hypatia_lab.results import Row
 
 if TYPE_CHECKING:
@@ -30,21 +30,7 @@ WRONG = {"diffraction": ("eager_direct",)}
 
 BOUND = 0.05
 """The lab's clock and an independent timer are held to differ by less than this share."""
-
-
-def _eager(lab: Evidence, machine: str, workload: str) -> list[Row]:
-    """Eager's rows of ``workload``, a row a clock whose time says something; empty where fewer than two do."""
-    rows = lab.select(machine=machine, experiment="method", workload=workload, variant="eager", status="ok")
-    found = {row.clock: row for row in rows if not row.time.doubt}
-    return [found[clock] for clock in CLOCKS if clock in found] if len(found) > 1 else []
-
-
-def headline(lab: Evidence, machine: str, workload: str) -> str:
-    """The title of the ladder of clocks, told of one eager call; empty where fewer than two clocks timed it."""
-    rows = _eager(lab, machine, workload)
-    if not rows:
-        return ""
-    return f"One eager call takes {spanning([row.median_us for row in rows], formats.duration)}, by the clock"
+WITHIN = f"within ±{BOUND:.0%}"
 
 
 def clocks(lab: Evidence, machine: str, workload: str) -> str:
@@ -52,36 +38,15 @@ def clocks(lab: Evidence, machine: str, workload: str) -> str:
 
     Empty where fewer than two clocks timed it on ``machine``.
     """
-    rows = _eager(lab, machine, workload)
-    if not rows:
+    rows = lab.select(machine=machine, experiment="method", workload=workload, variant="eager", status="ok")
+    found = {row.median_us: row for row in rows if row.clock in CLOCKS and not row.time.doubt}
+    if len(found) < 2:
         return ""
-    said = listing([f"{row.took} by the {row.clock} clock" for row in rows])
-    times_us = [row.median_us for row in rows]
+    least, most = found[min(found)], found[max(found)]
     return (
-        f"On `{machine}` one eager call at {rows[0].at} in {rows[0].dtype} takes {said}: the clock alone makes a "
-        f"factor of {formats.number(max(times_us) / min(times_us))}."
+        f"One eager call takes {spoken(least.time, 'µs')} by the {least.clock} clock and {spoken(most.time, 'µs')} by "
+        f"the {most.clock} clock: {formats.spoken(most.median_us / least.median_us)} times as long."
     )
-
-
-TELLING = 0.25
-"""A rate of false differences is told where its interval does not hold this share, five times the one expected."""
-
-
-def control(found: dict[str, Any]) -> str:
-    """A machine's A/A control, of :func:`hypatia_lab.results.agreement`, in a line of Markdown."""
-    if found["rate_low"] < TELLING < found["rate_high"]:
-        pairs = "pair is" if found["pairs"] == 1 else "pairs are"
-        return f"- `{found['machine']}`: {found['pairs']} {pairs} too few to tell how often the lab errs."
-    low, high = (formats.number(100 * found[key]) for key in ("rate_low", "rate_high"))
-    text = (
-        f"- `{found['machine']}`: {found['differences']} false differences in {found['pairs']} pairs "
-        f"({100 * found['rate']:.1f}% [{low}, {high}]); binomial test against 5%: p = {formats.number(found['p'])}; "
-        f"smallest detectable difference: {100 * found['detectable']:.2g}% in half of all comparisons, "
-        f"{100 * found['detectable_90']:.2g}% in nine of ten"
-    )
-    if math.isnan(found["together"]):
-        return f"{text}."
-    return f"{text}; mean correlation of two pairs of the same processes: {found['together']:.3f}."
 
 
 TUNING = {False: "untuned ones", True: "torch.compile's"}
@@ -101,28 +66,15 @@ def coverage(found: Sequence[Coverage]) -> Any:
 
 
 def covered(found: Sequence[Coverage]) -> str:
-    """What share of the ratios of two visits agree, by clock, and whether their intervals promise that: two sentences.
-
-    Empty where no model of GPU was visited twice.
-    """
-    said, short, held = [], [], []
-    for clock in dict.fromkeys(one.clock for one in found):
-        shares = []
-        for tuned, name in TUNING.items():
-            own = [one for one in found if (one.clock, one.tuned) == (clock, tuned)]
-            if own:
-                pooled = intervals.share(sum(one.agree for one in own), sum(one.ratios for one in own))
-                shares.append(f"{formats.number(100 * pooled.value)}% of {name}")
-                (short if pooled.high < intervals.CONFIDENCE else held).append(f"{name} by the {clock} clock")
-        said.append(f"by the {clock} clock {listing(shares)}")
+    """What share of the ratios of two visits agree, in a sentence; empty where no model of GPU was visited twice."""
+    said = []
+    for tuned, name in TUNING.items():
+        own = [one for one in found if one.tuned == tuned]
+        if ratios := sum(one.ratios for one in own):
+            said.append(f"{formats.spoken(100 * sum(one.agree for one in own) / ratios)}% of {name}")
     if not said:
         return ""
-    less = f"fewer agree {f'for {listing(short)}' if held else 'throughout'}" if short else ""
-    so = f"{less}: there an interval leaves out what changes between visits" if short else "none falls short of it"
-    return (
-        f"Of the ratios of two visits these agree within their combined intervals: {'; '.join(said)}. "
-        f"Intervals promise {intervals.CONFIDENCE:.0%}, and {so}."
-    )
+    return f"Of the ratios of two visits these agree: {listing(said)}. Intervals promise {intervals.CONFIDENCE:.0%}."
 
 
 def _agreeing(one: Coverage) -> str:
@@ -136,11 +88,9 @@ def caught(rows: Sequence[dict[str, str]]) -> str:
     if missed:
         return f"**{len(missed)} of {len(rows)} were not rejected as what they are:** {'; '.join(missed)}."
     rules = sum(row["operation"].startswith("rule") for row in rows)
-    kinds = len({row["operation"].partition(",")[0] for row in rows if not row["operation"].startswith("rule")})
     return (
-        f"**All {len(rows)} were rejected, each with its fault named:** {len(rows) - rules} wrong kernels of {kinds} "
-        f"operations, and {rules} rules of the optimizer that change the result. The optimizer's chapter puts a longer "
-        "list before its gate."
+        f"**All {len(rows)} were rejected, each with its fault named:** {len(rows) - rules} wrong kernels, and {rules} "
+        "rules of the optimizer that change the result."
     )
 
 
@@ -272,23 +222,24 @@ def oracle(lab: Evidence, machine: str) -> Any:
         assert found is not None
         band = 1 - BOUND, 1 + BOUND
         agrees = "yes" if found.within(*band) else "no" if found.outside(*band) else found.doubt or "undecided"
-        row |= {"ratio": times(found), "n": str(found.n), f"within ±{BOUND:.0%}": agrees, "status": "ok"}
+        row |= {"ratio": times(found), "n": str(found.n), WITHIN: agrees, "status": "ok"}
         out.append(row)
     return pandas.DataFrame(out).fillna("") if out else None
 
 
 def beside(lab: Evidence, machine: str) -> str:
-    """In a sentence, how many of the pairs of :func:`oracle` agree within :data:`BOUND`, in a line of Markdown."""
+    """In a sentence of Markdown, how many of the pairs of :func:`oracle` agree within :data:`BOUND`."""
     frame = oracle(lab, machine)
     if frame is None:
-        return f"- `{machine}`: not measured there."
-    column = f"within ±{BOUND:.0%}"
-    said = Counter(frame.get(column, []))
-    text = f"- `{machine}`: {said['yes']} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
-    rest = [
-        f"{number} {formats.DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("yes", "no", "")
-    ]
+        return "This was not measured here."
+    said = Counter(frame.get(WITHIN, []))
+    text = f"{said.pop('yes', 0)} of {len(frame)} times agree with the other timer within ±{BOUND:.0%}"
+    rest = [f"{number} {formats.DOUBTS.get(word, word)}" for word, number in said.items() if word not in ("no", "")]
     return f"{'; '.join([text, *rest])}."
+
+
+TELLING = 0.25
+"""A rate of false differences is told where its interval does not hold this share, five times the one expected."""
 
 
 def false_alarms(lab: Evidence, machine: str) -> Finding | None:
@@ -296,20 +247,17 @@ def false_alarms(lab: Evidence, machine: str) -> Finding | None:
     found = agreement(lab, machine)
     if not found:
         return None
-    row, sees = found[0], detectable(found[0])
-    fine = row["p"] >= 0.05
-    if fine:
-        title, told = "The lab's own error rate is what it should be", "does not reject that"
-    elif row["rate"] < 1 - intervals.CONFIDENCE:
-        title = "The lab sees fewer false differences than it may"
-        told = "rejects that: the intervals are wider than they need be"
-    else:
-        title, told = "The lab's own error rate is off", "rejects that"
+    row, page = found[0], "01_method"
+    if row["p"] >= 0.05 and row["rate_low"] < TELLING < row["rate_high"]:
+        return Finding(intervals.TOO_FEW, "How often the lab errs", f"Pairs of identical code: {row['pairs']}.", page)
     return Finding(
-        f"{100 * row['rate']:.1f}%",
-        title,
-        f"In {row['pairs']} pairs of identical code it saw {row['differences']} differences that do not exist; 5% is "
-        f"expected of 95% intervals, and a binomial test {told} (p = {formats.number(row['p'])}). "
-        f"{sees[0].upper()}{sees[1:]}",
-        "01_method",
+        f"{formats.spoken(100 * row['rate'])}%",
+        "The lab's own error rate is what it should be"
+        if row["p"] >= 0.05
+        else "The lab sees fewer false differences than it may"
+        if row["rate"] < 1 - intervals.CONFIDENCE
+        else "The lab's own error rate is off",
+        f"It told {row['differences']} of {row['pairs']} pairs of identical code apart. Its intervals allow for "
+        f"{1 - intervals.CONFIDENCE:.0%}.",
+        page,
     )

@@ -12,12 +12,13 @@ from collections.abc import Sequence
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent, listing
+from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import probed, say, times
+from hypatia_lab.pages.phrases import probed, spoken, times
 from hypatia_lab.results import Row
+from hypatia_lab.variants import find, label, names
 
 PAGE = "14_tensor_cores"
 EXPERIMENT = "tensor_cores"
@@ -70,11 +71,6 @@ def reached(found: Interval, goal: float) -> bool | None:
     return True if found.above(goal) else False if found.below(goal) else None
 
 
-def _share(row: Row) -> str:
-    """What part of its own limit a row reaches, for a table."""
-    return row.attained or formats.MISSING
-
-
 def has_splits(lab: Evidence, machine: str) -> bool:
     """Whether split operands were timed on ``machine``."""
     return any(_timed(found, SPLITS) for found in _cells(lab, machine, "float32").values())
@@ -95,29 +91,14 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         question = f"Whether float32's digits come faster at {formats.shape(shape)}"
         return unsaid(lab, machine, question, PAGE, [row.speed for row in split])
     best = next((row for row in clear if exact(row, eager)), clear[0])
-    goal, gain = GOALS[shape], best.speed
-    met, fine = reached(gain, goal), exact(best, eager)
-    text = f"At {best.at} {best.variant} takes {best.takes}, eager in IEEE float32 {eager.takes}: {times(gain)}. "
-    text += f"Its error against float64 is {formats.number(best.error)}, cuBLAS's own "
-    text += f"{formats.number(eager.error)}. The goal is {goal:g}× with an error no larger"
-    if met and fine:
-        text += ", and it is reached. "
-    elif met is None and fine:
-        text += ", which lies within the interval. "
-    else:
-        short = []
-        if met is False:
-            short.append(f"a factor of {times(gain.inverse().times(goal))} in speed")
-        if not fine:
-            short.append(f"a factor of {formats.number(best.error / eager.error)} in error")
-        text += f"; it is missed by {listing(short)}. "
-    if reach := best.attained:
-        text += f"Three products at the best measured rate would take {formats.duration(best.limit_us)}: "
-        text += f"it reaches {reach} of that limit."
-    text += _others([row for row in split if row is not best], eager) + _faults(found)
+    goal, gain, fine = GOALS[shape], best.speed, exact(best, eager)
+    met = reached(gain, goal)
+    text = f"By {_label(best)} at {best.at}, with {formats.spoken(best.error / eager.error)} times the error of "
+    text += f"cuBLAS's own float32. The goal is {goal:g}×"
+    text += " with no larger error" if not fine else ", which is open" if met is None else ""
     return Finding(
-        f"{formats.number(gain.value)}×",
-        "Faster, but not as exact as cuBLAS"
+        spoken(gain),
+        "Faster than float32, but not as exact"
         if not fine and gain.above(1)
         else f"float32's digits at tensor-core speed, at {best.at}"
         if met
@@ -126,23 +107,13 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         else "float32's digits come faster, about as much as wanted"
         if gain.above(1)
         else "Splitting operands gains nothing here",
-        text,
+        f"{text}.",
         PAGE,
     )
 
 
-def _others(rows: Sequence[Row], eager: Row) -> str:
-    said = [
-        f"{row.variant} has {say(row.speed)} with an error of {formats.number(row.error)}"
-        + ("" if exact(row, eager) else ", which is more than cuBLAS's")
-        for row in rows
-    ]
-    return f" {listing(said)}." if said else ""
-
-
-def _faults(found: dict[str, Row]) -> str:
-    bad = [found[name] for name in SPLITS if name in found and found[name].status not in ("ok", "skipped")]
-    return "".join(f" {row.variant} is {row.status.replace('_', ' ')}: {row.reason}." for row in bad)
+def _label(row: Row) -> str:
+    return label("linear_relu", row.variant)
 
 
 def rival(found: dict[str, Row], variant: str) -> Row | None:
@@ -160,33 +131,22 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     if not pairs:
         return None
     every = [best.over(own) for own, best in pairs]
-    found = [(own, best, factor) for (own, best), factor in zip(pairs, every, strict=True) if not factor.doubt]
-    clear = [(own, own.speed) for own, _ in pairs if not own.speed.doubt]
-    if not found or not clear:
-        return unsaid(lab, machine, f"{variant}: whether a fused kernel is behind its peers", PAGE, every)
-    slower = [factor for _, _, factor in found if factor.below(1)]
-    against = [f"{times(factor)} of {best.variant} at {own.at}" for own, best, factor in found]
-    gains = [f"{times(gain)} at {own.at}" for own, gain in clear]
-    text = f"In bfloat16 {variant} runs at {listing(against)}, each time the best of its peers: "
-    if slower:
-        least = 100 * (1 - min(factor.value for factor in slower))
-        text += (
-            f"slower beyond the interval in {len(slower)} of {len(pairs)} sizes, by up to {formats.number(least)}%. "
-        )
-    else:
-        text += "nowhere slower beyond the interval. "
-    text += silent(every)
-    text += f"Against eager it has {listing(gains)}. The goal is to be nowhere slower than the best peer, and to reach "
-    text += f"{FUSED_GOAL:g}× of eager below the large size"
-    missed = [own for own, gain in clear if own.shape != LARGE and reached(gain, FUSED_GOAL) is False]
-    text += f"; the latter is missed at {listing([own.at for own in missed])}." if missed else "."
+    gains = [own.speed for own, _ in pairs if not own.speed.doubt]
+    if all(factor.doubt for factor in every) or not gains:
+        return unsaid(lab, machine, "Whether a fused kernel is behind its peers", PAGE, every)
+    slower = [factor for factor in every if factor.below(1)]
+    missed = sum(own.shape != LARGE and own.speed.below(FUSED_GOAL) for own, _ in pairs)
+    name = label("linear_relu", variant)
+    text = f"Against eager PyTorch in bfloat16, over {len(pairs)} size{'' if len(pairs) == 1 else 's'}. "
+    text += f"{silent(every)}Below the large size it is to reach {FUSED_GOAL:g}×"
+    text += f", and misses that at {missed}." if missed else "."
     return Finding(
-        span_text([gain for _, gain in clear]),
-        f"{variant}: a fused kernel that is nowhere seen behind its peers"
+        span_text(gains),
+        f"{name[0].upper()}{name[1:]} is nowhere seen behind its peers"
         if not slower
-        else f"{variant}: a fused kernel, behind its best peer at some sizes"
+        else f"{name[0].upper()}{name[1:]} is behind its best peer at some sizes"
         if len(slower) < len(pairs)
-        else f"{variant}: a fused kernel, behind its best peer",
+        else f"{name[0].upper()}{name[1:]} is behind its best peer",
         text,
         PAGE,
     )
@@ -197,35 +157,28 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     rows: list[Row] = []
     for dtype, mode in (("float32", "ieee"), ("float32", "tf32"), ("bfloat16", "ieee")):
         rows += _timed(_cells(lab, machine, dtype, mode).get(LARGE, {}), FUSED)
-    rows = [row for row in rows if not absent(row.ratio_low)]
-    if not rows:
+    every = [row.speed for row in rows if not absent(row.ratio_low)]
+    if not every:
         return None
-    every, clear = [row.speed for row in rows], [(row, row.speed) for row in rows if not row.speed.doubt]
-    judged = ("S004-19a", "S004-19b")
+    judged, clear = ("S004-19a", "S004-19b"), [gain for gain in every if not gain.doubt]
     if not clear:
         return unsaid(lab, machine, "What a true fusion of a large product gains", PAGE, every, judged)
-    inside = [gain for _, gain in clear if gain.within(*HOPED)]
-    outside = [gain for _, gain in clear if gain.outside(*HOPED)]
-    said = listing([f"{row.variant} {times(gain)} in {KINDS[_kind(row)]}" for row, gain in clear])
+    inside = sum(gain.within(*HOPED) for gain in every)
+    outside = sum(gain.outside(*HOPED) for gain in every)
     return Finding(
-        span_text([gain for _, gain in clear]),
+        span_text(clear),
         "What S004 hopes of a true fusion is there"
-        if len(inside) == len(rows)
+        if inside == len(every)
         else "A true fusion gains what S004 hopes in some arithmetic only"
         if inside
         else "A true fusion of a large product gains other than S004 hopes"
         if outside
-        else "Whether a true fusion of a large product gains what S004 hopes is undecided",
-        f"At {rows[0].at} against eager: {said}. S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, "
-        f"after two to three weeks of work. {len(inside)} of {len(rows)} lie inside, {len(outside)} outside. "
-        f"{silent(every)}The epilogue is one call that PyTorch has already.",
+        else "Whether a true fusion gains what S004 hopes is undecided",
+        f"S004 hopes for {HOPED[0]:.2f} to {HOPED[1]:.2f}× for large models, after weeks of work. At "
+        f"{formats.shape(LARGE)} {inside} of {len(every)} cases lie inside. {silent(every)}".strip(),
         PAGE,
         claims=judged,
     )
-
-
-def _kind(row: Row) -> str:
-    return f"{row.dtype}/{row.math}"
 
 
 COUNTS = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again"}
@@ -241,38 +194,22 @@ def _traces(lab: Evidence, machine: str) -> list[Way]:
 
 def _launches(way: Way) -> dict[str, float]:
     """Kernels of one call, by each way of counting that there was."""
-    found = {label: way.triple(name, logarithms=False)[0] for label, name in COUNTS.items()}
-    return {label: value for label, value in found.items() if not absent(value)}
+    found = {kind: way.triple(name, logarithms=False)[0] for kind, name in COUNTS.items()}
+    return {kind: value for kind, value in found.items() if not absent(value)}
 
 
 def single(lab: Evidence, machine: str) -> Finding | None:
-    """Whether each fused form is a single kernel, by every count, and how many kernels the others are."""
-    counted = [(way, _launches(way)) for way in _traces(lab, machine)]
-    one = [(way, set(own.values())) for way, own in counted if own and way.variant in ONE]
+    """Whether each fused form is a single kernel, by every count."""
+    one = [set(_launches(way).values()) for way in _traces(lab, machine) if way.variant in ONE and _launches(way)]
     if not one:
         return None
-    proven = [way for way, values in one if values == {1}]
-    rest = [f"{_named(way)} {_numbers(own)}" for way, own in counted if own and way.variant not in ONE]
-    failed = [f"{_named(way)} {_numbers(_launches(way))}" for way, values in one if values != {1}]
-    labels = listing(list(dict.fromkeys(label for way, _ in one for label in _launches(way))))
-    text = f"One call is a single kernel in {len(proven)} of {len(one)} cases, counted by {labels}"
-    text += f": {listing([_named(way) for way in proven])}. " if proven else ". "
-    text += f"Not so: {listing(failed)} kernels. " if failed else ""
-    text += f"For comparison: {listing(rest)} kernels." if rest else ""
+    proven = sum(values == {1} for values in one)
     return Finding(
-        f"{len(proven)} of {len(one)}",
-        "The fusions are true: one kernel each" if not failed else "Some fusions are more than one kernel",
-        text.strip(),
+        f"{proven} of {len(one)}",
+        "The fusions are true: one kernel each" if proven == len(one) else "Some fusions are more than one kernel",
+        "Fused calls that launch a single kernel, by every way of counting.",
         PAGE,
     )
-
-
-def _named(way: Way) -> str:
-    return f"{way.variant} in {KINDS[way.where['math']]}"
-
-
-def _numbers(own: dict[str, float]) -> str:
-    return " or ".join(f"{value:g}" for value in sorted(set(own.values())))
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
@@ -284,25 +221,14 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 def library(lab: Evidence, machine: str) -> str:
     """A sentence for a machine on which nothing of our own could be timed; empty where it could."""
-    if has_splits(lab, machine) or _gains(lab, machine, "triton"):
+    own = [*SPLITS, "triton"]
+    cells = [found for dtype in ("float32", "bfloat16") for found in _cells(lab, machine, dtype).values()]
+    if any(_timed(found, own) for found in cells):
         return ""
-    rows = _gains(lab, machine, "epilogue")
     need = "" if lab.primary(machine) == "graph" else ": they need a CUDA GPU"
-    text = f"the kernels of this page were not timed{need}. What is left is the library"
-    if not rows:
-        return f"On `{machine}` {text}."
-    said = listing([f"{say(row.speed)} in {row.dtype} at {row.at}" for row in rows])
-    return f"On `{machine}` {text}, whose fused call has {said} against eager."
-
-
-def _gains(lab: Evidence, machine: str, variant: str) -> list[Row]:
-    rows = [
-        row
-        for dtype in ("float32", "bfloat16")
-        for found in _cells(lab, machine, dtype).values()
-        for row in _timed(found, [variant])
-    ]
-    return [row for row in rows if not absent(row.ratio)]
+    text = f"On `{machine}` the kernels of this page were not timed{need}. What is left is the library"
+    clear = [row.speed for found in cells for row in _timed(found, ["epilogue"]) if intervals.decided(row.speed)]
+    return f"{text}, whose fused call has {span_text(clear)} of eager's speed." if clear else f"{text}."
 
 
 # ---------------------------------------------------------------- tables
@@ -313,8 +239,10 @@ def limits(lab: Evidence, machine: str) -> list[dict[str, str]]:
     best = results.ceilings(lab.of(machine))
     found = {kind: best.get(("matmul", kind, lab.primary(machine)), math.nan) for kind in KINDS}
     own, first = found["float32/ieee"], {}
-    for name, (kind, products) in results.SPLITS.items():
-        first.setdefault(kind, (name.rpartition("_")[2], products))
+    for operation in ("linear_relu", "conv_block"):
+        for name in names(operation, "split", "own kernel"):
+            if splits := find(operation, name).splits:
+                first.setdefault(splits[0], (name.removesuffix("_graph").rpartition("_")[2], splits[1]))
     if absent(own) or all(absent(found[kind]) for kind in first):
         return []
     lines = []
@@ -334,56 +262,43 @@ def limits(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Time and error of split operands beside cuBLAS's own: a line a size and variant."""
+    """Speed and error of split operands beside cuBLAS's own: a line a size and variant."""
     out = []
     for shape, found in _cells(lab, machine, "float32").items():
         (eager,) = _timed(found, ["eager"]) or [None]
-        if eager is None or not any(name in found for name in SPLITS):
+        if eager is None:
             continue
-        for name in ("eager", *SPLITS):
-            if (row := found.get(name)) is None or row.status == "skipped":
-                continue
-            line = {"workload": formats.shape(shape), "variant": name}
-            if row.status != "ok":
-                out.append(line | {"time": f"{row.status.replace('_', ' ')}: {row.reason}"})
-                continue
-            goal = "" if name == "eager" or shape not in GOALS else _goal(row.speed, GOALS[shape])
-            out.append(
-                line
-                | {"time": row.took, "against eager": times(row.speed), "error": formats.number(row.error)}
-                | {"error / cuBLAS's": f"{formats.number(row.error / eager.error)}×"}
-                | {"limit": formats.duration(row.limit_us), "of limit": _share(row)}
-                | {"goal": f"{GOALS[shape]:g}×: {goal}" if goal else formats.MISSING}
-            )
+        for row in (found[name] for name in SPLITS if name in found):
+            line = {"size": row.at, "variant": _label(row)}
+            if row.status == "ok":
+                line |= {"against eager": times(row.speed), "goal": _goal(row.speed, GOALS.get(shape))}
+                line |= {"error, of cuBLAS's": f"{formats.spoken(row.error / eager.error)}×"}
+                out.append(line | {"of its limit": row.attained or formats.MISSING})
+            elif row.status != "skipped":
+                out.append(line | {"against eager": f"{row.status.replace('_', ' ')}: {row.reason}"})
     return out
 
 
-def _goal(gain: Interval, goal: float) -> str:
+def _goal(gain: Interval, goal: float | None) -> str:
+    if goal is None:
+        return formats.MISSING
     met = reached(gain, goal)
-    return gain.doubt or ("undecided" if met is None else "reached" if met else "missed")
+    return f"{goal:g}×: {gain.doubt or ('undecided' if met is None else 'reached' if met else 'missed')}"
 
 
 def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """The fused kernels in bfloat16 and TF32 against eager and against their best peer: a line a size and variant."""
+    """The fused kernels in bfloat16 and TF32 against their best peer: a line a size and variant."""
     out = []
     for dtype, mode in (("bfloat16", "ieee"), ("float32", "tf32")):
-        for shape, found in _cells(lab, machine, dtype, mode).items():
-            for name in FUSED:
-                own, best = _timed(found, [name]), rival(found, name)
-                if not own or best is None:
+        for found in _cells(lab, machine, dtype, mode).values():
+            for row in (own for name in FUSED for own in _timed(found, [name])):
+                if (best := rival(found, row.variant)) is None:
                     continue
-                factor = best.over(own[0])
+                factor = best.over(row)
                 out.append(
-                    {
-                        "workload": f"{formats.shape(shape)} {KINDS[_kind(own[0])]}",
-                        "variant": name,
-                        "time": own[0].took,
-                        "against eager": times(own[0].speed),
-                        "best peer": best.variant,
-                        "against it": times(factor),
-                        "reads": intervals.reading(factor),
-                        "of limit": _share(own[0]),
-                    }
+                    {"size": f"{row.at} {KINDS[f'{dtype}/{mode}']}", "variant": _label(row), "best peer": _label(best)}
+                    | {"against it": times(factor), "reads": intervals.reading(factor)}
+                    | {"of its limit": row.attained or formats.MISSING}
                 )
     return out
 
@@ -393,8 +308,11 @@ def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for way in _traces(lab, machine):
         own = _launches(way)
-        line = {"workload": f"{way.where['shape']} {KINDS[way.where['math']]}", "variant": way.variant}
-        line |= {label: f"{own[label]:g}" if label in own else formats.MISSING for label in COUNTS}
+        line = {
+            "workload": f"{way.where['shape']} {KINDS[way.where['math']]}",
+            "variant": label("linear_relu", way.variant),
+        }
+        line |= {kind: f"{own[kind]:g}" if kind in own else formats.MISSING for kind in COUNTS}
         out.append(line | {"status": way.fault or "ok"})
     return out
 

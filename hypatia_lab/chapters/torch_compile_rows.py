@@ -1,23 +1,21 @@
-"""S000's strategy: its points, and the rows of the records that are each of them and what it is held against."""
+"""S000's strategy: its points, the rows of the records that are each of them, and the rows of the chapter's figures."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from hypatia_lab.intervals import Interval
+from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32
+from hypatia_lab.pages.phrases import FLOAT32, waited
 from hypatia_lab.results import Row
 
 EXPERIMENT, TIMES, DEFAULTS = "torch_compile", "compile_time", "library_defaults"
 FORWARD, STEP = "forward", "forward_backward"
 EXPERIMENTS = (DEFAULTS, EXPERIMENT, TIMES)
 
-
-MODELS = {"conv_block": "the block", "unet": "the U-Net"}
-"""Operation → what it is called in a sentence."""
-
+MODELS = {"conv_block": "block", "unet": "U-Net"}
+"""Operation → what it is called."""
 
 MATHS = {"default": DEFAULTS, "ieee": EXPERIMENT}
 """Arithmetic of float32 that all else is held against → the experiment that has it; the leading one first."""
@@ -28,7 +26,7 @@ class Point:
     """One way of S000's strategy: its number there, what it does, and the rows that are it.
 
     ``suffix`` follows the model's name in the operation's; ``mode`` is its math, "" for that of what it is held against
-    (of 16 bits, ieee); ``by_wall``: only the wall clock shows what it does.
+    (of 16 bits, ieee); ``by_wall``: only the wall clock shows what it does; ``drawn``: the figure of the points has it.
     """
 
     number: str
@@ -38,13 +36,15 @@ class Point:
     dtype: str = "float32"
     mode: str = ""
     by_wall: bool = False
+    drawn: bool = False
 
 
-OTHER = "(another function)"
-
-
+COMPILED = Point("1", "torch.compile", "compile", drawn=True)
+AUTOCAST = Point("2", "bfloat16 by autocast", "eager", "_autocast", "bfloat16", drawn=True)
+LAST = Point("3", "channels last", "eager_channels_last", drawn=True)
+TOGETHER = Point("all", "together, bfloat16", "compile_together", "_autocast", "bfloat16", drawn=True)
 POINTS = (
-    Point("1", "torch.compile", "compile"),
+    COMPILED,
     Point("1", "torch.compile, channels last", "compile_channels_last"),
     Point("1", "torch.compile, reduce-overhead", "compile_reduce_overhead", by_wall=True),
     Point("1", "torch.compile, max-autotune", "compile_max_autotune"),
@@ -52,26 +52,26 @@ POINTS = (
     Point("1", "torch.compile, IEEE float32", "compile", mode="ieee"),
     Point("2", "TF32", "eager", mode="tf32"),
     Point("1, 2", "torch.compile, TF32", "compile", mode="tf32"),
-    Point("2", "bfloat16 by autocast", "eager", "_autocast", "bfloat16"),
+    AUTOCAST,
     Point("2", "float16 by autocast", "eager", "_autocast", "float16"),
     Point("2", "all cast to bfloat16", "eager", "", "bfloat16"),
     Point("2", "all cast to float16", "eager", "", "float16"),
-    Point("3", "channels last", "eager_channels_last"),
+    LAST,
     Point("3", "group_norm, a channel a group", "group_norm"),
     Point("3", "the same, channels last", "group_norm_channels_last"),
-    Point("3", f"eight groups {OTHER}", "eager", "_group"),
-    Point("3", f"GELU by tanh {OTHER}", "eager", "_tanh"),
-    Point("4", "preallocated outputs", "preallocated"),
-    Point("5", "torch.jit.script", "script"),
+    Point("3", "eight groups (another function)", "eager", "_group"),
+    Point("3", "GELU by tanh (another function)", "eager", "_tanh"),
+    Point("4", "preallocated outputs", "preallocated", drawn=True),
+    Point("5", "torch.jit.script", "script", drawn=True),
     Point("all", "together, float32", "compile_together"),
-    Point("all", "together, bfloat16 by autocast", "compile_together", "_autocast", "bfloat16"),
+    TOGETHER,
     Point("all", "together, all cast to bfloat16", "compile_together", "", "bfloat16"),
 )
 
 
-def select(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
-    """Rows of the experiment on ``machine`` whose columns equal ``wanted``."""
-    return lab.select(machine=machine, experiment=EXPERIMENT, **wanted)
+def clocks(lab: Evidence, machine: str) -> list[str]:
+    """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
+    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
 
 
 def maths(lab: Evidence, machine: str) -> list[str]:
@@ -85,14 +85,14 @@ def maths(lab: Evidence, machine: str) -> list[str]:
 
 
 def views(lab: Evidence, machine: str) -> list[tuple[str, str, str]]:
-    """Model, direction and arithmetic of everything that is drawn or listed once for each, in order of the page."""
+    """Model, direction and arithmetic of all that is held against eager, in order of the page."""
     own = maths(lab, machine)
-    return [(model, direction, mode) for direction in (FORWARD, STEP) for model in MODELS for mode in own]
+    return [(model, direction, mode) for mode in own for direction in (FORWARD, STEP) for model in MODELS]
 
 
-def named(model: str, direction: str, mode: str) -> str:
-    """One of :func:`views` as a caption calls it."""
-    return MODELS[model] + ("" if direction == FORWARD else ", a training step") + f", against {FLOAT32[mode]}"
+def named(model: str, direction: str) -> str:
+    """What a figure calls a model's pass: ``U-Net``, ``U-Net, training``."""
+    return MODELS[model] + ("" if direction == FORWARD else ", training")
 
 
 def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clock: str = "") -> Row | None:
@@ -100,18 +100,14 @@ def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clo
 
     None where it has no time.
     """
-    own = {"experiment": MATHS[mode], "operation": model, "math": mode, "direction": direction}
-    found = lab.select(machine=machine, dtype="float32", clock=clock or lab.primary(machine), variant="eager", **own)
+    wanted: dict[str, Any] = {"operation": model, "direction": direction, "math": mode, "dtype": "float32"}
+    wanted |= {"machine": machine, "experiment": MATHS[mode], "clock": clock or lab.primary(machine)}
+    found = [row for row in lab.select(variant="eager", **wanted) if row.timed]
     # Of the sizes of the batching table the plan's own is the one that has all the points.
-    return max((row for row in found if row.timed), key=lambda row: len(_same_work(lab, row)), default=None)
+    return max(found, key=lambda row: len(lab.select(shape=row.shape, **wanted)), default=None)
 
 
-def _same_work(lab: Evidence, row: Row) -> list[Row]:
-    keys = ("machine", "experiment", "operation", "shape", "direction", "clock", "dtype", "math")
-    return lab.select(**{key: getattr(row, key) for key in keys})
-
-
-def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | None:
+def row_of(lab: Evidence, first: Row, point: Point) -> Row | None:
     """The row of ``point`` beside eager's ``first``, also one without a time; None where nobody asked for it."""
     if point.mode == first.math:  # of what it is held against the points without a math speak
         return None
@@ -123,36 +119,66 @@ def row_of(lab: Evidence, first: Row, point: Point, clock: str = "") -> Row | No
         direction=first.direction,
         dtype=point.dtype,
         math=point.mode or (first.math if point.dtype == first.dtype else "ieee"),
-        clock=clock or first.clock,
+        clock=first.clock,
         variant=point.variant,
     )
     return found[0] if found else None
 
 
-def gain(first: Row, row: Row) -> Interval:
-    """How many times as fast as eager in float32."""
-    return first.over(row)
-
-
-def beside(lab: Evidence, first: Row, clock: str = "") -> list[tuple[Point, Row]]:
+def beside(lab: Evidence, first: Row) -> list[tuple[Point, Row]]:
     """Every point that was asked for beside eager's ``first``, with its row."""
-    pairs = [(point, row_of(lab, first, point, clock)) for point in POINTS]
-    return [(point, row) for point, row in pairs if row is not None]
+    return [(point, row) for point in POINTS if (row := row_of(lab, first, point)) is not None]
 
 
-def drawn(
-    lab: Evidence, machine: str, model: str, direction: str, mode: str, clock: str = "", *, replacing: bool = False
-) -> list[Row]:
-    """Rows for a figure, each with its ratio against eager in float32 by arithmetic ``mode`` in place of its own.
+# ---------------------------------------------------------------- figures
 
-    ``replacing``: without those that compute another function.
-    """
-    first = base(lab, machine, model, direction, mode, clock)
-    if first is None:
-        return []
-    rows = []
-    for point, row in beside(lab, first):
-        if not row.timed or (replacing and OTHER in point.what):
-            continue
-        rows.append(replace(row.against(first), baseline=f"eager ({mode})"))
-    return rows
+
+def _line(first: Row, row: Row, heading: str, name: str) -> Row:
+    """``row`` held against ``first``, as a figure is to call it: ``name``, under ``heading``."""
+    same = {"dtype": first.dtype, "math": first.math, "direction": FORWARD, "baseline": "eager"}
+    return replace(row.against(first), operation=heading, variant=name, **same)
+
+
+def _shown(rows: list[Row]) -> list[Row]:
+    """``rows`` for a figure, which needs one that has a ratio; else none."""
+    return rows if any(not absent(row.ratio) for row in rows) else []
+
+
+def promised(lab: Evidence, machine: str) -> list[Row]:
+    """torch.compile against eager in the leading arithmetic: a row a model, by each clock."""
+    firsts = [
+        base(lab, machine, *view, clock)
+        for clock in clocks(lab, machine)
+        for view in views(lab, machine)
+        if view[-1] == maths(lab, machine)[0]
+    ]
+    pairs = [(first, row) for first in firsts if first and (row := row_of(lab, first, COMPILED))]
+    return _shown([_line(first, row, COMPILED.what, named(first.operation, first.direction)) for first, row in pairs])
+
+
+def strategy(lab: Evidence, machine: str) -> list[Row]:
+    """The points of S000 against eager in the leading arithmetic, by the primary clock, under each model."""
+    firsts = [base(lab, machine, *view) for view in views(lab, machine) if view[-1] == maths(lab, machine)[0]]
+    return _shown(
+        [
+            _line(first, row, named(first.operation, first.direction), point.what)
+            for first in firsts
+            if first
+            for point, row in beside(lab, first)
+            if point.drawn
+        ]
+    )
+
+
+def modes(lab: Evidence, machine: str) -> list[Row]:
+    """The compiler's modes on the block as a caller waits for it, under each arithmetic of float32."""
+    firsts = [base(lab, machine, "conv_block", FORWARD, mode, waited(lab, machine)) for mode in maths(lab, machine)]
+    return _shown(
+        [
+            _line(first, row, FLOAT32[first.math], point.what.removeprefix("torch.compile, "))
+            for first in firsts
+            if first
+            for point, row in beside(lab, first)
+            if point.number == "1" and not point.mode
+        ]
+    )

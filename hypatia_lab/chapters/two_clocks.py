@@ -6,6 +6,7 @@ made; a function is empty where nothing was measured twice, or nothing lies apar
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,8 +14,9 @@ from hypatia_lab import formats, intervals, results
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import times, waited
+from hypatia_lab.pages.phrases import spoken, waited
 from hypatia_lab.results import Row
+from hypatia_lab.variants import label
 
 PAGES = {
     "aten_fusion": "[fusing Linear and ReLU](03_aten_fusion.html)",
@@ -24,10 +26,6 @@ PAGES = {
 """Experiments that time eager, the library and the compiler at the same sizes → the link to their page in the book."""
 TUNED = ("aten_fusion", "tensor_cores")
 """Those of them that time what the compiler makes."""
-
-
-def _named(row: Row) -> str:
-    return f"`{row.variant}` at {row.at} in {row.dtype}" + ("" if row.math == "ieee" else f"/{row.math}")
 
 
 def both(lab: Evidence, machine: str, one: str, other: str, **wanted: Any) -> list[tuple[Row, Row]]:
@@ -44,60 +42,55 @@ def _apart(one: Interval, other: Interval) -> bool:
     return not one.doubt and other.outside(one.low / near, one.high * near)
 
 
+def _named(row: Row) -> str:
+    return f"{label(row.operation, row.variant)} at {row.at} in {'TF32' if row.math == 'tf32' else row.dtype}"
+
+
 def ratios(lab: Evidence, machine: str) -> str:
-    """A sentence on the ratios against eager that two experiments found more than 2% apart."""
+    """Two sentences on the ratios against eager that two experiments found more than 2% apart."""
     pairs = both(lab, machine, *TUNED, operation="linear_relu", clock=lab.primary(machine))
     pairs = [(one, other) for one, other in pairs if one.variant != one.baseline]
     apart = [pair for pair in pairs if _apart(*(row.speed for row in pair))]
     if not apart:
         return ""
-    said = [f"{_named(pair[0])} {listing([times(row.speed) for row in pair])}" for pair in apart]
-    text = f"Of {len(pairs)} speeds against eager that both {PAGES[TUNED[0]]} and {PAGES[TUNED[1]]} measured on "
-    text += f"`{machine}`, {len(apart)} lie more than 2% apart, intervals and all: {'; '.join(said)}. "
-    names = list(dict.fromkeys(one.variant for one, _ in apart))
-    if all(name.startswith("compile") for name in names):
-        text += "All of them are the compiler's. Its interval covers the timing, not what it chose once for all "
-        text += "processes of an experiment. "
-    return text + ("What differs in plain `compile` was not looked into." if "compile" in names else "")
+    compiled = all("compile" in one.variant for one, _ in apart)
+    one, other = max(apart, key=lambda pair: abs(math.log(pair[0].ratio / pair[1].ratio)))
+    here, there = (formats.spoken(row.ratio) for row in (one, other))
+    return (
+        f"Of {len(pairs)} speeds that both {PAGES[TUNED[0]]} and {PAGES[TUNED[1]]} show, {len(apart)} lie more than 2% "
+        f"apart{': the compiler chose other kernels, once an experiment' if compiled else ''}. "
+        f"The widest is {_named(one)}: {here}× eager's speed and {there}×."
+    )
 
 
 def clocks(lab: Evidence, machine: str, dtype: str = "bfloat16") -> str:
-    """A sentence on the largest size, where the device lowered its clock, and not equally in every experiment."""
+    """Sentences on the largest size, where the device lowered its clock, and not equally in every experiment."""
     cells = {
-        record.experiment: [
-            cell
-            for cell in record.cells
-            if (cell["operation"], cell["dtype"], cell["clock"]) == ("linear_relu", dtype, lab.primary(machine))
-            and cell["status"] == "ok"
-            and cell["sm_mhz"]
-        ]
+        (cell["variant"], tuple(cell["shape"]), record.experiment): cell
         for record in lab.of(machine)
         if record.experiment in PAGES
+        for cell in record.cells
+        if (cell["operation"], cell["dtype"], cell["clock"]) == ("linear_relu", dtype, lab.primary(machine))
+        and (cell["status"], cell["variant"]) == ("ok", "eager")
+        and cell["sm_mhz"]
     }
-    largest = max((cell["shape"] for own in cells.values() for cell in own), default=[])
-    found: dict[str, dict[str, dict[str, Any]]] = {}
-    for experiment, own in cells.items():
-        for cell in own:
-            if cell["shape"] == largest and cell["variant"] in ("eager", "triton"):
-                found.setdefault(cell["variant"], {})[experiment] = cell
-    found = {name: by for name, by in found.items() if len(by) > 1 and any(cell["throttled"] for cell in by.values())}
-    if not found:
+    largest = max((shape for _, shape, _ in cells), default=())
+    found = {experiment: cell for (_, shape, experiment), cell in cells.items() if shape == largest}
+    if len(found) < 2 or not any(cell["throttled"] for cell in found.values()):
         return ""
-    off, said = 1.0, []
-    for name, by in found.items():
-        took_us = {experiment: results.across(cell["medians_us"]).value for experiment, cell in by.items()}
-        cycles = [took_us[experiment] * cell["sm_mhz"][1] for experiment, cell in by.items()]
-        off = max(off, max(cycles) / min(cycles))
-        parts = [
-            f"{formats.duration(took_us[experiment])} at {by[experiment]['sm_mhz'][1]:g} MHz in {PAGES[experiment]}"
-            for experiment in PAGES
-            if experiment in by
-        ]
-        said.append(f"`{name}` takes {listing(parts)}")
-    text = f"At {formats.shape('x'.join(map(str, largest)))} in {dtype} `{machine}` lowered its clock while it "
-    text += f"computed, and not equally in every experiment: {'; '.join(said)} (median readings). "
-    text += f"Time multiplied by clock agrees within {formats.number(100 * (off - 1))}%. "
-    return text + "So times and shares of the limit compare within a page, not between pages."
+    took_us = {experiment: results.across(cell["medians_us"]).value for experiment, cell in found.items()}
+    mhz = {experiment: cell["sm_mhz"][1] for experiment, cell in found.items()}
+    cycles = [took_us[experiment] * mhz[experiment] for experiment in found]
+    said = [
+        f"{formats.duration(took_us[experiment])} at {mhz[experiment]:g} MHz ({PAGES[experiment]})"
+        for experiment in PAGES
+        if experiment in found
+    ]
+    return (
+        f"At {'×'.join(map(str, largest))} in {dtype} the GPU lowered its clock, and not alike in every experiment. "
+        f"Eager takes {listing(said)}: the same number of cycles within "
+        f"{formats.spoken(100 * (max(cycles) / min(cycles) - 1))}%. Compare times within a page, not between pages."
+    )
 
 
 def waits(lab: Evidence, machine: str, one: str = "precision", other: str = "diffraction") -> str:
@@ -106,15 +99,12 @@ def waits(lab: Evidence, machine: str, one: str = "precision", other: str = "dif
     apart = [pair for pair in pairs if _apart(*(row.time for row in pair))]
     if not apart:
         return ""
-    runs = {record.experiment: record.run["started"] for record in lab.of(machine)}
-    apart.sort(key=lambda pair: pair[0].median_us / pair[1].median_us, reverse=True)
-    said = [f"{_named(row)} takes {row.took} here and {peer.took} there" for row, peer in apart[:1]]
-    alike = len({row.workload for row, _ in apart}) == 1
-    names = [f"`{row.variant}`" if alike else _named(row) for row, _ in apart]
-    said += [f"{name} {row.took} and {peer.took}" for name, (row, peer) in list(zip(names, apart, strict=True))[1:]]
-    text = f"By the {waited(lab, machine)} clock {len(apart)} of {len(pairs)} forms that [the simulator's own page]"
-    text += f"(07_diffraction.html) times too lie more than 2% apart on `{machine}`: {'; '.join(said)}. "
-    return text + f"This page's record began on {runs[one][:10]}, that page's on {runs[other][:10]}."
+    row, peer = max(apart, key=lambda pair: abs(math.log(pair[0].median_us / pair[1].median_us)))
+    return (
+        f"By the {waited(lab, machine)} clock {len(apart)} of {len(pairs)} forms differ by more than 2% from "
+        "[the simulator's own page](07_diffraction.html), which was measured in other processes. "
+        f"The widest is {_named(row)}: {spoken(row.time, 'µs')} here and {spoken(peer.time, 'µs')} there."
+    )
 
 
 def show(sentences: Sequence[str]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -236,18 +237,21 @@ def eager_batch(workload: Workload, inputs: Inputs) -> Run:
 
 
 for _case in CASES:
+    _seed = partial(variant, _case, origin="seed", tags=("document",))
+    _peer = partial(variant, _case, origin="peer", tags=("library",))
+    _own = partial(variant, _case, origin="own", tags=("own kernel",))
     if _case == BATCH:
-        variant(_case, "one_by_one", origin="seed", needs=_compiles, baseline=True)(one_by_one)
-        variant(_case, "eager", origin="peer", needs=_supported)(eager_batch)
-        variant(_case, "compile", origin="peer", needs=_compiles)(compile_batch)
+        _seed("one_by_one", needs=_compiles, baseline=True, label="one image after the other")(one_by_one)
+        _peer("eager", needs=_supported)(eager_batch)
+        _peer("compile", needs=_compiles)(compile_batch)
     else:
-        variant(_case, "eager", origin="peer", needs=_supported, baseline=True)(eager)
-        variant(_case, "eager_direct", origin="seed", needs=_supported)(eager_direct)
-        variant(_case, "compile", origin="peer", needs=_compiles)(compile_default)
-        variant(_case, "compile_reduce_overhead", origin="seed", needs=_compiles_to_graphs)(compile_reduce_overhead)
-        variant(_case, "compile_max_autotune", origin="peer", needs=_compiles)(compile_max_autotune)
-        variant(_case, "compile_anchored", origin="own", needs=_compiles)(compile_anchored)
-        variant(_case, "c_pixelwise", origin="seed", needs=_c, host=True)(c_pixelwise)
-        variant(_case, "c_openmp", origin="peer", needs=_c, host=True)(c_openmp)
-    variant(_case, "triton", origin="own", needs=_triton)(triton)
-    variant(_case, "cuda", origin="own", needs=_cuda)(cuda)
+        _peer("eager", needs=_supported, baseline=True)(eager)
+        _seed("eager_direct", needs=_supported, label="eager PyTorch, integers left in")(eager_direct)
+        _peer("compile", needs=_compiles)(compile_default)
+        _seed("compile_reduce_overhead", needs=_compiles_to_graphs)(compile_reduce_overhead)
+        _peer("compile_max_autotune", needs=_compiles)(compile_max_autotune)
+        _own("compile_anchored", needs=_compiles, label="torch.compile, anchored")(compile_anchored)
+        _seed("c_pixelwise", needs=_c, host=True, label="C, pixel by pixel")(c_pixelwise)
+        _peer("c_openmp", needs=_c, host=True, label="C, vectorised")(c_openmp)
+    _own("triton", needs=_triton, label="one Triton kernel")(triton)
+    _own("cuda", needs=_cuda, label="one CUDA kernel")(cuda)

@@ -68,7 +68,15 @@ def _split(workload: Workload, device: str) -> str:
     return _on_gpu(workload, device) or calls.split_missing(device, workload.dtype)
 
 
-@variant("mlp", "egraph", origin="own", needs=_differentiates, directions=DIRECTIONS)
+@variant(
+    "mlp",
+    "egraph",
+    origin="own",
+    needs=_differentiates,
+    directions=DIRECTIONS,
+    label="the graph optimizer",
+    tags=("graph",),
+)
 def egraph(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
     module = optimized(module_of(inputs), inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
@@ -76,13 +84,23 @@ def egraph(workload: Workload, inputs: Inputs) -> Run:
     return _bind(module, inputs, [module.get_parameter(name) for name in names])
 
 
-@variant("mlp", "egraph_replayed", origin="own", needs=_on_gpu)
+@variant(
+    "mlp", "egraph_replayed", origin="own", needs=_on_gpu, label="the graph optimizer, for replaying", tags=("graph",)
+)
 def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
     return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
 
 
-@variant("mlp", "egraph_compile", origin="own", needs=_differentiates, directions=DIRECTIONS[1:])
+@variant(
+    "mlp",
+    "egraph_compile",
+    origin="own",
+    needs=_differentiates,
+    directions=DIRECTIONS[1:],
+    label="the graph optimizer behind torch.compile",
+    tags=("graph",),
+)
 def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
     module = module_of(inputs)
@@ -90,7 +108,16 @@ def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
     return _bind(compiled, inputs, module.parameters())
 
 
-@variant("mlp", "egraph_split", origin="own", needs=_split, maths=("ieee",))
+@variant(
+    "mlp",
+    "egraph_split",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="the graph optimizer, split products",
+    tags=("graph",),
+    splits=("float16/ieee", 3),
+)
 def egraph_split(workload: Workload, inputs: Inputs) -> Run:
     """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
     costs = stored("cuda", "graph")
@@ -115,13 +142,15 @@ def _unet(inputs: Inputs, costs: Costs) -> Run:
     return _bind(optimized(UNet(inputs).eval(), inputs, rules=rules, costs=costs, measure=True), inputs, ())
 
 
-@variant("unet", "egraph", origin="own", needs=_saturates)
+@variant("unet", "egraph", origin="own", needs=_saturates, label="the graph optimizer", tags=("graph",))
 def egraph_unet(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph, convolution blocks included; costs as of calls that a caller waits for."""
     return _unet(inputs, stored(inputs["x"].device.type, "hot"))
 
 
-@variant("unet", "egraph_replayed", origin="own", needs=_on_gpu)
+@variant(
+    "unet", "egraph_replayed", origin="own", needs=_on_gpu, label="the graph optimizer, for replaying", tags=("graph",)
+)
 def egraph_unet_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The same by costs as of a replayed CUDA graph, where a launch costs little."""
     return _unet(inputs, stored("cuda", "graph"))

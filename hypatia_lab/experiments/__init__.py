@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from hypatia_lab.experiments import conv_block, diffraction, graph_optimizer, linear_relu, method, torch_compile
+from importlib import import_module
+from pkgutil import iter_modules
+
 from hypatia_lab.experiments.plan import PRESETS, PROCESSES, Experiment, Group, Probe, Source
+from hypatia_lab.variants import load
 
 __all__ = ["EXPERIMENTS", "PRESETS", "PROCESSES", "Experiment", "Group", "Probe", "Source"]
 
-EXPERIMENTS: dict[str, Experiment] = {
-    experiment.name: experiment
-    for module in (method, linear_relu, diffraction, conv_block, torch_compile, graph_optimizer)
-    for experiment in module.EXPERIMENTS
-}
-"""Name → experiment; those of one notebook stand together."""
+load()  # what the plans name
+_found = [
+    experiment
+    for module in iter_modules(__path__)
+    for experiment in getattr(import_module(f"{__name__}.{module.name}"), "EXPERIMENTS", ())
+]
+EXPERIMENTS: dict[str, Experiment] = {one.name: one for one in sorted(_found, key=lambda one: one.notebook)}
+"""Name → experiment, of every module here that has some, in the order of their notebooks."""

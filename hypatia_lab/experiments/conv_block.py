@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
 from hypatia_lab.operations.conv_block import OPERATIONS, SEED_SHAPE
-from hypatia_lab.variants import AGAIN
+from hypatia_lab.variants import AGAIN, names
 from hypatia_lab.workloads import Workload
 
 
@@ -50,14 +50,14 @@ def _conv_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
         ("bfloat16", "ieee"): (*BOTH, "eager_channels_last", "compile", "compile_channels_last", *OWN),
     }
     sizes = _conv_sizes(preset, "cuda", shapes)
-    groups = []
+    groups, new = [], names("conv_block")
     for shape in sizes:
         for clock, kinds, budget_s in (("graph", graph, 0.15), ("wall", wall, 0.1)):
-            for (dtype, math), names in kinds.items():
-                groups.append(Group(Workload("conv_block", shape, dtype, math), names, (clock,), budget_s))
-    for (dtype, math), names in steps.items():
+            for (dtype, math), known in kinds.items():
+                groups.append(Group(Workload("conv_block", shape, dtype, math), (*known, *new), (clock,), budget_s))
+    for (dtype, math), known in steps.items():
         work = Workload("conv_block", sizes[0], dtype, math, "forward_backward")
-        groups.append(Group(work, names, ("graph",), 0.15))
+        groups.append(Group(work, (*known, *names("conv_block", direction=work.direction)), ("graph",), 0.15))
     for images in () if shapes or preset == "quick" else BATCHES:
         several = (images, *SEED_SHAPE[1:])
         groups.append(Group(Workload("conv_block", several), ("eager", "naive", *OWN_SPLIT), ("graph",), 0.05))
@@ -69,7 +69,7 @@ def _conv_on_cpu(preset: str, shapes: Shapes) -> list[Group]:
     # On two cores the seeds' loops take seconds a call at the seeds' size, a compiler as long in every process.
     quick = preset == "quick"
     peers = ("eager_channels_last", "group_norm")
-    loops = (*BOTH, "naive", "threaded", *peers)
+    loops = (*BOTH, "naive", "threaded", *peers, *names("conv_block"))
     small, step = (1, 16 if quick else 64, 64, 64), (2, 16, 32, 32)
     groups = [Group(Workload("conv_block", shape), loops, ("hot",), 0.2) for shape in shapes or (small,)]
     if shapes:
@@ -91,18 +91,18 @@ def _conv_checked(preset: str, device: str) -> list[Group]:
     groups = []
     for operation in OPERATIONS:
         for dtype, math in kinds if operation == "conv_block" or (gpu and preset != "quick") else kinds[:1]:
-            names = (*plain, *OWN_SPLIT) if gpu and (dtype, math) == ("float32", "ieee") else plain
+            own = (*plain, *OWN_SPLIT) if gpu and (dtype, math) == ("float32", "ieee") else plain
             work, large = Workload(operation, seeds, dtype, math), gpu and preset != "quick"
             if large and operation == "conv_block" and dtype in ("float32", "bfloat16"):
                 continue  # what is timed is checked there
             # The ledger holds a largest error of what was timed.
             timed = large and operation == "conv_block" and dtype == "float16"
-            groups.append(Group(work, names, ("graph",) if timed else (), 0.03 if timed else 0.0))
+            groups.append(Group(work, own, ("graph",) if timed else (), 0.03 if timed else 0.0))
     # Large ones take a CPU seconds; the unit tests have them.
     for shape in CORNERS[: 1 if preset == "quick" else 4 if gpu else 2]:
         for dtype in ("float32", "bfloat16") if gpu else ("float32",):
-            names = (*plain, "eager_channels_last", *(OWN_SPLIT if gpu and dtype == "float32" else ()))
-            groups.append(Group(Workload("conv_block", shape, dtype), names, (), 0.0))
+            own = (*plain, "eager_channels_last", *(OWN_SPLIT if gpu and dtype == "float32" else ()))
+            groups.append(Group(Workload("conv_block", shape, dtype), own, (), 0.0))
             if gpu and preset != "quick":
                 trained = Workload("conv_block", shape, dtype, direction="forward_backward")
                 own = OWN_SPLIT if dtype == "float32" else OWN
@@ -120,8 +120,8 @@ def _conv_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         shape = (1, *SEED_SHAPE[1:])
     return [
         Probe("trace", Workload("conv_block", shape, dtype), name, "", 1)
-        for dtype, names in named.items()
-        for name in names[: 2 if preset == "quick" else None]
+        for dtype, own in named.items()
+        for name in own[: 2 if preset == "quick" else None]
     ]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hypatia_lab.diffraction  # noqa: F401  (registers the operations and variants that the plans name)
+from hypatia_lab import variants
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
@@ -24,7 +24,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
     names = ("eager", "eager_direct", *asked(preset, device, "compile", "compile_reduce_overhead"))
-    names += ("c_pixelwise", "c_openmp", "triton", "cuda")
+    names += ("c_pixelwise", "c_openmp", "triton", "cuda", *variants.names("diffraction"))
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
     sides = _sides(preset, device, shapes)

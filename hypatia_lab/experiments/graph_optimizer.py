@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hypatia_lab.egraph.variants  # noqa: F401  (registers the variants that the plan names)
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.operations.mlp import MODELS

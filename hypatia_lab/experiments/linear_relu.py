@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-import hypatia_lab.operations  # noqa: F401  (registers the operations and variants that the plans name)
+from hypatia_lab import variants
 from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes
 from hypatia_lab.operations.mlp import MODELS
-from hypatia_lab.variants import AGAIN, variants
+from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
 SMALL, MEDIUM, LARGE = (256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)
@@ -57,7 +57,8 @@ def _naive(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _fusion(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    names = ("eager", "eager" + AGAIN, "cublas_relu", "aten", "epilogue", *asked(preset, device, "compile"))
+    names = ("eager", "eager" + AGAIN, *variants.names("linear_relu", "fusion"))
+    names += (*asked(preset, device, "compile"), *variants.names("linear_relu"))
     # Each of five processes tunes anew, which takes up to a minute a shape; the page on tensor cores has the tuner.
     names += ("compile_max_autotune",) if preset == "full" else ()
     clocks = ("graph", "wall") if gpu else cpu_clocks(preset)
@@ -83,35 +84,22 @@ def _fusion(preset: str, device: str, shapes: Shapes) -> list[Group]:
     return groups
 
 
-STEPS = (
-    "naive",
-    "step_coalesced",
-    "step_shared",
-    "step_registers_1d",
-    "step_registers_2d",
-    "step_vectorized",
-    "step_conflict_free",
-    "step_async",
-)
-"""The ladder on the vector units, easiest first."""
-
-TENSOR_STEPS = ("step_mma", "step_wgmma", "step_multicast")
-"""Its continuation on the tensor cores, in 16 bits."""
-
-
 def _ladder(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     if not gpu:
-        names = ("eager", "eager" + AGAIN, "naive", "blocked", "threaded")
+        names = ("eager", "eager" + AGAIN, *variants.names("linear_relu", "ladder_cpu"))
         sizes = list(shapes) or ([SMALL] if preset == "quick" else [SMALL, MEDIUM])
         return [Group(Workload("linear_relu", shape), names, ("hot",), 0.3) for shape in sizes]
     groups = []
+    steps = variants.names("linear_relu", "ladder_vector")
+    # The last step on the vector units once more, in 16 bits, so that the way goes on from there.
+    halves = (steps[-1], *variants.names("linear_relu", "ladder_tensor"))
     for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
         # At the large size one call of a first step takes a third of a second.
         budget_s = 0.1 if shape == LARGE else 0.2
-        vector = ("eager", "eager" + AGAIN, *STEPS, "epilogue")
+        vector = ("eager", "eager" + AGAIN, *steps, "epilogue")
         groups.append(Group(Workload("linear_relu", shape), vector, ("graph",), budget_s))
-        tensor = ("eager", "eager" + AGAIN, "step_async", *TENSOR_STEPS, "triton", "epilogue")
+        tensor = ("eager", "eager" + AGAIN, *halves, "triton", "epilogue")
         groups.append(Group(Workload("linear_relu", shape, "bfloat16"), tensor, ("graph",), budget_s))
     return groups
 
@@ -119,7 +107,7 @@ def _ladder(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     both = ("eager", "eager" + AGAIN, "epilogue", *asked(preset, device, "compile"))
-    split = (*both, *(("tf32x3", "fp16x3") if gpu else ()))
+    split = (*both, *(variants.names("linear_relu", "split") if gpu else ()))
     fused = (*both, *(("compile_max_autotune", "triton") if gpu else ()))
     sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
     groups = []
@@ -144,15 +132,10 @@ def _one_kernel(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
-    names = (
-        "eager",
-        "eager" + AGAIN,
-        *asked(preset, device, "compile"),
-        "cublas_relu",
-        "aten",
-        "epilogue",
-        *(("fused_backward",) if gpu else ()),
-    )
+    names = ("eager", "eager" + AGAIN, *asked(preset, device, "compile"))
+    names += variants.names("linear_relu", "fusion", direction="forward_backward")
+    names += variants.names("linear_relu", "backward", direction="forward_backward") if gpu else ()
+    names += variants.names("linear_relu", direction="forward_backward")
     groups = []
     for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
         if not gpu and (shape == LARGE or (preset == "quick" and shape != SMALL)):
@@ -175,19 +158,20 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
     both = ("eager", "eager" + AGAIN)
     if not gpu:
         sizes = list(shapes) or [(1024, 64), (16384, 64), (1024, 512)][: 1 if quick else None]
-        names = (*both, *asked(preset, device, "compile"), "epilogue")
+        names = (*both, *asked(preset, device, "compile"), "epilogue", *variants.names("mlp3"))
         return [Group(Workload("mlp3", shape), names, ("hot",), 0.2) for shape in sizes]
     # Compilers are asked at the sizes of the goal only: each takes seconds a size.
     goals = [] if shapes else [(65536, 64), (65536, 128)]
-    names = (*both, "compile", "compile_max_autotune", "epilogue", "fused", "fused_cuda")
+    names = (*both, "compile", "compile_max_autotune", "epilogue")
+    own = {name: (*variants.names(name, "fused"), *variants.names(name)) for name in ("mlp3", "mlp2")}
     groups = [
-        Group(Workload(operation, shape, "bfloat16"), names, ("graph",), 0.2)
+        Group(Workload(operation, shape, "bfloat16"), (*names, *own[operation]), ("graph",), 0.2)
         for operation in ("mlp3", "mlp2")
         for shape in goals
     ]
     sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
     return groups + [
-        Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", "fused", "fused_cuda"), ("graph",), 0.05)
+        Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", *own["mlp3"]), ("graph",), 0.05)
         for shape in list(shapes) or sweep
         if shape not in goals
     ]
@@ -206,6 +190,7 @@ def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
             "aten",
             "epilogue",
             *(asked(preset, device, "compile") if shape in MODELS[::3] else ()),
+            *variants.names("mlp"),
         )
         clocks = ("graph", "wall") if gpu else ("hot",)
         groups.append(Group(Workload("mlp", shape), names, clocks, 0.08 if gpu else 0.3))
@@ -214,7 +199,7 @@ def _mlp_models(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _layout(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    names = ("row_major" + AGAIN, *variants("linear_relu_layout"))
+    names = ("row_major" + AGAIN, *variants.variants("linear_relu_layout"))
     several = [SMALL] if preset == "quick" else [SMALL, MEDIUM, LARGE][: 3 if gpu else 2]
     groups = []
     for shape in list(shapes) or several:
@@ -230,7 +215,7 @@ def _layout_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if device != "cuda":
         return []
     work = Workload("linear_relu_layout", shapes[0] if shapes else MEDIUM)
-    names = ("row_major", "x_strided_batch") if preset == "quick" else tuple(variants("linear_relu_layout"))
+    names = ("row_major", "x_strided_batch") if preset == "quick" else tuple(variants.variants("linear_relu_layout"))
     return [Probe("trace", work, name, "", 1) for name in names]
 
 

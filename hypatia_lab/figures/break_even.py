@@ -20,7 +20,6 @@ from hypatia_lab.figures.language import (
     style,
     with_legend,
 )
-from hypatia_lab.figures.probe_rows import DASHES
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval
 
@@ -105,7 +104,6 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
     for number, curve in enumerate(curves):
         look = style(curve.variant, curve.origin)
         own = {"color": LINE, "dash": "dash", "width": 2} if not number else {"color": look.colour, "width": 2}
-        own |= {"dash": DASHES[(number - 1) % len(DASHES)]} if number else {}
         hover = [f"{curve.name}<br>{count(n)} calls: {formats.duration(1e6 * whole(curve, n))}" for n in numbers]
         line = {"type": "scatter", "mode": "lines", "line": own, "name": curve.name}
         line |= {"hovertext": hover, "hoverinfo": "text"}

@@ -25,6 +25,7 @@ from hypatia_lab.figures.language import (
     legend_names,
     log_axis,
     measured,
+    named,
     ordered,
     origins_key,
     plain,
@@ -40,7 +41,7 @@ from hypatia_lab.figures.language import (
     where,
     with_legend,
 )
-from hypatia_lab.formats import absent, listing, significant
+from hypatia_lab.formats import significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
 
@@ -205,14 +206,11 @@ def roofline(
             )
         )
     clear = [r for r in kept if not r.time.doubt]
-    attained = [r.rate().value for r in clear]
     claim = f"The rates: {unclear(r.time for r in kept)}"
     if clear:
-        ranked = [r for r in clear if not r.launch_path] or clear
-        summit = max(ranked, key=lambda r: r.flops / r.median_us)
-        share = summit.limit_us / summit.median_us
-        reach = "" if absent(share) else f", {formats.number(100 * share)}% of its limit"
-        claim = f"{summit.variant} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{reach}"
+        summit = max([r for r in clear if not r.launch_path] or clear, key=lambda r: r.flops / r.median_us)
+        share = f", {summit.attained} of its limit" if summit.attained else ""
+        claim = f"{named(summit)} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{share}"
     _, common = split_fields(rows)
     under = [
         *common,
@@ -221,7 +219,7 @@ def roofline(
         launch_note(kept),
         "bars: 95% intervals",
     ]
-    head = heading(title or claim, under)
+    head = heading(title or "Rates under the measured ceilings", under)
     seen = [*roofs.values(), *extent(r.rate().triple for r in kept)]
     layout = head | {
         "height": 280,
@@ -233,8 +231,7 @@ def roofline(
         f"Roofline of {machines[0]} by the {clock} clock, log axes: copy bandwidth {formats.scaled(bandwidth, 'B/s')}, "
     )
     alt += ", ".join(f"{p} {formats.scaled(rate, 'FLOP/s')}" for p, rate in roofs.items())
-    span = f", {spanning(attained, lambda v: formats.scaled(v, 'FLOP/s'))}" if clear else ""
-    alt += f". {len(kept)} points{span}: {claim}."
+    alt += f". {len(kept)} points. {claim}."
     table = tables.results_table(kept)
     table.insert(5, "intensity, FLOP/B", [formats.number(x) for x in intensity])
     table.insert(6, "rate", [tables.rate_text(r) for r in kept])
@@ -286,11 +283,8 @@ def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
         sizes = [round(size(r), 1) for r in own]
         data.append(points_trace(Style(colour, symbol, 0), rates, sizes, said, **shown))
     peaks = {n: formats.scaled(rate, "B/s" if n == "copy" else "FLOP/s") for n, rate in best.items()}
-    fastest = max((n for n in best if n != "copy"), key=lambda n: best[n], default="")
-    multiplied = [f"multiplies at up to {peaks[fastest]} ({fastest})"] if fastest else []
-    claim = f"{machine} {listing(multiplied + [f'copies at {peaks[n]}' for n in best if n == 'copy'])}"
     points = "; ".join(f"{name} {rate}" for name, rate in peaks.items())
-    head = heading(title or claim, [f"{clock} clock", "bars: 95% intervals", "ceiling: best process"])
+    head = heading(title or "Rate over size", [f"{clock} clock", "bars: 95% intervals", "ceiling: best process"])
     tall = 200 * len(panels) + 70 * (len(panels) - 1)
     layout = head | {"height": tall}
     for panel in panels:

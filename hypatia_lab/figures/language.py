@@ -6,10 +6,11 @@ they are told apart without colour too. Grounds are transparent and text has no 
 
 from __future__ import annotations
 
+import functools
 import math
 import textwrap
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ from hypatia_lab import formats, intervals
 from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.results import Row
-from hypatia_lab.variants import AGAIN
+from hypatia_lab.variants import AGAIN, label, load, registered, variants
 
 ORANGE, SKY, GREEN = "#E69F00", "#56B4E9", "#009E73"
 BLUE, RED, PURPLE, GREY = "#0072B2", "#D55E00", "#CC79A7", "#999999"
@@ -30,7 +31,16 @@ SHAPES = {
     "author": ("cross", "x", "bowtie", "hourglass", "star-square", "star-diamond"),
     "seed": ("square", "diamond", "square-x", "diamond-x", "square-cross", "diamond-cross"),
     "peer": ("circle", "circle-x", "circle-cross", "hexagon", "hexagon2", "octagon"),
-    "own": ("triangle-up", "star", "triangle-down", "hexagram", "triangle-left", "triangle-right"),
+    "own": (
+        "triangle-up",
+        "star",
+        "triangle-down",
+        "hexagram",
+        "triangle-left",
+        "triangle-right",
+        "star-triangle-up",
+        "star-triangle-down",
+    ),
 }
 """Marker symbols by origin: crossed, angular, round, pointed."""
 KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", "own": "▲★ own"}
@@ -38,6 +48,8 @@ KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", 
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"
+SMALL = {"showarrow": False, "font": {"size": 12}}
+"""Words in a panel."""
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 """Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}}
@@ -69,68 +81,74 @@ class Style:
     place: int
 
 
-KNOWN = {
-    "eager": Style(GREY, "circle", 0),
-    "author_v0": Style(OLIVE, "hourglass", 18),
-    "author_v1": Style(RED, "cross", 19),  # in the colour of what was rebuilt from it
-    "author_v2": Style(ORANGE, "x", 20),
-    "author_planc": Style(PURPLE, "bowtie", 21),
-    "author_c": Style(PURPLE, "cross", 22),
-    "author_torch": Style(RED, "x", 23),
-    "author_block": Style(RED, "star-square", 24),
-    "eager_direct": Style(RED, "diamond", 1),
-    "one_by_one": Style(BLUE, "hexagon2", 2),
-    "c_openmp": Style(PURPLE, "square", 3),
-    "naive": Style(RED, "square", 4),
-    "cublas_relu": Style(ORANGE, "diamond", 5),
-    "aten": Style(PURPLE, "square-x", 6),
-    "epilogue": Style(GREEN, "circle-x", 7),
-    "compile": Style(SKY, "hexagon", 8),
-    "compile_reduce_overhead": Style(OLIVE, "octagon", 9),
-    "compile_max_autotune": Style(BLUE, "circle-cross", 10),
-    "compile_anchored": Style(WINE, "triangle-down", 11),
-    "triton": Style(ORANGE, "star", 12),
-    "cuda": Style(GREEN, "triangle-up", 13),
-    "egraph": Style(PURPLE, "star", 14),
-    "egraph_replayed": Style(WINE, "hexagram", 17),
-    "egraph_split": Style(ORANGE, "hexagram", 15),
-    "egraph_compile": Style(GREEN, "triangle-left", 16),
+FIXED = {
+    "eager": (GREY, "circle"),
+    "naive": (RED, "square"),
+    "cublas_relu": (ORANGE, "diamond"),
+    "aten": (PURPLE, "square-x"),
+    "epilogue": (GREEN, "circle-x"),
+    "compile": (SKY, "hexagon"),
+    "compile_max_autotune": (BLUE, "circle-cross"),
+    "compile_reduce_overhead": (OLIVE, "octagon"),
+    "compile_anchored": (WINE, "triangle-down"),
+    "eager_direct": (RED, "diamond"),
+    "c_openmp": (PURPLE, "square"),
+    "triton": (ORANGE, "star"),
+    "cuda": (GREEN, "triangle-up"),
+    "author_v1": (RED, "cross"),  # in the colour of what was rebuilt from it
+    "author_v2": (ORANGE, "x"),
+    "author_planc": (PURPLE, "bowtie"),
 }
-
-
-APART = {
-    "author_module_planc": (OLIVE, "bowtie"),
-    "blocked": (OLIVE, "triangle-up"),
-    "fused": (OLIVE, "star"),
-    "fused_backward": (OLIVE, "triangle-down"),
-    "naive_malloc": (OLIVE, "square"),
-    "script": (OLIVE, "circle"),
-    "step_shared": (OLIVE, "triangle-left"),
-    "tf32x3": (OLIVE, "triangle-right"),
-    "threaded": (OLIVE, "hexagram"),
-    "whole": (WINE, "triangle-up"),
-    "whole_graph": (WINE, "star"),
-    "x_batch_view": (WINE, "square"),
-    "x_column_major": (OLIVE, "diamond"),
-    "x_padded": (WINE, "triangle-right"),
-    "x_unaligned": (WINE, "triangle-left"),
-}
-"""Colour and symbol of variants whose names draw what another variant has: one figure may hold both."""
+"""Variant → colour and symbol, of the few that most pages show. All others draw theirs from their names."""
+COLOURS = (*PALETTE, OLIVE, WINE)
 
 
 def style(variant: str, origin: str) -> Style:
     """The look of ``variant``, the same in every figure; an A/A name looks like the variant it repeats, hollow.
 
-    A variant that is not listed draws its look from its own name, so a new one needs no change here and
-    never changes another's; only one that draws a look already taken is listed in :data:`APART`.
-    Raises ``KeyError`` for an unknown origin.
+    It follows from the name alone, unless somebody who registered before draws the same: then it is the next one that
+    is free. An origin has as many looks as it has shapes times colours; when all are taken they are given again. Places
+    are by origin, and within one in order of registration. Raises ``KeyError`` for an unknown origin.
     """
     name, again = variant.removesuffix(AGAIN), variant.endswith(AGAIN)
-    symbols = SHAPES[origin]
-    draw = zlib.crc32(name.encode())
-    drawn = Style(PALETTE[draw % len(PALETTE)], symbols[draw // len(PALETTE) % len(symbols)], 100 + draw % 900)
-    found = Style(*APART[name], drawn.place) if name in APART else KNOWN.get(name, drawn)
-    return Style(found.colour, found.symbol + "-open", found.place) if again else found
+    looks = [(colour, symbol) for symbol in SHAPES[origin] for colour in COLOURS]
+    taken = _registered(origin)
+    if name in taken:
+        number, place = taken[name], list(taken).index(name)
+    else:
+        number, place = _free(name, looks, taken.values()), len(taken) + zlib.crc32(name.encode()) % 1000
+    colour, symbol = FIXED.get(name) or looks[number]
+    ranked = 0 if name == "eager" else 1 + PLACES[origin] + place
+    return Style(colour, symbol + "-open" if again else symbol, ranked)
+
+
+PLACES = {"seed": 0, "peer": 10_000, "own": 20_000, "author": 30_000}
+"""Where the variants of an origin begin, from left to right behind eager."""
+
+
+@functools.cache
+def _registered(origin: str) -> dict[str, int]:
+    """Names that the lab's variants of ``origin`` have → number of the look, in order of registration."""
+    load()
+    looks = [(colour, symbol) for symbol in SHAPES[origin] for colour in COLOURS]
+    found: dict[str, int] = {}
+    for operation in registered():
+        for one in variants(operation).values():
+            # A reader's own are registered in some processes only, and must move nobody's look there.
+            ours = one.factory.__module__.startswith("hypatia_lab.")
+            if ours and one.origin == origin and one.name not in found:
+                found[one.name] = _free(one.name, looks, found.values())
+    return found
+
+
+def _free(name: str, looks: Sequence[tuple[str, str]], taken: Collection[int]) -> int:
+    """The look that ``name`` draws, or the next neither ``taken`` nor fixed; the one it draws if there is none."""
+    if FIXED.get(name) in looks:
+        return looks.index(FIXED[name])
+    drawn, gone = zlib.crc32(name.encode()) % len(looks), {*taken}
+    gone |= {looks.index(fixed) for fixed in FIXED.values() if fixed in looks}
+    after = (number % len(looks) for number in range(drawn, drawn + len(looks)))
+    return next((number for number in after if number not in gone), drawn)
 
 
 PRECISIONS = {
@@ -319,9 +337,9 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         low, high = middle / 2, middle * 2
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     ticks: list[float] = []
-    for steps, stride in (((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
+    for steps, stride in (((1, 2, 3, 4, 6, 8), 1), ((1, 2, 5), 1), ((1, 3), 1), ((1,), 1), ((1,), 2), ((1,), 3)):
         ticks = [s * 10.0**e for e in range(first, last + 1, stride) for s in steps if low <= s * 10.0**e <= high]
-        if len(ticks) <= 6 and _apart(ticks, text, math.log10(high / low)):
+        if len(ticks) <= (6 if len(steps) < 6 else 4) and _apart(ticks, text, math.log10(high / low)):
             break
     return {
         "type": "log",
@@ -330,6 +348,16 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
         "ticktext": [text(t) for t in ticks],
         "title": {"text": f"{title} (log scale)"},
     }
+
+
+def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
+    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
+    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
+    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
+    if len(ticks) > most:
+        ticks = powers if len(powers) > 1 else ticks
+        ticks = ticks[:: math.ceil(len(ticks) / most)]
+    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
 
 
 def _apart(ticks: Sequence[float], text: Callable[[float], str], decades: float) -> bool:
@@ -370,14 +398,6 @@ def bytes_text(value: float) -> str:
 
 def near_one(value: float) -> str:
     return formats.number(value, 3)
-
-
-def wrapped(name: str) -> str:
-    """A long variant name on two lines, broken at an underscore."""
-    if len(name) <= 13 or "_" not in name:
-        return name
-    cut = min((i for i, c in enumerate(name) if c == "_"), key=lambda i: abs(i - len(name) / 2))
-    return f"{name[: cut + 1]}<br>{name[cut + 1 :]}"
 
 
 def points_trace(
@@ -439,10 +459,20 @@ def singles(rows: Sequence[Row]) -> list[Row]:
     return [r for r in rows if not r.is_twin]
 
 
+def named(row: Row) -> str:
+    """What a person calls the row's variant."""
+    return label(row.operation, row.variant)
+
+
+def bases(rows: Sequence[Row]) -> str:
+    """What a person calls that which ``rows`` are held against."""
+    return listing([label(r.operation, r.baseline) for r in rows])
+
+
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:
-    """Variant → its name with its origin, in the order of :func:`style`'s places."""
+    """Variant → what a person calls it, in the order of :func:`style`'s places."""
     ranked = sorted(rows, key=lambda r: style(r.variant, r.origin).place)
-    return {r.variant: f"{r.variant} ({r.origin})" for r in ranked}
+    return {r.variant: named(r) for r in ranked}
 
 
 def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float] = (0, 1)) -> dict[str, Any]:

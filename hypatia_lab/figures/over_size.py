@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
+from hypatia_lab.figures.comparisons import forest
 from hypatia_lab.figures.language import (
-    LINE,
+    SMALL,
     FigureError,
-    Style,
     assemble,
     extent,
     heading,
@@ -20,23 +20,24 @@ from hypatia_lab.figures.language import (
     legend_names,
     log_axis,
     measured,
+    named,
+    ordered,
     origins_key,
-    plain,
     points_trace,
     rate_axis,
-    rule_trace,
     several,
     singles,
     spanning,
     split_fields,
     style,
+    thinned,
     time_axis,
     where,
     with_legend,
-    wrapped,
 )
-from hypatia_lab.figures.probe_rows import DASHES, SMALL, frame, hollowed, legend_lines, thinned
-from hypatia_lab.formats import absent, listing, significant
+from hypatia_lab.figures.panels import draw
+from hypatia_lab.figures.probe_rows import frame
+from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
 
@@ -164,95 +165,38 @@ def _free(box: tuple[float, ...], taken: Sequence[tuple[float, ...]], wide: floa
 
 
 def over_sizes(rows: Sequence[Row], title: str, *, limit: bool = True) -> tuple[Any, Any]:
-    """Time of a call over pixels, both on log axes: one line a variant, and the machine's own limit in grey.
+    """Time of a call, a panel a size, all on one log axis, and the machine's own limit in grey.
 
-    Rows of :func:`hypatia_lab.results.rows` of one operation; a size is the product of a shape. Where dtype/math, clock
-    or machine differ they have lines of their own. Raises :class:`FigureError` when no row has a time or when the rows
-    hold several operations.
+    Rows of :func:`hypatia_lab.results.rows` of one operation.
+    Raises :class:`FigureError` for rows of several operations, and when no row has a time.
     """
-    kept = measured(singles(rows), "over_sizes", "median_us", "a time")
-    if len(operations := dict.fromkeys(r.operation for r in kept)) > 1:
+    rows = ordered(singles(rows))
+    kept = measured(rows, "over_sizes", "median_us", "a time")
+    if len(operations := list(dict.fromkeys(r.operation for r in kept))) > 1:
         raise FigureError(f"over_sizes: one operation at a time, the rows hold {', '.join(operations)}")
-    kept.sort(key=_pixels)
-    fields, common = split_fields(kept)
-    fields = [f for f in fields if f != "shape"]
-    clocks = [r.clock for r in kept]
-    usual = max(dict.fromkeys(clocks), key=clocks.count)
-    if "clock" in fields:
-        common.append(f"{usual} clock unless said")
-    data: list[dict[str, Any]] = []
-    limits = _limits(kept) if limit else []
-    for points in limits:
-        label = f"limit by measured ceilings: {spanning([t for _, t in points], formats.duration)}"
-        sizes, times = [n for n, _ in points], [t for _, t in points]
-        data.append(rule_trace(sizes, times, "solid", label, showlegend=False))
-    told: list[str] = []
-    for variant, named in legend_names(kept).items():
-        lines: dict[str, list[Row]] = {}
-        for r in kept:
-            if r.variant == variant:
-                apart = [f for f in fields if f != "clock" or r.clock != usual]
-                lines.setdefault(several(r, apart), []).append(r)
-        for number, (apart, own) in enumerate(lines.items()):
-            name = ", ".join(filter(None, (named, apart)))
-            look = hollowed(style(variant, own[0].origin), number % 2 == 1)
-            triples = [r.time.triple for r in own]
-            hover = [f"{name}<br>{where(r, 'shape')}: {r.took}" for r in own]
-            line = {"color": look.colour, "dash": DASHES[number % len(DASHES)], "width": 2}
-            more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
-            data.append(points_trace(look, triples, [_pixels(r) for r in own], hover, **more))
-            clear = [r.median_us for r in own if not r.time.doubt]
-            told.append(f"{name}: {spanning(clear, formats.duration) if clear else own[0].time.doubt}")
-    seen = [*extent(row.time.triple for row in kept), *(t for points in limits for _, t in points)]
-    grey = "grey line: limit by measured ceilings" if limits else ""
-    layout = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey]) | {
-        "height": 310,
-        "xaxis": _size_axis(kept),
-        "yaxis": time_axis(seen),
-    }
+    limited = limit and any(not absent(r.limit_us) for r in kept)
+    seen = [*extent(r.time.triple for r in kept), *(r.limit_us for r in kept if limited and not absent(r.limit_us))]
+    limits = [(r.limit_us, formats.duration(r.limit_us)) for r in kept] if limited else ()
+    blocks = forest(kept, [r.time for r in kept], [r.took for r in kept], limits=limits, axis=time_axis(seen))
+    _, common = split_fields(kept)
+    grey = "grey line: limit by measured ceilings" if limited else ""
+    head = heading(title, [*common, launch_note(kept), "bars: 95% intervals", grey])
+    told: dict[str, list[float]] = {}
+    for r in kept:
+        told.setdefault(named(r), []).extend([] if r.time.doubt else [r.median_us])
+    points = "; ".join(
+        f"{name}: {spanning(own, formats.duration) if own else 'too noisy'}" for name, own in told.items()
+    )
     ends = " to ".join(dict.fromkeys([where(kept[0], "shape"), where(kept[-1], "shape")]))
-    alt = f"Time of a call over size, log axes, {ends} ({', '.join(common)}). {'; '.join(told)}."
-    names = legend_lines([trace for trace in data if "name" in trace])
-    return assemble(data, with_legend(layout, names), alt), tables.results_table(kept)
-
-
-def _pixels(row: Row) -> int:
-    return math.prod(map(int, row.shape.split("x")))
-
-
-def _limits(rows: Sequence[Row]) -> list[list[tuple[int, float]]]:
-    """(pixels, limit in µs) of each different limit: by machine, dtype/math, direction, and cold caches or not."""
-    found: dict[tuple[str, str, str, bool], dict[int, float]] = {}
-    for r in rows:
-        if not absent(r.limit_us):
-            place = (r.machine, where(r, "math"), r.direction, r.clock == "cold")
-            found.setdefault(place, {})[_pixels(r)] = significant(r.limit_us)
-    return [list(points) for points in dict.fromkeys(tuple(sorted(f.items())) for f in found.values())]
-
-
-def _size_axis(rows: Sequence[Row]) -> dict[str, Any]:
-    """A log axis with a tick at each measured size, named as a shape is: ``1024²``; images of one size are counted."""
-    texts: dict[int, str] = {}
-    images = all(r.shape.count("x") == 3 for r in rows) and len({r.shape.partition("x")[2] for r in rows}) == 1
-    for r in rows:
-        extents = r.shape.split("x")
-        if images:  # of one size: their number is what differs
-            texts[_pixels(r)] = extents[0]
-            continue
-        square = len(extents) > 1 and extents[-1] == extents[-2]
-        texts.setdefault(_pixels(r), "×".join([*extents[:-2], f"{extents[-1]}²"]) if square else formats.shape(r.shape))
-    stride = math.ceil(len(texts) / 6)
-    shown = list(texts)[::-1][::stride][::-1]  # the largest size is always named
-    what = "images" if images else "pixels" if all(r.shape.count("x") < 3 for r in rows) else "numbers in x"
-    axis = log_axis(list(texts), what, plain, pad=1.6)
-    return axis | {"tickvals": shown, "ticktext": [texts[n] for n in shown]}
+    alt = f"Time of a call at each size, log axis, {ends} ({', '.join(common)}). {points}."
+    return draw(blocks, head, alt), tables.results_table(kept)
 
 
 def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, Any]:
-    """Rate of a product from step to step: a lane a variant in ``order``, a line a shape, FLOP/s on a log axis.
+    """Rate of a product from step to step: a row a variant in ``order``, a panel a shape, FLOP/s on a log axis.
 
-    Lanes are gathered under a heading for each dtype/math, in the order of ``rows``; the grey line in each group is the
-    rate that the measured ceilings allow. Variants that ``order`` does not name are left out, and a lane in which
+    Rows are gathered under a heading for each dtype/math, in the order of ``rows``; the grey line in each panel is the
+    rate that the measured ceilings allow. Variants that ``order`` does not name are left out, and a row in which
     nothing was timed shows its status. Rows of :func:`hypatia_lab.results.rows` of one machine, operation and clock;
     :class:`FigureError` for others, and when no row has a time.
     """
@@ -261,75 +205,29 @@ def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, A
     if len(places := {f"{r.machine} {r.operation} by {r.clock}": r for r in kept}) > 1:
         raise FigureError(f"rungs: one machine, operation and clock at a time, the rows hold {', '.join(places)}")
     kinds = list(dict.fromkeys(where(r, "math") for r in kept))
-    rows = [r for r in sorted(rows, key=lambda r: order.index(r.variant)) if where(r, "math") in kinds]
-    shapes = list({r.shape: r for r in sorted(kept, key=lambda r: r.flops)})
-    left = round(16 + 6.6 * max(len(part) for r in rows for part in wrapped(r.variant).split("<br>")))
-    data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
-    told: list[str] = []
-    lanes: dict[float, str] = {}
-    seen: list[float] = []
-    y = 0.0
-    for kind in kinds:
-        own = [r for r in rows if where(r, "math") == kind]
-        at = {name: y + n for n, name in enumerate(dict.fromkeys(r.variant for r in own), 1)}
-        lanes |= {height: wrapped(name) for name, height in at.items()}
-        at_left = SMALL | {"xref": "paper", "xanchor": "left"}
-        notes.append(at_left | {"text": f"<b>{kind}</b>", "x": 0, "xshift": 8 - left, "y": y})
-        timed_here = [r for r in own if r.timed]
-        limited = {r.shape: significant(r.flops * 1e6 / r.limit_us) for r in own if not absent(r.limit_us)}
-        for rate in sorted(set(limited.values())):
-            ends, said = [y + 0.5, y + len(at) + 0.5], f"limit: {formats.scaled(rate, 'FLOP/s')}, {kind}"
-            of = listing([formats.shape(shape) for shape in shapes if limited.get(shape) == rate])
-            data.append(rule_trace([rate] * 2, ends, "solid", f"{said}<br>{of}", showlegend=False))
-        seen += limited.values()
-        for number, shape in enumerate(shapes):
-            line = [r for r in timed_here if r.shape == shape]
-            if not line:
-                continue
-            triples = [r.rate().triple for r in line]
-            seen += extent(triples)
-            data.append(_rung_trace(line, triples, [at[r.variant] for r in line], number, kind))
-            name = formats.shape(shape)
-            data[-1] |= {"showlegend": not any(trace.get("name") == name for trace in data), "name": name}
-            steps = ", ".join(f"{r.variant} {tables.rate_text(r)}" for r in line)
-            told.append(f"{formats.shape(shape)} in {kind}: {steps}")
-        for name, height in at.items():
-            if not any(r.variant == name for r in timed_here):
-                status = next(r.status for r in own if r.variant == name).replace("_", " ")
-                notes.append(at_left | {"text": f"<i>{status}</i>", "x": 0.01, "y": height})
-        y = round(y + len(at) + 1.3, 1)
-    _, common = split_fields(kept, always=["shape", "math"])
-    grey = "grey line: limit by measured ceilings" if any(not absent(r.limit_us) for r in kept) else ""
-    head = heading(title, [*common, origins_key(kept), launch_note(kept), "bars: 95% intervals", grey])
-    head["margin"] |= {"l": left}
-    ticks = {"tickvals": list(lanes), "ticktext": list(lanes.values())}
-    layout = head | {
-        "height": round(30 * (y + 0.4)),  # names of two lines fit
-        "xaxis": rate_axis(seen, "FLOP/s"),
-        "yaxis": {"range": [round(y - 0.7, 1), -0.7], "showgrid": False} | ticks,
-        "annotations": notes,
-    }
-    alt = f"Rate of each step on a log axis ({', '.join(common)}). {'; '.join(told)}."
-    rows = sorted(rows, key=lambda r: (kinds.index(where(r, "math")), r.flops))
+    rows = [r for r in rows if where(r, "math") in kinds]
+    rows.sort(key=lambda r: (kinds.index(where(r, "math")), r.flops, order.index(r.variant)))
+    limits = [significant(r.flops * 1e6 / r.limit_us) for r in rows]
+    drawn = [limit for limit in limits if not absent(limit)]
+    axis = rate_axis([*extent(r.rate().triple for r in kept), *drawn], "FLOP/s")
+    said = [f"{tables.rate_text(r)}, {r.took}" for r in rows]
+    blocks = forest(
+        rows,
+        [r.rate() for r in rows],
+        said,
+        limits=[(limit, formats.scaled(limit, "FLOP/s")) for limit in limits],
+        axis=axis,
+        joined=True,
+    )
+    fields, common = split_fields(kept, always=["shape"])
+    told = "; ".join(
+        f"{named(r)} at {several(r, fields)}: {text}" for r, text in zip(rows, said, strict=True) if r.timed
+    )
+    grey = "grey line: limit by measured ceilings" if drawn else ""
+    head = heading(title, [*split_fields(kept)[1], launch_note(kept), "bars: 95% intervals", grey])
     table = tables.results_table(rows)
     table.insert(6, "rate", [tables.rate_text(r) for r in rows])
-    # Beside a wide left margin the legend has one column.
-    return assemble(data, with_legend(layout, [formats.shape(shape).ljust(40) for shape in shapes]), alt), table
-
-
-def _rung_trace(
-    line: Sequence[Row], triples: Sequence[Triple], at: Sequence[float], number: int, kind: str
-) -> dict[str, Any]:
-    """One shape's way through the lanes: points look as their variants do, dash and size tell the shape."""
-    looks = [style(r.variant, r.origin) for r in line]
-    hover = [
-        f"{r.variant} ({r.origin})<br>{where(r, 'shape')}, {kind}<br>{tables.rate_text(r)}, {r.took}" for r in line
-    ]
-    marker = {"color": [look.colour for look in looks], "symbol": [look.symbol for look in looks]}
-    marker |= {"size": 7 + 2 * number, "line": {"color": "#333333", "width": 1}}
-    dash = {"color": LINE, "dash": DASHES[number % len(DASHES)], "width": 1.5}
-    return points_trace(Style(LINE, "circle", 0), triples, at, hover, mode="lines+markers", marker=marker, line=dash)
+    return draw(blocks, head, f"Rate of each step on a log axis ({', '.join(common)}). {told}."), table
 
 
 SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"

@@ -15,22 +15,19 @@ from typing import Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import (
     FAINT,
-    KNOWN,
-    SHAPES,
+    SMALL,
     FigureError,
     Style,
     points_trace,
     style,
     with_legend,
-    wrapped,
 )
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval, Triple
+from hypatia_lab.variants import label, load, variants
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
-DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SMALL = {"showarrow": False, "font": {"size": 12}}
 COLUMN = 68
 """Width in px of the right margin where :func:`ends` writes times."""
 NONE = (math.nan, math.nan, math.nan)
@@ -96,19 +93,22 @@ class Way:
         values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
         return mean(values, logarithms) if values else NONE
 
+    @property
+    def name(self) -> str:
+        """What a person calls its variant."""
+        return label(self.where["operation"].partition(",")[0], self.variant)
+
     def text(self, fields: Sequence[str]) -> str:
-        """Variant, case and those of ``fields`` that tell ways apart, on one line."""
+        """Its variant in words, its case, and those of ``fields`` that tell ways apart, on one line."""
+        return ", ".join(part for part in (self.name, self.case, *(self.where[f] for f in fields)) if part)
+
+    def bare(self, fields: Sequence[str] = ()) -> str:
+        """The same by the variant's own name: what a trace is called, and what an error names."""
         return ", ".join(part for part in (self.variant, self.case, *(self.where[f] for f in fields)) if part)
 
-    def label(self, fields: Sequence[str], room: int = 17) -> str:
-        """The same for the margin of a narrow figure: several lines."""
-        lines = wrapped(self.variant).split("<br>")
-        for part in (p for long in (self.case, *(self.where[f] for f in fields)) for p in textwrap.wrap(long, room)):
-            if len(lines[-1]) + len(part) + 3 <= room:
-                lines[-1] += f" · {part}"
-            else:
-                lines.append(part)
-        return "<br>".join(lines)
+    def said(self, fields: Sequence[str]) -> str:
+        """The same for the pointer, which is told the variant's own name as well."""
+        return f"{self.text(fields)}<br>{self.variant} ({self.origin})"
 
 
 def rare(values: Sequence[float]) -> Interval:
@@ -131,6 +131,7 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
     if not own:
         known = ", ".join(dict.fromkeys(d["topic"] for d in details)) or "none at all"
         raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
+    load()
     found: dict[tuple[str, ...], Way] = {}
     for d in own:
         # That everything is forward goes without saying.
@@ -144,8 +145,8 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
         }
         # Two experiments may look at the same thing: that makes two ways, not one of twice the lines.
         key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
-        symbol = KNOWN[d["variant"]].symbol if d["variant"] in KNOWN else ""
-        origin = d.get("origin") or next((name for name, symbols in SHAPES.items() if symbol in symbols), "own")
+        known = variants(d["operation"]).get(d["variant"])
+        origin = d.get("origin") or (known.origin if known else "own")
         lines = found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines
         # Two probes of one start are more processes of it; other topics may list a name twice.
         twin = next((n for n, line in enumerate(lines) if topic == "start" and line["name"] == d["name"]), None)
@@ -166,7 +167,7 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
 
 def nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
     """The error of a figure for which no way has ``what``: it says what became of each."""
-    seen = "; ".join(f"{way.text([])}: {way.fault or 'not measured'}" for way in ways)
+    seen = "; ".join(f"{way.bare()}: {way.fault or 'not measured'}" for way in ways)
     return FigureError(f"{figure}: none of {len(ways)} ways has {what} ({seen[:400]})")
 
 
@@ -200,18 +201,17 @@ def process_count(ways: Sequence[Way]) -> str:
     return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
 
 
-def lanes(head: dict[str, Any], labels: Sequence[str], pitch: int = 0) -> dict[str, Any]:
-    """Margins, height and y axis for a lane a label, the first at the top; lane n lies at y = n."""
-    parts = [label.split("<br>") for label in labels]
-    pitch = max(pitch, 30, 12 + 15 * max(map(len, parts)))
-    left = round(18 + 6.6 * max(len(part) for lines in parts for part in lines))
-    head["margin"] |= {"l": left}
+def lanes(head: dict[str, Any], names: Sequence[str], pitch: int = 26) -> dict[str, Any]:
+    """Margins, height and y axis for a lane a name, the first at the top; lane n lies at y = n."""
+    parts = [textwrap.wrap(name, 34) or [name] for name in names]
+    pitch = max(pitch, 8 + 15 * max(map(len, parts)))
+    head["margin"] |= {"l": round(22 + 6.5 * max(len(part) for lines in parts for part in lines))}
     return head | {
-        "height": pitch * len(labels),
+        "height": pitch * len(names),
         "yaxis": {
-            "range": [len(labels) - 0.5, -0.5],
-            "tickvals": list(range(len(labels))),
-            "ticktext": list(labels),
+            "range": [len(names) - 0.5, -0.5],
+            "tickvals": list(range(len(names))),
+            "ticktext": ["<br>".join(lines) for lines in parts],
             "ticks": "outside",
             "tickcolor": "rgba(0,0,0,0)",  # a little room between name and bar
             "showgrid": False,
@@ -247,16 +247,6 @@ def bar_trace(
     return trace | {"x": [significant(v) if base is None else round(v, 3) for v in x]} | more
 
 
-def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
-    """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
-    ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
-    powers = [tick for tick in ticks if abs(math.log10(tick[0]) - round(math.log10(tick[0]))) < 1e-6]
-    if len(ticks) > most:
-        ticks = powers if len(powers) > 1 else ticks
-        ticks = ticks[:: math.ceil(len(ticks) / most)]
-    return axis | {"tickvals": [value for value, _ in ticks], "ticktext": [text for _, text in ticks]}
-
-
 def lane_rules(count: int) -> list[dict[str, Any]]:
     """A faint line along each lane, for the eye to follow."""
     rule = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below", "line": {"color": FAINT, "width": 1}}
@@ -289,21 +279,6 @@ def legend_lines(data: Sequence[dict[str, Any]]) -> list[str]:
     return [line for trace in data for line in trace["name"].split("<br>")]
 
 
-def told_apart(ways: Sequence[Way]) -> list[tuple[Way, str, bool]]:
-    """Each way with a dash and whether its marker is hollow, so that ways of one variant are told apart."""
-    seen: dict[str, int] = {}
-    out = []
-    for way in ways:
-        number = seen[way.variant] = seen.get(way.variant, -1) + 1
-        out.append((way, DASHES[number % len(DASHES)], number % 2 == 1))
-    return out
-
-
-def hollowed(look: Style, hollow: bool) -> Style:
-    """``look``, or the same with an open marker."""
-    return Style(look.colour, look.symbol + "-open", look.place) if hollow else look
-
-
 def filled(rows: Sequence[dict[str, Any]]) -> Any:
     """A frame of rows that have not all the same columns; the last column stays last."""
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "status"))
@@ -329,10 +304,10 @@ def ends(
         if absent(triple[0]):
             notes.append(column | {"text": f"<i>{way.status}</i>", "y": n})
             continue
-        hover = [f"{way.text(fields)} ({way.origin})<br>{timed(triple)}"]
+        hover = [f"{way.said(fields)}<br>{timed(triple)}"]
         shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
         data.append(
-            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.text(fields), showlegend=False)
+            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.bare(fields), showlegend=False)
         )
         notes.append(column | {"text": formats.duration(triple[0]), "y": n})
     return notes

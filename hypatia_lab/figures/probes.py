@@ -20,11 +20,11 @@ from hypatia_lab.figures.language import (
     BLUE,
     GREEN,
     GREY,
-    LINE,
     ORANGE,
     PURPLE,
     RED,
     SKY,
+    SMALL,
     FigureError,
     assemble,
     error_bars,
@@ -32,37 +32,32 @@ from hypatia_lab.figures.language import (
     heading,
     intervals_key,
     log_axis,
-    origins_key,
     points_trace,
     rule_trace,
     short,
+    thinned,
     time_axis,
-    with_legend,
 )
+from hypatia_lab.figures.panels import above_rows, tiles
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
     FACTORS,
     NONE,
-    SMALL,
     Way,
     bar_trace,
     closed,
     ends,
     filled,
     frame,
-    hollowed,
     identity,
     lane_rules,
     lanes,
     legend_columns,
-    legend_lines,
     mean,
     nothing,
     process_count,
     read,
-    thinned,
     timed,
-    told_apart,
 )
 from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
@@ -111,7 +106,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
     if not any(means):
         raise nothing(ways, "waterfall", "a stage")
-    labels = [way.label(fields) for way in ways]
+    names = [way.text(fields) for way in ways]
     longest = max(extent(totals))
     unit, size = _axis_unit(longest)
     data: list[dict[str, Any]] = []
@@ -120,7 +115,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         if not own:
             continue
         hover = [
-            f"{ways[n].text(fields)}<br>{stage}: {formats.duration(means[n][stage])}, "
+            f"{ways[n].said(fields)}<br>{stage}: {formats.duration(means[n][stage])}, "
             f"{formats.number(100 * means[n][stage] / totals[n][0])}% of {formats.duration(totals[n][0])}"
             for n in own
         ]
@@ -138,9 +133,9 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
     notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
     left_out = f"without {_stretch(leave_out)}" if leave_out else ""
     of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
-    head = heading(title, [*common, origins_key(ways), process_count(ways), of_whole, left_out])
+    head = heading(title, [*common, process_count(ways), of_whole, left_out])
     head["margin"] |= {"r": COLUMN}
-    layout = lanes(head, labels, 40) | {
+    layout = lanes(head, names, 38) | {
         "barmode": "overlay",
         "uniformtext": {"minsize": 10, "mode": "hide"},
         "xaxis": {"range": [0, significant(1.05 * longest / size)], "nticks": 5, "title": {"text": f"time, {unit}"}},
@@ -164,7 +159,9 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             for way, found, total in zip(ways, means, totals, strict=True)
         ]
     )
-    return assemble(data, legend(layout), f"Stages of a start ({', '.join(common)}). {points}."), table
+    return assemble(
+        data, above_rows(legend(layout), names), f"Stages of a start ({', '.join(common)}). {points}."
+    ), table
 
 
 def _axis_unit(longest: float) -> tuple[str, float]:
@@ -186,71 +183,66 @@ def _row(columns: Mapping[str, Sequence[float | None]], number: int) -> list[flo
 def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """Every call of a fresh process on its own (topic ``start``, lines ``call 1``, …): time on a log axis over number.
 
-    One line a way, with the geometric mean and interval over the processes. Where there is a way of
+    A tile a way, with the geometric mean and interval over the processes. Where there is a way of
     ``compile_reduce_overhead`` its first calls are marked compile, record and replay.
     Raises :class:`FigureError` when no way has a call.
     """
     ways, fields, common = read(details, "calls", "start")
     data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
-    seen: list[float] = []
     told: list[str] = []
+    drawn: list[str] = []
+    seen: list[float] = []
     last = 1
-    for way, dash, hollow in told_apart(ways):
+    for way in ways:
         numbers = sorted(int(line["name"][5:]) for line in way.lines if re.fullmatch(r"call \d+", line["name"]))
         triples = {n: t for n in numbers if not absent((t := way.triple(f"call {n}"))[0])}
         rows.append(identity(way) | {f"call {n}": timed(t) for n, t in triples.items()} | {"status": way.fault or "ok"})
         if not triples:
             continue
         name = way.text(fields)
-        hover = [f"{name}, call {n}<br>{timed(t)}" for n, t in triples.items()]
-        line = {"color": way.look.colour, "dash": dash, "width": 2}
-        more = {"along": "y", "size": 8, "mode": "lines+markers", "line": line, "name": name}
-        data.append(points_trace(hollowed(way.look, hollow), list(triples.values()), list(triples), hover, **more))
+        hover = [f"{way.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
+        more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": way.look.colour, "width": 2}}
+        on = {"xaxis": f"x{len(data) + 1}", "yaxis": f"y{len(data) + 1}"} if data else {}
+        more |= {"name": way.bare(fields)} | on
+        data.append(points_trace(way.look, list(triples.values()), list(triples), hover, **more))
+        drawn.append(name)
         seen += extent(triples.values())
         last = max(last, *triples)
-        settled = triples[max(triples)][0]
-        told.append(
-            f"{name}: call 1 {formats.duration(triples[min(triples)][0])}, "
-            f"call {max(triples)} {formats.duration(settled)}"
-        )
-        if way.variant == "compile_reduce_overhead" and not notes:
-            notes = _named(triples)
+        first, settled = triples[min(triples)][0], triples[max(triples)][0]
+        told.append(f"{name}: call 1 {formats.duration(first)}, call {max(triples)} {formats.duration(settled)}")
     if not data:
         raise nothing(ways, "calls", "a call")
     missing = [f"{way.text(fields)} ({way.status})" for way in ways if way.fault]
-    under = [
-        *common,
-        origins_key(ways),
-        process_count(ways),
-        intervals_key(data),
-        f"not drawn: {', '.join(missing)}" if missing else "",
-    ]
-    layout = heading(title, under) | {
-        "height": 300,
-        "xaxis": {"range": [0.5, last + 0.5], "dtick": 1, "title": {"text": "call of a fresh process"}},
-        "yaxis": time_axis([*seen, 2.5 * max(seen)]),  # room for a word above the first call
-        "annotations": notes,
+    left_out = f"not drawn: {', '.join(missing)}" if missing else ""
+    head = heading(title, [*common, process_count(ways), intervals_key(data), left_out])
+    across = {
+        "range": [0.5, last + 0.5],
+        "dtick": 1 if last < 8 else 3,
+        "tick0": 0,
+        "title": {"text": "time per call (log scale), by call of a fresh process"},
     }
+    layout = tiles(drawn, across, thinned(time_axis(seen), 4), head)
+    for tile, way in enumerate(way for way in ways if way.text(fields) in drawn):
+        if way.variant == "compile_reduce_overhead":
+            words = _replayed(data[tile])
+            layout["annotations"] += words
+            layout["meta"]["narrow"]["annotations"] += words
+            break
     alt = f"Time of each call of a fresh process, log axis ({', '.join(common)}). {'; '.join(told)}."
-    # Beside the axis a telephone has room for one column.
-    return assemble(data, with_legend(layout, [line.ljust(40) for line in legend_lines(data)]), alt), filled(rows)
+    return assemble(data, layout, alt), filled(rows)
 
 
-def _named(triples: Mapping[int, Triple]) -> list[dict[str, Any]]:
-    """What the first calls under CUDA graphs do; the third and all later ones replay, said where nothing else is."""
-    notes: list[dict[str, Any]] = []
-    height = {n: round(math.log10(t[0]), 4) for n, t in triples.items()}
-    for n, word in ((1, "compile"), (2, "record")):
-        if n in height:
-            beside = {"xanchor": "left", "xshift": 9, "yanchor": "bottom", "yshift": -3}
-            notes.append(SMALL | beside | {"text": word, "x": n, "y": height[n]})
-    if 2 in height and 3 in height and max(height) > 7:
-        arrow = {"showarrow": True, "arrowhead": 2, "arrowwidth": 1, "arrowcolor": LINE, "standoff": 6}
-        tail = {"axref": "x", "ax": 7, "ayref": "y", "ay": height[2]}
-        notes.append(SMALL | arrow | tail | {"text": "replay", "x": 3, "y": height[3]})
-    return notes
+def _replayed(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """What the first calls under CUDA graphs do: the third and all later ones replay."""
+    on = {"xref": trace.get("xaxis", "x"), "yref": trace.get("yaxis", "y")}
+    beside = {"xanchor": "left", "xshift": 6, "yanchor": "bottom", "yshift": -2}
+    at = dict(zip(trace["x"], trace["y"], strict=True))
+    return [
+        SMALL | beside | on | {"text": word, "x": n, "y": round(math.log10(at[n]), 4)}
+        for n, word in ((1, "compile"), (2, "record"), (3, "replay"))
+        if n in at
+    ]
 
 
 def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequence[float] = ()) -> tuple[Any, Any]:
@@ -275,10 +267,11 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
         place = {"x": round(math.log10(mark), 4), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
         notes.append(SMALL | {"text": text} | place)
     goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
-    head = heading(title, [*common, origins_key(ways), process_count(ways), intervals_key(data), goal])
+    head = heading(title, [*common, process_count(ways), intervals_key(data), goal])
     head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
     axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
-    layout = lanes(head, [way.label(fields) for way in ways])
+    names = [way.text(fields) for way in ways]
+    layout = lanes(head, names)
     layout |= {"xaxis": axis, "annotations": notes, "shapes": lane_rules(len(ways))}
     table = frame(
         [
@@ -292,7 +285,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     points = "; ".join(f"{way.text(fields)}: {timed(t)}" for way, t in zip(ways, triples, strict=True) if t[0] > 0)
     against = f" Dashed lines mark {listing(goal_texts)}." if marks else ""
     alt = f"Time to the first image on a log axis ({', '.join(common)}). {points}.{against}"
-    return assemble(data, closed(layout), alt), table
+    return assemble(data, above_rows(closed(layout), names), alt), table
 
 
 def _ms(value: float) -> str:
@@ -344,7 +337,7 @@ def shares(
         starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
         texts = [f"{formats.number(t[0], 0)}%" if t[0] > 15 else "" for t in triples]  # what a phone has room for
         hover = [
-            f"{ways[n].text(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
+            f"{ways[n].said(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
         ]
         more: dict[str, Any] = {"name": name, "hovertext": hover, "width": 0.6, "text": texts, "textangle": 0}
         more |= {
@@ -366,9 +359,8 @@ def shares(
         for n, shared in enumerate(found)
         if not shared
     ]
-    layout = lanes(
-        heading(title, [*common, process_count(ways), intervals_key(marks)]), [w.label(fields) for w in ways]
-    )
+    names = [way.text(fields) for way in ways]
+    layout = lanes(heading(title, [*common, process_count(ways), intervals_key(marks)]), names)
     layout |= {
         "barmode": "overlay",
         "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of the whole, %"}},
@@ -389,7 +381,7 @@ def shares(
         if shared
     )
     alt = f"Shares of {listing(list(parts))} ({', '.join(common)}). {first}: {points}."
-    return assemble(data + marks, place_legends(layout), alt), table
+    return assemble(data + marks, above_rows(place_legends(layout), names), alt), table
 
 
 _FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")
@@ -450,19 +442,19 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             shown = [*shown, (f"{len(rest)} others", sum(count for _, count, _ in rest), (left, math.nan, math.nan))]
         places = []
         for name, count, t in shown:
-            y = round(y + 1.35, 2)
+            y = round(y + 0.9, 2)
             places.append(y)
             text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
             end = significant((t[0] if absent(t[2]) else t[2]) / size)
-            notes.append(SMALL | {"text": short_kernel(name), "y": round(y - 0.6, 2)} | _AT_LEFT)
-            notes.append(SMALL | {"text": text, "x": end, "xanchor": "left", "xshift": 5, "y": y})
+            notes.append(SMALL | {"text": short_kernel(name), "y": y} | _AT_LEFT | {"xshift": 6})
+            notes.append(SMALL | {"text": text, "xref": "paper", "x": 1, "xanchor": "right", "y": y})
             longest = max(longest, end)
-        hover = ["<br>".join([way.text(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
+        hover = ["<br>".join([way.said(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
         drawn = [(t[0] / size, t[1] / size, t[2] / size) for _, _, t in shown]
-        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.45)
-        bars["marker"]["opacity"] = 0.55  # the interval shows on its bar
-        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.text(fields)})
-        y = round(y + 1.25, 2)
+        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.8)
+        bars["marker"]["opacity"] = 0.5  # a name shows on its bar, and an interval
+        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.bare(fields)})
+        y = round(y + 1.15, 2)
         name, count, t = listed[0]
         share = formats.number(100 * t[0] / whole)
         told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
@@ -483,7 +475,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     layout = head | {
         "height": round(24 * (y + 0.2)),
         "xaxis": {
-            "range": [0, significant(1.5 * longest)],
+            "range": [0, significant(1.45 * longest)],
             "showgrid": False,
             "nticks": 6,
             "title": {"text": f"{timed_what} per call, {unit}"},
@@ -529,7 +521,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         )
         events.sort()
         if not events:
-            labels.append(f"{way.label(fields)}<br>{way.status}")
+            labels.append(f"{way.text(fields)}: {way.status}")
             continue
         reached, busy, gap = 0.0, 0.0, 0.0
         for start, length, name in events:
@@ -541,14 +533,14 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
                 | {"idle before": formats.duration(idle) if idle else formats.MISSING, "event": name}
             )
         share = f"{formats.number(100 * busy / reached, 0)}%"
-        labels.append(f"{way.label(fields)}<br>busy {share}")
+        labels.append(f"{way.text(fields)}: busy {share}")
         said = f"{len(events)} event{'' if len(events) == 1 else 's'} in {formats.duration(reached)}, busy {share}"
         told.append(f"{way.text(fields)}: {said}, {f'longest gap {formats.duration(gap)}' if gap else 'no gap'}")
         hover = [
-            f"{way.text(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
+            f"{way.said(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
             for start, length, name in events
         ]
-        more = {"hovertext": hover, "width": 0.6, "name": way.text(fields)}
+        more = {"hovertext": hover, "width": 0.6, "name": way.bare(fields)}
         starts, lengths = [e[0] / size for e in events], [e[1] / size for e in events]
         bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
         bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
@@ -566,4 +558,5 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         },
         "shapes": lane_rules(len(ways)),
     }
-    return assemble(data, closed(layout), f"Device timeline ({', '.join(common)}). {'; '.join(told)}."), frame(rows)
+    alt = f"Device timeline ({', '.join(common)}). {'; '.join(told)}."
+    return assemble(data, above_rows(closed(layout), labels), alt), frame(rows)

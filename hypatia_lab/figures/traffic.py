@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats
-from hypatia_lab.figures.language import LINE, FigureError, assemble, heading, origins_key, rule_trace
+from hypatia_lab.figures.language import LINE, SMALL, FigureError, assemble, heading, rule_trace
+from hypatia_lab.figures.panels import above_rows
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
-    SMALL,
     Way,
     bar_trace,
     closed,
@@ -65,7 +65,7 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             continue
         at = 0.0
         for part in parts:
-            hover = f"{way.text(fields)}<br>{short_kernel(part.kernel)}, {part.launches}×"
+            hover = f"{way.said(fields)}<br>{short_kernel(part.kernel)}, {part.launches}×"
             shown = {"name": f"{way.text(fields)}, {part.what}", "width": 0.6}
             shown |= {"hovertext": [f"{hover}<br>{part.what}: {formats.number(part.size)} MB"]}
             pattern = "/" if part.what == "written" else ""
@@ -85,7 +85,6 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         )
     under = [
         *common,
-        origins_key(ways),
         process_count(ways),
         "plain: read",
         "striped: written",
@@ -93,7 +92,8 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     ]
     head = heading(title, under)
     head["margin"] |= {"r": COLUMN}
-    layout = lanes(head, [way.label(fields) for way in ways]) | {
+    names = [way.text(fields) for way in ways]
+    layout = lanes(head, names) | {
         "barmode": "overlay",
         "xaxis": {"range": [0, round(1.05 * longest, 3)], "nticks": 6, "title": {"text": "moved by one call, MB"}},
         "annotations": notes,
@@ -102,7 +102,7 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         f"Bytes moved by one call, by kernel ({', '.join(common)}); compulsory: {formats.number(line)} MB. "
         f"{'; '.join(told)}."
     )
-    return assemble(data + rule, closed(layout), alt), frame(rows)
+    return assemble(data + rule, above_rows(closed(layout), names), alt), frame(rows)
 
 
 _CASED = (("#ffffff", 5), ("#000000", 2))

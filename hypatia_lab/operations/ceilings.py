@@ -81,7 +81,7 @@ def _terms(x: torch.Tensor, math: str) -> tuple[torch.Tensor, torch.Tensor]:
     return large, x - large
 
 
-@variant("matmul", "split", origin="own", needs=_matrix_units, maths=SPLIT)
+@variant("matmul", "split", origin="own", needs=_matrix_units, maths=SPLIT, label="split product", tags=("split",))
 def split(workload: Workload, inputs: Inputs) -> Run:
     """Three matrix products of split operands, added in float32: large·large + large·small + small·large."""
     a, b, math = inputs["a"], inputs["b"], workload.math
@@ -104,7 +104,7 @@ def copy(workload: Workload, inputs: Inputs) -> Run:
     return lambda: out.copy_(source)
 
 
-@variant("copy", "copy_kernel", origin="peer")
+@variant("copy", "copy_kernel", origin="peer", label="copy by a kernel", tags=("copy",))
 def copy_kernel(workload: Workload, inputs: Inputs) -> Run:
     """The same by a kernel: PyTorch's product of a tensor and a number, which is 1 and changes no bit."""
     source = inputs["source"]

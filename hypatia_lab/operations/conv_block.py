@@ -18,6 +18,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -341,6 +342,7 @@ def _define(name: str, approximate: str) -> Operation:
         Operation(
             name=name,
             dims=("batch", "channels", "height", "width"),
+            small=((3, 5, 33, 29), (2, 16, 32, 32)),
             summary=f"y = GELU(InstanceNorm(Conv 3×3 of x)){kind}, as many channels out as in",
             make_inputs=_inputs,
             reference=lambda inputs: reference(inputs, approximate),
@@ -478,6 +480,5 @@ PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
 
 for _operation in OPERATIONS:
     for _name, (_factory, _needs, _directions) in PEERS.items():
-        variant(_operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager")(
-            _factory
-        )
+        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
+        _peer(_name, baseline=_name == "eager")(_factory)

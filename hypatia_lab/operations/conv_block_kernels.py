@@ -322,6 +322,7 @@ def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], 
     return lambda workload, device: needs(workload, device) if device == "cuda" else loader.NO_GPU
 
 
+LABEL = {"triton": "two Triton kernels", "whole": "one CUDA kernel"}
 SPLIT = "by three products of bfloat16 terms for one of float32; splitting is timed, too."
 
 for _operation in OPERATIONS:
@@ -330,9 +331,10 @@ for _operation in OPERATIONS:
             _name = f"{_form}_{_precision}" if _precision else _form
             _made = _factory(_form, _precision, f"{_form}, {SPLIT}" if _precision else _summary)
             _need, _maths = _needs(_form, _precision), ("ieee",) if _precision else ("ieee", "tf32", "bf16x3")
-            _own = partial(variant, _operation, origin="own", directions=DIRECTIONS, maths=_maths)
-            _own(_name, needs=_need)(_made)
-            _own(f"{_name}_graph", needs=_on_gpu(_need))(captured(_made, _name))
-    variant(_operation, "eager_graph", origin="peer", needs=_on_gpu(PEERS["eager"][1]), directions=DIRECTIONS)(
-        captured(PEERS["eager"][0], "eager")
-    )
+            _own = partial(variant, _operation, origin="own", directions=DIRECTIONS, maths=_maths, tags=("own kernel",))
+            _own = partial(_own, splits=("bfloat16/ieee", 3) if _precision else None)
+            _label = LABEL[_form] + (", float32 as three bfloat16 products" if _precision else "")
+            _own(_name, needs=_need, label=_label)(_made)
+            _own(f"{_name}_graph", needs=_on_gpu(_need), label=f"{_label}, replayed")(captured(_made, _name))
+    _peer = partial(variant, _operation, origin="peer", directions=DIRECTIONS, tags=("library",))
+    _peer("eager_graph", needs=_on_gpu(PEERS["eager"][1]))(captured(PEERS["eager"][0], "eager"))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
 
 WAYS = {
-    "naive": "Three kernels, one thread an output; what lies between them comes from torch's allocator (S000).",
-    "naive_malloc": "The three kernels with memory from the driver, cudaMalloc and cudaFree in every call (S000).",
-    "threaded": "The three loops shared out over all cores.",
+    "naive": (
+        "three kernels",
+        "Three kernels, one thread an output; what lies between them comes from torch's allocator (S000).",
+    ),
+    "naive_malloc": (
+        "three kernels, cudaMalloc each call",
+        "The three kernels with memory from the driver, cudaMalloc and cudaFree in every call (S000).",
+    ),
+    "threaded": ("three loops on all cores", "The three loops shared out over all cores."),
 }
-"""Variant → what it is; ``naive`` runs on either kind of device."""
+"""Variant → its label and what it is; ``naive`` runs on either kind of device."""
 
 THREADS = 256
 """Of a block; the statistics kernel is written for so many."""
@@ -181,7 +188,7 @@ def _factory(way: str) -> Factory:
         tensors, approximate = [inputs[name] for name in PARAMETERS], OPERATIONS[workload.operation]
         return lambda: pipeline(way, *tensors, approximate=approximate)
 
-    factory.__doc__ = WAYS[way]
+    factory.__doc__ = WAYS[way][1]
     return factory
 
 
@@ -189,4 +196,5 @@ for _operation in OPERATIONS:
     for _way in WAYS:
         _origin = "own" if _way == "threaded" else "seed"
         # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
-        variant(_operation, _way, origin=_origin, needs=_needs(_way), maths=("ieee", "default"))(_factory(_way))
+        _loops = partial(variant, _operation, origin=_origin, maths=("ieee", "default"), tags=("document",))
+        _loops(_way, needs=_needs(_way), label=WAYS[_way][0])(_factory(_way))

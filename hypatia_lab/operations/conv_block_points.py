@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -177,6 +178,5 @@ CAST = {
 
 for _operation, _variants in {**dict.fromkeys(OPERATIONS, PLAIN), AUTOCAST: CAST}.items():
     for _name, (_factory, _needs, _directions) in _variants.items():
-        variant(_operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager")(
-            _factory
-        )
+        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
+        _peer(_name, baseline=_name == "eager")(_factory)

@@ -87,27 +87,27 @@ def _bind(inputs: Inputs, x: str = "x", weight: str = "weight") -> Run:
     return lambda: _product(rows, columns, bias)
 
 
-@variant(NAME, "row_major", origin="peer", baseline=True)
+@variant(NAME, "row_major", origin="peer", baseline=True, label="row by row")
 def row_major(workload: Workload, inputs: Inputs) -> Run:
     """x (batch, in) and W (out, in) row by row, as torch.nn.Linear keeps them."""
     return _bind(inputs)
 
 
-@variant(NAME, "x_column_major", origin="seed")
+@variant(NAME, "x_column_major", origin="seed", label="x column by column", tags=("layout",))
 def x_column_major(workload: Workload, inputs: Inputs) -> Run:
     """x stored column by column (S004)."""
     return _bind(inputs, x="x_column_major")
 
 
 # [layouts]
-@variant(NAME, "weight_packed", origin="seed")
+@variant(NAME, "weight_packed", origin="seed", label="weight packed before", tags=("layout",))
 def weight_packed(workload: Workload, inputs: Inputs) -> Run:
     """W stored as (in, out), packed before the first call (S004)."""
     packed, x, bias = inputs["weight_packed"], inputs["x"], inputs["bias"]
     return lambda: _product(x, packed.t(), bias)  # (1)
 
 
-@variant(NAME, "pack_each_call", origin="own")
+@variant(NAME, "pack_each_call", origin="own", label="weight packed each call", tags=("layout",))
 def pack_each_call(workload: Workload, inputs: Inputs) -> Run:
     """W packed as (in, out) in every call, as it must be while it is being trained."""
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
@@ -117,39 +117,39 @@ def pack_each_call(workload: Workload, inputs: Inputs) -> Run:
 # [/layouts]
 
 
-@variant(NAME, "x_padded", origin="own")
+@variant(NAME, "x_padded", origin="own", label="x padded", tags=("layout",))
 def x_padded(workload: Workload, inputs: Inputs) -> Run:
     """x as the first columns of a wider matrix: rows are apart, nothing copies them."""
     return _bind(inputs, x="x_padded")
 
 
-@variant(NAME, "x_unaligned", origin="own")
+@variant(NAME, "x_unaligned", origin="own", label="x unaligned", tags=("layout",))
 def x_unaligned(workload: Workload, inputs: Inputs) -> Run:
     """x begins one element past a 16-byte boundary."""
     return _bind(inputs, x="x_unaligned")
 
 
-@variant(NAME, "weight_unaligned", origin="own")
+@variant(NAME, "weight_unaligned", origin="own", label="weight unaligned", tags=("layout",))
 def weight_unaligned(workload: Workload, inputs: Inputs) -> Run:
     """W begins one element past a 16-byte boundary."""
     return _bind(inputs, weight="weight_unaligned")
 
 
-@variant(NAME, "x_batch_view", origin="seed")
+@variant(NAME, "x_batch_view", origin="seed", label="batch of sequences by view", tags=("layout",))
 def x_batch_view(workload: Workload, inputs: Inputs) -> Run:
     """x as a contiguous batch of sequences, flattened by view (S001 v2)."""
     x, weight, bias = inputs["x_batch"], inputs["weight"], inputs["bias"]
     return lambda: _product(x.view(-1, x.shape[-1]), weight, bias)
 
 
-@variant(NAME, "x_strided_batch", origin="seed")
+@variant(NAME, "x_strided_batch", origin="seed", label="strided batch, copied", tags=("layout",))
 def x_strided_batch(workload: Workload, inputs: Inputs) -> Run:
     """x as a transposed batch of sequences, flattened by reshape, which has to copy (S001 v1); view raises."""
     x, weight, bias = inputs["x_strided_batch"], inputs["weight"], inputs["bias"]
     return lambda: _product(x.reshape(-1, x.shape[-1]), weight, bias)
 
 
-@variant(NAME, "copy_first", origin="seed")
+@variant(NAME, "copy_first", origin="seed", label="x copied first", tags=("layout",))
 def copy_first(workload: Workload, inputs: Inputs) -> Run:
     """The column-major x made contiguous in every call, then the product (S002)."""
     x, weight, bias = inputs["x_column_major"], inputs["weight"], inputs["bias"]

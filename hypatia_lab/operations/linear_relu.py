@@ -371,7 +371,16 @@ def eager(workload: Workload, inputs: Inputs) -> Run:
     return bind(_eager, inputs)
 
 
-@variant("linear_relu", "naive", origin="seed", needs=_hand_written, directions=DIRECTIONS)
+@variant(
+    "linear_relu",
+    "naive",
+    origin="seed",
+    needs=_hand_written,
+    directions=DIRECTIONS,
+    label="one thread per output (v1)",
+    tags=("ladder_vector", "ladder_cpu"),
+    operator=True,
+)
 def naive(workload: Workload, inputs: Inputs) -> Run:
     """One thread per output, one serial sum each (S001 v1).
 
@@ -380,7 +389,16 @@ def naive(workload: Workload, inputs: Inputs) -> Run:
     return bind(torch.ops.hypatia.linear_relu_naive, inputs)
 
 
-@variant("linear_relu", "cublas_relu", origin="seed", needs=_hand_written, directions=DIRECTIONS)
+@variant(
+    "linear_relu",
+    "cublas_relu",
+    origin="seed",
+    needs=_hand_written,
+    directions=DIRECTIONS,
+    label="library's product, own ReLU (v2)",
+    tags=("fusion",),
+    operator=True,
+)
 def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
     """The library's GEMM, then a hand-written in-place ReLU kernel (S001 v2)."""
     return bind(torch.ops.hypatia.linear_relu_cublas, inputs)
@@ -392,26 +410,29 @@ def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
     origin="seed",
     needs=lambda workload, device: loader.cpp_missing(),
     directions=DIRECTIONS,
+    label="one C++ operation (Plan C)",
+    tags=("fusion",),
+    operator=True,
 )
 def aten(workload: Workload, inputs: Inputs) -> Run:
     """One C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
     return bind(load_aten(), inputs)
 
 
-@variant("linear_relu", "epilogue", origin="peer", directions=DIRECTIONS)
+@variant("linear_relu", "epilogue", origin="peer", directions=DIRECTIONS, tags=("fusion",))
 def epilogue(workload: Workload, inputs: Inputs) -> Run:
     """torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue (on a CPU: a product, then an in-place ReLU)."""
     # The custom operation differentiates; without gradients it would only make the call longer.
     return bind(linear_relu_epilogue if workload.backward else fused_epilogue, inputs)
 
 
-@variant("linear_relu", "compile", origin="peer", needs=compile_missing, directions=DIRECTIONS)
+@variant("linear_relu", "compile", origin="peer", needs=compile_missing, directions=DIRECTIONS, tags=("compiled",))
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, default mode."""
     return bind(compiled(_eager), inputs)
 
 
-@variant("linear_relu", "compile_max_autotune", origin="peer", needs=compile_missing)
+@variant("linear_relu", "compile_max_autotune", origin="peer", needs=compile_missing, tags=("tuned",))
 def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
     return bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)

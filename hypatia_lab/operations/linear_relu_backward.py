@@ -190,7 +190,15 @@ def _missing(workload: Workload, device: str) -> str:
     return "" if device == "cpu" else loader.triton_missing(device)
 
 
-@variant("linear_relu", "fused_backward", origin="own", needs=_missing, directions=("forward_backward",))
+@variant(
+    "linear_relu",
+    "fused_backward",
+    origin="own",
+    needs=_missing,
+    directions=("forward_backward",),
+    label="mask and bias in one kernel",
+    tags=("backward",),
+)
 def fused_backward(workload: Workload, inputs: Inputs) -> Run:
     """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side.
 

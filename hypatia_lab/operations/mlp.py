@@ -252,6 +252,7 @@ def _define(name: str, dims: tuple[str, ...], summary: str) -> None:
         Operation(
             name=name,
             dims=dims,
+            small=((33, 77, 129, 2, 65), (64, 64, 64, 2, 64)) if len(dims) == 5 else (),
             summary=summary,
             make_inputs=_inputs,
             reference=lambda inputs: reference(*(tensor for own, tensor in inputs.items() if own != "grad")),
@@ -539,11 +540,28 @@ def fused_cuda(workload: Workload, inputs: Inputs) -> Run:
 for _operation in ("mlp", *FUSED):
     _both = DIRECTIONS if _operation == "mlp" else DIRECTIONS[:1]
     variant(_operation, "eager", origin="peer", needs=clear, directions=_both, baseline=True)(eager)
-    variant(_operation, "compile", origin="peer", needs=_compiles, directions=_both)(compile_default)
-    variant(_operation, "epilogue", origin="peer")(epilogue)
-    variant(_operation, "compile_max_autotune", origin="peer", needs=_compiles)(compile_max_autotune)
+    variant(_operation, "compile", origin="peer", needs=_compiles, directions=_both, tags=("library",))(compile_default)
+    variant(_operation, "epilogue", origin="peer", tags=("library",))(epilogue)
+    variant(_operation, "compile_max_autotune", origin="peer", needs=_compiles, tags=("library",))(compile_max_autotune)
     if _operation in FUSED:
-        variant(_operation, "fused", origin="own", needs=_one_kernel, maths=("ieee", "tf32", "tf32x3"))(fused)
-        variant(_operation, "fused_cuda", origin="own", needs=_one_cuda_kernel, maths=("ieee",))(fused_cuda)
+        variant(
+            _operation,
+            "fused",
+            origin="own",
+            needs=_one_kernel,
+            maths=("ieee", "tf32", "tf32x3"),
+            label="all layers in one Triton kernel",
+            tags=("fused",),
+        )(fused)
+        variant(
+            _operation,
+            "fused_cuda",
+            origin="own",
+            needs=_one_cuda_kernel,
+            maths=("ieee",),
+            label="all layers in one CUDA kernel",
+            tags=("fused",),
+        )(fused_cuda)
     else:
-        variant(_operation, "aten", origin="seed", needs=_aten)(aten)
+        layers = "one C++ operation a layer (Plan C)"
+        variant(_operation, "aten", origin="seed", needs=_aten, label=layers, tags=("document",), operator=True)(aten)

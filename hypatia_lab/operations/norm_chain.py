@@ -9,6 +9,7 @@ That chain itself has no answer to be held to: see :func:`reported`.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -155,6 +156,7 @@ register(
     Operation(
         name="norm_chain",
         dims=("batch", "channels", "height", "width"),
+        small=((3, 5, 33, 29), (2, 16, 32, 32)),
         summary="y = three InstanceNorm + GELU in a row, times x, each plane scaled to norm 1",
         make_inputs=_inputs,
         reference=lambda inputs: exact(*_wide(inputs)),
@@ -222,6 +224,5 @@ VARIANTS: dict[str, tuple[Factory, Callable[[Workload, str], str]]] = {
 """Variant → its factory and its needs; each computes both directions."""
 
 for _name, (_factory, _needs) in VARIANTS.items():
-    variant("norm_chain", _name, origin="peer", needs=_needs, directions=DIRECTIONS, baseline=_name == "eager")(
-        _factory
-    )
+    _peer = partial(variant, "norm_chain", origin="peer", directions=DIRECTIONS, tags=("library",))
+    _peer(_name, needs=_needs, baseline=_name == "eager")(_factory)

@@ -28,7 +28,15 @@ def _split(workload: Workload, device: str) -> str:
     return "" if torch.cuda.get_device_capability() >= (9, 0) else "needs tensor descriptors (compute capability 9.0)"
 
 
-@variant("linear_relu", "triton", origin="own", needs=_triton, maths=("ieee", "tf32", "tf32x3", "bf16x3"))
+@variant(
+    "linear_relu",
+    "triton",
+    origin="own",
+    needs=_triton,
+    maths=("ieee", "tf32", "tf32x3", "bf16x3"),
+    label="one Triton kernel",
+    tags=("tensor_cores",),
+)
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
     from hypatia_lab.kernels.triton.linear_relu import linear_relu
@@ -37,13 +45,31 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
     return lambda: linear_relu(x, weight, bias, precision=workload.math)
 
 
-@variant("linear_relu", "fp16x3", origin="own", needs=_split, maths=("ieee",))
+@variant(
+    "linear_relu",
+    "fp16x3",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="float32 as three float16 products",
+    tags=("split",),
+    splits=("float16/ieee", 3),
+)
 def fp16x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
     return _split_run("fp16x3", inputs)
 
 
-@variant("linear_relu", "tf32x3", origin="own", needs=_split, maths=("ieee",))
+@variant(
+    "linear_relu",
+    "tf32x3",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="float32 as three TF32 products",
+    tags=("split",),
+    splits=("float32/tf32", 3),
+)
 def tf32x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
     return _split_run("tf32x3", inputs)

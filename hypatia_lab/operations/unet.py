@@ -19,6 +19,7 @@ import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -283,6 +284,7 @@ def _define(name: str, form: Form) -> Operation:
         Operation(
             name=name,
             dims=("batch", "channels", "height", "width"),
+            small=((3, 5, 33, 29), (2, 16, 32, 32)),
             summary=SUMMARIES[name],
             make_inputs=_inputs,
             reference=lambda inputs: reference(inputs, form),
@@ -435,6 +437,5 @@ own."""
 for _operation in FORMS:
     for _name in [name for name in PEERS if name not in MEANINGLESS[_operation]]:
         _factory, _needs, _directions = PEERS[_name]
-        variant(_operation, _name, origin="peer", needs=_needs, directions=_directions, baseline=_name == "eager")(
-            _factory
-        )
+        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
+        _peer(_name, baseline=_name == "eager")(_factory)

@@ -124,10 +124,15 @@ def show_findings(
 
 
 def show_claims(lab: Evidence, chosen: Sequence[claims.Claim]) -> None:
-    """What the records say of the claims ``chosen``, by machine."""
-    judged = claims.judge(lab.records, chosen)
+    """What the records say of the statements that the claims ``chosen`` are parts of, by machine.
+
+    With all parts of theirs: a statement has the verdict that the ledger gives it, whichever chapter shows it.
+    """
+    leads, known = {claim.lead for claim in chosen}, {claim.id: claim for claim in (*claims.ledger(), *chosen)}
+    parts = [claim for claim in known.values() if claim.lead in leads]
+    stated = claims.statements(claims.judge(lab.records, parts), parts)
     for name in tabs(lab):
-        claim_tables.show_claims(judged, name)
+        claim_tables.show_claims(stated, name)
 
 
 def show_cells(lab: Evidence, experiments: Sequence[str]) -> None:

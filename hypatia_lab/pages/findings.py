@@ -50,14 +50,14 @@ def unsaid(
     too: it may judge by an interval that carries no sentence.
     """
     words = [intervals.reading(one) for one in found]
-    word = Counter(words).most_common(1)[0][0]
-    told = [facts, f"Of {len(words)} cases: {tables.counted(words)}." if len(set(words)) > 1 else ""]
+    told = [facts]
     if intervals.TOO_FEW in words:
         least = intervals.FEW_RARE if all(one.rare for one in found) else intervals.FEW
         told.append(f"It takes at least {least} processes.")
-    if any(not one.rare and one.doubt != intervals.TOO_FEW for one in found):  # such as the A/A control compares
+    elif not all(one.rare for one in found):  # such as the A/A control compares
         told += [f"On this machine {detectable(row)}" for row in agreement(lab, machine)]
     ids = claims if claims and _verdict(claims, lab, machine) == "undecided" else ()
+    word = Counter(words).most_common(1)[0][0]
     return Finding(word, question, " ".join(filter(None, told)), page, claims=ids)
 
 
@@ -66,18 +66,18 @@ def agreement(lab: Evidence, machine: str) -> list[dict[str, Any]]:
 
 
 def detectable(row: dict[str, Any]) -> str:
-    return f"half of all comparisons would detect a difference of {formats.margin(row['detectable'])}."
+    return f"a difference of {formats.margin(row['detectable'])} shows in half of all comparisons."
 
 
 def silent(found: Sequence[Interval]) -> str:
     """A sentence, with a space behind it, on those of ``found`` that say nothing; empty where each says something."""
     words = [one.doubt for one in found if one.doubt]
-    return f"{len(words)} of {len(found)} cases say nothing: {tables.counted(words)}. " if words else ""
+    return f"Left out of {len(found)} cases: {tables.counted(words)}. " if words else ""
 
 
 def span_text(found: Sequence[Interval]) -> str:
     """``0.5–1.2×``: the least and the greatest of several ratios."""
-    ends = [formats.number(end(one.value for one in found)) for end in (min, max)]
+    ends = [formats.spoken(end(one.value for one in found)) for end in (min, max)]
     return "–".join(dict.fromkeys(ends)) + "×"
 
 
@@ -86,13 +86,7 @@ def way_in(rows: Sequence[Row]) -> str:
 
     By such rows no document is judged: a finding with this sentence names no claim.
     """
-    clocks = list(dict.fromkeys(row.clock for row in rows if row.launch_path))
-    if not clocks:
-        return ""
-    return (
-        f"By the {formats.listing(clocks)} clock this includes the lab's launch path, an operator with its gradient in "
-        "Python, and not the document's. So it judges no document."
-    )
+    return "The lab's launch path is in it, so it judges no document." if any(row.launch_path for row in rows) else ""
 
 
 def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:

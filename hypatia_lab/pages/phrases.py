@@ -35,6 +35,17 @@ def say(found: Interval, unit: str = "×") -> str:
     return formats.told(found) if unit == "×" else formats.figure(found, unit)
 
 
+def spoken(found: Interval, unit: str = "×") -> str:
+    """An estimate as one says it, without its interval, which stands in the figure: ``27×``; in words where it says
+    nothing. A time in µs (``unit`` "µs") takes the unit that suits it: ``1.5 ms``."""
+    if found.doubt:
+        return f"a figure {formats.DOUBTS[found.doubt]}"
+    if unit == "µs":
+        scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if found.value >= s), (1e-3, "ns"))
+        return f"{formats.spoken(found.value / scale)} {unit}"
+    return formats.with_unit(formats.spoken(found.value), unit)
+
+
 def times(found: Interval) -> str:
     """An interval of ratios as text, for a table."""
     return formats.told(found)
@@ -79,13 +90,6 @@ def each(values: Sequence[float]) -> str:
     return listing(texts)
 
 
-def multiple(values: Sequence[float]) -> str:
-    """A quotient over the processes with its interval, or of a few processes each."""
-    if len(values) >= intervals.FEW_RARE:
-        return times(probe_rows.rare(values))
-    return listing([f"{formats.number(value)}×" for value in sorted(values)])
-
-
 def quotients(above: Sequence[float | None], below: Sequence[float | None]) -> list[float]:
     """A quotient within each process that has both."""
     return [a / b for a, b in zip(above, below, strict=False) if a and b]
@@ -100,3 +104,8 @@ def quotient(above: Sequence[float | None], below: Sequence[float | None]) -> In
 def behind(lab: Evidence, machine: str, *experiments: str) -> list[records.Record]:
     """The records of ``machine`` that a figure is drawn from."""
     return [record for record in lab.of(machine) if record.experiment in experiments]
+
+
+def compared(rows: Sequence[Row]) -> bool:
+    """Whether any of ``rows`` was timed beside its baseline, so that a figure of speeds can be drawn."""
+    return any(not formats.absent(row.ratio) and row.variant != row.baseline and not row.is_twin for row in rows)

@@ -8,17 +8,17 @@ from collections.abc import Sequence
 def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ()) -> str:
     """Check every variant of ``operation`` that this machine can run, in all its dtypes and directions.
 
-    Two small shapes, an odd and an even one. What torch.compile makes is left out: compiling takes from seconds to
-    minutes, and a measurement checks it before it times it. ``without`` names variants that are known to be wrong and
-    are left out. Returns a constant line a direction; raises ``AssertionError`` naming each
-    variant that is wrong and how.
+    At the operation's small shapes. What torch.compile makes is left out: compiling takes from seconds to minutes, and
+    a measurement checks it before it times it. ``without`` names variants that are known to be wrong and are left out.
+    Returns a constant line a direction; raises ``AssertionError`` naming each variant that is wrong and how.
     """
     import logging
     import warnings
 
-    import hypatia_lab.experiments  # noqa: F401  (registers the variants)
-    from hypatia_lab.variants import variants
+    from hypatia_lab.variants import load, variants
     from hypatia_lab.workloads import DIRECTIONS
+
+    load()
 
     # torch's advice differs from machine to machine; a notebook's output must not.
     before = logging.root.manager.disable
@@ -41,15 +41,6 @@ def verify(operation: str, device: str = "auto", *, without: Sequence[str] = ())
     return "\n".join(lines)
 
 
-def _shapes(rank: int) -> tuple[tuple[int, ...], ...]:
-    """An odd and an even shape of an operation with so many extents."""
-    if rank == 4:  # images: batch, channels, height, width
-        return (3, 5, 33, 29), (2, 16, 32, 32)
-    if rank > 4:  # an MLP: batch, in, hidden, layers, out
-        return (33, 77, 129, 2, 65), (64, 64, 64, 2, 64)
-    return (33, 77, 129)[-rank:], (64, 64, 64)[-rank:]
-
-
 def _wrong_variants(operation: str, device: str, direction: str, without: Sequence[str]) -> list[str]:
     from hypatia_lab import check, machine
     from hypatia_lab.variants import variants
@@ -60,9 +51,8 @@ def _wrong_variants(operation: str, device: str, direction: str, without: Sequen
     spec = operations()[operation]
     plain = {dtype: [math for math in spec.maths(dtype) if math not in SPLIT] for dtype in DTYPES}
     kinds = [(dtype, math) for dtype, maths in plain.items() for math in (maths if place == "cuda" else maths[:1])]
-    shapes = _shapes(len(spec.dims))
     for dtype, math in kinds:
-        for shape in shapes:
+        for shape in spec.small_shapes:
             workload = Workload(operation, shape, dtype, math, direction)
             if all(variant.needs(workload, place) for variant in variants(operation).values()):
                 continue

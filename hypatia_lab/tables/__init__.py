@@ -22,12 +22,6 @@ class Html(str):
     """Text that is HTML already."""
 
 
-class Told(str):
-    """Text to be folded away beneath ``summary``, a sentence of its own, in place of its column's name."""
-
-    summary = ""
-
-
 READINGS = {word: word for word in ("faster", "equal", "slower", "undecided", *formats.DOUBTS)}
 READINGS |= {results.LAUNCH: "by the lab's launch path"}
 """What a row may read, in the order in which it is counted → the same in a list of counts."""
@@ -244,7 +238,7 @@ def html(
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
     which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
-    long text; nothing where there is none), beneath its column's name or a sentence of its own. With a ``summary`` the
+    long text; nothing where there is none), beneath its column's name. With a ``summary`` the
     whole table is folded away beneath it and the number of rows. The same frame gives the same text. Floats get 3
     significant digits.
     """
@@ -263,7 +257,7 @@ def html(
         for column, under in folded.items():
             text = line[column]
             inside = text if isinstance(text, Html) else escape(str(text))
-            title = escape(text.summary if isinstance(text, Told) else column)
+            title = escape(column)
             if inside:
                 cells[columns.index(under)] += f"<details><summary>{title}</summary>{inside}</details>"
         # The ids of claims have a hyphen, at which no line should break.

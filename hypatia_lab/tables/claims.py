@@ -9,7 +9,7 @@ from typing import Any
 
 from hypatia_lab import formats
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
-from hypatia_lab.tables import Html, TableError, Told, frame, html
+from hypatia_lab.tables import Html, TableError, frame, html
 
 VERDICTS = {
     "confirmed": "✓",
@@ -27,12 +27,6 @@ VERDICTS = {
 
 ANY = "any"
 """Machine of a claim that no machine decides, as the judge names it."""
-
-
-def _told(summary: str, text: str) -> Told:
-    found = Told(text)
-    found.summary = summary
-    return found
 
 
 def quantity_text(value: Any, unit: str) -> str:
@@ -187,28 +181,25 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
 
 
 def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
-    """Display in a notebook what ``machine`` says of claims, and what no machine decides, as :func:`claims_table`.
+    """Display in a notebook what ``machine`` says of claims, rows of :func:`hypatia_lab.claims.statements`.
 
-    Under each claim stands its reason, and folded beneath that the details. Those for which there is no figure are
-    folded away beneath the table, each with its reason. Nothing is displayed where there is no row.
+    A line a claim: id, verdict and the claim, with its parts and their figures folded beneath it. Those that could not
+    be tested are folded away beneath the table. Nothing is displayed where there is no row.
     """
     from IPython.display import display
 
     own = _on(claim_rows, [machine])
-    kept, silent = ([row for row in own if _dumb(row) is dumb] for dumb in (False, True))
     form, text = [], []
-    if kept:
-        table = claims_table(kept)
-        table["why"] = [_told(row["reason"], " ".join([*row["details"], *_registered(row)])) for row in kept]
-        table = table.drop(columns=["section", "machine"])
-        text.append(table.drop(columns="why").to_string(index=False))
-        table = table.drop(columns="reason")
-        # Figures with an interval and a band beside each other may be broken: the claim stays within the window.
-        form.append(html(table, folded={"why": "claim"}).replace('"lab-table"', '"lab-table lab-broken"', 1))
-    if silent:
-        table = frame([{"id": row["id"], "claim": row["claim"], "why": row["reason"] or MISSING} for row in silent])
-        text.append(f"Not testable here:\n{table.to_string(index=False)}")
-        form.append(html(table, summary="Not testable here"))
+    for untested in (False, True):
+        if not (rows := [row for row in own if (row["verdict"] == "not_testable") is untested]):
+            continue
+        table = frame(
+            [{"id": row["id"], "verdict": verdict_text(row["verdict"]), "claim": row["claim"]} for row in rows]
+        )
+        text.append(table.to_string(index=False))
+        table["figures and reasons"] = [Html(_parts([row])) for row in rows]
+        summary = "Not testable here" if untested else ""
+        form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary))
     if form:
         display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
@@ -229,12 +220,6 @@ def heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], d
 
 def _dumb(row: Mapping[str, Any]) -> bool:
     return row["verdict"] == "not_testable" and judged(row) == MISSING
-
-
-def _registered(row: Mapping[str, Any]) -> list[str]:
-    """When the band was set, and where in the document the claim stands, in a sentence each."""
-    said = [f"Band set {_set_on(row)} the first record."] if row["band_set"] else []
-    return [*said, f"Section of the document: {row['section']}."]
 
 
 def _set_on(row: Mapping[str, Any]) -> str:
