@@ -214,14 +214,22 @@ def test_a_step_says_what_it_buys_at_the_largest_size() -> None:
 # ---------------------------------------------------------------- the figure
 
 
-def test_every_step_and_size_is_in_the_figure() -> None:
+def test_rungs_draw_a_row_a_step_and_a_panel_a_size() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
     with pytest.raises(FigureError, match="one machine, operation and clock"):
         over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], gemm_ladder.order(), "Ladder")
     rows = lab.leading("box", experiment="gemm_ladder")
     figure, table = over_size.rungs(rows, gemm_ladder.order(), "Ladder")
+    sizes = [note.text for note in figure.layout.annotations if note.text in ("256×256×512", "8192×4096×4096")]
+    assert sizes == ["256×256×512", "8192×4096×4096"] * 2
+    ways = [trace for trace in figure.data if trace.mode == "lines" and len(trace.y) > 2]
+    assert [list(trace.y) for trace in ways[:2]] == [list(range(len(FLOAT32)))] * 2
+    steps = [label("linear_relu", name) for name in gemm_ladder.order()]
+    assert list(figure.layout.yaxis.ticktext) == [step for step in steps if step in figure.layout.yaxis.ticktext]
+    ceilings_drawn = {trace.x[0] for trace in figure.data if trace.mode == "lines"}
+    assert {2e16, 4e17} <= ceilings_drawn
     assert len(table) == len(FLOAT32) * 2 + len(BFLOAT16) * 2
-    assert figure.layout.meta["alt"].startswith("Rate of each step on a log axis (linear_relu, graph clock, box).")
+    assert figure.layout.meta["alt"].startswith("Rate of each step on a log axis (linear_relu, graph clock, box)")
     assert figure.to_json() == over_size.rungs(rows, gemm_ladder.order(), "Ladder")[0].to_json()
 
 

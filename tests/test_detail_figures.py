@@ -457,6 +457,21 @@ def test_shares_add_up_and_fall_with_size(rows: Rows) -> None:
     assert list(table["shape"]) == ["256×256", "512×512", "1024×1024", "2048×2048", "4096×4096"]
 
 
+def test_ways_that_are_one_part_alone_share_a_bar() -> None:
+    lines = [
+        detail("cuda", "start", name, [value] * 3, case=case)
+        for case in "xyz"
+        for name, value in (("a", 1000.0), ("b", 1.0))
+    ]
+    figure, table = probe_figures.shares(lines, "One part", parts={"a": ["a"], "b": ["b"]})
+    assert figure.layout.yaxis.ticktext == ("all 3",)
+    assert len(table) == 3
+    apart, _ = probe_figures.shares(
+        [*lines[:-1], lines[-1] | {"values": [500.0] * 3}], "Two", parts={"a": ["a"], "b": ["b"]}
+    )
+    assert len(apart.layout.yaxis.ticktext) == 3
+
+
 def test_shares_of_any_parts() -> None:
     halves = {"a": [1.0, 1.1, 1.0, 1.1, 1.0, 1.1], "b": [1.1, 1.0, 1.1, 1.0, 1.1, 1.0]}
     lines = [detail("c_openmp", "process", name, values) for name, values in halves.items()]

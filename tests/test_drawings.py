@@ -11,6 +11,8 @@ import pytest
 
 from hypatia_lab import drawings
 from hypatia_lab.drawings import fusion, geometry, memory, tensor_cores
+from hypatia_lab.drawings.bars import ROOM, Bar, bars
+from hypatia_lab.drawings.canvas import WIDTH
 from hypatia_lab.drawings.constants import constants
 from hypatia_lab.kernels.loader import CUDA_SOURCES
 
@@ -199,3 +201,16 @@ def test_sizes_and_rules_are_those_of_the_code():
     assert constants("mlp.cu")["TILE_ROWS"] == mlp_cuda.TILE_ROWS
     assert constants("conv_block_whole.cu")["CHANNELS"] == CHANNELS
     assert {rule.name for rules in GOALS.values() for rule in rules} >= set(fusion.RULES)
+
+
+def test_bars_are_as_long_as_their_numbers_and_reach_no_edge():
+    lanes = [Bar("a", 10.0, 8.0, 16.0, "10 ms"), Bar("b", 40.0, 40.0, 40.0, "40 ms", strong=True)]
+    text = bars("some", "Some numbers", lanes, mark=(20.0, "claimed")).svg()
+    widths = [float(found) for found in re.findall(r'<rect [^>]*? width="([\d.]+)"', text)]
+    assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
+    assert max(widths) < WIDTH - ROOM
+    assert text.count("<polyline") == 3  # an interval that is wider than the edge, and the mark across both bars
+    assert "10 ms" in text
+    assert "claimed" in text
+    with pytest.raises(ValueError, match="nothing"):
+        bars("none", "None", [])

@@ -366,11 +366,10 @@ def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
     rows: list[Row], found: list[records.Record]
 ) -> None:
     looks: dict[str, set[tuple[str, str]]] = {}
-    origins = {r.variant: r.origin for r in rows}
-    named = {label("linear_relu", v): f"{v} ({origins[v]})" for v in VARIANTS}
+    named: dict[Any, str] = {label("linear_relu", r.variant): f"{r.variant} ({r.origin})" for r in rows}
     for figure in ("slowdowns", "speedups", "times", "ladder", "roofline"):
         for trace in _points(DRAW[figure](rows, found)[0]):
-            name = named.get(trace["name"]) or trace["name"]
+            name = str(named.get(trace["name"], trace["name"]))
             looks.setdefault(name, set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
     assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
     assert all(len(seen) == 1 for seen in looks.values())

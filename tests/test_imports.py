@@ -94,6 +94,7 @@ ALLOWED: dict[str, set[str]] = {
     "chapters": {
         "check",
         "claims",
+        "drawings",
         "egraph",
         "experiments",
         "figures",

@@ -71,3 +71,24 @@ def test_the_glossary_says_every_term_once_and_has_all_verdicts() -> None:
     ]
     assert len(terms) == len(set(terms)) > 60
     assert {verdict.replace("_", " ") for verdict in VERDICTS} <= set(terms)
+
+
+def test_the_picture_of_the_readme_is_drawn_by_code() -> None:
+    from hypatia_lab import drawings
+
+    kept = (ROOT / "book/static/one_kernel.svg").read_text(encoding="utf-8")
+    assert kept == drawings.standalone("fused_mlp"), "write drawings.standalone('fused_mlp') there"
+    assert "book/static/one_kernel.svg" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_verdict_in_the_readme_is_the_ledgers() -> None:
+    from hypatia_lab import claims, records
+    from hypatia_lab.tables.claims import verdict_text
+
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    shown = re.findall(r"(?m)^(S\d+-\d+\w)  (.+)\n  (\S+ \w+), (\S+): (.+)$", readme)
+    assert shown
+    for name, claim, verdict, machine, reason in shown:
+        (row,) = (row for row in claims.judge(records.load()) if (row["id"], row["machine"]) == (name, machine))
+        assert (claim, reason) == (row["claim"], row["reason"])
+        assert verdict == verdict_text(row["verdict"]).replace("\N{NO-BREAK SPACE}", " ")

@@ -1,13 +1,15 @@
-"""The front page's findings: what leads each chapter."""
+"""The front page: three findings with a picture each, what the documents claim, and the findings of all chapters."""
 
 from __future__ import annotations
 
+import html
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from hypatia_lab import claims
 from hypatia_lab.chapters import (
     backward,
     conv_block,
@@ -20,48 +22,183 @@ from hypatia_lab.chapters import (
     tensor_cores,
     torch_compile,
 )
+from hypatia_lab.drawings.bars import Bar, bars
+from hypatia_lab.drawings.canvas import Canvas
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.findings import Finding, headline
+from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
-HEADLINES = (
-    ("02_naive_vs_cublas", "how-much-slower"),
-    ("03_aten_fusion", "is-the-relu-free"),
-    ("14_tensor_cores", "time-and-error"),
-    ("16_fused_mlp", "against-eager"),
-    ("15_backward", "a-whole-step-against-eager"),
-    ("07_diffraction", "what-a-caller-waits-for"),
-    ("06_torch_compile", "gain-against-eager-in-float32"),
+CHAPTERS = (
+    *(linear_relu, gemm_ladder, conv_block, torch_compile, tensor_cores, backward, fused_mlp, layout_traffic),
+    *(graph_optimizer, diffraction_findings),
 )
-"""Chapters whose weightiest finding opens the book, and the place of the figure behind it."""
-LEADING = (
-    (gemm_ladder, 1),
-    (conv_block, 2),
-    (torch_compile, 2),
-    (tensor_cores, 3),
-    (backward, 1),
-    (fused_mlp, 2),
-    (layout_traffic, 1),
-    (graph_optimizer, 2),
-)
-"""Chapters and how many of their findings the front page takes; each lists its own by weight."""
+"""What has findings, in the order of the book."""
+FULL = 3
+"""How many findings open the book."""
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
-    """What the records of ``machine`` say: the house's findings, the product's chapters', the simulator's."""
-    product = [found for chapter, most in LEADING for found in chapter.findings(lab, machine)[:most]]
-    return [*linear_relu.findings(lab, machine), *product, *diffraction_findings.findings(lab, machine)]
+    """Every chapter's findings on ``machine``; each chapter lists its own by weight."""
+    return [found for chapter in CHAPTERS for found in chapter.findings(lab, machine)]
 
 
-def headlines(lab: Evidence, machine: str) -> list[Finding]:
-    """A handful of findings that say something, with their first sentence each, linked to where the figure is drawn."""
-    found = [one for one in findings(lab, machine) if not one.open]
-    first = {page: next((one for one in found if one.page == page), None) for page, _ in HEADLINES}
-    return [
-        replace(one, page=f"{page}#{place}", text=re.split(r"(?<=\.) ", one.text)[0])
-        for page, place in HEADLINES
-        if (one := first[page])
+# ---------------------------------------------------------------- three findings
+
+
+@dataclass(frozen=True)
+class Lead:
+    """A finding, and the picture of it where there is one."""
+
+    finding: Finding
+    picture: Canvas | None
+
+
+def leads(lab: Evidence, machine: str) -> list[Lead]:
+    """The first three findings on ``machine`` that say something, those of :data:`PICTURES` first."""
+    every, found = findings(lab, machine), []
+    for page, draw in PICTURES.items():
+        if (finding := headline(every, page)) and (picture := draw(lab, machine)):
+            found.append(Lead(finding, picture))
+    taken = [lead.finding for lead in found]
+    found += [Lead(one, None) for one in every if not one.open and one not in taken]
+    return found[:FULL]
+
+
+def _bars(
+    machine: str, name: str, title: str, lanes: Sequence[tuple[str, Interval, str]], *, alike: bool = False, **how: Any
+) -> Canvas | None:
+    """Bars of what says something, the last strong, or all where they are ``alike``; None where fewer than two do."""
+    clear = [(label, found, unit) for label, found, unit in lanes if not found.doubt]
+    drawn = [
+        Bar(label, *found.triple, phrases.spoken(found, unit), alike or number == len(clear) - 1)
+        for number, (label, found, unit) in enumerate(clear)
     ]
+    return bars(f"{name}-{machine}", title, drawn, **how) if len(drawn) > 1 else None
+
+
+def _claimed(name: str) -> float:
+    """The lower end of what the claim ``name`` says."""
+    return min(next(claim for claim in claims.ledger() if claim.lead == name).claimed)
+
+
+def one_thread(lab: Evidence, machine: str) -> Canvas | None:
+    """How many times the library's time the naive kernel takes, by size: the author's own where it was run."""
+    for experiment, variant in (("author_hypatia", "author_v1"), ("naive_vs_cublas", "naive")):
+        wanted = {"experiment": experiment, "variant": variant, "dtype": "float32", "math": "ieee", "status": "ok"}
+        if rows := sorted(lab.leading(machine, **wanted), key=lambda row: row.flops):
+            break
+    lanes = [(row.at, row.speed.inverse(), "×") for row in rows]
+    claimed = _claimed("S004-01")
+    mark = None if any(row.launch_path for row in rows) else (claimed, f"claimed of every size: {claimed:g}×")
+    return _bars(
+        machine, "one-thread", "Time of one thread per output, in times of the library's", lanes, alike=True, mark=mark
+    )
+
+
+def one_kernel(lab: Evidence, machine: str) -> Canvas | None:
+    """Three layers of 64 by eager PyTorch, by the quickest other peer, and by the quickest kernel of our own."""
+    rows = lab.leading(machine, experiment="fused_mlp", operation="mlp3", shape="65536x64", status="ok")
+    rows = [row for row in rows if not row.is_twin]
+    kinds = {"eager": "eager PyTorch", "peer": "the library or the compiler at its best", "own": "one kernel"}
+    quickest: dict[str, Row] = {}
+    for row in sorted(rows, key=lambda row: row.median_us):
+        quickest.setdefault("eager" if row.variant == "eager" else row.origin, row)
+    lanes = [(text, quickest[kind].time, "µs") for kind, text in kinds.items() if kind in quickest]
+    return _bars(machine, "one-kernel", "Time of three layers of width 64", lanes) if "own" in quickest else None
+
+
+def against_c(lab: Evidence, machine: str) -> Canvas | None:
+    """S003's C program on the processor, and its simulator in PyTorch, warm, on the device."""
+    experiment, facts = "author_nanobragg", lab.of(machine)[0].run["facts"]
+    wanted = {"experiment": experiment, "case": "benchmark_detailed", "variant": "author_c"}
+    program = next(
+        (way for way in phrases.probed(lab, machine, "program", **wanted) if way.where["shape"] == "1024×1024"), None
+    )
+    warm = lab.select(machine=machine, experiment=experiment, variant="author_torch", shape="1024x1024", clock="wall")
+    if program is None or not warm:
+        return None
+    gpu, cores = lab.primary(machine) == "graph", f"{facts.get('cores', 'all')} CPU cores"
+    lanes = [
+        (f"C on {cores}, from its start to its exit", program.measured("c"), "µs"),
+        (f"PyTorch on {'the GPU' if gpu else 'the same cores'}, a warm call", warm[0].time, "µs"),
+    ]
+    return _bars(machine, "against-c", "Time of one image of 1024×1024 pixels", lanes)
+
+
+def compiled(lab: Evidence, machine: str) -> Canvas | None:
+    """The speed that torch.compile gives each model in float32, at the size where it gives most."""
+    wanted = {"experiment": "torch_compile", "variant": "compile", "dtype": "float32", "math": "ieee", "status": "ok"}
+    rows = [row for row in lab.leading(machine, **wanted) if row.direction == "forward" and not row.speed.doubt]
+    best = {row.operation: row for row in sorted(rows, key=lambda row: row.ratio)}
+    lanes = [(f"{name.replace('_', ' ')}, {row.at}", row.speed, "×") for name, row in sorted(best.items())]
+    mark = (least := _claimed("S000-32"), f"claimed: {least:g}× or more")
+    return _bars(
+        machine, "compiled", "Speed by torch.compile, in times of eager PyTorch's", lanes, alike=True, mark=mark
+    )
+
+
+PICTURES: dict[str, Callable[[Evidence, str], Canvas | None]] = {
+    "02_naive_vs_cublas": one_thread,
+    "16_fused_mlp": one_kernel,
+    "07_diffraction": against_c,
+    "06_torch_compile": compiled,
+}
+"""Page whose weightiest finding may open the book → what draws it."""
+
+
+def _first(text: str) -> str:
+    return re.split(r"(?<=\.) ", text)[0]
+
+
+def shown(found: Sequence[Lead], lab: Evidence, machine: str) -> tuple[str, str]:
+    """The leads as HTML, picture beside finding, and as plain text."""
+    form, text = [], []
+    for lead in found:
+        one, picture = lead.finding, lead.picture
+        head = f'<a href="{one.page.partition("#")[0]}.html">{html.escape(one.title)}</a>'
+        number = f'<span class="lab-number">{html.escape(one.figure)}</span>'
+        drawn = f'<p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}' if picture else ""
+        said = f"{number}<h3>{head}</h3><p>{html.escape(_first(one.text))}</p>"
+        form.append(f'<div class="lab-lead"><div>{drawn}</div><div>{said}</div></div>')
+        below = f"\n{picture.title}. {picture.description}" if picture else ""
+        text.append(f"{one.figure}: {one.title}. {_first(one.text)}{below}")
+    return f'<div class="lab-leads">{"".join(form)}</div>', "\n".join(text)
+
+
+def show(lab: Evidence, machine: str) -> None:
+    """Display the leads of ``machine`` in a notebook, or that there is none."""
+    from IPython.display import display
+
+    found = leads(lab, machine)
+    form, text = shown(found, lab, machine) if found else ("<p>No finding can be told here.</p>", "No finding.")
+    display({"text/html": form, "text/plain": text}, raw=True)
+
+
+# ---------------------------------------------------------------- the documents
+
+
+DOCUMENTS = {
+    "S000": ("a convolution block in CUDA, given up for torch.compile", "S000-32", "06_torch_compile"),
+    "S001": ("why a naive CUDA kernel is slow", "S001-01", "02_naive_vs_cublas"),
+    "S002": ("that kernel and a better one, side by side", "S002-55", "03_aten_fusion"),
+    "S003": ("a diffraction simulator, in PyTorch and in C", "S003-57", "07_diffraction"),
+    "S004": ("fusing with PyTorch's own calls, and a graph optimizer", "S004-49", "16_fused_mlp"),
+}
+"""Document → what it is about, a claim that it rests on, and the chapter on that."""
+
+
+def documents(lab: Evidence, machine: str) -> str:
+    """The documents (Markdown), an item each: its subject, one of its claims with the verdict, and what was found."""
+    every, lines = findings(lab, machine), []
+    for seed, (subject, name, page) in DOCUMENTS.items():
+        judged, found = lab.judged[name][machine], headline(every, page)
+        link = f'<a href="{page}.html">{html.escape(found.title) if found else "The chapter"}</a>'
+        verdict = claim_tables.verdict_text(judged["verdict"])
+        lines.append(f"- **{seed}**: {subject}. It says: *{judged['claim']}* Here: {verdict}. {link}.")
+    return "\n".join(lines)
 
 
 def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
@@ -69,12 +206,8 @@ def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
     rows = [row for row in judged if row["machine"] in (machine, claim_tables.ANY)]
     count = Counter(row["verdict"] for row in rows)
     hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
-    open_ = count["not_testable"] + count["invalid"]
-    documents = len({row["seed"] for row in rows})
     return (
-        f"Of {len(rows)} claims in {documents} documents, **{hold} hold and {fallen} fall** on {device}: "
-        f"they are refuted, or fail their own arithmetic. {count['conditional']} hold in part or under some "
-        f"conditions, and {count['undecided']} are undecided. {count['not_reproduced']} are not reproduced: only a "
-        f"rewrite could be measured, or a forecast was not reached. {open_} could not be judged by what was measured "
-        '(<a href="12_claims.html">the ledger</a>).'
+        f"Of {len(rows)} claims **{hold} hold and {fallen} fall** on {device}. "
+        f"{count['conditional']} hold under some conditions, and of {len(rows) - hold - fallen - count['conditional']} "
+        'the records do not say (<a href="12_claims.html">the ledger</a> says why).'
     )

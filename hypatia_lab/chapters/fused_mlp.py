@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, variants
 from hypatia_lab.claims import Claim
@@ -38,11 +37,6 @@ HOPED = (1.10, 1.20)
 
 
 # ---------------------------------------------------------------- reading
-
-
-def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
-    """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
-    return [row for row in lab.timed(machine, experiment=experiment, **wanted) if not row.is_twin]
 
 
 def in_one_kernel(rows: Sequence[Row]) -> list[Row]:
@@ -116,7 +110,9 @@ def _percent(share: Interval) -> str:
 
 def goal(lab: Evidence, machine: str) -> Finding | None:
     """Three layers in one kernel at the sizes of the goal: against eager, and against memory's bandwidth."""
-    rows = in_one_kernel([row for row in timed(lab, machine, FUSED, operation="mlp3") if row.shape in GOAL_SHAPES])
+    rows = in_one_kernel(
+        [row for row in lab.timed(machine, experiment=FUSED, operation="mlp3") if row.shape in GOAL_SHAPES]
+    )
     if not rows:
         return None
     every, clear = [row.speed for row in rows], [row for row in rows if not row.speed.doubt]
@@ -178,7 +174,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
 
 def hoped(lab: Evidence, machine: str) -> Finding | None:
     """Two and three layers in one kernel against eager at the goal's number of rows, beside what S004 expects."""
-    rows = in_one_kernel(timed(lab, machine, FUSED, operation=OPERATIONS))
+    rows = in_one_kernel(lab.timed(machine, experiment=FUSED, operation=OPERATIONS))
     rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row.ratio_low)]
     if not rows:
         return None
@@ -247,7 +243,7 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """One kernel at the sizes of the goal beside its limits: a line a workload."""
-    rows = timed(lab, machine, FUSED, operation=OPERATIONS)
+    rows = lab.timed(machine, experiment=FUSED, operation=OPERATIONS)
     return [
         {
             "layers": own.operation.removeprefix("mlp"),

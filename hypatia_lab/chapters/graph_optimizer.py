@@ -106,7 +106,7 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     """
     wanted = {"direction": direction, "operation": "mlp", "clock": clock or lab.primary(machine)} | wanted
     rows = lab.timed(machine, experiment=EXPERIMENT, **wanted)
-    return [row for row in rows if not row.is_twin and row.shape != SAFETY_MODEL]
+    return [row for row in rows if row.shape != SAFETY_MODEL]
 
 
 def clocks(lab: Evidence, machine: str) -> list[str]:

@@ -12,9 +12,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from hypatia_lab import claims, formats, results
+from hypatia_lab import formats, results
 from hypatia_lab.chapters import decisions
-from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
@@ -74,13 +73,6 @@ def twins(lab: Evidence) -> str:
     return "\n".join(lines)
 
 
-def turning(lab: Evidence) -> str:
-    """The message of the figure of balances: where float32 turns from memory to arithmetic on each machine."""
-    found = {name: decisions.balance(lab, name).get("float32/ieee") for name in lab.machines}
-    said = [f"{formats.number(value)} on {name}" for name, value in found.items() if value]
-    return f"Arithmetic binds float32 from so many FLOP per byte: {listing(said)}" if said else "What binds where"
-
-
 # ---------------------------------------------------------------- verdicts
 
 
@@ -100,7 +92,6 @@ def differing(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[list[dict
 
 def reasons(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
     """A line a part of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
-    known = {claim.id: claim for claim in claims.ledger()}
     lines = []
     for rows in differing(lab, judged):
         here = {
@@ -110,9 +101,15 @@ def reasons(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[dict[str, s
         lines.append(
             {"id": rows[0]["id"], "claim": rows[0]["claim"]}
             | {name: here.get(name, formats.MISSING) for name in names(lab)}
-            | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows, known.get(rows[0]['id']))}".strip()}
+            | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows)}".strip()}
         )
     return lines
+
+
+def columns(lab: Evidence, lines: Sequence[dict[str, str]]) -> list[str]:
+    """The columns of a table of :func:`reasons`: of the machines those that could judge one of its lines."""
+    judged = [name for name in names(lab) if any(line[name] != formats.MISSING for line in lines)]
+    return ["id", "claim", *judged, "the difference is", "why"]
 
 
 def summary(lines: Sequence[dict[str, str]]) -> str:
@@ -164,7 +161,7 @@ def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
     return bool(theirs.doubt) or not mine.outside(theirs.low, theirs.high)
 
 
-def _ceilings(lab: Evidence, rows: Sequence[dict[str, Any]], claim: Claim | None) -> str:
+def _ceilings(lab: Evidence, rows: Sequence[dict[str, Any]]) -> str:
     """What the ceilings say of a claim's workloads on each machine; empty where they say nothing."""
     workloads = list(dict.fromkeys(name for row in rows for name in row["workload"].split(", ") if name))
     said = []
@@ -177,16 +174,7 @@ def _ceilings(lab: Evidence, rows: Sequence[dict[str, Any]], claim: Claim | None
             kinds = list(dict.fromkeys(binds for binds, _, _ in found))
             what = kinds[0] if len(kinds) == 1 else f"{' in some cases, '.join(kinds)} in others"
             said.append(f"on {name} {what} binds ({times} times the balance{near})")
-    text = f"By the ceilings {'; '.join(said)}." if said else ""
-    if claim is not None and claim.part == "relu":
-        least = {row["machine"]: [relu_share(lab, row["machine"], one) for one in workloads] for row in rows}
-        parts = [
-            f"{_span([100 * share for share in own if not absent(share)])}% on {name}"
-            for name, own in least.items()
-            if any(not absent(share) for share in own)
-        ]
-        text += f" Were both as fast as the ceilings allow, the ReLU would have {listing(parts)}." if parts else ""
-    return text
+    return f"By the ceilings {'; '.join(said)}." if said else ""
 
 
 def _span(values: Sequence[float]) -> str:
@@ -208,22 +196,8 @@ def binding(lab: Evidence, machine: str, workload: str) -> tuple[str, float, flo
     if turn is None:
         return None
     relative = rows[0].flops / rows[0].traffic / turn
-    timed = [row for row in rows if row.variant in BASELINES and row.timed]
+    timed = [row for row in rows if row.variant in BASELINES and not absent(row.median_us)]
     share = timed[0].limit_us / timed[0].median_us if timed else math.nan
     if share < IDLE:
         return "neither ceiling", relative, share
     return ("arithmetic" if relative >= 1 else "memory"), relative, share
-
-
-def relu_share(lab: Evidence, machine: str, workload: str) -> float:
-    """Share of the ReLU in Linear and ReLU if both took their least time, warm; NaN where a ceiling is lacking."""
-    parts = workload.split("/")
-    batch, inner, outer = map(int, parts[1].split("x"))
-    rows = lab.leading(machine, workload=workload)
-    turn = decisions.balance(lab, machine).get("/".join(parts[2:4]))
-    if not rows or turn is None:
-        return math.nan
-    size = rows[0].traffic / (batch * inner + outer * inner + outer + batch * outer)
-    product = 2 * batch * inner * outer / turn  # in bytes that could be moved meanwhile
-    mask = 2 * batch * outer * size
-    return mask / (mask + max(product, rows[0].traffic))

@@ -1,6 +1,7 @@
 """Drawings of the hard ideas, as SVG made by code: ``drawings.show("tiles")`` in a notebook.
 
-They draw what the kernels do, with the kernels' own sizes; no result stands in them.
+They draw what the kernels do, with the kernels' own sizes; no result stands in them. What was measured is drawn by
+:mod:`hypatia_lab.drawings.bars`, of numbers that are given.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from hypatia_lab.drawings import fusion, geometry, memory, tensor_cores
 from hypatia_lab.drawings.canvas import Canvas
 from hypatia_lab.names import unknown
 
-__all__ = ["DRAWINGS", "html", "show", "svg"]
+__all__ = ["DRAWINGS", "html", "show", "standalone", "svg"]
 
 DRAWINGS: dict[str, Callable[[], Canvas]] = {
     drawing.__name__: drawing
@@ -44,6 +45,12 @@ def _drawn(name: str) -> Canvas:
 def svg(name: str) -> str:
     """The drawing ``name``, one of :data:`DRAWINGS`, as an SVG element. Raises ``ValueError`` for another name."""
     return _drawn(name).svg()
+
+
+def standalone(name: str) -> str:
+    """The drawing ``name`` as a file of its own, its lines in a grey that shows on white and on black. Raises as
+    :func:`svg`."""
+    return svg(name).replace("currentColor", "#7d8590") + "\n"
 
 
 def html(name: str) -> str:

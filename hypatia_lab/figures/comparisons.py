@@ -275,7 +275,7 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     )
     head["margin"] |= {"l": 24}
     layout = head | {
-        "height": min(max(200, 8 * len(pairs)), 1000),  # hundreds of points make a curve
+        "height": min(max(160, 8 * len(pairs)), 380),  # hundreds of points make a curve
         "xaxis": ratio_axis(pairs, "time / time of the same code again, ×"),
         "yaxis": {"range": [-1, len(pairs)], "showticklabels": False, "showgrid": False},
         "shapes": [equivalence_band()],

@@ -332,6 +332,10 @@ def shares(
     data: list[dict[str, Any]] = []
     marks: list[dict[str, Any]] = []
     own = [n for n, shared in enumerate(found) if shared]
+    names = [way.text(fields) for way in ways]
+    whole = {name for name in parts if all(found[n][name][0] >= 99.5 for n in own)}
+    if whole and len(own) == len(ways) > 1:  # one bar says of all that they are one part
+        own, names = [0], [f"all {len(ways)}"]
     for number, (name, look) in enumerate(zip(parts, itertools.cycle(looks), strict=False)):
         triples = [found[n][name] for n in own]
         starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
@@ -359,7 +363,6 @@ def shares(
         for n, shared in enumerate(found)
         if not shared
     ]
-    names = [way.text(fields) for way in ways]
     layout = lanes(heading(title, [*common, process_count(ways), intervals_key(marks)]), names)
     layout |= {
         "barmode": "overlay",

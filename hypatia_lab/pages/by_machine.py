@@ -116,11 +116,12 @@ def show_findings(
     lab: Evidence,
     found: Callable[[Evidence, str], Sequence[Finding | None]],
     machines: Sequence[str] | None = None,
+    summary: str = "",
 ) -> None:
-    """The cards of what ``found`` finds on each machine, by machine."""
+    """The cards of what ``found`` finds on each machine, by machine; with a ``summary`` folded away beneath it."""
     for name in tabs(lab, machines):
         if own := [finding for finding in found(lab, name) if finding is not None]:
-            findings.show(own, lab, name)
+            findings.show(own, lab, name, summary)
 
 
 def show_claims(lab: Evidence, chosen: Sequence[claims.Claim]) -> None:

@@ -108,9 +108,14 @@ class Evidence:
         return self.select(machine=machine, clock=self.primary(machine), **wanted)
 
     def timed(self, machine: str, **wanted: Any) -> list[Row]:
-        """Those of ``machine`` that have a time, by its primary clock unless told otherwise, least work first."""
+        """Those of ``machine`` that have a time, by its primary clock unless told otherwise, least work first.
+
+        Without the A/A control.
+        """
         rows = self.select(**{"machine": machine, "clock": self.primary(machine)} | wanted)
-        return sorted((row for row in rows if row.timed), key=lambda row: (row.flops, row.shape, row.dtype))
+        return sorted(
+            (row for row in rows if row.timed and not row.is_twin), key=lambda row: (row.flops, row.shape, row.dtype)
+        )
 
     @property
     def machines(self) -> list[str]:

@@ -35,6 +35,11 @@ class Finding:
         return self.figure in (*formats.DOUBTS, "undecided")
 
 
+def headline(found: Sequence[Finding], page: str) -> Finding | None:
+    """Of ``found`` the first that is of ``page`` and says something."""
+    return next((one for one in found if one.page.partition("#")[0] == page and not one.open), None)
+
+
 def unsaid(
     lab: Evidence,
     machine: str,
@@ -141,9 +146,18 @@ def sentences(found: Sequence[Finding]) -> str:
     return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
 
 
-def show(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> None:
-    """Display the findings in a notebook as :func:`cards`, with plain text beside them."""
-    _display(found, cards(found, lab, machine))
+def show(
+    found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY, summary: str = ""
+) -> None:
+    """Display the findings in a notebook as :func:`cards`, with plain text beside them.
+
+    With a ``summary`` the cards are folded away beneath it and their number.
+    """
+    form = cards(found, lab, machine)
+    if summary:
+        title = f"{html.escape(summary)} ({len(found)})"
+        form = f'<details class="lab-fold"><summary>{title}</summary>\n{form}\n</details>'
+    _display(found, form)
 
 
 def tell(found: Sequence[Finding]) -> None:

@@ -255,8 +255,8 @@ def statements_table(claim_rows: Sequence[dict[str, Any]], machines: Sequence[st
 def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
     """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim.
 
-    Of a machine that is not among ``machines``, where some are named, the parts show what was measured there and
-    nothing else.
+    What no machine shown can test is folded away beneath the others, in a table of its own. Of a machine that is not
+    among ``machines``, where some are named, the parts show what was measured there and nothing else.
     """
     from IPython.display import display
 
@@ -272,7 +272,15 @@ def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str
                 continue
         stated.setdefault(row["id"], []).append({**row, "parts": parts})
     table["parts"] = [Html(_parts(stated[name])) for name in table["id"]]
-    display({"text/html": html(table, filterable=True, folded={"parts": "claim"}), "text/plain": text}, raw=True)
+    dumb = table[[name for name in table if name not in ("id", "claim", "document", "parts")]]
+    dumb = (dumb == verdict_text("not_testable")).all(axis=1)
+    form = []
+    if not dumb.all():
+        form.append(html(table[~dumb], filterable=True, folded={"parts": "claim"}))
+    if dumb.any():
+        silent = table.loc[dumb, ["id", "claim", "document", "parts"]]
+        form.append(html(silent, folded={"parts": "claim"}, summary="Not testable here"))
+    display({"text/html": "\n".join(form), "text/plain": text}, raw=True)
 
 
 def _parts(rows: Sequence[dict[str, Any]]) -> str:
@@ -297,13 +305,12 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
             more = escape(" ".join(text for text in part["details"] if text != part["why"]))
             reason = escape(part["reason"]) + (f"<details><summary>details</summary>{more}</details>" if more else "")
             figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
-            seen = figures != [MISSING, MISSING]
-            shown = "".join(f"<td>{text}</td>" for text in figures) if seen else f'<td colspan="2">{reason}</td>'
+            shown = "".join(f"<td>{text}</td>" for text in figures)
             shown += f"<td>{escape(part['program'] or MISSING)}</td><td>{escape(_set_on(part))}</td>"
             verdict = escape(verdict_text(part["verdict"]))
             machine = escape(_machine(part["machine"]))
             lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
-            lines.append(f"<tr><td{wide}>{reason}</td></tr>" if seen and reason else "")
+            lines.append(f"<tr><td{wide}>{reason}</td></tr>" if reason else "")
         why = escape(f"{first['why']} Section of the document: {first['section']}.")
         bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
