@@ -52,6 +52,12 @@ def model(shape: str) -> str:
     return f"{first} → {layers} × {hidden} → {last}, batch {batch}"
 
 
+def listing(items: Sequence[str]) -> str:
+    """``a, b and c``, each once."""
+    words = list(dict.fromkeys(items))
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
 _ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call"}
 """Unit of a count → the same of one."""
 

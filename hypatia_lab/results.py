@@ -107,11 +107,6 @@ class Row:
         return formats.workload(self.workload)
 
     @property
-    def named(self) -> str:
-        """The variant, marked where its time includes the lab's launch path."""
-        return f"{self.variant} ({LAUNCH})" if self.launch_path else self.variant
-
-    @property
     def is_twin(self) -> bool:
         """Whether it is of the A/A control: identical code under another name."""
         return self.variant.endswith(AGAIN)

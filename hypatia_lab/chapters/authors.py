@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding

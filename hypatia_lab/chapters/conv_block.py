@@ -16,8 +16,7 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, variants
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -86,10 +85,6 @@ def _rows(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
     return sorted(rows, key=lambda row: row.flops)
 
 
-def _timed(rows: Sequence[Row]) -> list[Row]:
-    return [row for row in rows if row.status == "ok" and row.timed]
-
-
 def maths(lab: Evidence, machine: str) -> list[str]:
     """The arithmetics of PyTorch's float32 that ``machine`` may have recorded, the leading one first; a CPU has one."""
     return list(EXPERIMENTS) if lab.primary(machine) == "graph" else ["ieee"]
@@ -101,7 +96,8 @@ def loops(lab: Evidence, machine: str, clock: str = "") -> list[Row]:
     return [
         row
         for mode in maths(lab, machine)
-        for row in _timed(_rows(lab, machine, math=mode, experiment=EXPERIMENTS[mode], **asked))
+        for row in _rows(lab, machine, math=mode, experiment=EXPERIMENTS[mode], **asked)
+        if row.timed
     ]
 
 
@@ -119,7 +115,8 @@ def _one_size(rows: Sequence[Row], *needed: str) -> dict[str, Row]:
     """
     sizes: dict[str, dict[str, dict[str, Row]]] = {}
     for row in rows:
-        sizes.setdefault(row.math, {}).setdefault(row.shape, {})[row.variant] = row
+        if row.timed:
+            sizes.setdefault(row.math, {}).setdefault(row.shape, {})[row.variant] = row
     for own in sizes.values():
         whole = {shape: found for shape, found in own.items() if {*needed} <= set(found)}
         if whole:
@@ -138,7 +135,7 @@ def drawn(lab: Evidence, machine: str, direction: str = "forward", clock: str = 
     for dtype, mode in kinds:
         own = {"dtype": dtype, "math": mode, "direction": direction, "clock": clock or lab.primary(machine)}
         rows = _rows(lab, machine, **own)
-        if eager := _one_size(_timed(rows), "eager"):
+        if eager := _one_size(rows, "eager"):
             out += [row for row in rows if row.shape == eager["eager"].shape and row.variant in (*LIBRARY, *OWN)]
     return out
 
@@ -157,8 +154,8 @@ def under_roof(lab: Evidence, machine: str) -> list[Row]:
     best, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
     if ("copy", "", clock) not in best:
         return []
-    rows = _timed(_rows(lab, machine, variant=(*LIBRARY, "naive", *OWN)))
-    rows = [row for row in rows if _kind(row) in KINDS and ("matmul", _kind(row), clock) in best]
+    rows = _rows(lab, machine, variant=(*LIBRARY, "naive", *OWN))
+    rows = [row for row in rows if row.timed and _kind(row) in KINDS and ("matmul", _kind(row), clock) in best]
     sizes = [row.shape for row in rows if row.variant == "eager"]
     size = max(sizes, key=lambda shape: (sizes.count(shape), shape == SHAPE), default="")
     return sorted((row for row in rows if row.shape == size), key=lambda row: KINDS.index(_kind(row)))
@@ -374,7 +371,7 @@ def reached(lab: Evidence, machine: str) -> list[Reached]:
     out = []
     for goal in GOALS:
         rows = _rows(lab, machine, dtype=goal.dtype, math=goal.math, direction=goal.direction, shape=SHAPE)
-        own, peer = fastest(_timed(rows), OWN), fastest(_timed(rows), goal.peers)
+        own, peer = fastest(rows, OWN), fastest(rows, goal.peers)
         if own and peer:
             out.append(Reached(goal, own, peer, peer.over(own)))
     return out

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypatia_lab import check, formats
 from hypatia_lab.chapters.conv_block import CLAIMED_ERROR, EXPERIMENT, PAGE
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.results import Row

@@ -16,8 +16,8 @@ from hypatia_lab import formats, intervals, results, variants
 from hypatia_lab.chapters import fused_mlp, tensor_cores, torch_compile
 from hypatia_lab.figures import comparisons
 from hypatia_lab.figures.ceilings import Point
-from hypatia_lab.figures.language import listing, ordered
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.language import ordered
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import EQUIVALENCE, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, headline, unsaid
@@ -38,11 +38,6 @@ PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "
 
 
 # ---------------------------------------------------------------- reading
-
-
-def _timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
-    rows = lab.select(machine=machine, experiment=experiment, status="ok", **wanted)
-    return sorted((row for row in rows if row.timed and not row.is_twin), key=lambda row: (row.flops, row.shape))
 
 
 def _kernel(row: Row) -> bool:
@@ -87,8 +82,8 @@ def launched(lab: Evidence, machine: str) -> list[Point]:
 def _launched(lab: Evidence, machine: str) -> list[Measured]:
     found = []
     for experiment in EAGER if lab.primary(machine) == "graph" else ():
-        walls = {row.workload: row for row in _timed(lab, machine, experiment, variant="eager", clock="wall")}
-        for row in _timed(lab, machine, experiment, variant="eager", clock="graph"):
+        walls = {row.workload: row for row in lab.timed(machine, experiment=experiment, variant="eager", clock="wall")}
+        for row in lab.timed(machine, experiment=experiment, variant="eager", clock="graph"):
             if row.workload in walls and (factor := walls[row.workload].over(row)).n:
                 found.append(_point(row, row.operation, _name(row), row.median_us, factor))
     return found
@@ -117,7 +112,7 @@ def _fused(lab: Evidence, machine: str) -> list[Measured]:
     found, turn = [], balance(lab, machine)
     seen: set[str] = set()
     for experiment in FUSED:
-        rows = _timed(lab, machine, experiment, clock=lab.primary(machine))
+        rows = lab.timed(machine, experiment=experiment)
         forms = [row for row in rows if _fuses(row)]
         for workload in dict.fromkeys(row.workload for row in forms if row.workload not in seen):
             row = _quickest(row for row in forms if row.workload == workload)
@@ -151,7 +146,7 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
     """
     found: dict[str, Row] = {}
     for experiment in CONTESTS:
-        rows = _timed(lab, machine, experiment, clock=lab.primary(machine), operation=OPERATIONS)
+        rows = lab.timed(machine, experiment=experiment, operation=OPERATIONS)
         rows = [row for row in rows if row.shape in SWEPT.get(experiment, (row.shape,))]
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in found):
             here = [row for row in rows if row.workload == workload]

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -116,7 +116,7 @@ def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: 
 def clocked(lab: Evidence, machine: str) -> list[Row]:
     """Timed rows of the simulator by the lab's wall clock, beside other forms in float64, smallest detector first."""
     rows = lab.select(machine=machine, experiment=EXPERIMENT, operation="diffraction", clock="wall", status="ok")
-    rows = [row for row in rows if not formats.absent(row.median_us)]
+    rows = [row for row in rows if row.timed]
     return sorted(rows, key=lambda row: SIZES.index(row.shape) if row.shape in SIZES else len(SIZES))
 
 

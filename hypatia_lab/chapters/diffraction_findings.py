@@ -50,7 +50,7 @@ KEPT = {
 def simulations(lab: Evidence, machine: str, clock: str, **wanted: Any) -> list[Row]:
     """Timed rows of S003's benchmark in float32 by ``clock``, smallest detector first."""
     wanted = {"experiment": "diffraction", "operation": "diffraction", "dtype": "float32", "status": "ok"} | wanted
-    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if not absent(row.median_us)]
+    found = [row for row in lab.select(machine=machine, clock=clock, **wanted) if row.timed]
     return sorted(found, key=pixels)
 
 

@@ -44,7 +44,7 @@ def _said(row: Row | None) -> str:
     if row.status not in ("ok", "skipped"):
         status = row.status.replace("_", " ")
         return status if absent(row.off) else f"{status}: off by {off}"
-    return f"{'right' if absent(row.median_us) else row.took}, {off}"
+    return f"{'right' if not row.timed else row.took}, {off}"
 
 
 def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, variants
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
@@ -41,13 +39,6 @@ HOPED = (1.10, 1.20)
 # ---------------------------------------------------------------- reading
 
 
-def timed(lab: Evidence, machine: str, experiment: str, **wanted: Any) -> list[Row]:
-    """Rows of ``experiment`` with a time at the primary clock, smallest first, without the A/A control."""
-    rows = lab.leading(machine, experiment=experiment, status="ok", **wanted)
-    kept = [row for row in rows if not absent(row.median_us) and "@" not in row.variant]
-    return sorted(kept, key=lambda row: (row.flops, row.shape))
-
-
 def in_one_kernel(rows: Sequence[Row]) -> list[Row]:
     """Of each workload among ``rows`` the quicker one of our own kernels, in the order of ``rows``."""
     best: dict[str, Row] = {}
@@ -68,7 +59,7 @@ def swept(lab: Evidence, machine: str) -> list[Row]:
     found = lab.leading(
         machine, experiment=FUSED, operation="mlp3", dtype="bfloat16", variant=(*ONE_KERNEL, *LAYERWISE)
     )
-    timed_once = any(row.variant in ONE_KERNEL and not absent(row.median_us) for row in found)
+    timed_once = any(row.variant in ONE_KERNEL and row.timed for row in found)
     return found if timed_once else []
 
 
@@ -83,7 +74,7 @@ def untimed(lab: Evidence, machine: str) -> str:
 def model_rows(lab: Evidence, machine: str) -> list[Row]:
     """Rows of the documents' benchmark by every clock, without the A/A control."""
     rows = lab.select(machine=machine, experiment=MODELS)
-    return [row for row in rows if row.shape != SAFETY_MODEL and "@" not in row.variant]
+    return [row for row in rows if row.shape != SAFETY_MODEL and not row.is_twin]
 
 
 def _place(row: Row) -> tuple[int, int]:
@@ -93,7 +84,7 @@ def _place(row: Row) -> tuple[int, int]:
 
 def factors(lab: Evidence, machine: str) -> dict[tuple[int, int], Interval]:
     """(rows, width) → speed of three layers in one kernel over the quicker of the two forms layer by layer."""
-    rows = [row for row in swept(lab, machine) if not absent(row.median_us)]
+    rows = [row for row in swept(lab, machine) if row.timed]
     found = {}
     for own in in_one_kernel(rows):
         peers = [row for row in rows if row.shape == own.shape and row.variant in LAYERWISE]
@@ -119,7 +110,9 @@ def _percent(share: Interval) -> str:
 
 def goal(lab: Evidence, machine: str) -> Finding | None:
     """Three layers in one kernel at the sizes of the goal: against eager, and against memory's bandwidth."""
-    rows = in_one_kernel([row for row in timed(lab, machine, FUSED, operation="mlp3") if row.shape in GOAL_SHAPES])
+    rows = in_one_kernel(
+        [row for row in lab.timed(machine, experiment=FUSED, operation="mlp3") if row.shape in GOAL_SHAPES]
+    )
     if not rows:
         return None
     every, clear = [row.speed for row in rows], [row for row in rows if not row.speed.doubt]
@@ -181,7 +174,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
 
 def hoped(lab: Evidence, machine: str) -> Finding | None:
     """Two and three layers in one kernel against eager at the goal's number of rows, beside what S004 expects."""
-    rows = in_one_kernel(timed(lab, machine, FUSED, operation=OPERATIONS))
+    rows = in_one_kernel(lab.timed(machine, experiment=FUSED, operation=OPERATIONS))
     rows = [row for row in rows if _place(row)[0] == ROWS and not absent(row.ratio_low)]
     if not rows:
         return None
@@ -250,7 +243,7 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 
 def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """One kernel at the sizes of the goal beside its limits: a line a workload."""
-    rows = timed(lab, machine, FUSED, operation=OPERATIONS)
+    rows = lab.timed(machine, experiment=FUSED, operation=OPERATIONS)
     return [
         {
             "layers": own.operation.removeprefix("mlp"),

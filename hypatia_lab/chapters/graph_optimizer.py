@@ -14,9 +14,9 @@ from typing import Any
 from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing, spanning
+from hypatia_lab.figures.language import spanning
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -104,11 +104,9 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     """Rows of the nine models with a time by ``clock`` (the primary one), smallest first, without the A/A control;
     ``wanted`` may name another operation.
     """
-    clock = clock or lab.primary(machine)
-    wanted = {"direction": direction, "operation": "mlp"} | wanted
-    rows = lab.select(machine=machine, experiment=EXPERIMENT, clock=clock, status="ok", **wanted)
-    kept = [r for r in rows if r.timed and not r.is_twin and r.shape != SAFETY_MODEL]
-    return sorted(kept, key=lambda row: (row.flops, row.dtype))
+    wanted = {"direction": direction, "operation": "mlp", "clock": clock or lab.primary(machine)} | wanted
+    rows = lab.timed(machine, experiment=EXPERIMENT, **wanted)
+    return [row for row in rows if row.shape != SAFETY_MODEL]
 
 
 def clocks(lab: Evidence, machine: str) -> list[str]:

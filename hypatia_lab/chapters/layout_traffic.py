@@ -13,9 +13,8 @@ from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals, variants
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
 from hypatia_lab.pages.phrases import probed, spoken
@@ -52,15 +51,9 @@ class Tried(Protocol):
 # ---------------------------------------------------------------- reading
 
 
-def _timed(lab: Evidence, machine: str, **wanted: Any) -> list[Row]:
-    """Rows of the layout experiment with a time at the primary clock, smallest first."""
-    rows = lab.leading(machine, experiment="layout", operation=OPERATION, status="ok", **wanted)
-    return sorted((row for row in rows if not absent(row.median_us)), key=lambda row: (row.flops, row.dtype))
-
-
 def copies(lab: Evidence, machine: str) -> list[Row]:
     """Each variant that copies, against the same without the copy."""
-    rows = {(row.workload, row.variant): row for row in _timed(lab, machine)}
+    rows = {(row.workload, row.variant): row for row in lab.timed(machine, experiment="layout", operation=OPERATION)}
     found = [(row, rows.get((workload, COPYING.get(name, "")))) for (workload, name), row in rows.items()]
     return [row.against(plain) for row, plain in found if plain is not None]
 
@@ -109,7 +102,8 @@ def seed_ways(lab: Evidence, machine: str) -> dict[str, Way]:
 
 def storage(lab: Evidence, machine: str) -> Finding | None:
     """Whether column-major or packed operands are faster than row-major ones, as S004 expects."""
-    rows = [row for row in _timed(lab, machine, variant=STORED) if not absent(row.ratio_low)]
+    rows = lab.timed(machine, experiment="layout", operation=OPERATION, variant=STORED)
+    rows = [row for row in rows if not absent(row.ratio_low)]
     if not rows:
         return None
     every, clear = [row.speed for row in rows], [row.speed for row in rows if not row.speed.doubt]

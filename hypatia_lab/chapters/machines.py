@@ -14,8 +14,8 @@ from typing import Any
 
 from hypatia_lab import formats, results
 from hypatia_lab.chapters import decisions
-from hypatia_lab.figures.language import listing, spanning
-from hypatia_lab.formats import absent
+from hypatia_lab.figures.language import spanning
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record

@@ -9,7 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import CLOCKS, listing
+from hypatia_lab.figures.language import CLOCKS
+from hypatia_lab.formats import listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, agreement
 from hypatia_lab.pages.phrases import quotient, spoken, times

@@ -55,13 +55,13 @@ def can_compare(rows: Sequence[Row]) -> bool:
 
 def can_limit(rows: Sequence[Row]) -> bool:
     """Whether there is a time to draw."""
-    return any(not absent(row.median_us) for row in singles(rows))
+    return any(row.timed for row in singles(rows))
 
 
 def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
     """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
     rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
-    timed = [row for row in singles(rows) if row.flops and row.traffic and not absent(row.median_us)]
+    timed = [row for row in singles(rows) if row.flops and row.traffic and row.timed]
     known = any(("matmul", f"{row.dtype}/{row.math}", clock) in rates for row in timed)
     return known and ("copy", "", clock) in rates
 

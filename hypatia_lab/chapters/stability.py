@@ -17,7 +17,6 @@ from typing import Any
 
 from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import machines
-from hypatia_lab.figures.language import AGAIN
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -188,7 +187,7 @@ def coverage(lab: Evidence, visited: Sequence[Visit]) -> list[Coverage]:
         for clock in ("graph", "wall"):
             kind = clock, machines.chips(then, now), "same" if _code(then) == _code(now) else "another"
             for a, b in _shared(old[clock], new[clock]).values():
-                if not a.variant.endswith(AGAIN):
+                if not a.is_twin:
                     counts[(*kind, "compile" in a.variant, _agree(a, b))] += 1
     kinds = sorted({key[:4] for key in counts})
     return [Coverage(*kind, counts[(*kind, True)], counts[(*kind, True)] + counts[(*kind, False)]) for kind in kinds]

@@ -57,8 +57,8 @@ def _cells(lab: Evidence, machine: str, dtype: str, mode: str = "ieee") -> dict[
 
 def _timed(found: dict[str, Row], names: Sequence[str]) -> list[Row]:
     """Those of ``names`` that have a valid time, fastest first."""
-    own = [found[name] for name in names if name in found and found[name].status == "ok"]
-    return sorted((row for row in own if row.timed), key=lambda row: row.median_us)
+    own = [found[name] for name in names if name in found and found[name].timed]
+    return sorted(own, key=lambda row: row.median_us)
 
 
 def exact(row: Row, eager: Row) -> bool:

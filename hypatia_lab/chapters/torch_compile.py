@@ -27,7 +27,6 @@ from hypatia_lab.chapters.torch_compile_rows import (
     base,
     beside,
     row_of,
-    timed,
     views,
 )
 from hypatia_lab.claims import Claim
@@ -113,7 +112,7 @@ def curves(lab: Evidence, machine: str, model: str, direction: str, mode: str) -
     before = rare(start)
     found = [Curve("eager", "eager", first.origin, before, first.time, intervals.NOTHING)]
     for point, row in beside(lab, first):
-        if not timed([row]) or row.variant == "eager" or point.mode or row.dtype != first.dtype:
+        if not row.timed or row.variant == "eager" or point.mode or row.dtype != first.dtype:
             continue
         for case, caches in (("", ""), ("empty", ""), ("disk", ", stored")):
             if own := paid(lab, machine, row, case):
@@ -184,7 +183,7 @@ def gains(lab: Evidence, machine: str, point: Point, clock: str, directions: Seq
     for model, direction, mode in views(lab, machine):
         first = base(lab, machine, model, direction, mode, clock) if direction in directions else None
         row = row_of(lab, first, point) if first else None
-        if first and row and timed([row]):
+        if first and row and row.timed:
             found.setdefault(mode, []).append((first, first.over(row)))
     return [Gains(mode, pairs) for mode, pairs in found.items()]
 

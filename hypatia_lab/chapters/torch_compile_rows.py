@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -96,11 +95,6 @@ def named(model: str, direction: str) -> str:
     return MODELS[model] + ("" if direction == FORWARD else ", training")
 
 
-def timed(rows: Sequence[Row]) -> list[Row]:
-    """Those of ``rows`` that have a valid time."""
-    return [row for row in rows if row.status == "ok" and row.timed]
-
-
 def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clock: str = "") -> Row | None:
     """Eager in float32 by arithmetic ``mode`` and ``clock`` (the primary one), at the first size of the plan.
 
@@ -108,7 +102,7 @@ def base(lab: Evidence, machine: str, model: str, direction: str, mode: str, clo
     """
     wanted: dict[str, Any] = {"operation": model, "direction": direction, "math": mode, "dtype": "float32"}
     wanted |= {"machine": machine, "experiment": MATHS[mode], "clock": clock or lab.primary(machine)}
-    found = timed(lab.select(variant="eager", **wanted))
+    found = [row for row in lab.select(variant="eager", **wanted) if row.timed]
     # Of the sizes of the batching table the plan's own is the one that has all the points.
     return max(found, key=lambda row: len(lab.select(shape=row.shape, **wanted)), default=None)
 

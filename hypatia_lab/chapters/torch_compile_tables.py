@@ -11,7 +11,6 @@ from hypatia_lab.chapters.torch_compile_rows import (
     beside,
     clocks,
     named,
-    timed,
     views,
 )
 from hypatia_lab.figures.break_even import calls_text
@@ -44,14 +43,13 @@ def summary(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def _line(point: Point, first: Row, row: Row) -> dict[str, str]:
-    fine = timed([row])
     wrong = row.off if row.direction == FORWARD else row.error
     return {
         "point": point.number,
         "what": point.what,
         "clock": row.clock,
-        "time": row.took if fine else f"{row.status}: {row.reason}".removesuffix(": "),
-        "× eager": (times(first.over(row)) if row is not first else "1×") if fine else formats.MISSING,
+        "time": row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": "),
+        "× eager": (times(first.over(row)) if row is not first else "1×") if row.timed else formats.MISSING,
         "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
     }
 
@@ -59,7 +57,7 @@ def _line(point: Point, first: Row, row: Row) -> dict[str, str]:
 def _once(lab: Evidence, machine: str, first: Row, row: Row) -> dict[str, str]:
     """What a fresh process pays once, where a caller waits for it, and after how many calls that is won back."""
     once: list[float] = []
-    if timed([row]) and row.clock == waited(lab, machine) and (row is first or row.variant != "eager"):
+    if row.timed and row.clock == waited(lab, machine) and (row is first or row.variant != "eager"):
         once = paid(lab, machine, row, "empty") or paid(lab, machine, row, "")
     start = paid(lab, machine, first, "") if once and row is not first else []
     won = calls_text(until(first, row, rare(once), rare(start).value)) if start else formats.MISSING

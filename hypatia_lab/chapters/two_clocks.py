@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals, results
-from hypatia_lab.figures.language import listing
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import spoken, waited
@@ -33,7 +33,7 @@ def both(lab: Evidence, machine: str, one: str, other: str, **wanted: Any) -> li
     first, second = (lab.select(machine=machine, experiment=name, status="ok", **wanted) for name in (one, other))
     there = {(row.workload, row.variant, row.clock): row for row in second}
     pairs = [(row, there.get((row.workload, row.variant, row.clock))) for row in first]
-    return [(row, peer) for row, peer in pairs if peer is not None and "@" not in row.variant]
+    return [(row, peer) for row, peer in pairs if peer is not None and not row.is_twin]
 
 
 def _apart(one: Interval, other: Interval) -> bool:

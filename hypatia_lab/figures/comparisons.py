@@ -15,7 +15,6 @@ from typing import Any
 
 from hypatia_lab import formats, results, tables
 from hypatia_lab.figures.language import (
-    AGAIN,
     CLOCKS,
     FIELDS,
     GREY,
@@ -29,7 +28,6 @@ from hypatia_lab.figures.language import (
     extent,
     heading,
     launch_note,
-    listing,
     log_axis,
     measured,
     named,
@@ -50,7 +48,7 @@ from hypatia_lab.figures.language import (
     with_legend,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw, split
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
@@ -254,7 +252,7 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
         known = ", ".join(dict.fromkeys(r.machine for r in records)) or "none"
         raise FigureError(f"agreement: no A/A pair with an interval for machine {machine!r}; records of: {known}")
     clock = results.primary_clock(next(r.run["device"] for r in records if r.machine == machine))
-    again = [r for r in results.rows(records) if r.machine == machine and r.variant.endswith(AGAIN)]
+    again = [r for r in results.rows(records) if r.machine == machine and r.is_twin]
     pairs = [r for r in again if r.clock == clock and not absent(r.ratio_low)]
     pairs.sort(key=lambda r: (r.ratio, r.workload))
     holds = [r.ratio_low <= 1 <= r.ratio_high for r in pairs]

@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.results import Row
 from hypatia_lab.variants import AGAIN, label, load, registered, variants
@@ -210,12 +210,6 @@ def split_fields(rows: Sequence[Row], always: Sequence[str] = ()) -> tuple[list[
 
 def several(row: Row, fields: Sequence[str]) -> str:
     return ", ".join(where(row, f) for f in fields)
-
-
-def listing(items: Sequence[str]) -> str:
-    """``a, b and c``, each once."""
-    words = list(dict.fromkeys(items))
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def spanning(values: Sequence[float], text: Callable[[float], str]) -> str:
@@ -462,7 +456,7 @@ def contenders(rows: Sequence[Row]) -> list[Row]:
 
 def singles(rows: Sequence[Row]) -> list[Row]:
     """Rows without those of the A/A control."""
-    return [r for r in rows if not r.variant.endswith(AGAIN)]
+    return [r for r in rows if not r.is_twin]
 
 
 def named(row: Row) -> str:

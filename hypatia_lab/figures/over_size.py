@@ -339,15 +339,15 @@ def _cells(rows: Sequence[Row], variants: Sequence[str]) -> dict[tuple[int, int]
     """(rows, width) → what is known of the quickest of ``variants``, against the quickest of the others in ``rows``."""
 
     def pace(row: Row) -> float:
-        return math.inf if absent(row.median_us) else row.median_us
+        return math.inf if not row.timed else row.median_us
 
     cells = {}
     for shape in dict.fromkeys(row.shape for row in rows if row.variant in variants):
         there = [row for row in rows if row.shape == shape]
         own = min((row for row in there if row.variant in variants), key=pace)
-        peers = [row for row in there if row.variant not in variants and not absent(row.median_us)]
+        peers = [row for row in there if row.variant not in variants and row.timed]
         best = min(peers, key=pace, default=None)
-        timed_both = best is not None and not absent(own.median_us)
+        timed_both = best is not None and own.timed
         factor = best.over(own) if best and timed_both else None
         count, width = map(int, own.shape.split("x"))
         cells[count, width] = _Cell(own, best, factor)

@@ -31,7 +31,6 @@ from hypatia_lab.figures.language import (
     extent,
     heading,
     intervals_key,
-    listing,
     log_axis,
     points_trace,
     rule_trace,
@@ -60,7 +59,7 @@ from hypatia_lab.figures.probe_rows import (
     read,
     timed,
 )
-from hypatia_lab.formats import absent, significant
+from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Triple
 
 STAGES = {

@@ -107,6 +107,16 @@ class Evidence:
         """Rows of ``machine`` at its primary clock whose columns equal ``wanted``."""
         return self.select(machine=machine, clock=self.primary(machine), **wanted)
 
+    def timed(self, machine: str, **wanted: Any) -> list[Row]:
+        """Those of ``machine`` that have a time, by its primary clock unless told otherwise, least work first.
+
+        Without the A/A control.
+        """
+        rows = self.select(**{"machine": machine, "clock": self.primary(machine)} | wanted)
+        return sorted(
+            (row for row in rows if row.timed and not row.is_twin), key=lambda row: (row.flops, row.shape, row.dtype)
+        )
+
     @property
     def machines(self) -> list[str]:
         """Machines that were read, GPUs first.

@@ -40,10 +40,6 @@ def headline(found: Sequence[Finding], page: str) -> Finding | None:
     return next((one for one in found if one.page.partition("#")[0] == page and not one.open), None)
 
 
-def _list(texts: Sequence[str]) -> str:
-    return texts[0] if len(texts) == 1 else ", ".join(texts[:-1]) + " and " + texts[-1]
-
-
 def unsaid(
     lab: Evidence,
     machine: str,
@@ -128,7 +124,7 @@ def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
 
 def _claimed(ids: Sequence[str]) -> str:
     """Whose claims ``ids`` are, linked to the ledger, and which: ``S003's claims (S003-49, S003-50)``."""
-    seeds = _list([f"{seed}'s" for seed in dict.fromkeys(name.partition("-")[0] for name in ids)])
+    seeds = formats.listing([f"{seed}'s" for seed in dict.fromkeys(name.partition("-")[0] for name in ids)])
     which = f"{ids[0]} … {ids[-1]}" if len(ids) > 3 else ", ".join(ids)
     link = f'<a href="12_claims.html">{html.escape(seeds)} claim{"s" if len(ids) > 1 else ""}</a>'
     return f"{link} ({html.escape(which)})"

@@ -7,8 +7,8 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, records
 from hypatia_lab.figures import probe_rows
-from hypatia_lab.figures.language import listing
 from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
@@ -24,7 +24,8 @@ def waited(lab: Evidence, machine: str) -> str:
 
 def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
     """The row of the quickest of ``variants``; None when none of them was timed."""
-    return min((row for row in rows if row.variant in variants), key=lambda row: row.median_us, default=None)
+    timed = (row for row in rows if row.variant in variants and row.timed)
+    return min(timed, key=lambda row: row.median_us, default=None)
 
 
 def say(found: Interval, unit: str = "×") -> str:

@@ -29,13 +29,12 @@ READINGS |= {results.LAUNCH: "by the lab's launch path"}
 
 def counted(words: Sequence[str]) -> str:
     """``3 faster, 1 slower and 2 too noisy to say``: how often each of :data:`READINGS` occurs among ``words``."""
-    said = [f"{words.count(word)} {text}" for word, text in READINGS.items() if word in words]
-    return " and ".join(filter(None, (", ".join(said[:-1]), said[-1])))
+    return formats.listing([f"{words.count(word)} {text}" for word, text in READINGS.items() if word in words])
 
 
 def rate_text(row: Row, work: str = "flops", unit: str = "FLOP/s") -> str:
     """The rate of a row as text; none where its time is no figure."""
-    untold = not absent(row.median_us) and _untold(row.time)
+    untold = row.timed and _untold(row.time)
     return formats.UNTOLD if untold else scaled(row.rate(work).value, unit)
 
 
@@ -191,7 +190,7 @@ def compare_table(rows: Sequence[Row], machine_a: str, machine_b: str) -> Any:
     keys = ("experiment", "workload", "clock", "variant", "baseline")
     found: dict[str, dict[tuple[str, ...], Row]] = {machine_a: {}, machine_b: {}}
     for row in rows:
-        measured = not absent(row.ratio) and row.variant != row.baseline and "@" not in row.variant
+        measured = not absent(row.ratio) and row.variant != row.baseline and not row.is_twin
         if row.machine in found and measured:
             found[row.machine][tuple(getattr(row, k) for k in keys)] = row
     out = []
