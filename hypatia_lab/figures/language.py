@@ -466,7 +466,8 @@ def named(row: Row) -> str:
 
 def bases(rows: Sequence[Row]) -> str:
     """What a person calls that which ``rows`` are held against."""
-    return listing([label(r.operation, r.baseline) for r in rows])
+    called = list(dict.fromkeys(label(r.operation, r.baseline) for r in rows))
+    return called[0] if len(called) == 1 else "the baseline"
 
 
 def legend_names(rows: Sequence[Row]) -> dict[str, str]:

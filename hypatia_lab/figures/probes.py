@@ -261,14 +261,13 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     span = [-0.5, len(ways) - 0.5]
     data = [rule_trace([mark] * 2, span, "dash", f"goal: {_ms(mark)}") for mark in marks]
     notes = ends(data, ways, fields, triples)
-    for mark, text in zip(marks, goal_texts, strict=True):
-        # Away from each other: on a telephone two goals are closer than their words.
-        side = "center" if len(marks) == 1 else "right" if mark == min(marks) else "left"
-        place = {"x": round(math.log10(mark), 4), "xanchor": side, "y": 1, "yref": "paper", "yanchor": "bottom"}
-        notes.append(SMALL | {"text": text} | place)
+    for step, (mark, text) in enumerate(sorted(zip(marks, goal_texts, strict=True), reverse=True)):
+        # One above the other: on a telephone two goals are closer than their words.
+        place = {"x": round(math.log10(mark), 4), "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
+        notes.append(SMALL | {"text": text, "yshift": 14 * step} | place)
     goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
     head = heading(title, [*common, process_count(ways), intervals_key(data), goal])
-    head["margin"] |= {"t": head["margin"]["t"] + (18 if marks else 0), "r": COLUMN}
+    head["margin"] |= {"t": head["margin"]["t"] + 4 + 14 * len(marks), "r": COLUMN}
     axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
     names = [way.text(fields) for way in ways]
     layout = lanes(head, names)

@@ -31,12 +31,13 @@ def device(lab: Evidence, machine: str) -> str:
     return lab.of(machine)[0].run["facts"]["name"]
 
 
-def tabs(lab: Evidence, machines: Sequence[str] | None = None) -> Iterator[str]:
+def tabs(lab: Evidence, machines: Sequence[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
     """Each of ``machines`` (left out: all of ``lab``) in turn; what the loop's body displays stands in its tab.
 
     A bar has a tab for every machine of ``lab``, so that all bars of a page are alike; a machine for which nothing is
-    displayed says so. Where nothing is displayed for any there is no bar, nor where ``lab`` has one machine alone. At
-    most one loop a cell: the rule of style goes by the marks of its cell. A body that raises displays nothing.
+    displayed says so unless ``quiet``. Where nothing is displayed for any there is no bar, nor where ``lab`` has one
+    machine alone. At most one loop a cell: the rule of style goes by the marks of its cell. A body that raises displays
+    nothing.
     """
     from IPython.core.getipython import get_ipython
     from IPython.utils.capture import capture_output
@@ -61,7 +62,7 @@ def tabs(lab: Evidence, machines: Sequence[str] | None = None) -> Iterator[str]:
         return
     _mark(bar(called), f"Machines: {', '.join(f'{what} ({name})' for name, what in called.items())}")
     for name, what in called.items():
-        nothing = "" if shown[name] else f"There is nothing to show here for {what}."
+        nothing = "" if shown[name] or quiet else f"There is nothing to show here for {what}."
         begin = f'<p class="lab-panel" data-machine="{_text(name)}"><strong>{_text(what)}</strong> ({_text(name)})</p>'
         _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} ({name}): {nothing}".rstrip(": "))
         for output in shown[name]:

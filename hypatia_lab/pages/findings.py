@@ -91,7 +91,11 @@ def way_in(rows: Sequence[Row]) -> str:
 
     By such rows no document is judged: a finding with this sentence names no claim.
     """
-    return "The lab's launch path is in it, so it judges no document." if any(row.launch_path for row in rows) else ""
+    return (
+        "It includes the lab's launch path, an operator called from Python, so it judges no document."
+        if any(row.launch_path for row in rows)
+        else ""
+    )
 
 
 def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:
@@ -106,7 +110,10 @@ def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = 
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
         head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
         verdict = _verdict(finding.claims, lab, machine) if finding.claims else "finding"
-        label = f"{_claimed(finding.claims)}: {claim_tables.verdict_text(verdict)}" if finding.claims else verdict
+        heard = [name for name in finding.claims if _verdict([name], lab, machine) != "not_testable"]
+        label = verdict
+        if finding.claims:
+            label = f"{_claimed(heard or finding.claims)}: {claim_tables.verdict_text(verdict)}"
         word = f'<p class="lab-word">{label}</p>'
         out.append(f'<div class="lab-card {verdict}">{word}{head}<p>{text}</p></div>')
     return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
