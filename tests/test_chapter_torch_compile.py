@@ -16,7 +16,7 @@ from hypatia_lab.chapters import torch_compile, torch_compile_rows, torch_compil
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
-from hypatia_lab.figures.break_even import NEVER, Curve, ahead_at_first, break_even, calls_text
+from hypatia_lab.figures.break_even import NEVER, Curve, break_even, calls_text
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -358,10 +358,6 @@ def test_the_curves_cross_where_they_say() -> None:
     assert "calls to break even: 20,000 [19,000, 21,000]" in figure.layout.meta["alt"]
     assert list(table["variant"]) == ["eager", "compile", "script"]
     assert table.iloc[2, -1] == "never"
-    assert ahead_at_first([first, second, never]) == ""
-    early = Curve("script", "script", "peer", exact(500.0), exact(101.0), exact(NEVER))
-    text = "`script` is ahead of eager at first, and behind for good after 500 calls."
-    assert ahead_at_first([first, second, early]) == text
     with pytest.raises(FigureError, match="at least two curves"):
         break_even([first], "Title", [])
 

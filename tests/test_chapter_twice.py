@@ -49,7 +49,6 @@ def test_nothing_is_said_where_nothing_lies_apart_or_one_experiment_is_missing()
     assert not two_clocks.ratios(evidence({"aten_fusion": compiled(98.0, 115.0)}), "box")
     assert not two_clocks.ratios(evidence({name: compiled(98.0, 115.0) for name in two_clocks.TUNED}), "box")
     assert not two_clocks.clocks(evidence({name: compiled(98.0, 115.0) for name in two_clocks.TUNED}), "box")
-    assert not two_clocks.waits(evidence({"precision": simulated(1500.0, 8000.0)}), "box")
 
 
 def test_a_clock_that_was_lowered_is_told_with_its_readings() -> None:
@@ -61,18 +60,3 @@ def test_a_clock_that_was_lowered_is_told_with_its_readings() -> None:
     assert "350 µs at 1800 MHz" in text
     assert "390 µs at 1635 MHz" in text
     assert "within 1.21%" in text  # 390 · 1635 / (350 · 1800)
-
-
-def simulated(*openmp_us: float, eager_us: float = 1000.0) -> list[dict[str, Any]]:
-    own = {"operation": "diffraction", "shape": [1024, 1024], "dtype": "float32", "clock": "wall"}
-    return [cell("c_openmp", *openmp_us, **own), cell("eager", *[eager_us] * len(openmp_us), **own)]
-
-
-def test_of_waits_that_differ_the_widest_is_told() -> None:
-    times = {
-        "precision": simulated(*[1500.0, 1510.0] * 4, eager_us=1700.0),
-        "diffraction": simulated(*[1100.0, 1110.0, 1105.0] * 3),
-    }
-    text = two_clocks.waits(evidence(times), "box")
-    assert "2 of 2 forms" in text
-    assert "eager PyTorch at 1024×1024 in float32: 1.70 ms here" in text

@@ -14,7 +14,6 @@ from hypatia_lab import formats, intervals, results
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import spoken, waited
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label
 
@@ -90,20 +89,6 @@ def clocks(lab: Evidence, machine: str, dtype: str = "bfloat16") -> str:
         f"At {'×'.join(map(str, largest))} in {dtype} the GPU lowered its clock, and not alike in every experiment. "
         f"Eager takes {listing(said)}: the same number of cycles within "
         f"{formats.spoken(100 * (max(cycles) / min(cycles) - 1))}%. Compare times within a page, not between pages."
-    )
-
-
-def waits(lab: Evidence, machine: str, one: str = "precision", other: str = "diffraction") -> str:
-    """Sentences on the times that a caller waits and that two experiments on the simulator found more than 2% apart."""
-    pairs = both(lab, machine, one, other, operation="diffraction", clock=waited(lab, machine))
-    apart = [pair for pair in pairs if _apart(*(row.time for row in pair))]
-    if not apart:
-        return ""
-    row, peer = max(apart, key=lambda pair: abs(math.log(pair[0].median_us / pair[1].median_us)))
-    return (
-        f"By the {waited(lab, machine)} clock {len(apart)} of {len(pairs)} forms differ by more than 2% from "
-        "[the simulator's own page](07_diffraction.html), which was measured in other processes. "
-        f"The widest is {_named(row)}: {spoken(row.time, 'µs')} here and {spoken(peer.time, 'µs')} there."
     )
 
 

@@ -70,20 +70,6 @@ def count(value: float) -> str:
     return f"{max(1, round(rounded)):,}"
 
 
-def ahead_at_first(curves: Sequence[Curve]) -> str:
-    """Sentences on lines that begin below the first and end above it: up to how many calls they are ahead."""
-    said = []
-    for curve in curves[1:]:
-        if any(one.doubt for own in (curves[0], curve) for one in (own.paid, own.call)):
-            continue
-        saved, lost = (curves[0].paid.value - curve.paid.value, curve.call.value - curves[0].call.value)
-        if saved > 0 and lost > 0 and saved > lost:
-            where = f"is ahead of {curves[0].name} at first, and behind for good after {count(saved / lost)} calls"
-            sure = "" if curve.paid.high < curves[0].paid.low else " (its start is not surely the shorter one)"
-            said.append(f"`{curve.name}` {where}{sure}.")
-    return " ".join(said)
-
-
 def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tuple[Any, Any]:
     """Whole time of a process over its calls, both on log axes: a line a curve, the first dashed grey.
 

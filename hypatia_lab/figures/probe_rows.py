@@ -272,13 +272,6 @@ def legend_columns(data: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]],
     return place
 
 
-def legend_lines(data: Sequence[dict[str, Any]]) -> list[str]:
-    """Break the names of ``data`` into lines that fit 360 px; returns all lines, to reckon the legend's room by."""
-    for trace in data:
-        trace["name"] = "<br>".join(textwrap.wrap(trace["name"], 38))
-    return [line for trace in data for line in trace["name"].split("<br>")]
-
-
 def filled(rows: Sequence[dict[str, Any]]) -> Any:
     """A frame of rows that have not all the same columns; the last column stays last."""
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "status"))
