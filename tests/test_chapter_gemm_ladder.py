@@ -189,7 +189,7 @@ def test_noise_decides_nothing() -> None:
     found = gemm_ladder.findings(evidence(*own), "box")
     assert [finding.figure for finding in found] == [intervals.TOO_NOISY] * 4
     for lines in gemm_ladder.bought(evidence(*own), "box").values():
-        shares = {line["share of the library"] for line in lines if line["step"] != gemm_ladder.TOP}
+        shares = {line["of the library"] for line in lines if line["step"] != gemm_ladder.TOP}
         assert shares == {intervals.TOO_NOISY}
 
 
@@ -202,8 +202,8 @@ def test_the_short_table_speaks_of_the_largest_size() -> None:
     assert list(bought) == ["float32", "bfloat16"]
     lines = {line["step"]: line for line in bought["bfloat16"]}
     mma, triton = (lines[label("linear_relu", name)] for name in ("step_mma", "triton"))
-    assert (mma["over the step before"], mma["share of the library"]) == ("7.5×", "50%")
-    assert (triton["over the step before"], triton["share of the library"]) == ("–", "77%")
+    assert (mma["gain"], mma["of the library"]) == ("7.5×", "50%")
+    assert (triton["gain"], triton["of the library"]) == ("–", "77%")
     work = 2 * 8192 * 4096 * 4096
     assert float(mma["TFLOP/s"]) == pytest.approx(work / (2 * 1.005) / 1e6, rel=0.01)
     assert gemm_ladder.largest(lab, "box") == "8192×4096×4096"

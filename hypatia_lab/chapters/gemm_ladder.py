@@ -293,8 +293,8 @@ def _line(rung: Rung, unit: str) -> dict[str, str]:
     return {
         "step": rung.label,
         unit: rate.doubt or formats.number(rate.value),
-        "over the step before": _cell(rung.factor),
-        "share of the library": _cell(rung.share.times(100), "%"),
+        "gain": _cell(rung.factor),
+        "of the library": _cell(rung.share.times(100), "%"),
         "S001's reason": " and ".join(REASONS[number] for number in rung.reasons) or formats.MISSING,
     }
 
