@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, formats, records, results
+from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.chapters.diffraction_findings import called
 from hypatia_lab.experiments import EXPERIMENTS
@@ -221,6 +221,41 @@ def accuracy(variant: str, off: float, *, case: str = "", side: int = 1024, corr
     """What the accuracy probe says of one image, in one process."""
     names = {"correlation": correlation, "error": off, "mean relative error": off, "largest error over peak": off}
     return probe(variant, "accuracy", {name: [v] for name, v in names.items()}, case=case, shape=[side, side])
+
+
+def test_advice_names_what_is_soon_what_is_quick_and_what_not_to_compile() -> None:
+    lines = [
+        *start("eager", "", [150.0, 2.0], first=200.0),
+        *start("compile", "empty", [5000.0, 0.2], first=6000.0),
+        *start("compile", "aoti_raw", [8.0, 0.1], first=9.0),
+        *start("cuda", "cubin", [4.0, 0.05], first=5.0),
+    ]
+    soon, many, few = diffraction_findings.advice(evidence(*lines, experiment="warm_up"), "box")
+    assert called("cuda") in soon
+    assert diffraction_findings.KEPT["aoti_raw"] in soon
+    assert called("eager") not in soon
+    assert called("cuda") in many
+    assert called("compile") not in many
+    assert 20 < float(re.findall(r"at least (\d+) times", few)[0]) < 30  # 30, less what is unsure
+    slow = [*start("eager", "", [150.0, 2.0], first=200.0), *start("compile", "empty", [90.0, 0.2], first=100.0)]
+    none, *rest = diffraction_findings.advice(evidence(*slow, experiment="warm_up"), "box")
+    assert "No form" in none
+    assert not [sentence for sentence in rest if "do not compile" in sentence]
+
+
+def test_calls_that_say_nothing_or_fall_back_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls(*each: Sequence[float]) -> Evidence:
+        values = {f"call {n}": ms for n, ms in enumerate(zip(*each, strict=True), 1)}
+        return evidence(*probe("eager", "start", values | {"first image": [20.0] * len(each)}), experiment="warm_up")
+
+    steady = [90.0, *[10.0] * 11]
+    back = [90.0, *[10.0] * 4, *[30.0] * 7]
+    noisy = [90.0, *[100.0] * 11]
+    assert diffraction_findings.unsteady(calls(steady, steady, steady), "box") == ""
+    assert "in 2 of 3 processes call 6" in diffraction_findings.unsteady(calls(back, steady, back), "box")
+    assert "most later calls" in diffraction_findings.unsteady(calls(noisy, steady, steady), "box")
+    monkeypatch.setattr(intervals, "FEW_RARE", 3)
+    assert "Too few" in diffraction_findings.unsteady(calls(steady, [1.1 * ms for ms in steady]), "box")
 
 
 def test_whole_numbers_speak_of_the_largest_image() -> None:
