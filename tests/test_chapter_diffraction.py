@@ -274,6 +274,15 @@ def test_whole_numbers_speak_of_the_largest_image() -> None:
     assert shows.title != found.title
 
 
+def test_the_price_of_float64_names_the_dearest_and_the_cheapest_form() -> None:
+    own = both("compile", 100.0, 400.0, clock="graph") + both("cuda", 10.0, 60.0, clock="graph")
+    own += both("compile_reduce_overhead", 100.0, 900.0)  # by the wall clock: not beside the others
+    text = diffraction_findings.prices(evidence(*own, experiment="precision"), "box")
+    assert text.index(called("cuda")) < text.index("6.0×") < text.index(called("compile")) < text.index("4.0×")
+    assert "9.0×" not in text
+    assert diffraction_findings.prices(priced(200.0), "box") == ""
+
+
 def test_every_form_is_compared_by_the_clock_it_has() -> None:
     lines = [
         *both("compile", 10.0, 30.0, clock="graph"),

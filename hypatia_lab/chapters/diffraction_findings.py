@@ -245,12 +245,12 @@ def advice(lab: Evidence, machine: str) -> list[str]:
 
     first = ranked("first image")
     if soon := [named(*pair) for pair in first if pair[1].high < 1e3 * SOON_MS]:
-        said.append(f"A first image within {SOON_MS} ms comes from {listing(soon)}.")
+        said.append(f"A first image within {SOON_MS} ms comes from: {'; '.join(soon)}.")
     elif first:
         said.append(f"No form is sure to make its first image within {SOON_MS} ms.")
     if warm := [pair for pair in ranked(f"call {LAST_CALL}") if not pair[1].doubt]:
         level = [named(way, took) for way, took in warm if took.low <= warm[0][1].high]
-        said.append(f"For many calls take what is quickest once warm: {listing(level)}.")
+        said.append(f"For many calls take what is quickest once warm: {'; '.join(level)}.")
     empty, eager = compiled_start(lab, machine), only(found, "eager")
     took, plain = (way.measured("first image") if way else intervals.NOTHING for way in (empty, eager))
     if not took.flaw and not plain.flaw and took.low > plain.high:
@@ -311,6 +311,17 @@ def double(lab: Evidence, machine: str) -> Finding | None:
         text += f" A matrix product takes {spoken(product)} as long."
     costs = reads(found, "is not free in", "costs nothing in", "may cost something in", 1.02)
     return Finding(spoken(found), f"float64 {costs} the lab's forms", text, "09_precision")
+
+
+def prices(lab: Evidence, machine: str) -> str:
+    """Which form pays most for float64 and which least, in a sentence; empty without two that say something."""
+    own = [(factor, row) for row, _, factor in dtype_pairs(lab, machine) if not factor.doubt]
+    own = [(factor, row) for factor, row in own if row.clock == lab.primary(machine)]
+    if len(own) < 2:
+        return ""
+    (least, cheap), (most, dear) = (end(own, key=lambda pair: pair[0].value) for end in (min, max))
+    text = f"At {dear.at} {called(dear.variant)} pays most ({spoken(most)}) and {called(cheap.variant)} least"
+    return f"{text} ({spoken(least)})."
 
 
 def launches(lab: Evidence, machine: str) -> Finding | None:
