@@ -35,8 +35,8 @@ def first_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for way in (way for way in found if way.variant == "compile" and way.where["operation"] in eager):
         model, step, _ = way.where["operation"].partition(",")
         line = {"model": named(model, STEP if step else FORWARD)}
-        line |= {f"compiled, call {n}": spent(way, f"call {n}") for n in (1, 2, 12)}
-        out.append(line | {"eager, call 12": spent(eager[way.where["operation"]], "call 12")})
+        line |= {f"call {n}": spent(way, f"call {n}") for n in (1, 2, 12)}
+        out.append(line | {"eager": spent(eager[way.where["operation"]], "call 12")})
     return out
 
 
