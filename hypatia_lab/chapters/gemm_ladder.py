@@ -307,9 +307,10 @@ def by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Each step's speed over the step before, with its interval: a line a step, a column a size, the largest first."""
     lines: dict[tuple[str, str], dict[str, str]] = {}
     for shape, ways in reversed(climbs(lab, machine).items()):
-        for rung in (rung for way in ways.values() for rung in way if rung.factor):
-            line = lines.setdefault((rung.row.dtype, rung.label), {"numbers": rung.row.dtype, "step": rung.label})
-            line[formats.shape(shape)] = times(rung.factor)
+        for rung in (rung for way in ways.values() for rung in way):
+            if rung.factor:
+                line = lines.setdefault((rung.row.dtype, rung.label), {"numbers": rung.row.dtype, "step": rung.label})
+                line[formats.shape(shape)] = times(rung.factor)
     return list(lines.values())
 
 

@@ -169,8 +169,10 @@ def relu_rates(lab: Evidence, machine: str) -> list[dict[str, str]]:
     the lab's launch path is in that. Empty where no copy was measured.
     """
     copy = results.ceilings(lab.of(machine)).get(("copy", "", lab.primary(machine)))
+    if copy is None:
+        return []
     out = []
-    for row in _rows(lab, machine, "aten_fusion", "cublas_relu", math="ieee") if copy else ():
+    for row in _rows(lab, machine, "aten_fusion", "cublas_relu", math="ieee"):
         batch, _, columns = row.shape.split("x")
         place = {"machine": machine, "experiment": "aten_fusion", "status": "ok", "clock": row.clock}
         alone = lab.select(**place, operation="relu", dtype=row.dtype, shape=f"{batch}x{columns}")
