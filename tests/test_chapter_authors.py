@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import html
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +30,7 @@ from hypatia_lab.chapters import (
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
 from hypatia_lab.operations.mlp import MODELS
+from hypatia_lab.pages import findings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.records import Record
@@ -207,6 +210,34 @@ def test_a_rewrite_timed_with_the_labs_way_in_judges_no_document(device: str, cl
         assert any(one.claims for one in found) is judged, chapter.__name__
     for one in (linear_relu.naive(lab, "box"), linear_relu.equivalents(lab, "box", "cublas_relu")):
         assert ("launch path" in said(one).text) is not judged
+
+
+def test_what_a_launch_path_is_stands_once_beneath_the_cards() -> None:
+    naive = cells({"eager": 20.0, "naive": 800.0}, "hot")
+    lab = evidence({"aten_fusion": cells(FUSED, "hot"), "naive_vs_cublas": naive}, "cpu")
+    found = linear_relu.findings(lab, "box")
+    marked = [one for one in found if findings.WAY_IN in one.text]
+    assert len(marked) > 1
+    for form in (findings.cards(found, lab, "box"), findings.sentences(found)):
+        assert form.count(html.escape(findings.EXPLAINED)) == 1
+    plain = [one for one in found if one not in marked]
+    assert html.escape(findings.EXPLAINED) not in findings.cards(plain, lab, "box")
+
+
+def test_the_relus_rate_is_a_share_of_a_copys() -> None:
+    work = Workload("relu", (1024, 2048), "float32")
+    alone = cells({"eager": 4.0}, "graph", [1024, 2048], operation="relu", traffic=work.traffic, flops=work.flops)
+    linear = cells({"eager": 70.0}, "graph", MEDIUM, operation="linear")
+    both = cells({"eager": 74.0, "cublas_relu": 78.0}, "graph", MEDIUM)
+    copy = cells({"eager": 8.0}, "graph", [4096], operation="copy", traffic=4 * work.traffic, flops=0)
+    lab = evidence({"aten_fusion": [*alone, *linear, *both], "ceilings": copy})
+    (line,) = linear_relu.relu_rates(lab, "box")
+    shares = [re.findall(r"(\d+)% of a copy", text) for text in line.values()]
+    assert [share for share in shares if share] == [["50"], ["25"]]  # 4 and 8 µs where a copy would take 2
+    assert linear_relu.relu_rates(evidence({"aten_fusion": [*alone, *linear, *both]}), "box") == []
+    hot = [line | {"clock": "hot"} for line in (*alone, *linear, *both, *copy)]
+    (line,) = linear_relu.relu_rates(evidence({"aten_fusion": hot[:4], "ceilings": hot[4:]}, "cpu"), "box")
+    assert sum("of a copy" in text for text in line.values()) == 1  # v2's would have the lab's launch path in it
 
 
 def test_no_clock_of_a_rewrite_opens_the_book() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import claims, formats, records, results
+from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.chapters.diffraction_findings import called
 from hypatia_lab.experiments import EXPERIMENTS
@@ -223,6 +223,41 @@ def accuracy(variant: str, off: float, *, case: str = "", side: int = 1024, corr
     return probe(variant, "accuracy", {name: [v] for name, v in names.items()}, case=case, shape=[side, side])
 
 
+def test_advice_names_what_is_soon_what_is_quick_and_what_not_to_compile() -> None:
+    lines = [
+        *start("eager", "", [150.0, 2.0], first=200.0),
+        *start("compile", "empty", [5000.0, 0.2], first=6000.0),
+        *start("compile", "aoti_raw", [8.0, 0.1], first=9.0),
+        *start("cuda", "cubin", [4.0, 0.05], first=5.0),
+    ]
+    soon, many, few = diffraction_findings.advice(evidence(*lines, experiment="warm_up"), "box")
+    assert called("cuda") in soon
+    assert diffraction_findings.KEPT["aoti_raw"] in soon
+    assert called("eager") not in soon
+    assert called("cuda") in many
+    assert called("compile") not in many
+    assert 20 < float(re.findall(r"at least (\d+) times", few)[0]) < 30  # 30, less what is unsure
+    slow = [*start("eager", "", [150.0, 2.0], first=200.0), *start("compile", "empty", [90.0, 0.2], first=100.0)]
+    none, *rest = diffraction_findings.advice(evidence(*slow, experiment="warm_up"), "box")
+    assert "No form" in none
+    assert not [sentence for sentence in rest if "do not compile" in sentence]
+
+
+def test_calls_that_say_nothing_or_fall_back_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def calls(*each: Sequence[float]) -> Evidence:
+        values = {f"call {n}": ms for n, ms in enumerate(zip(*each, strict=True), 1)}
+        return evidence(*probe("eager", "start", values | {"first image": [20.0] * len(each)}), experiment="warm_up")
+
+    steady = [90.0, *[10.0] * 11]
+    back = [90.0, *[10.0] * 4, *[30.0] * 7]
+    noisy = [90.0, *[100.0] * 11]
+    assert diffraction_findings.unsteady(calls(steady, steady, steady), "box") == ""
+    assert "in 2 of 3 processes call 6" in diffraction_findings.unsteady(calls(back, steady, back), "box")
+    assert "most later calls" in diffraction_findings.unsteady(calls(noisy, steady, steady), "box")
+    monkeypatch.setattr(intervals, "FEW_RARE", 3)
+    assert "Too few" in diffraction_findings.unsteady(calls(steady, [1.1 * ms for ms in steady]), "box")
+
+
 def test_whole_numbers_speak_of_the_largest_image() -> None:
     lines = flat(
         [
@@ -237,6 +272,15 @@ def test_whole_numbers_speak_of_the_largest_image() -> None:
     lines[-4] = lines[-4] | {"values": [0.9997]}  # a correlation that does show something
     shows = said(diffraction_findings.whole_numbers(evidence(*lines, experiment="precision"), "box"))
     assert shows.title != found.title
+
+
+def test_the_price_of_float64_names_the_dearest_and_the_cheapest_form() -> None:
+    own = both("compile", 100.0, 400.0, clock="graph") + both("cuda", 10.0, 60.0, clock="graph")
+    own += both("compile_reduce_overhead", 100.0, 900.0)  # by the wall clock: not beside the others
+    text = diffraction_findings.prices(evidence(*own, experiment="precision"), "box")
+    assert text.index(called("cuda")) < text.index("6.0×") < text.index(called("compile")) < text.index("4.0×")
+    assert "9.0×" not in text
+    assert diffraction_findings.prices(priced(200.0), "box") == ""
 
 
 def test_every_form_is_compared_by_the_clock_it_has() -> None:

@@ -409,10 +409,13 @@ def test_a_card_may_go_either_way_or_stay_open(
 
 def test_digits_say_what_the_script_says() -> None:
     found = said(diffraction_authors.digits(evidence(*DTYPE), "box"))
-    assert float(found.figure) == 2.1e-4
+    assert found.figure == "1.000000"
+    assert "0.00021" in found.text
     assert "130%" in found.text
     worse = said(diffraction_authors.digits(changed(DTYPE, "correlation", [0.999] * 3), "box"))
-    assert worse.title != found.title
+    assert worse.figure == "0.999000"
+    right = said(diffraction_authors.digits(changed(DTYPE, "max relative error", [0.001] * 3), "box"))
+    assert len({one.title for one in (found, worse, right)}) == 3
 
 
 def test_the_program_comes_before_the_labs_forms(full: Evidence) -> None:

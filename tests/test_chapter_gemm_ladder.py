@@ -108,21 +108,25 @@ def test_the_ledger_shows_the_same_reasons_by_the_same_steps() -> None:
 def test_a_climb_goes_on_in_half_the_digits_and_ends_at_the_library() -> None:
     found = gemm_ladder.climbs(evidence(*gpu(), *gpu(SMALL)), "box")
     assert list(found) == ["256x256x512", "8192x4096x4096"]
-    way = found["8192x4096x4096"]
-    places = [(rung.row.dtype, rung.row.variant) for rung in way]
-    halves = ["step_async", "step_mma", "step_wgmma", "eager"]
-    assert places == [*(("float32", name) for name in VECTOR), *(("bfloat16", name) for name in halves)]
-    assert [rung.factor and round(rung.factor.value, 3) for rung in way[:2]] == [None, 2]
-    shares = {rung.row.variant: rung.share.value for rung in way}
+    ways = found["8192x4096x4096"]
+    assert {dtype: [rung.row.variant for rung in way] for dtype, way in ways.items()} == {
+        "float32": [*VECTOR, "epilogue"],
+        "bfloat16": ["step_async", "step_mma", "step_wgmma", "eager"],
+    }
+    for way in ways.values():
+        assert [rung.factor is None for rung in way] == [True] + [False] * (len(way) - 1)
+    assert ways["float32"][1].factor == ways["float32"][0].row.over(ways["float32"][1].row)
+    shares = {rung.row.variant: rung.share.value for way in ways.values() for rung in way}
     assert shares["step_conflict_free"] == pytest.approx(10 / 20)  # of the library in float32
     assert shares["step_wgmma"] == pytest.approx(1 / 1.25)  # and of that in bfloat16
-    assert shares["eager"] == 1
-    again = next(rung for rung in way if rung.row.variant == "step_async" and rung.row.dtype == "bfloat16")
-    assert again.reasons == ()  # other numbers are no idea
+    assert shares["epilogue"] == shares["eager"] == 1
+    assert ways["bfloat16"][0].reasons == ()  # other numbers are no idea
 
 
 def test_a_climb_on_a_cpu_ends_at_the_library_in_float32() -> None:
-    (way,) = gemm_ladder.climbs(evidence(*cpu(), device="cpu"), "box").values()
+    (ways,) = gemm_ladder.climbs(evidence(*cpu(), device="cpu"), "box").values()
+    ((dtype, way),) = ways.items()
+    assert dtype == "float32"
     assert [rung.row.variant for rung in way] == ["naive", "blocked", "threaded", "eager"]
 
 
@@ -130,7 +134,8 @@ def test_a_climb_on_a_cpu_ends_at_the_library_in_float32() -> None:
 def test_there_is_no_climb_without_its_foot_or_its_top(lost: Sequence[str]) -> None:
     lab = evidence(*cells({name: us for name, us in FLOAT32.items() if name not in lost}, "float32"))
     assert gemm_ladder.climbs(lab, "box") == {}
-    assert gemm_ladder.bought(lab, "box") == gemm_ladder.by_size(lab, "box") == []
+    assert not gemm_ladder.bought(lab, "box")
+    assert not gemm_ladder.by_size(lab, "box")
     assert gemm_ladder.largest(lab, "box") == ""
 
 
@@ -143,6 +148,8 @@ def test_the_largest_step_is_named_and_so_is_what_buys_nothing() -> None:
     assert found.title.endswith(label("linear_relu", "step_mma"))
     assert label("linear_relu", "step_async") in found.text
     assert label("linear_relu", "step_shared") not in found.text
+    assert "bfloat16" in found.text
+    assert " 80 times " in found.text  # float32 against float32, not against the library in bfloat16
 
 
 @pytest.mark.parametrize("quick", [1.2, 1.6, 1.25])
@@ -167,14 +174,23 @@ def test_float32_stays_behind_or_keeps_up() -> None:
     assert gemm_ladder.goal(evidence(*cpu(), device="cpu"), "box") is None
 
 
+@pytest.mark.parametrize(
+    ("us", "word"), [((0.5, 0.5), "ahead"), ((0.5, 1.0), "1 of 2 sizes"), ((1.0, 1.0), "keeps up"), ((2, 2), "behind")]
+)
+def test_the_triton_kernel_is_ahead_level_or_behind(us: tuple[float, float], word: str) -> None:
+    own = [cells(BFLOAT16 | {"triton": t}, "bfloat16", size) for t, size in zip(us, (SMALL, LARGE), strict=True)]
+    assert word in said(gemm_ladder.in_triton(evidence(*own[0], *own[1]), "box")).title
+    assert gemm_ladder.in_triton(evidence(*cpu(), device="cpu"), "box") is None
+
+
 def test_noise_decides_nothing() -> None:
     noisy: dict[str, Any] = {"medians_us": [1.0, 400.0]}
     own = [line | (noisy if line["variant"] in gemm_ladder.LIBRARY else {}) for line in gpu()]
     found = gemm_ladder.findings(evidence(*own), "box")
-    assert [finding.figure for finding in found] == [intervals.TOO_NOISY] * 3
-    assert {line["share of the library"] for line in gemm_ladder.bought(evidence(*own), "box")[:-1]} == {
-        intervals.TOO_NOISY
-    }
+    assert [finding.figure for finding in found] == [intervals.TOO_NOISY] * 4
+    for lines in gemm_ladder.bought(evidence(*own), "box").values():
+        shares = {line["of the library"] for line in lines if line["step"] != gemm_ladder.TOP}
+        assert shares == {intervals.TOO_NOISY}
 
 
 # ---------------------------------------------------------------- tables
@@ -182,13 +198,19 @@ def test_noise_decides_nothing() -> None:
 
 def test_the_short_table_speaks_of_the_largest_size() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
-    lines = {line["step"]: line for line in gemm_ladder.bought(lab, "box")}
-    mma = lines[label("linear_relu", "step_mma")]
-    assert (mma["over the step before"], mma["share of the library"]) == ("7.5×", "50%")
+    bought = gemm_ladder.bought(lab, "box")
+    assert list(bought) == ["float32", "bfloat16"]
+    lines = {line["step"]: line for line in bought["bfloat16"]}
+    mma, triton = (lines[label("linear_relu", name)] for name in ("step_mma", "triton"))
+    assert (mma["gain"], mma["of the library"]) == ("7.5×", "50%")
+    assert (triton["gain"], triton["of the library"]) == ("–", "77%")
+    work = 2 * 8192 * 4096 * 4096
+    assert float(mma["TFLOP/s"]) == pytest.approx(work / (2 * 1.005) / 1e6, rel=0.01)
     assert gemm_ladder.largest(lab, "box") == "8192×4096×4096"
     every = gemm_ladder.by_size(lab, "box")
-    assert len(every) == len(lines) - 1  # nothing stands before the first
-    assert list(every[0])[1:] == ["8192×4096×4096", "256×256×512"]
+    # Nothing stands before the first of a table, nor before the Triton kernel.
+    assert len(every) == sum(map(len, bought.values())) - 3
+    assert list(every[0])[2:] == ["8192×4096×4096", "256×256×512"]
 
 
 def test_the_table_of_the_end_leaves_out_what_nobody_measured() -> None:

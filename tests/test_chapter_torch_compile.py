@@ -176,8 +176,25 @@ def test_mixed_precision_is_held_to_twice_with_its_error(root: Path) -> None:
 
 
 def test_wrong_chains_are_counted(root: Path) -> None:
-    assert said(torch_compile.correct(read(root, [*GPU, *CHAINS], []), "box")).figure == "1 of 2"
-    assert said(torch_compile.correct(read(root / "other", [*GPU, *CHAINS[:2]], []), "box")).figure == "1 of 1"
+    def correct(name: str, *chains: dict[str, Any]) -> Finding:
+        return said(torch_compile.correct(read(root / name, [*GPU, *chains], []), "box"))
+
+    assert (right := correct("right", *CHAINS[:2])).figure == "2 of 2 right"
+    assert (mine := correct("mine", *CHAINS)).figure == "2 of 3 right"
+    eager_last = CHAINS[2] | {"variant": "eager_channels_last"}
+    both = correct("both", *CHAINS, eager_last)
+    assert "channels last" in both.title
+    anywhere = correct("anywhere", CHAINS[0] | {"status": "wrong", "reason": "nan"}, *CHAINS[1:])
+    assert "channels last" not in anywhere.title
+    assert len({one.title for one in (right, mine, both, anywhere)}) == 4
+    assert "compiled or not" in both.title  # what eager gets wrong as well is not laid to the compiler
+
+
+def test_the_first_calls_stand_beside_eagers(root: Path) -> None:
+    lines = torch_compile_tables.first_calls(read(root, GPU, STARTS), "box")
+    assert [line["model"] for line in lines] == ["block", "U-Net", "U-Net, training"]
+    assert "9.0" in lines[0]["call 1"]
+    assert torch_compile_tables.first_calls(read(root / "none", GPU, []), "box") == []
 
 
 def test_a_cpu_has_one_clock_and_says_only_what_it_measured(root: Path) -> None:

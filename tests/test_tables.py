@@ -135,6 +135,7 @@ CLAIM = {
     "reason": "interval outside the band",
     "details": ["Because.", "It contradicts S001-09a."],
     "why": "Because.",
+    "caution": "",
 }
 
 
@@ -395,6 +396,18 @@ def test_an_empty_text_is_not_folded_away() -> None:
 
     text = tables.html(pandas.DataFrame([{"a": 1, "why": ""}, {"a": 2, "why": "so"}]), folded={"why": "a"})
     assert text.count("<details>") == 1
+
+
+def test_a_machines_caution_stands_once_beneath_its_claims(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+    warned = CLAIM | {"caution": "Beware of h200.", "details": ["First detail.", "Beware of h200."]}
+    stated = [one | {"parts": [one]} for one in (warned, warned | {"id": "S001-02"})]
+    claim_tables.show_claims(stated, "h200")
+    claim_tables.show_statements(stated)
+    for form in shown:
+        assert form["text/html"].count("Beware of h200.") == 1
+        assert form["text/html"].count("First detail.") == 2
 
 
 def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[Row], tmp_path: Path) -> None:

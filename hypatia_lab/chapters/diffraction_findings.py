@@ -17,7 +17,7 @@ from hypatia_lab import formats, intervals, variants
 from hypatia_lab.chapters import diffraction_authors as authors
 from hypatia_lab.chapters.diffraction_authors import cores, lasts, place, reads
 from hypatia_lab.figures.probe_rows import Way, rare
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
@@ -42,6 +42,12 @@ KEPT = {
     "aoti_raw": "an AOTInductor package and its bare loader",
 }
 """Way of keeping compiled code on disk → what a person calls it."""
+
+
+STARTED = ("eager", "compile", "compile_reduce_overhead", "c_openmp", "cuda")
+"""Forms whose start is shown from end to end, compilers with nothing stored."""
+SOON_MS, LAST_CALL = 50, 12
+"""The longer of the goals for a first image; the last call of a start, which counts as warm."""
 
 
 # ---------------------------------------------------------------- reading
@@ -197,6 +203,65 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     return Finding(spoken(stored, "µs"), title, text, "10_warm_up", claims=judged)
 
 
+def starts(lab: Evidence, machine: str) -> list[Way]:
+    """Starts at the size that most were looked at, of those that went well."""
+    return [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
+
+
+def unsteady(lab: Evidence, machine: str) -> str:
+    """What not to read into the calls of a start: forms of too few processes or too noisy, and calls that fall back."""
+    own = [way for way in starts(lab, machine) if way.variant in STARTED and way.case in ("", "empty", "cubin")]
+    calls = range(2, LAST_CALL + 1)
+    doubts = {way.variant: [way.measured(f"call {n}").doubt for n in calls] for way in own}
+    few = [called(name) for name, words in doubts.items() if intervals.TOO_FEW in words]
+    noisy = [called(name) for name, words in doubts.items() if 2 * words.count(intervals.TOO_NOISY) > len(words)]
+    said = [f"Too few processes started {listing(few)} to say anything of its calls."] if few else []
+    said += [f"Processes differ so much that most later calls of {listing(noisy)} say nothing."] if noisy else []
+    for way in own:
+        jumps = {n: quotients(way.per_process(f"call {n}"), way.per_process(f"call {n - 1}")) for n in calls[1:]}
+        over, n = max(((sum(one > 2 for one in found), n) for n, found in jumps.items()), default=(0, 0))
+        if 2 * over > len(jumps.get(n, ())) >= intervals.FEW_RARE:
+            said.append(
+                f"Warm is not steady: in {over} of {len(jumps[n])} processes call {n} of {called(way.variant)} takes "
+                f"over twice as long as call {n - 1}. The records do not say why."
+            )
+    return " ".join(said)
+
+
+def advice(lab: Evidence, machine: str) -> list[str]:
+    """Which form to take for a first image soon, which for many calls, and what not for a few: a sentence each.
+
+    What says nothing is not named; a form that is surely soon enough, but too noisy for a figure, is named without.
+    """
+    found, said = starts(lab, machine), []
+
+    def named(way: Way, took: Interval) -> str:
+        stored = f" from {KEPT[way.case]}" if way.case in KEPT else ""
+        return f"{called(way.variant)}{stored}" + ("" if took.doubt else f" ({spoken(took, 'µs')})")
+
+    def ranked(name: str) -> list[tuple[Way, Interval]]:
+        pairs = [(way, took) for way in found if (took := way.measured(name)).n and not took.flaw]
+        return sorted(pairs, key=lambda pair: pair[1].value)
+
+    first = ranked("first image")
+    if soon := [named(*pair) for pair in first if pair[1].high < 1e3 * SOON_MS]:
+        said.append(f"A first image within {SOON_MS} ms comes from: {'; '.join(soon)}.")
+    elif first:
+        said.append(f"No form is sure to make its first image within {SOON_MS} ms.")
+    if warm := [pair for pair in ranked(f"call {LAST_CALL}") if not pair[1].doubt]:
+        level = [named(way, took) for way, took in warm if took.low <= warm[0][1].high]
+        said.append(f"For many calls take what is quickest once warm: {'; '.join(level)}.")
+    empty, eager = compiled_start(lab, machine), only(found, "eager")
+    took, plain = (way.measured("first image") if way else intervals.NOTHING for way in (empty, eager))
+    if not took.flaw and not plain.flaw and took.low > plain.high:
+        least = formats.spoken(took.low / plain.high)
+        said.append(
+            f"For a few calls do not compile: with nothing stored the first image takes at least {least} times as long "
+            "as in eager PyTorch."
+        )
+    return said
+
+
 def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     """What it costs to multiply by π before the whole number is removed, in float32, at the largest detector."""
     found = [way for way in probed(lab, machine, "accuracy", case="") if way.variant in ("eager_direct", "eager")]
@@ -246,6 +311,17 @@ def double(lab: Evidence, machine: str) -> Finding | None:
         text += f" A matrix product takes {spoken(product)} as long."
     costs = reads(found, "is not free in", "costs nothing in", "may cost something in", 1.02)
     return Finding(spoken(found), f"float64 {costs} the lab's forms", text, "09_precision")
+
+
+def prices(lab: Evidence, machine: str) -> str:
+    """Which form pays most for float64 and which least, in a sentence; empty without two that say something."""
+    own = [(factor, row) for row, _, factor in dtype_pairs(lab, machine) if not factor.doubt]
+    own = [(factor, row) for factor, row in own if row.clock == lab.primary(machine)]
+    if len(own) < 2:
+        return ""
+    (least, cheap), (most, dear) = (end(own, key=lambda pair: pair[0].value) for end in (min, max))
+    text = f"At {dear.at} {called(dear.variant)} pays most ({spoken(most)}) and {called(cheap.variant)} least"
+    return f"{text} ({spoken(least)})."
 
 
 def launches(lab: Evidence, machine: str) -> Finding | None:

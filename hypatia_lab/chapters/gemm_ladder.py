@@ -53,14 +53,15 @@ SHOWS: dict[str, tuple[int, ...]] = {
 """Step → those of S001's reasons that it shows, together where there are several; of other steps S001 says nothing."""
 LIBRARY = ("epilogue", "eager")
 LADDERS = ("ladder_vector", "ladder_tensor", "ladder_cpu")
-TOP = "the library"
+DTYPES = ("float32", "bfloat16")
+TOP, TRITON = "the library", "triton"
 
 
 @dataclass(frozen=True)
 class Rung:
     """One step of a way: what people call it, S001's reasons behind it, its row, and its speed over the step before.
 
-    ``share`` is of the library's speed in the same dtype. The first step has no ``factor``.
+    ``share`` is of the library's speed. The first step has no ``factor``.
     """
 
     label: str
@@ -77,7 +78,7 @@ def ladder() -> tuple[str, ...]:
 
 def order() -> tuple[str, ...]:
     """Lanes of the figure, easiest first; the library is last."""
-    return (*ladder(), "triton", *LIBRARY)
+    return (*ladder(), TRITON, *LIBRARY)
 
 
 # ---------------------------------------------------------------- reading
@@ -102,30 +103,28 @@ def _library(rows: Mapping[tuple[str, str], Row], dtype: str) -> Row | None:
     return min(found, key=lambda row: row.median_us, default=None)
 
 
-def climbs(lab: Evidence, machine: str) -> dict[str, list[Rung]]:
-    """Shape → the way from the naive kernel in float32 to the library, which is last; smallest shape first.
+def climbs(lab: Evidence, machine: str) -> dict[str, dict[str, list[Rung]]]:
+    """Shape → dtype → the way to the library, which is last; smallest shape first.
 
-    Where the last step in float32 was also timed in bfloat16, the way goes on in bfloat16 and ends at its library.
+    In float32 a way begins with the naive kernel; without one of those a shape is left out. In bfloat16 it begins with
+    the last step before the tensor cores.
     """
-    found = {}
+    found: dict[str, dict[str, list[Rung]]] = {}
     for shape, rows in _sizes(lab, machine).items():
-        path, halves = _steps(rows, "float32"), _steps(rows, "bfloat16")
-        if len(path) < 2 or path[0].variant != "naive":
-            continue
-        if halves and halves[0].variant == path[-1].variant:
-            path += halves
-        ends = {row.dtype: _library(rows, row.dtype) for row in path}
-        if (end := ends[path[-1].dtype]) is not None:
-            found[shape] = [_rung(row, before, ends) for row, before in zip([*path, end], [None, *path], strict=True)]
+        for dtype in DTYPES:
+            path, end = _steps(rows, dtype), _library(rows, dtype)
+            if dtype == DTYPES[0] and (not path or path[0].variant != "naive"):
+                break
+            if len(path) > 1 and end is not None:
+                way = [_rung(row, before, end) for row, before in zip([*path, end], [None, *path], strict=True)]
+                found.setdefault(shape, {})[dtype] = way
     return found
 
 
-def _rung(row: Row, before: Row | None, ends: Mapping[str, Row | None]) -> Rung:
-    end = ends[row.dtype]
-    again = before is not None and before.variant == row.variant
-    name = TOP if row is end else f"the same in {row.dtype}" if again else label("linear_relu", row.variant)
-    share = intervals.NOTHING if end is None else end.over(row)
-    return Rung(name, () if again else SHOWS.get(row.variant, ()), row, before and before.over(row), share)
+def _rung(row: Row, before: Row | None, end: Row) -> Rung:
+    name = TOP if row is end else label("linear_relu", row.variant)
+    shown = SHOWS.get(row.variant, ()) if before else ()  # a way that begins further up shows nothing of where it does
+    return Rung(name, shown, row, before and before.over(row), end.over(row))
 
 
 def reached(lab: Evidence, machine: str, dtype: str) -> list[tuple[Row, Row, Interval]]:
@@ -157,20 +156,22 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
     found = climbs(lab, machine)
     if not found:
         return None
-    shape, way = list(found.items())[-1]
-    whole = way[0].row.over(way[-1].row)
-    aside = way_in([way[0].row])
+    shape, ways = list(found.items())[-1]
+    whole = ways[DTYPES[0]][0].row.over(ways[DTYPES[0]][-1].row)
+    aside = way_in([ways[DTYPES[0]][0].row])
     judged = () if aside else REASONED
-    clear = [(rung.factor, rung) for rung in way if rung.reasons and rung.factor and not rung.factor.doubt]
+    rungs = [rung for way in ways.values() for rung in way]
+    clear = [(rung.factor, rung) for rung in rungs if rung.reasons and rung.factor and not rung.factor.doubt]
     if whole.doubt or not clear:
-        silent_ones = [one for one in (whole, *(rung.factor for rung in way)) if one and one.doubt]
+        silent_ones = [one for one in (whole, *(rung.factor for rung in rungs)) if one and one.doubt]
         return unsaid(lab, machine, "Which step makes the library fast", PAGE, silent_ones or [whole], judged)
     factor, best = max(clear, key=lambda pair: pair[0].value)
-    text = f"At {formats.shape(shape)} the library is {spoken(whole, '')} times as fast as the naive kernel. "
+    text = f"Over the step before, in {best.row.dtype} at {formats.shape(shape)}. "
+    text += f"In {DTYPES[0]} the library is {spoken(whole, '')} times as fast as the naive kernel there. "
     every: dict[str, list[Interval]] = {}
-    for rung in (rung for one in found.values() for rung in one if rung.reasons):
+    for rung in (rung for one in found.values() for way in one.values() for rung in way if rung.reasons):
         every.setdefault(rung.label, []).extend([rung.factor] if rung.factor else [])
-    idle = [name for name, own in every.items() if all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
+    idle = [name for name, own in every.items() if own and all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
     text += f"At no size is there a gain from {listing(idle)}. " if idle else ""
     return Finding(
         spoken(factor),
@@ -232,9 +233,38 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
+def in_triton(lab: Evidence, machine: str) -> Finding | None:
+    """How much of the library's speed our Triton kernel reaches on tensor cores, over the sizes."""
+    pairs = []
+    for rows in _sizes(lab, machine).values():
+        own, end = rows.get(("bfloat16", TRITON)), _library(rows, "bfloat16")
+        if own is not None and end is not None:
+            pairs.append((own, end.over(own)))
+    every = [share for _, share in pairs]
+    if not every:
+        return None
+    if not (clear := [(own, share) for own, share in pairs if not share.doubt]):
+        return unsaid(lab, machine, "Whether a Triton kernel keeps up in bfloat16", PAGE, every)
+    low, high = 1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE
+    ahead, level = sum(share.above(high) for share in every), sum(share.above(low) for share in every)
+    what, where = "In bfloat16 our Triton kernel", f" at {ahead} of {len(every)} sizes"
+    title = (
+        f"{what} is ahead of the library{where if ahead < len(every) else ''}"
+        if ahead
+        else f"{what} keeps up with the library"
+        if level == len(every)
+        else f"{what} stays behind the library"
+        if all(share.below(low) for share in every)
+        else f"Whether our Triton kernel keeps up in bfloat16 is undecided{' at some sizes' if level else ''}"
+    )
+    sizes = dict.fromkeys(f"{_percent(share)} at {own.at}" for own, share in (clear[0], clear[-1]))
+    text = f"As a share of the library's speed: {listing(list(sizes))}. {silent(every)}"
+    return Finding(_percents([share for _, share in clear]), title, text.strip(), PAGE)
+
+
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = (reasons(lab, machine), goal(lab, machine), full_precision(lab, machine))
+    candidates = (ask(lab, machine) for ask in (reasons, goal, in_triton, full_precision))
     return [found for found in candidates if found is not None]
 
 
@@ -246,18 +276,27 @@ def largest(lab: Evidence, machine: str) -> str:
     return formats.shape(next(reversed(climbs(lab, machine)), ""))
 
 
-def bought(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """What each step buys at the largest size: over the step before, and as a share of the library in its dtype."""
-    way = next(reversed(climbs(lab, machine).values()), [])
-    return [
-        {
-            "step": rung.label,
-            "over the step before": _cell(rung.factor),
-            "share of the library": _cell(rung.share.times(100), "%"),
-            "S001's reason": " and ".join(REASONS[number] for number in rung.reasons) or formats.MISSING,
-        }
-        for rung in way
-    ]
+def bought(lab: Evidence, machine: str) -> dict[str, list[dict[str, str]]]:
+    """Dtype → what each step buys in it at the largest size: a line a step, then the library and the Triton kernel."""
+    shape, ways = next(reversed(climbs(lab, machine).items()), ("", {}))
+    out = {}
+    for dtype, way in ways.items():
+        end, lines = way[-1].row, list(way)
+        if triton := _sizes(lab, machine)[shape].get((dtype, TRITON)):
+            lines.append(Rung(label("linear_relu", TRITON), (), triton, None, end.over(triton)))
+        out[dtype] = [_line(rung, "TFLOP/s" if end.rate().value >= 1e12 else "GFLOP/s") for rung in lines]
+    return out
+
+
+def _line(rung: Rung, unit: str) -> dict[str, str]:
+    rate = rung.row.rate().times(1e-12 if unit == "TFLOP/s" else 1e-9)
+    return {
+        "step": rung.label,
+        unit: rate.doubt or formats.number(rate.value),
+        "gain": _cell(rung.factor),
+        "of the library": _cell(rung.share.times(100), "%"),
+        "S001's reason": " and ".join(REASONS[number] for number in rung.reasons) or formats.MISSING,
+    }
 
 
 def _cell(found: Interval | None, unit: str = "×") -> str:
@@ -266,19 +305,19 @@ def _cell(found: Interval | None, unit: str = "×") -> str:
 
 def by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Each step's speed over the step before, with its interval: a line a step, a column a size, the largest first."""
-    found = dict(reversed(climbs(lab, machine).items()))
-    lines: dict[str, dict[str, str]] = {}
-    for shape, way in found.items():
-        for rung in way:
+    lines: dict[tuple[str, str], dict[str, str]] = {}
+    for shape, ways in reversed(climbs(lab, machine).items()):
+        for rung in (rung for way in ways.values() for rung in way):
             if rung.factor:
-                lines.setdefault(rung.label, {"step": rung.label})[formats.shape(shape)] = times(rung.factor)
+                line = lines.setdefault((rung.row.dtype, rung.label), {"numbers": rung.row.dtype, "step": rung.label})
+                line[formats.shape(shape)] = times(rung.factor)
     return list(lines.values())
 
 
 def bought_by(lab: Evidence, machine: str, name: str) -> str:
     """What step ``name`` buys over the step before, in a sentence, at the largest size that has both; else empty."""
-    for shape, way in reversed(climbs(lab, machine).items()):
-        for rung in way:
+    for shape, ways in reversed(climbs(lab, machine).items()):
+        for rung in (rung for way in ways.values() for rung in way):
             if rung.row.variant == name and rung.factor:
                 return f"At {formats.shape(shape)} {_against_before(rung.factor)}."
     return ""
@@ -297,9 +336,9 @@ def _against_before(factor: Interval) -> str:
 def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """The quickest step and the Triton kernel beside the library: a line a size and dtype."""
     sizes, out = _sizes(lab, machine), []
-    for dtype in ("float32", "bfloat16"):
+    for dtype in DTYPES:
         for own, library, share in reached(lab, machine, dtype):
-            triton = sizes[own.shape].get((dtype, "triton"))
+            triton = sizes[own.shape].get((dtype, TRITON))
             out.append(
                 {
                     "size": f"{own.at} {dtype}",

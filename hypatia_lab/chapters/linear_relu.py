@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.chapters import authors, method
+from hypatia_lab.formats import MISSING
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
@@ -158,6 +160,45 @@ def cost_of_relu(lab: Evidence, machine: str) -> list[dict[str, str]]:
             times = {"eager": formats.told(plain), "epilogue": formats.told(fused)}
             out.append(place | times | {"its ReLU is": _cost(fused)})
     return out
+
+
+def relu_rates(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Bytes that the ReLU alone reads and writes a second, and its share of a copy's: a row a workload, smallest first.
+
+    PyTorch's was timed alone. v2's was not: it is what v2 takes beyond Linear in the same processes, and nothing where
+    the lab's launch path is in that. Empty where no copy was measured.
+    """
+    copy = results.ceilings(lab.of(machine)).get(("copy", "", lab.primary(machine)))
+    if copy is None:
+        return []
+    out = []
+    for row in _rows(lab, machine, "aten_fusion", "cublas_relu", math="ieee"):
+        batch, _, columns = row.shape.split("x")
+        place = {"machine": machine, "experiment": "aten_fusion", "status": "ok", "clock": row.clock}
+        alone = lab.select(**place, operation="relu", dtype=row.dtype, shape=f"{batch}x{columns}")
+        if not alone:
+            continue
+        line = {"y": alone[0].at, "numbers": row.dtype, "PyTorch's ReLU, alone": _rate(alone[0].time, alone[0], copy)}
+        if not row.launch_path:
+            linear = lab.select(**place, operation="linear", dtype=row.dtype, math=row.math, shape=row.shape)
+            line["v2's ReLU, beyond Linear"] = _rate(_beyond(row, linear[0]), alone[0], copy) if linear else MISSING
+        out.append(line)
+    return out
+
+
+def _beyond(row: Row, other: Row) -> Interval:
+    """Time of ``row`` less that of ``other`` (µs), process by process."""
+    pairs = zip(row.medians_us, other.medians_us, strict=False)
+    found = [a - b for a, b in pairs if a is not None and b is not None]
+    return replace(intervals.mean(found), vetoed=bool(row.veto or other.veto)) if found else intervals.NOTHING
+
+
+def _rate(time: Interval, relu: Row, copy: float) -> str:
+    """``4.55 TB/s, 78% of a copy``: what ``relu`` moves in ``time`` (µs); in words where that says nothing."""
+    if time.doubt:
+        return time.doubt
+    rate = relu.traffic / (time.value * 1e-6)
+    return f"{formats.scaled(rate, 'B/s')}, {formats.spoken(100 * rate / copy)}% of a copy"
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:

@@ -6,6 +6,9 @@ from hypatia_lab import formats
 from hypatia_lab.chapters.torch_compile import paid, until
 from hypatia_lab.chapters.torch_compile_rows import (
     FORWARD,
+    MODELS,
+    STEP,
+    TIMES,
     Point,
     base,
     beside,
@@ -17,10 +20,24 @@ from hypatia_lab.figures.break_even import calls_text
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32, durations, times, waited
+from hypatia_lab.pages.phrases import FLOAT32, durations, probed, spent, times, waited
 from hypatia_lab.results import Row
 
 EAGER = Point("–", "eager", "eager")
+
+
+def first_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Calls of a fresh process that compiles with nothing stored, beside a warm one of eager: a line a model."""
+    wanted = {"experiment": TIMES, "operation": tuple(MODELS), "variant": ("eager", "compile"), "case": ("", "empty")}
+    found = [way for way in probed(lab, machine, "start", **wanted) if not way.fault]
+    eager = {way.where["operation"]: way for way in found if way.variant == "eager"}
+    out = []
+    for way in (way for way in found if way.variant == "compile" and way.where["operation"] in eager):
+        model, step, _ = way.where["operation"].partition(",")
+        line = {"model": named(model, STEP if step else FORWARD)}
+        line |= {f"call {n}": spent(way, f"call {n}") for n in (1, 2, 12)}
+        out.append(line | {"eager": spent(eager[way.where["operation"]], "call 12")})
+    return out
 
 
 def summary(lab: Evidence, machine: str) -> list[dict[str, str]]:

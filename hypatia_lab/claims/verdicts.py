@@ -275,7 +275,7 @@ def _show(case: _Case, claim: Claim, many: bool) -> str:
 def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Judged:
     """One row of :func:`judge`: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
     own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}
-    own |= {"bound": math.nan, "cases": [], "settles": "", "program": claim.program, **figures}
+    own |= {"bound": math.nan, "cases": [], "settles": "", "caution": "", "program": claim.program, **figures}
     low, high = claim.claimed
     return {
         "id": claim.id,
@@ -416,12 +416,13 @@ def _judged(
         told.append(f"{cause} would allow {word} {with_unit(number(bound), claim.unit)}.")
     if any(case.throttled for case in judged):
         told.append("Caution: the device throttled during this measurement.")
+    caution = _caution(machine.control, verdict)
     return _row(
         claim,
         machine.name,
         verdict,
         reason,
-        [*told, *more, _caution(machine.control, verdict)],
+        [*told, *more, caution],
         workload=", ".join(case.workload for case in judged),
         measured=math.nan if many else judged[0].found.value,
         low=min((found.low for found in shown), default=math.nan) if many else judged[0].found.low,
@@ -429,6 +430,7 @@ def _judged(
         n=min(case.found.n for case in judged),
         bound=bound,
         settles=settles,
+        caution=caution,
         cases=[
             {
                 "workload": case.workload,
@@ -466,13 +468,12 @@ def _caution(control: dict[str, Any] | None, verdict: str) -> str:
     """What an A/A control that is not at 5% says: above, intervals are too narrow for any verdict; below, too wide."""
     if control is None:
         return ""
-    said = (
-        f"the A/A control of {control['machine']} calls identical code different in "
-        f"{number(100 * control['rate'])}% of {control['pairs']} pairs"
-    )
+    said = f"calls identical code different in {number(100 * control['rate'])}% of {control['pairs']} pairs"
     if control["rate"] > 1 - intervals.CONFIDENCE:
-        return f"Caution: {said}, which is not the 5% it should be."
-    return f"Its intervals are wider than they need be: {said}, and 5% would do." if verdict == "undecided" else ""
+        return f"Caution: the A/A control of {control['machine']} {said}, which is not the 5% it should be."
+    if verdict != "undecided":
+        return ""
+    return f"Intervals of {control['machine']} are wider than they need be: its A/A control {said}, and 5% would do."
 
 
 def _machines(records: Sequence[Record]) -> list[_Machine]:

@@ -252,8 +252,10 @@ def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     if out.numel() == 0:
         return out
     if x.device.type == "cuda":
-        grid = (-(-sizes[2] // 16), -(-sizes[0] // 16))
-        loader.launch_cuda("linear_relu_naive", dtype, grid, (16, 16), rows, weight, bias, out, *sizes)
+        # [launch]
+        grid = (-(-sizes[2] // 16), -(-sizes[0] // 16))  # (1)
+        loader.launch_cuda("linear_relu_naive", dtype, grid, (16, 16), rows, weight, bias, out, *sizes)  # (2)
+        # [/launch]
     else:
         loader.call_cpp("linear_relu", f"linear_relu_naive_{dtype}", rows, weight, bias, out, *sizes)
     return out

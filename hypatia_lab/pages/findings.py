@@ -86,16 +86,25 @@ def span_text(found: Sequence[Interval]) -> str:
     return "–".join(dict.fromkeys(ends)) + "×"
 
 
+WAY_IN = "It includes the lab's launch path."
+EXPLAINED = (
+    "The lab's launch path is an operator that Python calls; the authors call their kernels from C++. "
+    "A time with that in it judges no document."
+)
+"""What a launch path is, for a page: once beneath all cards that speak of it."""
+
+
 def way_in(rows: Sequence[Row]) -> str:
     """A sentence on those of ``rows`` whose time includes the lab's launch path; empty where none does.
 
-    By such rows no document is judged: a finding with this sentence names no claim.
+    By such rows no document is judged: a finding with this sentence names no claim. Its card is explained beneath.
     """
-    return (
-        "It includes the lab's launch path, an operator called from Python, so it judges no document."
-        if any(row.launch_path for row in rows)
-        else ""
-    )
+    return WAY_IN if any(row.launch_path for row in rows) else ""
+
+
+def _explained(found: Sequence[Finding]) -> str:
+    """What stands beneath the findings ``found``, as HTML; empty where all is said."""
+    return f"\n<p>{html.escape(EXPLAINED)}</p>" if any(WAY_IN in one.text for one in found) else ""
 
 
 def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = claim_tables.ANY) -> str:
@@ -116,7 +125,7 @@ def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = 
             label = f"{_claimed(heard or finding.claims)}: {claim_tables.verdict_text(verdict)}"
         word = f'<p class="lab-word">{label}</p>'
         out.append(f'<div class="lab-card {verdict}">{word}{head}<p>{text}</p></div>')
-    return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>"
+    return '<div class="lab-cards">\n' + "\n".join(out) + "\n</div>" + _explained(found)
 
 
 def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
@@ -150,7 +159,7 @@ def sentences(found: Sequence[Finding]) -> str:
         out.append(
             f'<li><a href="{_address(finding)}">{title}</a>: <strong>{figure}</strong>. {text}'.rstrip() + "</li>"
         )
-    return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>"
+    return '<ul class="lab-list">\n' + "\n".join(out) + "\n</ul>" + _explained(found)
 
 
 def show(

@@ -201,6 +201,7 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
         summary = "Not testable here" if untested else ""
         form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary))
     if form:
+        form += _cautions(own)
         display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
@@ -280,7 +281,14 @@ def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str
     if dumb.any():
         silent = table.loc[dumb, ["id", "claim", "document", "parts"]]
         form.append(html(silent, folded={"parts": "claim"}, summary="Not testable here"))
+    form += _cautions([row for rows in stated.values() for row in rows])
     display({"text/html": "\n".join(form), "text/plain": text}, raw=True)
+
+
+def _cautions(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Each caution on the parts of ``rows`` once, as HTML: it is a machine's, and not a claim's."""
+    said = dict.fromkeys(part["caution"] for row in rows for part in row["parts"] if part["caution"])
+    return [f"<p>{markup.escape(text)}</p>" for text in said]
 
 
 def _parts(rows: Sequence[dict[str, Any]]) -> str:
@@ -301,8 +309,8 @@ def _parts(rows: Sequence[dict[str, Any]]) -> str:
         lines = [heading] if len(parts) > 1 else []
         claimed = escape(_claimed(first))
         for part in own.values():
-            # What the claim itself explains stands once, beneath its machines.
-            more = escape(" ".join(text for text in part["details"] if text != part["why"]))
+            # What the claim itself explains stands once, beneath its machines; a machine's caution beneath the table.
+            more = escape(" ".join(text for text in part["details"] if text not in (part["why"], part["caution"])))
             reason = escape(part["reason"]) + (f"<details><summary>details</summary>{more}</details>" if more else "")
             figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
             shown = "".join(f"<td>{text}</td>" for text in figures)

@@ -26,8 +26,10 @@ template <typename T> struct Tile {
 
 __device__ inline float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }
-__device__ inline float cosine(float x) { return __cosf(x); }
-__device__ inline double cosine(double x) { return cos(x); }
+// [cosine]
+__device__ inline float cosine(float x) { return __cosf(x); }  // (1)
+__device__ inline double cosine(double x) { return cos(x); }  // (2)
+// [/cosine]
 __device__ inline float exact_sine(float x) { return sinpif(x); }
 __device__ inline double exact_sine(double x) { return sinpi(x); }
 __device__ inline double dot(const double* a, const double* b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
