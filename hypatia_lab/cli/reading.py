@@ -147,7 +147,8 @@ def claims(
     for word in words:
         if word not in VERDICTS:
             raise click.UsageError(unknown("verdict", word, VERDICTS))
-    parts = judge(_load(folders, machines))
+    # What shows a rewrite equal to its original may be another machine's record.
+    parts = judge(_load(folders, machines), beside=_load(folders) if machines else ())
     stated = [] if as_parts else statements(parts)
     rows = _kept(stated or parts, itemgetter("seed"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)

@@ -113,7 +113,8 @@ class Experiment:
     def groups(self, preset: str, device: str, shapes: Shapes = ()) -> list[Group]:
         """The groups of ``plan``, once every name in them and in ``probes`` is found to be known.
 
-        Raises :class:`PlanError` for an unknown one, and for a shape that has not the operation's extents.
+        Raises :class:`PlanError` for an unknown one, for a shape that has not the operation's extents, and for what
+        would be timed twice.
         """
         for shape in shapes:
             if not self.fitting([shape]):
@@ -127,11 +128,25 @@ class Experiment:
             self._ensure_known("variant", name.removesuffix(variants.AGAIN), there, work.operation)
         for clock in (clock for group in groups for clock in group.clocks):
             self._ensure_known("clock", clock, CLOCKS)
+        self._ensure_once(groups)
         for probe in probes:
             self._ensure_known("topic", probe.topic, (*CASES, "program"))
             if probe.topic in CASES:
                 self._ensure_known("case", probe.case, CASES[probe.topic], probe.topic)
         return groups
+
+    def _ensure_once(self, groups: Sequence[Group]) -> None:
+        """Raise :class:`PlanError` for what two groups would time, which no record takes."""
+        seen: set[tuple[Workload, str, str]] = set()
+        for group in groups:
+            for cell in (
+                (group.workload, name, clock) for name in group.variants for clock in group.clocks or ("none",)
+            ):
+                if cell in seen:
+                    work, name, clock = cell
+                    told = f"{name} at {work.shape_text} by the {clock} clock is in two groups, or twice in one"
+                    raise PlanError(f"{self.source.path if self.source else self.name}: {told}; name it once")
+                seen.add(cell)
 
     def _ensure_known(self, what: str, name: str, known: Collection[str], of: str = "") -> None:
         if name not in known:

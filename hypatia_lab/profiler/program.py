@@ -91,9 +91,10 @@ class Shell:
         plan = {
             "command": [str(word) for word in command],
             "env": dict(env or {}),
-            "writes": [str(place) for place in writes],
+            # CUDA's driver names its threads in files of /proc; nothing can be made there.
+            "writes": [*map(str, writes), *(["/proc"] if self.device == "cuda" else [])],
             "limit_s": max(0.0, self.due - time.monotonic()),
-            "fence": FENCE and self.device != "cuda",
+            "fence": FENCE,
             "watched": self.watched,
             "spared": [str(self.folder.parent.parent)],  # where the lab keeps what it has measured so far
         }
