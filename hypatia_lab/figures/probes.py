@@ -9,7 +9,6 @@ When there is nothing to draw :class:`FigureError` says why.
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -297,93 +296,6 @@ def _within(triple: Triple, goal: float) -> str:
     if absent(value):
         return formats.MISSING
     return "yes" if high <= goal else "no" if low > goal else "undecided"
-
-
-def shares(
-    details: Sequence[dict[str, Any]],
-    title: str,
-    *,
-    topic: str = "start",
-    parts: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[Any, Any]:
-    """How a whole divides into named parts, in %: a lane a way, smallest workload first.
-
-    ``parts``: name → the lines of ``topic`` that make it up; by default what a process of twelve images spends on the
-    first and on the others. Shares are worked out in each process, then averaged; the bar ends carry their intervals.
-    Raises :class:`FigureError` when ``parts`` are fewer than two or no way has all of them.
-    """
-    later = [f"call {n}" for n in range(2, 13)]
-    parts = parts or {"first image": ["first image"], "calls 2 to 12": later}
-    if len(parts) < 2:
-        raise FigureError(f"shares: a whole divides into at least two parts, given: {', '.join(parts)}")
-    ways, fields, common = read(details, "shares", topic)
-    found: list[dict[str, Triple]] = []
-    for way in ways:
-        columns = [way.per_process(*names) for names in parts.values()]
-        together = [row for row in zip(*columns, strict=False) if None not in row and math.fsum(row) > 0]
-        percent = [[100 * v / math.fsum(row) for v in row] for row in together]
-        found.append(
-            {name: mean([row[n] for row in percent], False) for n, name in enumerate(parts)} if percent else {}
-        )
-    if not any(found):
-        raise nothing(ways, "shares", f"all of {', '.join(parts)}")
-    looks = ((SKY, ""), (ORANGE, "/"), (GREEN, "x"), (PURPLE, "\\"), (RED, "."), (BLUE, "-"))
-    data: list[dict[str, Any]] = []
-    marks: list[dict[str, Any]] = []
-    own = [n for n, shared in enumerate(found) if shared]
-    names = [way.text(fields) for way in ways]
-    whole = {name for name in parts if all(found[n][name][0] >= 99.5 for n in own)}
-    if whole and len(own) == len(ways) > 1:  # one bar says of all that they are one part
-        own, names = [0], [f"all {len(ways)}"]
-    for number, (name, look) in enumerate(zip(parts, itertools.cycle(looks), strict=False)):
-        triples = [found[n][name] for n in own]
-        starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
-        texts = [f"{formats.number(t[0], 0)}%" if t[0] > 15 else "" for t in triples]  # what a phone has room for
-        hover = [
-            f"{ways[n].said(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
-        ]
-        more: dict[str, Any] = {"name": name, "hovertext": hover, "width": 0.6, "text": texts, "textangle": 0}
-        more |= {
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "constraintext": "none",
-            "textfont": {"size": 12},
-        }
-        data.append(bar_trace(*look, starts, [t[0] for t in triples], own, **more))
-        if number < len(parts) - 1:
-            borders = [round(start + t[0], 3) for start, t in zip(starts, triples, strict=True)]
-            # Marks of their own, drawn last: the next bar would hide half of its neighbour's interval.
-            mark = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
-            mark |= {"x": borders, "y": own, "showlegend": False, "name": f"interval of {name}"}
-            marks.append(mark | {"error_x": error_bars(triples, "#333333")})
-    place_legends = legend_columns(data)
-    notes = [
-        SMALL | {"text": f"<i>{ways[n].status}</i>", "y": n} | {"xref": "paper", "x": 0.01, "xanchor": "left"}
-        for n, shared in enumerate(found)
-        if not shared
-    ]
-    layout = lanes(heading(title, [*common, process_count(ways), intervals_key(marks)]), names)
-    layout |= {
-        "barmode": "overlay",
-        "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of the whole, %"}},
-        "annotations": notes,
-    }
-    table = frame(
-        [
-            identity(way)
-            | {name: formats.interval(*shared[name], "%") if shared else formats.MISSING for name in parts}
-            | {"status": way.fault or "ok"}
-            for way, shared in zip(ways, found, strict=True)
-        ]
-    )
-    first = next(iter(parts))
-    points = "; ".join(
-        f"{way.text(fields)}: {formats.number(shared[first][0])}%"
-        for way, shared in zip(ways, found, strict=True)
-        if shared
-    )
-    alt = f"Shares of {listing(list(parts))} ({', '.join(common)}). {first}: {points}."
-    return assemble(data + marks, above_rows(place_legends(layout), names), alt), table
 
 
 _FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")
