@@ -317,7 +317,7 @@ def test_claims_on_graphs_are_judged_from_records(root: Path) -> None:
     rows = claims.judge(read(root, GPU).records, chapter.chapter_claims())
     found: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["id"], set()).add(row["verdict"])
+        found.setdefault(row.id, set()).add(row.verdict)
     expected = {"55a": "confirmed", "56a": "conditional", "17c": "not_testable", "55b": "not_testable"}
     expected |= {"19c": "conditional", "55c": "confirmed", "47b": "not_testable"}
     assert {number: expected[number] in found[f"S004-{number}"] for number in expected} == dict.fromkeys(expected, True)

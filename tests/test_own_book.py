@@ -269,7 +269,7 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
     lab = own_kernel.read(root, "scaled_softmax", "other")
     assert by_machine.ordered(lab)[0] == "other"
     judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
-    assert {row["verdict"] for row in judged} <= set(claims.VERDICTS)
+    assert {row.verdict for row in judged} <= set(claims.VERDICTS)
     assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
     shown = [tables.html(claim_tables.claims_table(judged))]
     with contextlib.suppress(tables.TableError):

@@ -105,11 +105,11 @@ def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: 
     None where nothing was measured, or, unless ``rewrite``, where a rewrite stood in for the author's program.
     """
     row = lab.judged.get(part, {}).get(machine)
-    if row is None or (row["program"] == "rewrite") != rewrite:
+    if row is None or (row.program == "rewrite") != rewrite:
         return None
-    for case in row["cases"]:
-        if shape in ("", case["workload"].split("/")[1]):
-            return case["found"]
+    for case in row.cases:
+        if shape in ("", case.workload.split("/")[1]):
+            return case.estimate
     return None
 
 

@@ -22,6 +22,7 @@ from hypatia_lab.chapters import (
     tensor_cores,
     torch_compile,
 )
+from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.drawings.bars import Bar, bars
 from hypatia_lab.drawings.canvas import Canvas
 from hypatia_lab.intervals import Interval
@@ -196,15 +197,15 @@ def documents(lab: Evidence, machine: str) -> str:
     for seed, (subject, name, page) in DOCUMENTS.items():
         judged, found = lab.judged[name][machine], headline(every, page)
         link = f'<a href="{page}.html">{html.escape(found.title) if found else "The chapter"}</a>'
-        verdict = claim_tables.verdict_text(judged["verdict"])
-        lines.append(f"- **{seed}**: {subject}. It says: *{judged['claim']}* Here: {verdict}. {link}.")
+        verdict = claim_tables.verdict_text(judged.verdict)
+        lines.append(f"- **{seed}**: {subject}. It says: *{judged.claim}* Here: {verdict}. {link}.")
     return "\n".join(lines)
 
 
-def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
+def ledger(judged: Sequence[Judgement], machine: str, device: str) -> str:
     """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
-    rows = [row for row in judged if row["machine"] in (machine, claim_tables.ANY)]
-    count = Counter(row["verdict"] for row in rows)
+    rows = [row for row in judged if row.machine in (machine, ANY)]
+    count = Counter(row.verdict for row in rows)
     hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
     return (
         f"Of {len(rows)} claims **{hold} hold and {fallen} fall** on {device}. "

@@ -409,8 +409,8 @@ def judge(
     for finding in own_kernel.findings(data, name, found.name):
         lines += ["", *wrap(f"{finding.title}. {finding.text}")]
     for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        lines += ["", *wrap(f"{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}", 2)]
-        lines += wrap(row["reason"], 2, 2)
+        lines += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
+        lines += wrap(row.reason, 2, 2)
     show(lines)
     if not no_page:
         _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file, name))
