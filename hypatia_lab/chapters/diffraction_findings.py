@@ -16,7 +16,7 @@ from typing import Any
 from hypatia_lab import formats, intervals, variants
 from hypatia_lab.chapters import diffraction_authors as authors
 from hypatia_lab.chapters.diffraction_authors import cores, lasts, place, reads
-from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.figures.probe_rows import Configuration, rare
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -66,11 +66,11 @@ def seed_sized(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.shape == chosen]
 
 
-def main_size(found: Sequence[Way]) -> list[Way]:
+def main_size(found: Sequence[Configuration]) -> list[Configuration]:
     """The ways at the size that most ways were looked at (the others are there to compare sizes)."""
-    sizes = [way.pixels for way in found]
+    sizes = [way.size for way in found]
     chosen = max(dict.fromkeys(sizes), key=sizes.count, default=0)
-    return [way for way in found if way.pixels == chosen]
+    return [way for way in found if way.size == chosen]
 
 
 def called(name: str, operation: str = "diffraction") -> str:
@@ -140,7 +140,7 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
     return Finding(spoken(best.speed), f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
 
 
-def compiled_start(lab: Evidence, machine: str) -> Way | None:
+def compiled_start(lab: Evidence, machine: str) -> Configuration | None:
     """The start of the lab's form that replays CUDA graphs, as S003's simulator does, or on a CPU of the compiled one.
 
     Caches are empty.
@@ -173,7 +173,7 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
 def first_image(lab: Evidence, machine: str) -> Finding | None:
     """The quickest way to a first correct image by compiled code that was kept, against compiling."""
     found = [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
-    reached = [(way, took) for way in found if (took := way.measured("first image")).n]
+    reached = [(way, took) for way in found if (took := way.estimate("first image")).n]
     kept = [pair for pair in reached if pair[0].variant.startswith("compile") and pair[0].case != "empty"]
     if not kept:
         return None
@@ -185,7 +185,7 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
         facts = f"From {KEPT.get(way.case, way.case)} the first image takes {lasted(way, 'first image')}."
         return unsaid(lab, machine, "Whether a fresh process need compile", "10_warm_up", [stored], judged, facts)
     empty = only(found, way.variant, "empty")
-    long = None if empty is None else empty.measured("first image")
+    long = None if empty is None else empty.estimate("first image")
     text = (
         f"From the end of the imports to the first image on {place(lab, machine)}, from {KEPT.get(way.case, way.case)}."
     )
@@ -200,14 +200,14 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
 def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     """What it costs to multiply by π before the whole number is removed, in float32, at the largest detector."""
     found = [way for way in probed(lab, machine, "accuracy", case="") if way.variant in ("eager_direct", "eager")]
-    largest = [way for way in found if way.pixels == found[-1].pixels]
+    largest = [way for way in found if way.size == found[-1].size]
     direct, plain = (only(largest, name) for name in ("eager_direct", "eager"))
     if direct is None or plain is None:
         return None
-    bad, good = (formats.spoken(100 * way.measured("largest error over peak").value) for way in (direct, plain))
-    correlation = f"{direct.measured('correlation').value:.6f}"  # written as S003 writes it
+    bad, good = (formats.spoken(100 * way.estimate("largest error over peak").value) for way in (direct, plain))
+    correlation = f"{direct.estimate('correlation').value:.6f}"  # written as S003 writes it
     title = "Perfect correlation, wrong pixels" if correlation == "1.000000" else "Subtract before you multiply by π"
-    text = f"π first, the worst pixel at {direct.where['shape']} is off by {bad}% of the peak; the correlation is "
+    text = f"π first, the worst pixel at {direct.shape} is off by {bad}% of the peak; the correlation is "
     text += f"{correlation}. Whole numbers taken off first, as S003's simulator does, it is off by {good}%."
     return Finding(f"{bad}%", title, text, "09_precision")
 
@@ -257,9 +257,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
         return None
     what = "kernels" if lab.primary(machine) == "graph" else "operators"
     title = f"Compiled whole, the formulae leave few {what} to fuse" if 10 * whole <= eager else f"It fuses {what}"
-    text = (
-        f"At {found[0].where['shape']} the lab's eager form takes {eager:.0f} {what} an image; compiled whole it takes "
-    )
+    text = f"At {found[0].shape} the lab's eager form takes {eager:.0f} {what} an image; compiled whole it takes "
     text += f"{whole:.0f}."
     return Finding(f"{eager:.0f} → {whole:.0f}", title, text, "08_profile")
 

@@ -115,15 +115,13 @@ def against_c(lab: Evidence, machine: str) -> Canvas | None:
     """S003's C program on the processor, and its simulator in PyTorch, warm, on the device."""
     experiment, facts = "author_nanobragg", lab.of(machine)[0].run["facts"]
     wanted = {"experiment": experiment, "case": "benchmark_detailed", "variant": "author_c"}
-    program = next(
-        (way for way in phrases.probed(lab, machine, "program", **wanted) if way.where["shape"] == "1024×1024"), None
-    )
+    program = next((way for way in phrases.probed(lab, machine, "program", **wanted) if way.shape == "1024×1024"), None)
     warm = lab.select(machine=machine, experiment=experiment, variant="author_torch", shape="1024x1024", clock="wall")
     if program is None or not warm:
         return None
     gpu, cores = lab.primary(machine) == "graph", f"{facts.get('cores', 'all')} CPU cores"
     lanes = [
-        (f"C on {cores}, from its start to its exit", program.measured("c"), "µs"),
+        (f"C on {cores}, from its start to its exit", program.estimate("c"), "µs"),
         (f"PyTorch on {'the GPU' if gpu else 'the same cores'}, a warm call", warm[0].time, "µs"),
     ]
     return _bars(machine, "against-c", "Time of one image of 1024×1024 pixels", lanes)
