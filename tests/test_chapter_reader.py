@@ -166,7 +166,7 @@ def test_crossovers_are_drawn(lab: Evidence) -> None:
     points = decisions.fused(lab, "gpu")
     figure, table = ceiling_figures.crossover(points, "t", ["gpu"], along="FLOP/B", across="speed, ×", at=1.0)
     assert len(table) == len(points)
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    names = [trace.name for trace in figure.data if trace.mode == "markers"]
     assert names == ["linear_relu (peer)", "mlp3 (own)"]
     drawn = sum(len(trace.x) for trace in figure.data if trace.mode == "markers")
     assert drawn == len(points)

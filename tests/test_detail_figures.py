@@ -523,9 +523,7 @@ def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, topic:
     with pytest.raises(language.FigureError, match="topics given: accuracy"):
         draw([detail("cuda", "accuracy", "error", [1.0])], "Nothing")
     lost = detail("cuda", topic, "call 1", [], status="skipped", reason="no nvcc here", case="cubin")
-    with pytest.raises(
-        language.FigureError, match=f"{name}: .* \\(cuda, cubin: skipped: no nvcc here"
-    ):
+    with pytest.raises(language.FigureError, match=f"{name}: .* \\(cuda, cubin: skipped: no nvcc here"):
         draw([lost], "Nothing")
 
 

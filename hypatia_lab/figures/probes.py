@@ -37,7 +37,7 @@ from hypatia_lab.figures.language import (
     thinned,
     time_axis,
 )
-from hypatia_lab.figures.panels import above_rows, tiles
+from hypatia_lab.figures.panels import above_rows, tile, tiles
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
     FACTORS,
@@ -204,8 +204,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         name = config.text(fields)
         hover = [f"{config.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
         more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": config.look.colour, "width": 2}}
-        on = {"xaxis": f"x{len(data) + 1}", "yaxis": f"y{len(data) + 1}"} if data else {}
-        more |= {"name": config.bare(fields)} | on
+        more |= {"name": config.bare(fields)} | tile(len(data))
         data.append(points_trace(config.look, list(triples.values()), list(triples), hover, **more))
         drawn.append(name)
         seen += extent(triples.values())
@@ -224,9 +223,9 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "title": {"text": "time per call (log scale), by call of a fresh process"},
     }
     layout = tiles(drawn, across, thinned(time_axis(seen), 4), head)
-    for tile, config in enumerate(config for config in configs if config.text(fields) in drawn):
+    for number, config in enumerate(config for config in configs if config.text(fields) in drawn):
         if config.variant == "compile_reduce_overhead":
-            words = _replayed(data[tile])
+            words = _replayed(data[number])
             layout["annotations"] += words
             layout["meta"]["narrow"]["annotations"] += words
             break
