@@ -13,6 +13,7 @@ import pytest
 
 import hypatia_lab
 from hypatia_lab import records, results
+from hypatia_lab.claims import Judgement
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 
@@ -83,6 +84,35 @@ def cell_line(**changes: Any) -> dict[str, Any]:
 def row(**changes: Any) -> results.Row:
     """The results row of :func:`cell_line`, changed by keyword: ``row(ratio=2.0)``."""
     (found,) = results.rows([records.Record(Path(), run_line(), (cell_line(),), "")])
+    return replace(found, **changes)
+
+
+def judgement(**changes: Any) -> Judgement:
+    """A judgement on a claim of S001 that a measurement on ``h200`` refutes, changed by keyword."""
+    found = Judgement(
+        id="S001-01",
+        lead="S001-01",
+        seed="S001",
+        section="Problem",
+        claim="naive is 7.67 times slower than eager",
+        claimed=7.67,
+        unit="×",
+        workload="linear_relu/1024x784x2048/float32/ieee/forward",
+        machine="h200",
+        measured=27.1234,
+        low=26.9,
+        high=27.3,
+        n=8,
+        sense="about",
+        program="author",
+        band_set="2026-11-21 before",
+        band=(6.903, 8.437),
+        quantity="slowdown",
+        verdict="refuted",
+        reason="interval outside the band",
+        why="Because.",
+        details=("Because.", "It contradicts S001-09a."),
+    )
     return replace(found, **changes)
 
 

@@ -242,7 +242,7 @@ def test_the_table_of_models_has_a_column_a_clock() -> None:
 def test_claims_of_the_chapter_can_be_judged() -> None:
     about = fused_mlp.chapter_claims()
     assert {"S004-46", "S004-49"} <= {claim.lead for claim in about}
-    verdicts = {row["id"]: row["verdict"] for row in claims.judge(evidence(*nine(), *goal()).records, about)}
+    verdicts = {row.id: row.verdict for row in claims.judge(evidence(*nine(), *goal()).records, about)}
     assert (verdicts["S004-46a"], verdicts["S004-49a"]) == ("not_reproduced", "exceeded")
 
 

@@ -305,6 +305,6 @@ def test_the_page_of_a_machine_that_was_never_asked(chapter: Callable[[], str], 
 
 def test_claims_of_the_chapter_can_be_judged() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
-    verdicts = {row["id"]: row["verdict"] for row in claims.judge(lab.records, gemm_ladder.chapter_claims())}
+    verdicts = {row.id: row.verdict for row in claims.judge(lab.records, gemm_ladder.chapter_claims())}
     assert verdicts["S001-94e"] == "confirmed"
     assert verdicts["S001-94h"] == "not_reproduced"

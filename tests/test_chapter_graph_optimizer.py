@@ -16,7 +16,7 @@ from hypatia_lab.chapters import graph_drawings
 from hypatia_lab.chapters import graph_optimizer as chapter
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.figures import graph as graph_figure
-from hypatia_lab.figures.graph import Panel, Way
+from hypatia_lab.figures.graph import Node, Panel
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages.evidence import Evidence
@@ -254,7 +254,7 @@ def test_the_rounds_end_in_one_kernel() -> None:
 
 def test_a_drawing_is_one_well_formed_svg_with_its_words() -> None:
     read = Panel(
-        "reads <far>", ((Way("x"),), (Way("a", (0,)), Way("b", (0,), new=True)), (Way("c", (0, 1), chosen=True),))
+        "reads <far>", ((Node("x"),), (Node("a", (0,)), Node("b", (0,), new=True)), (Node("c", (0, 1), chosen=True),))
     )
     text = graph_figure.svg([read, read], "Title & more", "In words", "key")
     tree = ElementTree.fromstring(text)
@@ -317,7 +317,7 @@ def test_claims_on_graphs_are_judged_from_records(root: Path) -> None:
     rows = claims.judge(read(root, GPU).records, chapter.chapter_claims())
     found: dict[str, set[str]] = {}
     for row in rows:
-        found.setdefault(row["id"], set()).add(row["verdict"])
+        found.setdefault(row.id, set()).add(row.verdict)
     expected = {"55a": "confirmed", "56a": "conditional", "17c": "not_testable", "55b": "not_testable"}
     expected |= {"19c": "conditional", "55c": "confirmed", "47b": "not_testable"}
     assert {number: expected[number] in found[f"S004-{number}"] for number in expected} == dict.fromkeys(expected, True)

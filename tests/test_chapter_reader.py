@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, evidence_of, played, write_records
+from synthetic import ceilings, cell_line, evidence_of, judgement, played, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, tables, variants
 from hypatia_lab.chapters import decisions, errata, front, machines
-from hypatia_lab.claims import Claim
+from hypatia_lab.claims import Claim, Judgement
+from hypatia_lab.claims.judgement import Case
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.figures.language import FigureError
+from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import evidence as lab_evidence
 from hypatia_lab.pages import findings
 from hypatia_lab.pages.evidence import Evidence
@@ -164,7 +166,7 @@ def test_crossovers_are_drawn(lab: Evidence) -> None:
     points = decisions.fused(lab, "gpu")
     figure, table = ceiling_figures.crossover(points, "t", ["gpu"], along="FLOP/B", across="speed, ×", at=1.0)
     assert len(table) == len(points)
-    names = [trace.name for trace in figure.data if trace.showlegend is not False]
+    names = [trace.name for trace in figure.data if trace.mode == "markers"]
     assert names == ["linear_relu (peer)", "mlp3 (own)"]
     drawn = sum(len(trace.x) for trace in figure.data if trace.mode == "markers")
     assert drawn == len(points)
@@ -193,26 +195,12 @@ def test_ceilings_stand_side_by_side(lab: Evidence) -> None:
         ceiling_figures.balances([], "t")
 
 
-def verdict(
-    machine: str, word: str, cases: dict[str, tuple[float, float, str]], name: str = "S001-01"
-) -> dict[str, Any]:
-    """A row of the judge with ``cases``: workload → low, high, verdict."""
-    shown = [
-        {
-            "workload": work,
-            "measured": (low + high) / 2,
-            "low": low,
-            "high": high,
-            "n": 8,
-            "bound": float("nan"),
-            "verdict": own,
-        }
-        for work, (low, high, own) in cases.items()
-    ]
-    low, high = min(low for low, _, _ in cases.values()), max(high for _, high, _ in cases.values())
-    row = {"id": name, "seed": name[:4], "claim": "c", "unit": "×", "machine": machine, "verdict": word, "cases": shown}
-    row |= {"workload": ", ".join(cases), "measured": (low + high) / 2, "low": low, "high": high, "n": 8}
-    return row | {"quantity": "ratio", "parts": [row | {"quantity": "ratio"}]}
+def verdict(machine: str, word: str, cases: dict[str, tuple[float, float, str]], name: str = "S001-01") -> Judgement:
+    """A judgement with ``cases``: workload → low, high, verdict."""
+    shown = tuple(
+        Case(work, own, estimate=Interval((low + high) / 2, low, high, 8)) for work, (low, high, own) in cases.items()
+    )
+    return judgement(id=name, seed=name[:4], machine=machine, verdict=word, cases=shown, workload=", ".join(cases))
 
 
 ONE, TWO = "linear_relu/256x256x512/float32/ieee/forward", "linear_relu/8192x4096x4096/float32/ieee/forward"
@@ -315,7 +303,7 @@ def test_a_pair_of_claims_is_listed_once() -> None:
 
 def test_the_errata_are_those_that_the_judge_calls_inconsistent() -> None:
     judged = claims.judge([])
-    assert {row["id"] for row in judged if row["verdict"] == "inconsistent"} == {one.id for one in errata.wrong()}
+    assert {row.id for row in judged if row.verdict == "inconsistent"} == {one.id for one in errata.wrong()}
 
 
 # ---------------------------------------------------------------- verdicts, the front page
@@ -379,11 +367,9 @@ def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:
     judged = [*parts, *claims.statements(parts)]
     for machine in committed.machines:
         for finding in front.findings(committed, machine):
-            own = [
-                row for row in judged if row["id"] in finding.claims and row["machine"] in (machine, claim_tables.ANY)
-            ]
-            assert {row["id"] for row in own} == set(finding.claims)
-            word = claims.together(row["verdict"] for row in own) if own else "finding"
+            own = [row for row in judged if row.id in finding.claims and row.machine in (machine, claim_tables.ANY)]
+            assert {row.id for row in own} == set(finding.claims)
+            word = claims.together(row.verdict for row in own) if own else "finding"
             assert f'<div class="lab-card {word}">' in findings.cards([finding], committed, machine)
 
 

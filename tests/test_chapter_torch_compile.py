@@ -367,11 +367,11 @@ def test_the_curves_cross_where_they_say() -> None:
     second = Curve("compile", "compile", "peer", exact(1e6), exact(50.0), Interval(19980.0, 19000.0, 21000.0, 2))
     never = Curve("script", "script", "peer", exact(2e3), exact(101.0), exact(NEVER))
     figure, table = break_even([first, second, never], "Title", ["box"])
-    dot = figure.data[-1]
-    assert dot.mode == "markers"
+    (dot,) = (trace for trace in figure.data if trace.mode == "markers")
     assert dot.x[0] == pytest.approx(19980, rel=0.01)
     assert dot.y[0] == pytest.approx((1e3 + 19980 * 100) / 1e6, rel=0.01)
-    assert len([trace for trace in figure.data if trace.mode == "lines"]) == 3
+    lines = [(trace.name, trace.xaxis) for trace in figure.data if trace.mode == "lines"]
+    assert lines == [("eager", None), ("compile", None), ("eager", "x2"), ("script", "x2")]
     assert "calls to break even: 20,000 [19,000, 21,000]" in figure.layout.meta["alt"]
     assert list(table["variant"]) == ["eager", "compile", "script"]
     assert table.iloc[2, -1] == "never"

@@ -15,7 +15,7 @@ from synthetic import cell_line, detail_line, run_line
 from hypatia_lab import claims, records
 from hypatia_lab.chapters import diffraction_tables
 from hypatia_lab.chapters.diffraction_tables import chapter_claims
-from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, details, judge, ledger, statements
+from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge, ledger, statements
 from hypatia_lab.claims.claim import QUANTITIES, Figure
 from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
@@ -97,17 +97,16 @@ def entry(quantity: str = "slowdown", claimed: float = 10, band: tuple[float, fl
     return Claim(**fields | more)
 
 
-def verdict(found: list[records.Record], claim: Claim) -> dict:
+def verdict(found: list[records.Record], claim: Claim) -> Judgement:
     rows = judge(found, [claim])
     assert len(rows) == 1
-    assert set(COLUMNS) <= set(rows[0])
-    assert rows[0]["verdict"] in VERDICTS
+    assert rows[0].verdict in VERDICTS
     return rows[0]
 
 
-def told(row: dict) -> str:
+def told(row: Judgement) -> str:
     """All that a row says: its reason, and the details beneath it."""
-    return " ".join([row["reason"], *row["details"]])
+    return " ".join([row.reason, *row.details])
 
 
 # Verdicts
@@ -116,48 +115,48 @@ def told(row: dict) -> str:
 @pytest.mark.parametrize(("naive_us", "word"), [(1000, "confirmed"), (1200, "refuted"), (1100, "undecided")])
 def test_the_medians_alone_decide(measured, naive_us, word):
     row = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [naive_us] * 8)), entry())
-    assert row["verdict"] == word
-    assert row["measured"] == pytest.approx(naive_us / 100, rel=0.01)
-    assert row["low"] < row["measured"] < row["high"]
-    assert row["n"] == 8
-    assert interval(row["measured"], row["low"], row["high"]) in row["reason"]
-    assert (row["program"], row["band_set"], row["lead"]) == ("own", "2026-11-21 before", "S001-01")
+    assert row.verdict == word
+    assert row.measured == pytest.approx(naive_us / 100, rel=0.01)
+    assert row.low < row.measured < row.high
+    assert row.n == 8
+    assert interval(row.measured, row.low, row.high) in row.reason
+    assert (row.program, row.band_set, row.lead) == ("own", "2026-11-21 before", "S001-01")
 
 
 @pytest.mark.parametrize(("kept", "word"), [(0, "not_testable"), (8, "confirmed")])
 def test_what_only_one_of_two_rows_has_is_not_compared(measured, kept, word):
     naive = [1000 * wobble for wobble in WOBBLE]
     found = measured(cell(MEDIUM, "eager", [100.0] * 8), cell(MEDIUM, "naive", naive[:kept]))
-    assert verdict(found, entry())["verdict"] == word
+    assert verdict(found, entry()).verdict == word
 
 
 def test_changing_one_record_by_a_fifth_changes_the_verdict(measured):
     before = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000)), entry())
     after = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1200)), entry())
-    assert (before["verdict"], after["verdict"]) == ("confirmed", "refuted")
-    assert before["reason"] != after["reason"]
+    assert (before.verdict, after.verdict) == ("confirmed", "refuted")
+    assert before.reason != after.reason
 
 
 def test_equal_means_within_two_per_cent(measured):
     claim = entry("ratio", 1.0, (0.98, 1.02), variant="aten")
-    assert verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "aten", 100)), claim)["verdict"] == "confirmed"
-    assert verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "aten", 95)), claim)["verdict"] == "refuted"
+    assert verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "aten", 100)), claim).verdict == "confirmed"
+    assert verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "aten", 95)), claim).verdict == "refuted"
     noisy = [80.0, 120, 90, 110, 100, 85, 115, 100]
     row = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "aten", noisy)), claim)
-    assert row["verdict"] == "undecided"
+    assert row.verdict == "undecided"
 
 
 def test_one_process_decides_nothing(measured):
     row = verdict(measured(cell(MEDIUM, "eager", [100.0]), cell(MEDIUM, "naive", [1000.0])), entry())
-    assert (row["verdict"], row["n"]) == ("undecided", 1)
+    assert (row.verdict, row.n) == ("undecided", 1)
 
 
 def test_ratio_is_paired_by_process_and_missing_processes_drop_out(measured):
     drift, naive = [100.0, 200, None, 400, 50, 800], [1000.0, 2001, 9, 4000, 500, 8000]
     row = verdict(measured(cell(MEDIUM, "eager", drift), cell(MEDIUM, "naive", naive)), entry())
-    assert (row["verdict"], row["n"]) == ("confirmed", 5)
+    assert (row.verdict, row.n) == ("confirmed", 5)
     row = verdict(measured(cell(MEDIUM, "eager", [1.0, None]), cell(MEDIUM, "naive", [None, 1.0])), entry())
-    assert row["verdict"] == "not_testable"
+    assert row.verdict == "not_testable"
 
 
 @pytest.mark.parametrize(
@@ -174,9 +173,9 @@ def test_what_says_nothing_decides_nothing(measured, again, naive, word, reason)
     cells = [cell(MEDIUM, name, us) for name, us in (("eager", [100.0] * len(naive)), ("naive", naive))]
     twin = [again * wobble for wobble in WOBBLE[: len(naive)]]
     row = verdict(measured(*cells, cell(MEDIUM, "eager@again", twin, baseline="eager")), entry())
-    assert row["verdict"] == word
-    assert reason in row["reason"]
-    assert bool(row["settles"]) is (word == "undecided")
+    assert row.verdict == word
+    assert reason in row.reason
+    assert bool(row.settles) is (word == "undecided")
 
 
 SIZES = {SMALL: 10, MEDIUM: 27, LARGE: 54}
@@ -191,49 +190,49 @@ def sizes(factors: Mapping[str, float]) -> list[dict]:
 def test_several_sizes_make_a_claim_conditional(measured):
     claim = entry(claimed=30, band=(20, 100), workloads=tuple(SIZES))
     row = verdict(measured(*sizes(SIZES)), claim)
-    assert row["verdict"] == "conditional"
-    inside, _, outside = row["reason"].partition("not")
+    assert row.verdict == "conditional"
+    inside, _, outside = row.reason.partition("not")
     assert "8192x4096x4096" in inside
     assert "256x256x512" in outside
-    assert math.isnan(row["measured"])
-    assert row["low"] < 10 < 54 < row["high"]
-    assert [case["verdict"] for case in row["cases"]] == ["refuted", "confirmed", "confirmed"]
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 30))), claim)["verdict"] == "confirmed"
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 3))), claim)["verdict"] == "refuted"
-    assert verdict(measured(*sizes(SIZES | {SMALL: 20})), claim)["verdict"] == "undecided"
+    assert math.isnan(row.measured)
+    assert row.low < 10 < 54 < row.high
+    assert [case.verdict for case in row.cases] == ["refuted", "confirmed", "confirmed"]
+    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 30))), claim).verdict == "confirmed"
+    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 3))), claim).verdict == "refuted"
+    assert verdict(measured(*sizes(SIZES | {SMALL: 20})), claim).verdict == "undecided"
 
 
 def test_a_size_that_was_not_measured_is_named_and_left_out(measured):
     skipped = cell(LARGE, "naive", [], status="skipped", reason="takes over 5 s a call")
     found = measured(*sizes({SMALL: 10, MEDIUM: 10}), cell(LARGE, "eager", 1), skipped)
     row = verdict(found, entry(workloads=tuple(SIZES)))
-    assert row["verdict"] == "confirmed"
-    assert row["workload"] == f"{SMALL}, {MEDIUM}"
+    assert row.verdict == "confirmed"
+    assert row.workload == f"{SMALL}, {MEDIUM}"
     assert "takes over 5 s a call" in told(row)
 
 
 def test_constant_needs_every_size(measured):
     claim = entry("constant", 10, (9, 11), workloads=tuple(SIZES))
-    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 10))), claim)["verdict"] == "confirmed"
-    assert verdict(measured(*sizes(SIZES)), claim)["verdict"] == "refuted"
-    assert verdict(measured(*sizes({SMALL: 10, MEDIUM: 10, LARGE: 11})), claim)["verdict"] == "undecided"
-    assert verdict(measured(*sizes({SMALL: 10})), claim)["verdict"] == "undecided"
+    assert verdict(measured(*sizes(dict.fromkeys(SIZES, 10))), claim).verdict == "confirmed"
+    assert verdict(measured(*sizes(SIZES)), claim).verdict == "refuted"
+    assert verdict(measured(*sizes({SMALL: 10, MEDIUM: 10, LARGE: 11})), claim).verdict == "undecided"
+    assert verdict(measured(*sizes({SMALL: 10})), claim).verdict == "undecided"
 
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
 def test_a_failed_measurement_judges_nothing(measured, status):
     broken = cell(MEDIUM, "naive", 1000, status=status, reason="the bias is missing")
     row = verdict(measured(cell(MEDIUM, "eager", 100), broken), entry())
-    assert row["verdict"] == "invalid"
-    assert status in row["reason"]
-    assert "the bias is missing" in row["reason"]
-    assert math.isnan(row["measured"])
+    assert row.verdict == "invalid"
+    assert status in row.reason
+    assert "the bias is missing" in row.reason
+    assert math.isnan(row.measured)
 
 
 def test_a_failure_in_one_experiment_is_not_hidden_by_another(measured):
     measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), experiment="first")
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1, status="too_fast"), experiment="second")
-    assert verdict(found, entry())["verdict"] == "invalid"
+    assert verdict(found, entry()).verdict == "invalid"
 
 
 def test_rows_are_paired_within_the_experiment_of_most_processes(measured):
@@ -241,56 +240,56 @@ def test_rows_are_paired_within_the_experiment_of_most_processes(measured):
     measured(cell(MEDIUM, "eager", 100), experiment="half")
     found = measured(cell(MEDIUM, "eager", 200), cell(MEDIUM, "naive", 2000), experiment="whole")
     row = verdict(found, entry())
-    assert row["verdict"] == "confirmed"
+    assert row.verdict == "confirmed"
 
 
 def test_of_experiments_with_as_many_processes_the_claim_s_own_counts(measured):
     measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 500), experiment="first")
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), experiment="second")
-    assert verdict(found, entry())["verdict"] == "refuted"
-    assert verdict(found, entry(experiment="second"))["verdict"] == "confirmed"
+    assert verdict(found, entry()).verdict == "refuted"
+    assert verdict(found, entry(experiment="second")).verdict == "confirmed"
     named = {"over": (Figure("naive"),), "under": (Figure("eager"),), "variant": ""}
-    words = [verdict(found, entry("quotient", **named, experiment=name))["verdict"] for name in ("first", "second")]
+    words = [verdict(found, entry("quotient", **named, experiment=name)).verdict for name in ("first", "second")]
     assert words == ["refuted", "confirmed"]
 
 
 def test_not_testable_says_why(measured):
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [], status="skipped", reason="no nvcc here"))
-    assert "no nvcc here" in verdict(found, entry())["reason"]
+    assert "no nvcc here" in verdict(found, entry()).reason
     row = verdict(measured(cell(MEDIUM, "eager", 100)), entry())
-    assert row["verdict"] == "not_testable"
-    assert all(word in row["reason"] for word in (details.MISSING, "naive", MEDIUM, "graph"))
+    assert row.verdict == "not_testable"
+    assert all(word in row.reason for word in (details.MISSING, "naive", MEDIUM, "graph"))
 
 
 def test_a_claim_about_gpus_is_not_judged_on_a_cpu(measured):
     cells = cell(MEDIUM, "eager", 100, "hot"), cell(MEDIUM, "naive", 1000, "hot")
     found = measured(*cells, device="cpu")
     row = verdict(found, entry(device="cuda"))
-    assert row["verdict"] == "not_testable"
-    assert "CUDA" in row["reason"]
-    assert verdict(found, entry())["verdict"] == "confirmed"  # judged at the hot clock
+    assert row.verdict == "not_testable"
+    assert "CUDA" in row.reason
+    assert verdict(found, entry()).verdict == "confirmed"  # judged at the hot clock
 
 
 def test_the_clock_can_be_named(measured):
     wall = cell(MEDIUM, "eager", 200, "wall"), cell(MEDIUM, "naive", 2000, "wall")
     found = measured(cell(MEDIUM, "eager", 100), *wall)
-    assert verdict(found, entry())["verdict"] == "not_testable"
-    assert verdict(found, entry(clock="wall"))["verdict"] == "confirmed"
+    assert verdict(found, entry()).verdict == "not_testable"
+    assert verdict(found, entry(clock="wall")).verdict == "confirmed"
 
 
 def test_untestable_still_shows_what_was_measured(measured):
     claim = entry("time", 1.0, (0.9, 1.1), untestable="The GPU is not named.")
     row = verdict(measured(cell(MEDIUM, "naive", 1000)), claim)
-    assert row["verdict"] == "not_testable"
-    assert row["measured"] == pytest.approx(1.0, rel=0.01)
-    assert row["reason"] == "The GPU is not named."
-    assert interval(row["measured"], row["low"], row["high"]) in told(row)
-    assert [case["verdict"] for case in row["cases"]] == ["not_testable"]
+    assert row.verdict == "not_testable"
+    assert row.measured == pytest.approx(1.0, rel=0.01)
+    assert row.reason == "The GPU is not named."
+    assert interval(row.measured, row.low, row.high) in told(row)
+    assert [case.verdict for case in row.cases] == ["not_testable"]
     broken = cell(MEDIUM, "naive", 1000, status="wrong", reason="NaN in the output")
     row = verdict(measured(broken), claim)
-    assert row["verdict"] == "not_testable"
+    assert row.verdict == "not_testable"
     assert "NaN in the output" in told(row)
-    assert math.isnan(row["measured"])
+    assert math.isnan(row.measured)
 
 
 # What a verdict is worth
@@ -325,9 +324,9 @@ FASTER, SLOWER = [100 / (2 * wobble) for wobble in WOBBLE], [100 / (0.5 * wobble
 def test_sense_favour_and_program_say_what_a_figure_is_worth(measured, more, times, word):
     claim = entry("ratio", 1.0, (0.98, 1.02), **more)
     row = verdict(measured(cell(MEDIUM, "eager", [100.0] * 8), cell(MEDIUM, "naive", times)), claim)
-    assert row["verdict"] == word
-    assert row["sense"] == claim.sense
-    assert interval(row["measured"], row["low"], row["high"]) in row["reason"]
+    assert row.verdict == word
+    assert row.sense == claim.sense
+    assert interval(row.measured, row.low, row.high) in row.reason
 
 
 def test_sizes_that_exceed_and_sizes_that_hold_exceed_together(measured):
@@ -340,7 +339,7 @@ def test_sizes_that_exceed_and_sizes_that_hold_exceed_together(measured):
         (3, 3, 3): "refuted",
     }
     for factors, word in words.items():
-        assert verdict(measured(*sizes(dict(zip(SIZES, factors, strict=True)))), claim)["verdict"] == word, factors
+        assert verdict(measured(*sizes(dict(zip(SIZES, factors, strict=True)))), claim).verdict == word, factors
 
 
 # Whose program
@@ -362,15 +361,15 @@ def beside(us: float, rewrite: float, workload: str = MEDIUM, clock: str = "grap
 
 def test_an_author_s_program_is_judged_first(measured):
     row = verdict(measured(*beside(1000, 3000)), by_author())
-    assert (row["verdict"], row["program"]) == ("confirmed", "author")
-    assert row["measured"] == pytest.approx(10, rel=0.01)
+    assert (row.verdict, row.program) == ("confirmed", "author")
+    assert row.measured == pytest.approx(10, rel=0.01)
     broken = [*beside(1000, 1000)[:1], *beside(1000, 1000)[2:]]
     lost = cell(MEDIUM, V1, 1000, origin="author", status="wrong", reason="NaN")
-    assert verdict(measured(*broken, lost), by_author())["verdict"] == "invalid"
+    assert verdict(measured(*broken, lost), by_author()).verdict == "invalid"
 
 
-def on(machine: str, rows: Sequence[dict]) -> dict:
-    (row,) = (row for row in rows if row["machine"] == machine)
+def on(machine: str, rows: Sequence[Judgement]) -> Judgement:
+    (row,) = (row for row in rows if row.machine == machine)
     return row
 
 
@@ -387,19 +386,19 @@ def test_a_rewrite_stands_in_where_a_record_of_any_machine_shows_it_equal(measur
     measured(*beside(1000, rewrite), machine="there", experiment="author_lab")
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", naive), machine="here")
     rows = judge(found, [by_author()])
-    assert on("there", rows)["program"] == "author"
+    assert on("there", rows).program == "author"
     row = on("here", rows)
-    assert (row["verdict"], row["program"]) == (word, "rewrite")
-    assert row["measured"] == pytest.approx(naive / 100, rel=0.01)
+    assert (row.verdict, row.program) == (word, "rewrite")
+    assert row.measured == pytest.approx(naive / 100, rel=0.01)
     assert all(word in told(row) for word in ("naive", V1, "there"))
 
 
 def test_without_such_a_record_a_rewrite_is_a_finding(measured):
     row = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 3000)), by_author())
-    assert (row["verdict"], row["program"], row["n"]) == ("not_reproduced", "rewrite", 8)
+    assert (row.verdict, row.program, row.n) == ("not_reproduced", "rewrite", 8)
     row = verdict(measured(cell(MEDIUM, "eager", 100)), by_author())
-    assert (row["verdict"], row["program"]) == ("not_testable", "author")
-    assert row["reason"].count("box") == 1
+    assert (row.verdict, row.program) == ("not_testable", "author")
+    assert row.reason.count("box") == 1
     assert "author_lab" in told(row)
 
 
@@ -409,15 +408,15 @@ def test_equal_by_one_clock_is_not_equal_by_another(measured):
         cell(MEDIUM, name, us, clock) for clock in ("wall", "graph") for name, us in (("eager", 100), ("naive", 1000))
     ]
     found = measured(*times, machine="here")
-    assert on("here", judge(found, [by_author(clock="wall")]))["verdict"] == "confirmed"
-    assert on("here", judge(found, [by_author()]))["verdict"] == "not_reproduced"
+    assert on("here", judge(found, [by_author(clock="wall")])).verdict == "confirmed"
+    assert on("here", judge(found, [by_author()])).verdict == "not_reproduced"
 
 
 def test_a_size_that_was_compared_itself_decides_else_all_that_were(measured):
     measured(*beside(1000, 1000), *beside(1000, 1500, LARGE), machine="there", experiment="author_lab")
     pairs = [cell(place, name, us) for place in SIZES for name, us in (("eager", 100), ("naive", 1000))]
     found = measured(*pairs, machine="here")
-    words = {place: on("here", judge(found, [by_author(workloads=(place,))]))["verdict"] for place in SIZES}
+    words = {place: on("here", judge(found, [by_author(workloads=(place,))])).verdict for place in SIZES}
     assert words == {SMALL: "not_reproduced", MEDIUM: "confirmed", LARGE: "not_reproduced"}
 
 
@@ -431,8 +430,8 @@ def test_every_program_that_a_part_names_must_be_equal(measured):
         by_author(rewrites=both, baseline="author_planc"),
         by_author("quotient", rewrites=both, over=over, under=under, variant=""),
     ]
-    assert [on("here", judge(found, [claim]))["verdict"] for claim in claims] == ["not_reproduced"] * 2
-    assert [on("there", judge(found, [claim]))["verdict"] for claim in claims] == ["confirmed"] * 2
+    assert [on("here", judge(found, [claim])).verdict for claim in claims] == ["not_reproduced"] * 2
+    assert [on("there", judge(found, [claim])).verdict for claim in claims] == ["confirmed"] * 2
 
 
 def test_what_a_probe_sees_of_a_rewrite_is_a_finding(measured):
@@ -441,8 +440,8 @@ def test_what_a_probe_sees_of_a_rewrite_is_a_finding(measured):
     measured(*beside(1000, 1000), machine="there", experiment="author_lab", details=[line | {"variant": V1}])
     found = measured(cell(MEDIUM, "eager", 100), machine="here", details=launches)
     rows = judge(found, [by_author("figure", of=(CALLS,), unit="launches", variant="")])
-    assert (on("there", rows)["verdict"], on("there", rows)["program"]) == ("confirmed", "author")
-    assert (on("here", rows)["verdict"], on("here", rows)["measured"]) == ("not_reproduced", 10)
+    assert (on("there", rows).verdict, on("there", rows).program) == ("confirmed", "author")
+    assert (on("here", rows).verdict, on("here", rows).measured) == ("not_reproduced", 10)
 
 
 # Quantities, each worked out by hand
@@ -475,48 +474,48 @@ def test_quantities(measured, claim, value):
         cell(LINEAR, "eager", 183, "wall"),
     )
     row = verdict(found, claim)
-    assert row["measured"] == pytest.approx(value, rel=0.01)
-    assert row["low"] <= row["measured"] <= row["high"]
+    assert row.measured == pytest.approx(value, rel=0.01)
+    assert row.low <= row.measured <= row.high
 
 
 def test_a_saving_may_be_negative(measured):
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 3000))
     row = verdict(found, entry("saving", -2.9, (-3, -2.8)))
-    assert row["verdict"] == "confirmed"
-    assert row["high"] < 0
+    assert row.verdict == "confirmed"
+    assert row.high < 0
     flat = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 100)), entry("saving", 0, (-1, 1)))
-    assert flat["measured"] == 0
-    assert flat["verdict"] == "confirmed"
+    assert flat.measured == 0
+    assert flat.verdict == "confirmed"
 
 
 def test_an_error_is_exact(measured):
     claim = entry("max_error", 1e-6, (0, 1e-6))
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=0)), claim)["verdict"] == "confirmed"
-    assert verdict(measured(cell(MEDIUM, "naive", [1.0], max_error=9e-7)), claim)["verdict"] == "confirmed"
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=1.3e-4)), claim)["verdict"] == "refuted"
-    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=None)), claim)["verdict"] == "not_testable"
+    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=0)), claim).verdict == "confirmed"
+    assert verdict(measured(cell(MEDIUM, "naive", [1.0], max_error=9e-7)), claim).verdict == "confirmed"
+    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=1.3e-4)), claim).verdict == "refuted"
+    assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=None)), claim).verdict == "not_testable"
 
 
 def test_bounds_come_from_the_machine(measured):
     cells = cell(MEDIUM, "eager", 100), cell(MEDIUM, "epilogue", 95), cell(LINEAR, "eager", 80)
     found = measured(*cells)
     row = verdict(found, entry("ratio", variant="epilogue", bound="free_relu"))
-    assert row["bound"] == pytest.approx(1.25, rel=0.01)
+    assert row.bound == pytest.approx(1.25, rel=0.01)
     assert "1.25×" in told(row)
     slower = measured(*cells[:2], cell(LINEAR, "eager", 101), experiment="noisy")
     row = verdict(slower, entry("ratio", variant="epilogue", bound="free_relu", experiment="noisy"))
-    assert row["bound"] == 1.0  # leaving work out cannot cost time
+    assert row.bound == 1.0  # leaving work out cannot cost time
     roofline = {q: entry(q, variant="epilogue", bound="roofline") for q in ("ratio", "time", "rate", "bandwidth")}
-    assert math.isnan(verdict(found, roofline["time"])["bound"])  # no ceiling, no bound
+    assert math.isnan(verdict(found, roofline["time"]).bound)  # no ceiling, no bound
     matmul = cell("matmul/1000x1000x1000/float32/ieee/forward", "eager", [50.0] * 8, "hot")
     copy = cell("copy/1000000/float32/ieee/forward", "eager", [1.0] * 8, "hot")
     found = measured(matmul, copy, experiment="ceilings")
     limit = 1024 * 784 * 2048 / 1e9 * 50  # µs
     row = {name: verdict(found, claim) for name, claim in roofline.items()}
-    assert row["time"]["bound"] == pytest.approx(limit / 1e3)
-    assert row["ratio"]["bound"] == pytest.approx(100 / limit, rel=0.01)
-    assert row["rate"]["bound"] == pytest.approx(2e9 / 50e-6 / 1e9)
-    assert row["bandwidth"]["bound"] == pytest.approx(4 * (1024 + 784 + 2048) / limit / 1e3)
+    assert row["time"].bound == pytest.approx(limit / 1e3)
+    assert row["ratio"].bound == pytest.approx(100 / limit, rel=0.01)
+    assert row["rate"].bound == pytest.approx(2e9 / 50e-6 / 1e9)
+    assert row["bandwidth"].bound == pytest.approx(4 * (1024 + 784 + 2048) / limit / 1e3)
 
 
 def again(count: int, other: float) -> list[dict]:
@@ -533,8 +532,8 @@ def test_cautions(measured):
     plain = cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000)
     bare = verdict(measured(*plain), entry())
     row = verdict(measured(plain[0], cell(MEDIUM, "naive", 1000, throttled=True), *again(8, 120)), entry())
-    assert row["verdict"] == bare["verdict"] == "confirmed"
-    more = " ".join(text for text in row["details"] if text not in bare["details"])
+    assert row.verdict == bare.verdict == "confirmed"
+    more = " ".join(text for text in row.details if text not in bare.details)
     assert "throttled" in more
     assert all(word in more for word in ("A/A", "box", "100%", "8 pairs"))
     assert not any(word in told(bare) for word in ("throttled", "A/A"))
@@ -543,17 +542,17 @@ def test_cautions(measured):
 def test_a_control_that_errs_less_than_it_may_speaks_of_what_is_undecided_only(measured):
     control = again(100, 100)
     decided = verdict(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), *control), entry())
-    assert (decided["verdict"], "A/A" in told(decided)) == ("confirmed", False)
+    assert (decided.verdict, "A/A" in told(decided)) == ("confirmed", False)
     wide = [cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", [500.0, 1500.0] * 4)]
     open_ = verdict(measured(*wide, *control), entry())
-    assert (open_["verdict"], "A/A" in told(open_)) == ("undecided", True)
+    assert (open_.verdict, "A/A" in told(open_)) == ("undecided", True)
     assert "0% of 100 pairs" in told(open_)
 
 
 def test_each_machine_has_its_own_row(measured):
     measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000), machine="one")
     found = measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 2000), machine="two")
-    assert [(row["machine"], row["verdict"]) for row in judge(found, [entry()])] == [
+    assert [(row.machine, row.verdict) for row in judge(found, [entry()])] == [
         ("one", "confirmed"),
         ("two", "refuted"),
     ]
@@ -562,22 +561,22 @@ def test_each_machine_has_its_own_row(measured):
 def test_arithmetic_claims_show_their_arithmetic():
     claim = entry("arithmetic", 1.6, (1.55, 1.65), expression="2 * 1024 * 784 * 2048 / giga")
     row = verdict([], claim)
-    assert (row["verdict"], row["machine"]) == ("inconsistent", ANY)
-    assert row["measured"] == pytest.approx(3.288334336)
-    assert "3.29" in row["reason"]
+    assert (row.verdict, row.machine) == ("inconsistent", ANY)
+    assert row.measured == pytest.approx(3.288334336)
+    assert "3.29" in row.reason
     assert "2 * 1024 * 784 * 2048 / giga = 3.29" in told(row)
-    assert row["n"] == 0
-    assert verdict([], entry("arithmetic", 3.3, (3.2, 3.4), expression=claim.expression))["verdict"] == "confirmed"
+    assert row.n == 0
+    assert verdict([], entry("arithmetic", 3.3, (3.2, 3.4), expression=claim.expression)).verdict == "confirmed"
     row = verdict([], entry("none", untestable="No clock measures effort."))
-    assert (row["verdict"], row["machine"]) == ("not_testable", ANY)
-    assert "No clock measures effort." in row["reason"]
+    assert (row.verdict, row.machine) == ("not_testable", ANY)
+    assert "No clock measures effort." in row.reason
 
 
 def test_a_contradiction_says_whether_it_is_the_claim_or_its_arithmetic():
     said = entry("none", untestable="Why.", conflicts=("S001-01b", "S001-03a"))
     sums = entry("arithmetic", 3, (2.9, 3.1), expression="2 + 2", id="S001-01b", conflicts=("S001-01a",))
     other = replace(said, id="S001-03a", lead="S001-03", conflicts=("S001-01a",))
-    first, second, third = (row["details"] for row in judge([], [said, sums, other]))
+    first, second, third = (row.details for row in judge([], [said, sums, other]))
     assert "Because." in first
     assert [name in " ".join(first) for name in ("S001-01b", "S001-03a")] == [True, True]
     assert first[-1].index("arithmetic") < first[-1].index("S001-01b") < first[-1].index("S001-03a")
@@ -620,8 +619,8 @@ def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkey
     ensure_named(found)
     image = "diffraction/256x256/float64/ieee/forward"
     rows = judge(measured(cell(image, "eager", 100), cell(image, "compile", 50)), found)
-    (row,) = [row for row in statements(rows, found) if row["id"] == "S003-901"]
-    assert (row["verdict"], row["section"]) == ("confirmed", "A section that was not there")
+    (row,) = [row for row in statements(rows, found) if row.id == "S003-901"]
+    assert (row.verdict, row.section) == ("confirmed", "A section that was not there")
     table = claim_tables.statements_table([row])
     assert table["claim"].tolist() == ["Compiled, one image is twice as fast."]
     pages = {diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()}
@@ -629,9 +628,9 @@ def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkey
 
 
 def test_the_arithmetic_of_the_seeds_is_worked_out():
-    rows = {row["id"]: row for row in judge([]) if row["quantity"] == "arithmetic"}
-    assert all(math.isfinite(row["measured"]) for row in rows.values())
-    assert {row["verdict"] for row in rows.values()} == {"confirmed", "inconsistent"}
+    rows = {row.id: row for row in judge([]) if row.quantity == "arithmetic"}
+    assert all(math.isfinite(row.measured) for row in rows.values())
+    assert {row.verdict for row in rows.values()} == {"confirmed", "inconsistent"}
 
 
 UNITS = {"GPU time": "us", "in graph replay": "%", "top kernel": "%", "top three kernels": "%"}
@@ -696,17 +695,17 @@ def behind(claims: Sequence[Claim], primary: str) -> tuple[list[dict], list[dict
 def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
     cells, probes = behind(ledger(), {"cuda": "graph", "cpu": "hot"}[device])
     rows = judge(measured(*cells, details=probes, device=device))
-    assert {row["id"] for row in rows} == {claim.id for claim in ledger()}
+    assert {row.id for row in rows} == {claim.id for claim in ledger()}
     for row in rows:
-        assert row["verdict"] in VERDICTS
-        assert row["reason"].endswith(".")
-        assert "nan" not in told(row).lower().split(), row["id"]
-        assert row["machine"] in ("box", ANY)
-        assert row["verdict"] in ("not_testable", "not_reproduced") or row["program"] != "rewrite"
-    judged = {row["verdict"] for row in rows if row["machine"] == "box"}
+        assert row.verdict in VERDICTS
+        assert row.reason.endswith(".")
+        assert "nan" not in told(row).lower().split(), row.id
+        assert row.machine in ("box", ANY)
+        assert row.verdict in ("not_testable", "not_reproduced") or row.program != "rewrite"
+    judged = {row.verdict for row in rows if row.machine == "box"}
     assert "invalid" not in judged
     if device == "cuda":
-        assert [row["id"] for row in rows if details.MISSING in told(row)] == []
+        assert [row.id for row in rows if details.MISSING in told(row)] == []
         assert {"confirmed", "refuted", "not_testable", "not_reproduced"} <= judged
 
 
@@ -721,7 +720,7 @@ def test_no_time_of_a_start_is_judged_by_one_process():
 
 def test_a_missing_record_names_its_experiment(measured):
     row = verdict(measured(cell(MEDIUM, "eager", 100)), entry(experiment="gemm_ladder"))
-    assert row["verdict"] == "not_testable"
+    assert row.verdict == "not_testable"
     assert "gemm_ladder" in told(row)
     skipped = cell(MEDIUM, "naive", [], status="skipped", reason="no nvcc here")
     row = verdict(measured(cell(MEDIUM, "eager", 100), skipped), entry(experiment="gemm_ladder"))
@@ -735,4 +734,4 @@ def test_what_is_said_tells_when_backward_is_timed_too(measured):
 
 
 def test_no_machine_leaves_what_arithmetic_decides():
-    assert {row["machine"] for row in judge([])} == {ANY}
+    assert {row.machine for row in judge([])} == {ANY}

@@ -10,7 +10,7 @@ import pytest
 from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import records
-from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, details, judge
+from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge
 from hypatia_lab.claims.claim import Figure
 
 SMALL, LARGE = "diffraction/256x256/float32/ieee/forward", "diffraction/1024x1024/float32/ieee/forward"
@@ -74,15 +74,14 @@ def quotient(
     return claim_of("quotient", unit, band, {"over": tuple(over), "under": tuple(under), **more})
 
 
-def verdict(found: list[records.Record], claim: Claim) -> dict:
+def verdict(found: list[records.Record], claim: Claim) -> Judgement:
     [row] = judge(found, [claim])
-    assert set(COLUMNS) <= set(row)
-    assert row["verdict"] in VERDICTS
+    assert row.verdict in VERDICTS
     return row
 
 
-def told(row: dict) -> str:
-    return " ".join([row["reason"], *row["details"]])
+def told(row: Judgement) -> str:
+    return " ".join([row.reason, *row.details])
 
 
 # One figure
@@ -102,12 +101,12 @@ def told(row: dict) -> str:
 )
 def test_a_time_is_judged_by_its_interval_over_processes(written, values, word):
     row = verdict(written(detail("call 2", values)), figure(SECOND))
-    assert row["verdict"] == word
-    assert row["workload"] == LARGE
+    assert row.verdict == word
+    assert row.workload == LARGE
     if word == "confirmed":
-        assert row["measured"] == pytest.approx(10, rel=1e-3)
-        assert row["low"] < row["measured"] < row["high"]
-        assert row["n"] == 3
+        assert row.measured == pytest.approx(10, rel=1e-3)
+        assert row.low < row.measured < row.high
+        assert row.n == 3
         assert all(word in told(row) for word in ("call 2", "start", "compile", "box", "10.00 ms ["))
 
 
@@ -117,24 +116,24 @@ def test_a_time_is_judged_by_its_interval_over_processes(written, values, word):
 def test_a_count_that_is_always_the_same_is_exact(written, values, word):
     claim = figure(Figure("compile", "trace", "kernel launches"), unit="launches")
     row = verdict(written(detail("kernel launches", values, topic="trace", unit="1")), claim)
-    assert row["verdict"] == word
-    assert row["low"] == row["measured"] == row["high"] == values[0]
-    assert row["n"] == len(values)
+    assert row.verdict == word
+    assert row.low == row.measured == row.high == values[0]
+    assert row.n == len(values)
 
 
 def test_an_exact_figure_is_not_rounded_into_its_band(written):
     claim = figure(Figure("compile", "accuracy", "correlation"), unit="correlation", band=(0.9999995, 1.0000005))
     row = verdict(written(detail("correlation", [0.99998] * 3, topic="accuracy", unit="1")), claim)
-    assert row["verdict"] == "refuted"
-    assert "0.99998 correlation" in row["reason"]
+    assert row.verdict == "refuted"
+    assert "0.99998 correlation" in row.reason
 
 
 def test_a_figure_may_be_zero_or_negative(written):
     claim = figure(Figure("compile", "trace", "in graph replay"), unit="%", band=(0, 1))
     row = verdict(written(detail("in graph replay", [0.0, 0.0], topic="trace", unit="%")), claim)
-    assert (row["verdict"], row["measured"]) == ("confirmed", 0)
+    assert (row.verdict, row.measured) == ("confirmed", 0)
     row = verdict(written(detail("in graph replay", [0.0, 0.01, 0.02], topic="trace", unit="%")), claim)
-    assert row["low"] < 0 < row["high"]
+    assert row.low < 0 < row.high
 
 
 @pytest.mark.parametrize(
@@ -151,7 +150,7 @@ def test_a_figure_may_be_zero_or_negative(written):
 )
 def test_units_are_converted(written, unit, record, value):
     row = verdict(written(detail("call 2", [10.0, 10.0], unit=record)), figure(SECOND, unit=unit))
-    assert row["measured"] == pytest.approx(value)
+    assert row.measured == pytest.approx(value)
 
 
 def test_bytes_are_added_and_shown_in_megabytes(written):
@@ -159,15 +158,15 @@ def test_bytes_are_added_and_shown_in_megabytes(written):
     sizes = {"topic": "counters", "case": "each kernel", "unit": "B", "variant": "naive"}
     found = written(detail("bytes read", [9.7e6], **sizes), detail("L2 written", [8.4e6], **sizes))
     row = verdict(found, figure(*moved, unit="MB", band=(16.2, 19.8)))
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(18.1))  # one process: counts are exact
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(18.1))  # one process: counts are exact
     assert "bytes read + L2 written (counters, each kernel) of naive" in told(row)
-    assert "18.1 MB" in row["reason"]
+    assert "18.1 MB" in row.reason
 
 
 def test_figures_are_added_process_by_process(written):
     found = written(detail("first image", [7.0, 8, 9]), detail("call 2", [3.0, 2, 1]))
     row = verdict(found, figure(start("first image"), SECOND))
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert "first image + call 2 (start) of compile" in told(row)
 
 
@@ -179,8 +178,8 @@ def test_units_that_do_not_go_together_are_refused(written):
         quotient([SECOND], [start("error over peak")]),
     ):
         row = verdict(found, claim)
-        assert (row["verdict"], row["n"]) == ("not_testable", 0)
-        assert claim.unit in row["reason"]
+        assert (row.verdict, row.n) == ("not_testable", 0)
+        assert claim.unit in row.reason
 
 
 # One over another
@@ -189,16 +188,16 @@ def test_units_that_do_not_go_together_are_refused(written):
 def test_quotients_are_paired_by_process(written):
     found = written(detail("call 2", [10.0, 200, None, 30]), detail("call 12", [1.0, 20, 5, 3]))
     row = verdict(found, quotient([SECOND], [TWELFTH]))
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert told(row).index("call 2 (start) of compile") < told(row).index("call 12 (start) of compile")
     found = written(detail("call 2", [10.0, 10, 10]), detail("call 12", [1.0, 0, None]))
-    assert verdict(found, quotient([SECOND], [TWELFTH]))["verdict"] == "undecided"  # one process is left
+    assert verdict(found, quotient([SECOND], [TWELFTH])).verdict == "undecided"  # one process is left
 
 
 def test_a_share_is_in_per_cent(written):
     found = written(detail("first image", [1.0, 2.0]), detail("call 2", [9.0, 18.0]))
     row = verdict(found, quotient([start("first image")], [start("first image"), SECOND], unit="%"))
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     first, _, whole = told(row).partition("first image (start) of compile")
     assert "first image + call 2 (start) of compile" in whole
 
@@ -208,7 +207,7 @@ def test_cells_and_details_go_together(written):
     claim = quotient([trace], [Figure("compile", clock="wall")], unit="%")
     gpu = detail("GPU time", [10.0, 10.1, 9.9], topic="trace", unit="us")
     row = verdict(written(gpu, cell("compile", [100.0] * 8, throttled=True)), claim)
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10, rel=1e-3))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10, rel=1e-3))
     assert told(row).index("GPU time (trace) of compile") < told(row).index("(wall clock) of compile")
     assert "throttled" in told(row)
 
@@ -218,12 +217,12 @@ def test_a_figure_may_have_a_workload_of_its_own(written):
     single, double = ([10.0, 20.0], LARGE), ([100.0, 200.0], DOUBLE)
     found = written(*(cell("cuda", *which, clock="graph") for which in (single, double)))
     row = verdict(found, claim)
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert told(row).count("(graph clock) of cuda") == 2
     assert "(graph clock) of cuda at diffraction 1024x1024 float64" in told(row)
-    assert row["workload"] == LARGE
+    assert row.workload == LARGE
     found = written(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")
-    assert verdict(found, claim)["verdict"] == "confirmed"
+    assert verdict(found, claim).verdict == "confirmed"
 
 
 def test_cases_variants_topics_and_workloads_are_told_apart(written):
@@ -236,19 +235,19 @@ def test_cases_variants_topics_and_workloads_are_told_apart(written):
         detail("call 2", [5.0, 5.0], DOUBLE),
     )
     row = verdict(found, figure(start("call 2", case="empty")))
-    assert (row["verdict"], row["measured"]) == ("confirmed", 10)
+    assert (row.verdict, row.measured) == ("confirmed", 10)
     assert "call 2 (start, empty) of compile" in told(row)
-    assert verdict(found, figure(SECOND))["measured"] == 1
-    assert verdict(found, figure(SECOND, workloads=(SMALL,)))["measured"] == 4
+    assert verdict(found, figure(SECOND)).measured == 1
+    assert verdict(found, figure(SECOND, workloads=(SMALL,))).measured == 4
 
 
 def test_several_sizes_make_a_claim_conditional(written):
     claim = figure(SECOND, workloads=(SMALL, LARGE))
     found = written(detail("call 2", [1.0, 1.0], SMALL), detail("call 2", [10.0, 10.0]))
     row = verdict(found, claim)
-    assert row["verdict"] == "conditional"
-    assert math.isnan(row["measured"])
-    assert [case["verdict"] for case in row["cases"]] == ["refuted", "confirmed"]
+    assert row.verdict == "conditional"
+    assert math.isnan(row.measured)
+    assert [case.verdict for case in row.cases] == ["refuted", "confirmed"]
 
 
 # What cannot be judged
@@ -256,12 +255,12 @@ def test_several_sizes_make_a_claim_conditional(written):
 
 def test_what_is_not_recorded_is_not_testable(written):
     row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [TWELFTH]))
-    assert row["verdict"] == "not_testable"
+    assert row.verdict == "not_testable"
     assert all(
-        word in row["reason"] for word in ("box", details.MISSING, "call 12 (start) of compile", "1024x1024 float32")
+        word in row.reason for word in ("box", details.MISSING, "call 12 (start) of compile", "1024x1024 float32")
     )
     row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [Figure("triton", workload=DOUBLE)]))
-    assert "(graph clock) of triton at diffraction 1024x1024 float64" in row["reason"]
+    assert "(graph clock) of triton at diffraction 1024x1024 float64" in row.reason
 
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
@@ -269,32 +268,32 @@ def test_a_probe_that_failed_judges_nothing(written, status):
     failed = {"status": status, "reason": "NaN in the image"}
     for line in (detail("call 2", [10.0, 10.0], **failed), detail("set-up", [], **failed)):
         row = verdict(written(line), figure(SECOND))
-        assert row["verdict"] == "invalid"
-        assert f"{status}, NaN in the image" in row["reason"]
+        assert row.verdict == "invalid"
+        assert f"{status}, NaN in the image" in row.reason
     row = verdict(written(cell("compile", [1.0], **failed)), figure(Figure("compile", clock="wall")))
-    assert row["verdict"] == "invalid"
+    assert row.verdict == "invalid"
 
 
 def test_a_skipped_probe_says_why(written):
     row = verdict(written(detail("status", [], status="skipped", reason="no nvcc here")), figure(SECOND))
-    assert row["verdict"] == "not_testable"
-    assert "no nvcc here" in row["reason"]
+    assert row.verdict == "not_testable"
+    assert "no nvcc here" in row.reason
     row = verdict(written(detail("call 2", [10.0, 10.0]), experiment="other"), figure(SECOND))
-    assert row["verdict"] == "confirmed"  # another experiment could
+    assert row.verdict == "confirmed"  # another experiment could
 
 
 def test_untestable_still_shows_what_was_measured(written):
     claim = figure(SECOND, untestable="Nobody has that GPU.")
     row = verdict(written(detail("call 2", [10.0, 10.0])), claim)
-    assert (row["verdict"], row["measured"]) == ("not_testable", 10)
-    assert row["reason"] == "Nobody has that GPU."
+    assert (row.verdict, row.measured) == ("not_testable", 10)
+    assert row.reason == "Nobody has that GPU."
     assert all(word in told(row) for word in ("box", "call 2 (start) of compile", "10 ms"))
 
 
 def test_a_claim_about_gpus_is_not_judged_on_a_cpu(written):
     found = written(detail("call 2", [10.0, 10.0]), device="cpu")
-    assert verdict(found, figure(SECOND, device="cuda"))["verdict"] == "not_testable"
-    assert verdict(found, figure(SECOND))["verdict"] == "confirmed"
+    assert verdict(found, figure(SECOND, device="cuda")).verdict == "not_testable"
+    assert verdict(found, figure(SECOND)).verdict == "confirmed"
 
 
 # Which experiment
@@ -304,7 +303,7 @@ def test_figures_come_from_one_experiment_where_one_has_them_all(written):
     written(detail("call 2", [10.0, 10.0]), detail("call 12", [1.0, 1.0]), experiment="both")
     written(detail("call 2", [70.0] * 9), experiment="half")
     found = written(detail("call 2", [70.0]), detail("call 12", [1.0]), experiment="few")
-    assert verdict(found, quotient([SECOND], [TWELFTH]))["measured"] == pytest.approx(10)
+    assert verdict(found, quotient([SECOND], [TWELFTH])).measured == pytest.approx(10)
 
 
 def test_figures_come_from_several_experiments_where_none_has_them_all(written):
@@ -312,15 +311,15 @@ def test_figures_come_from_several_experiments_where_none_has_them_all(written):
     whole = detail("whole", [1.0] * 5, variant="c_openmp", topic="process")
     found = written(whole, experiment="diffraction")
     row = verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))
-    assert (row["verdict"], row["measured"]) == ("confirmed", pytest.approx(10))
+    assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     found = written(whole | {"status": "wrong", "reason": "half an image"}, experiment="again")
-    assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))["verdict"] == "invalid"
+    assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")])).verdict == "invalid"
 
 
 # Figures of different runs
 
 
-def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apart: bool) -> dict:
+def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apart: bool) -> Judgement:
     """The verdict on a quotient of two cells, measured in one run or, ``apart``, in two."""
     first, second = cell("cuda", over, clock=clock), cell("eager", under, clock=clock)
     if apart:
@@ -338,26 +337,26 @@ NARROW = [100.0, 100.1, 99.9, 100.05] * 2, [10.0, 10.01, 9.99, 10.0] * 2
 def test_a_quotient_of_two_runs_is_wider_by_what_lies_between_runs(written, clock):
     row = runs(written, *NARROW, clock, apart=True)
     between = details.BETWEEN_RUNS.get(clock, details.BETWEEN_RUNS_HOST)
-    assert row["measured"] == pytest.approx(10, rel=1e-3)
+    assert row.measured == pytest.approx(10, rel=1e-3)
     # Two runs differ independently: each end lies at least 1.96 times the root of both squares away.
-    for end in (row["low"], row["high"]):
-        assert abs(math.log(end / row["measured"])) == pytest.approx(1.96 * math.sqrt(2) * between, rel=0.02)
+    for end in (row.low, row.high):
+        assert abs(math.log(end / row.measured)) == pytest.approx(1.96 * math.sqrt(2) * between, rel=0.02)
 
 
 def test_a_quotient_of_one_run_is_not_widened(written):
     row = runs(written, *NARROW, "graph", apart=False)
-    assert row["verdict"] == "confirmed"
-    assert row["high"] / row["low"] < 1.01
+    assert row.verdict == "confirmed"
+    assert row.high / row.low < 1.01
 
 
 def test_a_close_call_of_two_runs_is_undecided_and_of_one_confirmed(written):
     over = [105.0, 105.1, 104.9, 105.05] * 2
-    assert runs(written, over, NARROW[1], "graph", apart=False)["verdict"] == "confirmed"
+    assert runs(written, over, NARROW[1], "graph", apart=False).verdict == "confirmed"
 
 
 def test_a_close_call_of_two_runs_stays_open(written):
     over = [105.0, 105.1, 104.9, 105.05] * 2
-    assert runs(written, over, NARROW[1], "graph", apart=True)["verdict"] == "undecided"
+    assert runs(written, over, NARROW[1], "graph", apart=True).verdict == "undecided"
 
 
 def test_counts_do_not_differ_between_runs(written):
@@ -366,4 +365,4 @@ def test_counts_do_not_differ_between_runs(written):
     found = written(detail(values=[2.0], **launches | {"variant": "eager"}), experiment="two")
     over, under = (Figure(name, "trace", "kernel launches") for name in ("compile", "eager"))
     row = verdict(found, quotient([over], [under], unit="times the launches"))
-    assert (row["verdict"], row["low"], row["high"]) == ("confirmed", 10, 10)
+    assert (row.verdict, row.low, row.high) == ("confirmed", 10, 10)

@@ -14,7 +14,7 @@ import pytest
 from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
 from hypatia_lab import records, tables
-from hypatia_lab.claims import COLUMNS, VERDICTS, Claim, judge, ledger, statements, together
+from hypatia_lab.claims import VERDICTS, Claim, Judgement, judge, ledger, statements, together
 from hypatia_lab.claims.verdicts import ANY
 from hypatia_lab.tables import claims as claim_tables
 
@@ -99,10 +99,9 @@ def factors(medium: float | Sequence[float], small: float) -> list[dict]:
     return [*medium_cells, cell(SMALL, "eager", few), cell(SMALL, "naive", [small * us for us in few])]
 
 
-def stated(found: list[records.Record], *claims: Claim) -> dict[str, Any]:
+def stated(found: list[records.Record], *claims: Claim) -> Judgement:
     """The one statement that ``claims`` make, on one machine."""
     (row,) = statements(judge(found, claims), claims)
-    assert set(row) == {*COLUMNS, "parts"}
     return row
 
 
@@ -113,48 +112,48 @@ def grouped(reason: str) -> list[set[str]]:
 
 def test_changing_a_record_changes_a_statements_verdict(measured):
     row = stated(measured(*factors(10, 10)), LEAD, MORE, SUM)
-    assert (row["verdict"], row["machine"], row["id"]) == ("confirmed", "box", "S001-01")
-    assert grouped(row["reason"]) == [{"a", "b"}, {"c"}]
+    assert (row.verdict, row.machine, row.id) == ("confirmed", "box", "S001-01")
+    assert grouped(row.reason) == [{"a", "b"}, {"c"}]
     row = stated(measured(*factors(10, 20)), LEAD, MORE, SUM)
-    assert row["verdict"] == "conditional"
-    assert grouped(row["reason"]) == [{"a"}, {"c"}, {"b"}]
-    assert stated(measured(*factors(20, 20)), LEAD, MORE)["verdict"] == "refuted"
+    assert row.verdict == "conditional"
+    assert grouped(row.reason) == [{"a"}, {"c"}, {"b"}]
+    assert stated(measured(*factors(20, 20)), LEAD, MORE).verdict == "refuted"
 
 
 def test_the_figures_of_a_statement_are_a_part_s_that_was_judged_as_it_was(measured):
     parts = [replace(part, statement="At both sizes.") for part in (LEAD, MORE, WEEKS)]
     row = stated(measured(*factors(10, 20)), *parts)
-    assert (row["claim"], row["verdict"]) == ("At both sizes.", "conditional")
-    assert [part["id"] for part in row["parts"]] == ["S001-01a", "S001-01b", "S001-01d"]
-    assert [part["verdict"] for part in row["parts"]] == ["confirmed", "refuted", "not_testable"]
-    assert row["parts"][1]["measured"] == pytest.approx(20, rel=0.01)
+    assert (row.claim, row.verdict) == ("At both sizes.", "conditional")
+    assert [part.id for part in row.parts] == ["S001-01a", "S001-01b", "S001-01d"]
+    assert [part.verdict for part in row.parts] == ["confirmed", "refuted", "not_testable"]
+    assert row.parts[1].measured == pytest.approx(20, rel=0.01)
     row = stated(measured(*factors([400.0, 1800.0] * 4, 20)), *parts)
-    assert (row["verdict"], row["workload"]) == ("undecided", MEDIUM)  # the part that is left open, and not the other
+    assert (row.verdict, row.workload) == ("undecided", MEDIUM)  # the part that is left open, and not the other
     row = stated(measured(*factors(20, 20)), WEEKS, LEAD)
-    assert (row["verdict"], row["workload"], row["n"]) == ("refuted", MEDIUM, 8)
+    assert (row.verdict, row.workload, row.n) == ("refuted", MEDIUM, 8)
 
 
 def test_the_author_s_program_speaks_for_a_statement_before_others(measured):
     own = cell(MEDIUM, "author_v1", [1000.0 * wobble for wobble in reversed(WOBBLE)], origin="author")
     found = measured(*factors(10, 10), own)
     by_author = replace(MORE, program="author", variant="author_v1", workloads=(MEDIUM,))
-    assert stated(found, LEAD, by_author)["program"] == "author"
+    assert stated(found, LEAD, by_author).program == "author"
 
 
 def test_a_statement_of_one_part_is_that_part(measured):
     row = stated(measured(*factors(10, 10)), LEAD)
-    (part,) = row["parts"]
-    assert (row["id"], part["id"]) == ("S001-01", "S001-01a")
-    assert {key: row[key] for key in COLUMNS if key != "id"} == {key: part[key] for key in COLUMNS if key != "id"}
+    (part,) = row.parts
+    assert (row.id, part.id) == ("S001-01", "S001-01a")
+    assert row.row() | {"id": part.id} == part.row()
 
 
 def test_arithmetic_counts_only_where_something_was_measured(measured):
-    assert stated(measured(*factors(10, 10)), LEAD, WRONG)["verdict"] == "conditional"
+    assert stated(measured(*factors(10, 10)), LEAD, WRONG).verdict == "conditional"
     row = stated(measured(cell(MEDIUM, "eager", 100)), LEAD, WRONG, WEEKS)
-    assert (row["verdict"], row["machine"]) == ("not_testable", "box")
-    assert set().union(*grouped(row["reason"])) == {"c"}
+    assert (row.verdict, row.machine) == ("not_testable", "box")
+    assert set().union(*grouped(row.reason)) == {"c"}
     broken = cell(MEDIUM, "naive", 1000, status="wrong", reason="NaN")
-    assert stated(measured(cell(MEDIUM, "eager", 100), broken), LEAD, SUM)["verdict"] == "invalid"
+    assert stated(measured(cell(MEDIUM, "eager", 100), broken), LEAD, SUM).verdict == "invalid"
 
 
 def test_what_no_machine_decides_is_stated_once(measured):
@@ -162,30 +161,30 @@ def test_what_no_machine_decides_is_stated_once(measured):
     found = measured(*factors(20, 20), machine="two")
     time = entry("time", 1.0, (0.9, 1.1), untestable="The GPU is not named.")
     row = stated(found, time, WRONG)
-    assert (row["machine"], row["verdict"]) == (ANY, "inconsistent")
-    assert [part["machine"] for part in row["parts"]] == ["one", "two", ANY]
-    assert row["n"] == 0  # either machine has its own
-    assert grouped(row["reason"]) == [{"c"}, {"a"}]
-    assert stated(found, time)["reason"] == "The GPU is not named."
-    assert [row["machine"] for row in statements(judge(found, [LEAD, SUM]), [LEAD, SUM])] == ["one", "two"]
-    assert [row["machine"] for row in statements(judge([], [LEAD, SUM, time]), [time, SUM])] == [ANY]
+    assert (row.machine, row.verdict) == (ANY, "inconsistent")
+    assert [part.machine for part in row.parts] == ["one", "two", ANY]
+    assert row.n == 0  # either machine has its own
+    assert grouped(row.reason) == [{"c"}, {"a"}]
+    assert stated(found, time).reason == "The GPU is not named."
+    assert [row.machine for row in statements(judge(found, [LEAD, SUM]), [LEAD, SUM])] == ["one", "two"]
+    assert [row.machine for row in statements(judge([], [LEAD, SUM, time]), [time, SUM])] == [ANY]
 
 
 def test_figures_that_follow_from_each_other_save_no_claim_that_was_measured(measured):
     refuted = measured(*factors(20, 20))
-    assert stated(refuted, LEAD, SUM)["verdict"] == "refuted"
-    assert stated(measured(*factors(10, 20)), replace(LEAD, workloads=(SMALL, MEDIUM)), SUM)["verdict"] == "conditional"
+    assert stated(refuted, LEAD, SUM).verdict == "refuted"
+    assert stated(measured(*factors(10, 20)), replace(LEAD, workloads=(SMALL, MEDIUM)), SUM).verdict == "conditional"
     sums = SUM, replace(WRONG, id="S001-01e")
-    assert stated(refuted, *sums)["verdict"] == "conditional"  # nothing of it was to be measured
+    assert stated(refuted, *sums).verdict == "conditional"  # nothing of it was to be measured
 
 
 def test_what_only_a_rewrite_could_measure_neither_saves_nor_fells_a_claim(measured):
     lost = replace(MORE, program="rewrite")
     for factor, verdict in ((10, "confirmed"), (20, "refuted")):
-        assert stated(measured(*factors(factor, 30 - factor)), LEAD, lost)["verdict"] == verdict
-    assert stated(measured(*factors(10, 10)), lost)["verdict"] == "not_reproduced"
-    assert stated(measured(*factors(10, 10)), lost, SUM)["verdict"] == "not_reproduced"
-    assert stated(measured(*factors(10, 10)), lost, WRONG)["verdict"] == "inconsistent"
+        assert stated(measured(*factors(factor, 30 - factor)), LEAD, lost).verdict == verdict
+    assert stated(measured(*factors(10, 10)), lost).verdict == "not_reproduced"
+    assert stated(measured(*factors(10, 10)), lost, SUM).verdict == "not_reproduced"
+    assert stated(measured(*factors(10, 10)), lost, WRONG).verdict == "inconsistent"
 
 
 # What would decide
@@ -197,31 +196,31 @@ def test_what_only_a_rewrite_could_measure_neither_saves_nor_fells_a_claim(measu
 )
 def test_an_undecided_verdict_says_what_would_decide_it(measured, naive, told):
     row = stated(measured(cell(MEDIUM, "eager", [100.0] * len(naive)), cell(MEDIUM, "naive", naive)), LEAD)
-    (part,) = row["parts"]
-    assert row["verdict"] == part["verdict"] == "undecided"
-    assert part["settles"] in part["details"]
-    assert told in part["settles"]
+    (part,) = row.parts
+    assert row.verdict == part.verdict == "undecided"
+    assert part.settles in part.details
+    assert told in part.settles
 
 
 def test_what_is_decided_has_nothing_that_would_settle_it(measured):
     for factor in (10, 20):
-        assert stated(measured(*factors(factor, 10)), LEAD)["parts"][0]["settles"] == ""
+        assert stated(measured(*factors(factor, 10)), LEAD).parts[0].settles == ""
 
 
 def test_so_many_processes_would_decide(measured):
     noisy = [1000.0, 1200.0, 1000.0, 1200.0, 1000.0, 1150.0]
     row = stated(measured(cell(MEDIUM, "eager", [100.0] * 6), cell(MEDIUM, "naive", noisy)), LEAD)
-    needed = int(re.findall(r"\d+", row["parts"][0]["settles"])[0])
+    needed = int(re.findall(r"\d+", row.parts[0].settles)[0])
     more = noisy * math.ceil(needed / len(noisy))
     found = measured(cell(MEDIUM, "eager", [100.0] * len(more)), cell(MEDIUM, "naive", more))
-    assert (row["verdict"], stated(found, LEAD)["verdict"]) == ("undecided", "confirmed")
+    assert (row.verdict, stated(found, LEAD).verdict) == ("undecided", "confirmed")
 
 
 def test_a_second_size_would_decide_what_is_said_to_be_constant(measured):
     claim = entry("constant", 10, (9, 11), workloads=(SMALL, MEDIUM, LARGE))
     one = stated(measured(cell(MEDIUM, "eager", 100), cell(MEDIUM, "naive", 1000)), claim)
-    assert (one["verdict"], one["parts"][0]["settles"] != "") == ("undecided", True)
-    assert stated(measured(*factors(10, 10)), claim)["verdict"] == "confirmed"
+    assert (one.verdict, one.parts[0].settles != "") == ("undecided", True)
+    assert stated(measured(*factors(10, 10)), claim).verdict == "confirmed"
 
 
 # The ledger itself
@@ -238,34 +237,34 @@ def test_no_two_claims_have_the_same_words(claims):
 
 
 @pytest.fixture(scope="module")
-def committed(claims) -> list[dict[str, Any]]:
+def committed(claims) -> list[Judgement]:
     """The statements on the committed GPU, in half of the time that all machines take."""
     return statements(judge(records.load(records.COMMITTED, machines=["h200"]), claims), claims)
 
 
 def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed, claims):
-    machines = {row["machine"] for row in committed} - {ANY}
+    machines = {row.machine for row in committed} - {ANY}
     seen: Counter[tuple[str, str]] = Counter()
     for row in committed:
-        seen.update((row["id"], machine) for machine in (machines if row["machine"] == ANY else [row["machine"]]))
+        seen.update((row.id, machine) for machine in (machines if row.machine == ANY else [row.machine]))
     parts: dict[str, set[str]] = {}
     for claim in claims:
         parts.setdefault(claim.lead, set()).add(claim.id)
     assert seen == Counter(product(parts, machines))
     for row in committed:
-        assert row["verdict"] in VERDICTS
-        assert row["reason"].endswith(".")
-        assert {part["id"] for part in row["parts"]} == parts[row["id"]]
+        assert row.verdict in VERDICTS
+        assert row.reason.endswith(".")
+        assert {part.id for part in row.parts} == parts[row.id]
 
 
 def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide_it(committed):
-    tested = [row for row in committed if row["machine"] == "h200" and row["verdict"] != "not_testable"]
-    undecided = [row for row in tested if row["verdict"] == "undecided"]
+    tested = [row for row in committed if row.machine == "h200" and row.verdict != "not_testable"]
+    undecided = [row for row in tested if row.verdict == "undecided"]
     assert len(undecided) <= len(tested) / 10
     for row in undecided:
-        open_ = [part for part in row["parts"] if part["verdict"] == "undecided"]
+        open_ = [part for part in row.parts if part.verdict == "undecided"]
         assert open_
-        assert all(part["settles"] and part["settles"] in part["details"] for part in open_), row["id"]
+        assert all(part.settles and part.settles in part.details for part in open_), row.id
 
 
 # The page
@@ -278,14 +277,14 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims,
     text = shown[0]["text/html"]
     table = claim_tables.statements_table(committed)
     assert list(table.columns) == ["id", "h200", "claim", "document"]
-    assert list(table["id"]) == list(dict.fromkeys(row["id"] for row in committed))
+    assert list(table["id"]) == list(dict.fromkeys(row.id for row in committed))
     assert text.count('class="lab-parts"') == len(table)
     assert claim_tables.claims_counted(committed) == f"{len(table)} claims in {len(claims)} parts"
     for row in committed:
-        several = len({part["id"] for part in row["parts"]}) > 1
-        for name in (part["id"] if several else row["id"] for part in row["parts"]):
+        several = len({part.id for part in row.parts}) > 1
+        for name in (part.id if several else row.id for part in row.parts):
             assert re.search(rf">{name}[ <]", text), name
-    only = [row for row in committed if row["machine"] == ANY]
+    only = [row for row in committed if row.machine == ANY]
     assert set(claim_tables.statements_table(only)["any machine"]) <= {
         claim_tables.verdict_text(verdict) for verdict in VERDICTS
     }
@@ -309,15 +308,15 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
         r'<tr><th scope="row">box</th>(.*?)</tr>', text.partition("S001-01b")[2].partition("S001-01c")[0]
     )
     cells = dict(zip(heads, ["box", *re.findall(r"<td.*?>(.*?)</td>", line)], strict=True))
-    part = judged[0]["parts"][1]
+    part = judged[0].parts[1]
     assert cells["verdict"] == claim_tables.verdict_text("refuted")
     assert cells["claimed"] == "10×"
     assert cells["measured"] == claim_tables.judged(part)
     assert "n = 8" in cells["measured"]
     assert (cells["program"], cells["band set"]) == ("library", "2026-11-23, after")
-    assert text.count(part["reason"]) == 1
+    assert text.count(part.reason) == 1
     assert text.count("For so it is.") == 1
-    assert judged[0]["reason"] in text
+    assert judged[0].reason in text
 
 
 def test_a_machine_that_is_not_named_has_no_column_but_its_figures_beside_the_others(measured, monkeypatch):
@@ -340,5 +339,5 @@ def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measur
     (row,) = statements(judge(measured(cell(MEDIUM, "eager", 100)), [LEAD]), [LEAD])
     claim_tables.show_statements([row])
     text = shown[0]["text/html"]
-    assert text.count(row["reason"]) == 1
-    assert re.search(rf'<td colspan="\d">{re.escape(row["reason"])}', text)
+    assert text.count(row.reason) == 1
+    assert re.search(rf'<td colspan="\d">{re.escape(row.reason)}', text)

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import cell_line, run_line
+from synthetic import cell_line, judgement, run_line
 
 from hypatia_lab import claims, records
 from hypatia_lab.bench import composer
@@ -319,14 +319,13 @@ def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, on
 
 
 def test_verdicts_that_both_sides_reached_come_first():
-    def row(name: str, machine: str, verdict: str) -> dict[str, Any]:
-        return {"id": name, "machine": machine, "verdict": verdict} | dict.fromkeys(
-            ("claim", "claimed", "unit", "measured", "low", "high", "n", "program", "reason")
-        )
-
     verdicts = {"A": ("refuted", "not_testable"), "B": ("refuted", "confirmed"), "C": ("undecided", "undecided")}
-    rows = [row(name, machine, v) for name, both in verdicts.items() for machine, v in zip("ab", both, strict=True)]
-    found = claims.differences([*rows, row("D", "any", "confirmed")], "a", "b")
+    rows = [
+        judgement(id=name, machine=machine, verdict=verdict)
+        for name, both in verdicts.items()
+        for machine, verdict in zip("ab", both, strict=True)
+    ]
+    found = claims.differences([*rows, judgement(id="D", machine="any")], "a", "b")
     assert [line["id"] for line in found] == ["B", "A"]
 
 

@@ -137,7 +137,7 @@ def test_title_and_axes_are_named_and_log_axes_say_so(drawn: Drawn) -> None:
         if name.startswith(("xaxis", "yaxis")) and axis.get("type") == "log":
             assert "(log scale)" in axis.get("title", {}).get("text", "") + _words(layout)
     titles = [axis.get("title", {}).get("text", "") for name, axis in layout.items() if name.startswith("xaxis")]
-    assert any(titles) or any(unit in _words(layout) for unit in ("×", "time per call"))
+    assert any(titles) or any(unit in _words(layout) for unit in ("×", "time per call", "FLOP/s"))
 
 
 def test_every_measured_point_carries_its_interval(drawn: Drawn) -> None:
@@ -331,12 +331,13 @@ def test_agreement_draws_the_pairs_that_it_counts(found: list[records.Record]) -
 
 def test_sweep_orders_by_size_and_names_the_best(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["sweep"](rows, found)
-    best = results.ceilings(found)
-    for trace in figure.data:
-        assert list(trace.x) == sorted(trace.x)
-        name, ceiling = trace.name.split(", ceiling ")
-        key = ("copy", "", "hot") if name == "copy" else ("matmul", name, "hot")
-        assert ceiling == formats.scaled(best[key], "B/s" if name == "copy" else "FLOP/s")
+    named = [note.text.replace("<br>", " ") for note in figure.layout.annotations]
+    for (operation, arithmetic, clock), rate in results.ceilings(found).items():
+        if clock == "hot":
+            unit = "B/s" if operation == "copy" else "FLOP/s"
+            assert f"{arithmetic or 'copy'}, ceiling {formats.scaled(rate, unit)}" in named
+    for trace in _points(figure):
+        assert trace["y"] == sorted(trace["y"])
     with pytest.raises(comparisons.FigureError, match="one machine and clock"):
         ceiling_figures.sweep(
             [r for r in rows if r.experiment == "ceilings"] + [replace(rows[0], operation="copy", clock="cold")]
@@ -494,15 +495,20 @@ def test_variants_of_the_committed_records_look_different() -> None:
     assert [names for names in looks.values() if len(names) > 1] == []
 
 
-def test_no_two_kinds_of_a_crossover_look_the_same() -> None:
+def test_every_kind_of_a_crossover_has_a_tile_that_names_it() -> None:
     points = [
         ceiling_figures.Point(f"kind {n}", origin, "call", 1.0 + n, (2.0, 1.9, 2.1))
         for n in range(20)
         for origin in ("peer", "own")
     ]
     figure, _ = ceiling_figures.crossover(points, "Many kinds", ["here"], along="x", across="y")
-    looks = [(t["marker"]["color"], t["marker"]["symbol"]) for t in _points(figure)]
-    assert len(set(looks)) == len(looks) == 40
+    tiles: dict[str, set[str]] = {}
+    for trace in _points(figure):
+        tiles.setdefault(trace.get("xaxis", "x"), set()).add(trace["name"])
+    assert list(tiles.values()) == [{f"kind {n} (peer)", f"kind {n} (own)"} for n in range(20)]
+    assert [note.text for note in figure.layout.annotations if note.text.startswith("kind")] == [
+        f"kind {n}" for n in range(20)
+    ]
 
 
 @pytest.mark.parametrize("colour", [*language.PALETTE, language.GREY, language.OLIVE, language.WINE])

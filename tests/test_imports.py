@@ -53,8 +53,8 @@ ALLOWED: dict[str, set[str]] = {
     # From records to pages; these measure nothing.
     "results": {"formats", "intervals", "records", "variants"},
     "claims": {"formats", "intervals", "names", "records", "results"},
-    "tables": {"formats", "intervals", "records", "results"},
-    "figures": {"formats", "intervals", "records", "results", "tables", "variants"},
+    "tables": {"claims", "formats", "intervals", "records", "results"},
+    "figures": {"claims", "formats", "intervals", "records", "results", "tables", "variants"},
     "drawings": {"figures", "kernels", "names"},
     # The composer of measurements.
     "bench": {

@@ -31,7 +31,7 @@ from hypatia_lab.chapters import own_kernel
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
-from hypatia_lab.pages import findings
+from hypatia_lab.pages import by_machine, findings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 
@@ -130,7 +130,7 @@ def test_a_template_is_a_program_with_a_name_that_will_do_or_is_refused(name):
 @settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
 @given(st.text() | st.text("`~\n#{}[]$<"), st.text() | st.text("`~\n "))
 def test_what_a_file_says_is_shown_and_never_run(summary, source):
-    plain, told = (json.loads(own_book.chapter("tiny", *said, True)) for said in (("", ""), (summary, source)))
+    plain, told = (json.loads(own_book.chapter("tiny", *said, True, "box")) for said in (("", ""), (summary, source)))
     nbformat.validate(nbformat.from_dict(told))
     for before, after in zip(plain["cells"], told["cells"], strict=True):
         assert before["cell_type"] == after["cell_type"]
@@ -266,9 +266,10 @@ def test_whatever_a_valid_record_holds_is_read_judged_compared_and_shown(tmp_pat
             run = run_line(machine=machine, experiment="ceilings")
             records.write(root, run, ceilings({"ieee": 1.0, "bfloat16": 2.0}, "hot"), overwrite=True)
     before = files_below(tmp_path)
-    lab = own_kernel.read(root, "scaled_softmax")
+    lab = own_kernel.read(root, "scaled_softmax", "other")
+    assert by_machine.ordered(lab)[0] == "other"
     judged = claims.judge(lab.records, claims.load(EXAMPLE.with_suffix(".yaml")))
-    assert {row["verdict"] for row in judged} <= set(claims.VERDICTS)
+    assert {row.verdict for row in judged} <= set(claims.VERDICTS)
     assert all(row["verdict_a"] != row["verdict_b"] for row in claims.differences(judged, "box", "other"))
     shown = [tables.html(claim_tables.claims_table(judged))]
     with contextlib.suppress(tables.TableError):

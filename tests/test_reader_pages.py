@@ -89,6 +89,6 @@ def test_the_verdict_in_the_readme_is_the_ledgers() -> None:
     shown = re.findall(r"(?m)^(S\d+-\d+\w)  (.+)\n  (\S+ \w+), (\S+): (.+)$", readme)
     assert shown
     for name, claim, verdict, machine, reason in shown:
-        (row,) = (row for row in claims.judge(records.load()) if (row["id"], row["machine"]) == (name, machine))
-        assert (claim, reason) == (row["claim"], row["reason"])
-        assert verdict == verdict_text(row["verdict"]).replace("\N{NO-BREAK SPACE}", " ")
+        (row,) = (row for row in claims.judge(records.load()) if (row.id, row.machine) == (name, machine))
+        assert (claim, reason) == (row.claim, row.reason)
+        assert verdict == verdict_text(row.verdict).replace("\N{NO-BREAK SPACE}", " ")

@@ -29,16 +29,14 @@ def lines() -> dict[str, Callable[[], list[str]]]:
     pairs = tables.compare_table(rows, *sides).to_dict("records")
     differ = claims.differences(parts, *sides)
     leads = {claim.id: claim.lead for claim in claims.ledger()}
-    long = sorted(
-        {row["id"] for row in stated}, key=lambda name: -sum(len(r["parts"]) for r in stated if r["id"] == name)
-    )
+    long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
     return {
         "claims": lambda: printing.claim_lines(stated, machines),
         "parts": lambda: printing.claim_lines(parts, machines, everything=True),
         "one claim": lambda: [
             line
             for name in long[:5]
-            for line in printing.claim_in_full([row for row in stated if row["id"] == name], {name})
+            for line in printing.claim_in_full([row for row in stated if row.id == name], {name})
         ],
         "results": lambda: printing.result_lines(rows),
         "compare": lambda: printing.comparison_lines(pairs, sides, differ, leads, everything=True),

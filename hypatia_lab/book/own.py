@@ -147,10 +147,11 @@ def _cell(kind: str, source: str, *tags: str) -> dict[str, object]:
     return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
-def chapter(name: str, summary: str, source: str, claims: bool) -> str:
+def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> str:
     """The notebook of operation ``name``, not executed; it reads the records and claims that lie in its book.
 
-    ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge.
+    ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge, ``here`` the machine
+    whose tab stands first.
     """
     code, text = (
         (lambda body, *tags: _cell("code", body, "hide-input", *tags)),
@@ -163,7 +164,7 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
             "from hypatia_lab.chapters import own_kernel\n"
             "from hypatia_lab.pages.notebook import *\n\n"
             f'name = "{name}"\n'
-            'data = own_kernel.read(Path("../book/records"), name)\n'
+            f'data = own_kernel.read(Path("../book/records"), name, here="{here}")\n'
             "behind = {machine: phrases.behind(data, machine, name) for machine in data.machines}\n"
             "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
             "remove-stderr",
@@ -217,8 +218,8 @@ def chapter(name: str, summary: str, source: str, claims: bool) -> str:
     return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
-def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | None) -> Path:
-    """Write the chapter of operation ``name`` and the book around it into ``folder``; returns the notebook.
+def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | None, here: str) -> Path:
+    """Write the :func:`chapter` of operation ``name`` and the book around it into ``folder``; returns the notebook.
 
     Chapters of other kernels stay. Raises :class:`records.RecordError` when it cannot be written, and
     :class:`BookError` where the lab's own book, whose looks are copied, is not there.
@@ -227,7 +228,7 @@ def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | N
     kept = folder / "book" / "claims" / f"{name}.yaml"
     if claims is not None and claims.resolve() != kept.resolve():
         write_text(kept, claims.read_text(encoding="utf-8"))
-    write_text(notebook, chapter(name, summary, source, claims is not None))
+    write_text(notebook, chapter(name, summary, source, claims is not None, here))
     begin(folder)
     return notebook
 

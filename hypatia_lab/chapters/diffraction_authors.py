@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.figures.probe_rows import Configuration, rare
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -89,15 +89,15 @@ PARITY = {"cuda": ("S003-67a", 10.0), "cpu": ("S003-98a", 0.5)}
 # ---------------------------------------------------------------- reading
 
 
-def way(lab: Evidence, machine: str, case: str, shape: str = MAIN, variant: str = TORCH) -> Way | None:
+def way(lab: Evidence, machine: str, case: str, shape: str = MAIN, variant: str = TORCH) -> Configuration | None:
     """The figures that command ``case`` gave of ``variant`` at ``shape``; None without a record of them."""
     found = probed(lab, machine, "program", experiment=EXPERIMENT, case=case, variant=variant)
-    return next((own for own in found if own.where["shape"] == formats.shape(shape)), None)
+    return next((own for own in found if own.shape == formats.shape(shape)), None)
 
 
-def measured(found: Way | None, name: str) -> Interval | None:
+def measured(found: Configuration | None, name: str) -> Interval | None:
     """The figure called ``name`` (times in µs) over its processes, as the ledger has it; None where there is none."""
-    value = intervals.NOTHING if found is None else found.measured(name)
+    value = intervals.NOTHING if found is None else found.estimate(name)
     return value if value.n else None
 
 
@@ -107,11 +107,11 @@ def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: 
     None where nothing was measured, or, unless ``rewrite``, where a rewrite stood in for the author's program.
     """
     row = lab.judged.get(part, {}).get(machine)
-    if row is None or (row["program"] == "rewrite") != rewrite:
+    if row is None or (row.program == "rewrite") != rewrite:
         return None
-    for case in row["cases"]:
-        if shape in ("", case["workload"].split("/")[1]):
-            return case["found"]
+    for case in row.cases:
+        if shape in ("", case.workload.split("/")[1]):
+            return case.estimate
     return None
 
 
@@ -127,8 +127,8 @@ def _warm(lab: Evidence, machine: str, shape: str = MAIN) -> Row | None:
     return next((row for row in clocked(lab, machine) if (row.variant, row.shape) == (TORCH, shape)), None)
 
 
-def _unit(found: Way | None, name: str) -> str:
-    lines = [] if found is None else found.lines
+def _unit(found: Configuration | None, name: str) -> str:
+    lines = [] if found is None else found.details
     return next((line["unit"] for line in lines if line["name"] == name), "1")
 
 
@@ -137,7 +137,7 @@ def _number(found: Interval, unit: str) -> str:
     return formats.time(found) if unit in ("s", "ms", "us") else formats.figure(found, unit.replace("1", ""))
 
 
-def _text(found: Way | None, name: str) -> str:
+def _text(found: Configuration | None, name: str) -> str:
     """The figure called ``name`` for a reader, without n; ``–`` where there is none."""
     value = measured(found, name)
     if value is None:
@@ -152,7 +152,7 @@ def _counted(text: str, found: Interval | None) -> str:
     return text if found is None or found.n < 2 or text.startswith(formats.UNTOLD) else f"{text}, n = {found.n}"
 
 
-def _shown(found: Way | None, name: str) -> str:
+def _shown(found: Configuration | None, name: str) -> str:
     return _counted(_text(found, name), measured(found, name))
 
 
@@ -183,7 +183,7 @@ def benchmark(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return out
 
 
-def _lines(found: Way | None, figures: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
+def _lines(found: Configuration | None, figures: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
     if found is None or found.fault:
         return []
     return [

@@ -16,7 +16,7 @@ from typing import Any
 from hypatia_lab import formats, intervals, variants
 from hypatia_lab.chapters import diffraction_authors as authors
 from hypatia_lab.chapters.diffraction_authors import cores, lasts, place, reads
-from hypatia_lab.figures.probe_rows import Way, rare
+from hypatia_lab.figures.probe_rows import Configuration, rare
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -72,11 +72,11 @@ def seed_sized(rows: Sequence[Row]) -> list[Row]:
     return [row for row in rows if row.shape == chosen]
 
 
-def main_size(found: Sequence[Way]) -> list[Way]:
+def main_size(found: Sequence[Configuration]) -> list[Configuration]:
     """The ways at the size that most ways were looked at (the others are there to compare sizes)."""
-    sizes = [way.pixels for way in found]
+    sizes = [config.size for config in found]
     chosen = max(dict.fromkeys(sizes), key=sizes.count, default=0)
-    return [way for way in found if way.pixels == chosen]
+    return [config for config in found if config.size == chosen]
 
 
 def called(name: str, operation: str = "diffraction") -> str:
@@ -146,7 +146,7 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
     return Finding(spoken(best.speed), f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
 
 
-def compiled_start(lab: Evidence, machine: str) -> Way | None:
+def compiled_start(lab: Evidence, machine: str) -> Configuration | None:
     """The start of the lab's form that replays CUDA graphs, as S003's simulator does, or on a CPU of the compiled one.
 
     Caches are empty.
@@ -157,16 +157,16 @@ def compiled_start(lab: Evidence, machine: str) -> Way | None:
 
 def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
     """The mean of calls 2 to 4 over call 12 of the same process, in the lab's compiled form."""
-    way = compiled_start(lab, machine)
-    if way is None:
+    config = compiled_start(lab, machine)
+    if config is None:
         return None
-    three = [None if total is None else total / 3 for total in way.per_process("call 2", "call 3", "call 4")]
-    values = quotients(three, way.per_process("call 12"))
+    three = [None if total is None else total / 3 for total in config.per_process("call 2", "call 3", "call 4")]
+    values = quotients(three, config.per_process("call 12"))
     if not values:
         return None
     found = rare(values)
-    text = f"With {called(way.variant)} on {place(lab, machine)} it is {spoken(found)} the time of call 12."
-    if way.variant == "compile_reduce_overhead":
+    text = f"With {called(config.variant)} on {place(lab, machine)} it is {spoken(found)} the time of call 12."
+    if config.variant == "compile_reduce_overhead":
         text += " Call 2 records a CUDA graph."
     if found.doubt:
         question = "Whether three early calls speak for the later ones in the lab's form"
@@ -177,24 +177,23 @@ def mean_of_three(lab: Evidence, machine: str) -> Finding | None:
 
 
 def first_image(lab: Evidence, machine: str) -> Finding | None:
-    """The quickest way to a first correct image by compiled code that was kept, against compiling."""
-    found = [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
-    reached = [(way, took) for way in found if (took := way.measured("first image")).n]
+    """The quickest config to a first correct image by compiled code that was kept, against compiling."""
+    found = [config for config in main_size(probed(lab, machine, "start", operation="diffraction")) if not config.fault]
+    reached = [(config, took) for config in found if (took := config.estimate("first image")).n]
     kept = [pair for pair in reached if pair[0].variant.startswith("compile") and pair[0].case != "empty"]
     if not kept:
         return None
-    way, stored = min(kept, key=lambda pair: pair[1].value)
+    config, stored = min(kept, key=lambda pair: pair[1].value)
     # What a library keeps. The document speaks of a GPU.
     parts = [STORED[one.case] for one, _ in kept if one.variant == "compile" and one.case in STORED]
     judged = tuple(dict.fromkeys(parts)) if lab.primary(machine) == "graph" else ()
     if stored.doubt:
-        facts = f"From {KEPT.get(way.case, way.case)} the first image takes {lasted(way, 'first image')}."
+        facts = f"From {KEPT.get(config.case, config.case)} the first image takes {lasted(config, 'first image')}."
         return unsaid(lab, machine, "Whether a fresh process need compile", "10_warm_up", [stored], judged, facts)
-    empty = only(found, way.variant, "empty")
-    long = None if empty is None else empty.measured("first image")
-    text = (
-        f"From the end of the imports to the first image on {place(lab, machine)}, from {KEPT.get(way.case, way.case)}."
-    )
+    empty = only(found, config.variant, "empty")
+    long = None if empty is None else empty.estimate("first image")
+    kept = KEPT.get(config.case, config.case)
+    text = f"From the end of the imports to the first image on {place(lab, machine)}, from {kept}."
     if long is not None and long.n:
         text += f" Compiling takes {lasts(long)}."
     shortened = long is not None and stored.below(long.low) and long.above(stored.high)
@@ -203,27 +202,29 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     return Finding(spoken(stored, "µs"), title, text, "10_warm_up", claims=judged)
 
 
-def starts(lab: Evidence, machine: str) -> list[Way]:
+def starts(lab: Evidence, machine: str) -> list[Configuration]:
     """Starts at the size that most were looked at, of those that went well."""
-    return [way for way in main_size(probed(lab, machine, "start", operation="diffraction")) if not way.fault]
+    return [config for config in main_size(probed(lab, machine, "start", operation="diffraction")) if not config.fault]
 
 
 def unsteady(lab: Evidence, machine: str) -> str:
     """What not to read into the calls of a start: forms of too few processes or too noisy, and calls that fall back."""
-    own = [way for way in starts(lab, machine) if way.variant in STARTED and way.case in ("", "empty", "cubin")]
+    own = [
+        config for config in starts(lab, machine) if config.variant in STARTED and config.case in ("", "empty", "cubin")
+    ]
     calls = range(2, LAST_CALL + 1)
-    doubts = {way.variant: [way.measured(f"call {n}").doubt for n in calls] for way in own}
+    doubts = {config.variant: [config.estimate(f"call {n}").doubt for n in calls] for config in own}
     few = [called(name) for name, words in doubts.items() if intervals.TOO_FEW in words]
     noisy = [called(name) for name, words in doubts.items() if 2 * words.count(intervals.TOO_NOISY) > len(words)]
     said = [f"Too few processes started {listing(few)} to say anything of its calls."] if few else []
     said += [f"Processes differ so much that most later calls of {listing(noisy)} say nothing."] if noisy else []
-    for way in own:
-        jumps = {n: quotients(way.per_process(f"call {n}"), way.per_process(f"call {n - 1}")) for n in calls[1:]}
+    for config in own:
+        jumps = {n: quotients(config.per_process(f"call {n}"), config.per_process(f"call {n - 1}")) for n in calls[1:]}
         over, n = max(((sum(one > 2 for one in found), n) for n, found in jumps.items()), default=(0, 0))
         if 2 * over > len(jumps.get(n, ())) >= intervals.FEW_RARE:
             said.append(
-                f"Warm is not steady: in {over} of {len(jumps[n])} processes call {n} of {called(way.variant)} takes "
-                f"over twice as long as call {n - 1}. The records do not say why."
+                f"Warm is not steady: in {over} of {len(jumps[n])} processes call {n} of {called(config.variant)} "
+                f"takes over twice as long as call {n - 1}. The records do not say why."
             )
     return " ".join(said)
 
@@ -235,12 +236,12 @@ def advice(lab: Evidence, machine: str) -> list[str]:
     """
     found, said = starts(lab, machine), []
 
-    def named(way: Way, took: Interval) -> str:
-        stored = f" from {KEPT[way.case]}" if way.case in KEPT else ""
-        return f"{called(way.variant)}{stored}" + ("" if took.doubt else f" ({spoken(took, 'µs')})")
+    def named(config: Configuration, took: Interval) -> str:
+        stored = f" from {KEPT[config.case]}" if config.case in KEPT else ""
+        return f"{called(config.variant)}{stored}" + ("" if took.doubt else f" ({spoken(took, 'µs')})")
 
-    def ranked(name: str) -> list[tuple[Way, Interval]]:
-        pairs = [(way, took) for way in found if (took := way.measured(name)).n and not took.flaw]
+    def ranked(name: str) -> list[tuple[Configuration, Interval]]:
+        pairs = [(config, took) for config in found if (took := config.estimate(name)).n and not took.flaw]
         return sorted(pairs, key=lambda pair: pair[1].value)
 
     first = ranked("first image")
@@ -249,10 +250,10 @@ def advice(lab: Evidence, machine: str) -> list[str]:
     elif first:
         said.append(f"No form is sure to make its first image within {SOON_MS} ms.")
     if warm := [pair for pair in ranked(f"call {LAST_CALL}") if not pair[1].doubt]:
-        level = [named(way, took) for way, took in warm if took.low <= warm[0][1].high]
+        level = [named(config, took) for config, took in warm if took.low <= warm[0][1].high]
         said.append(f"For many calls take what is quickest once warm: {'; '.join(level)}.")
     empty, eager = compiled_start(lab, machine), only(found, "eager")
-    took, plain = (way.measured("first image") if way else intervals.NOTHING for way in (empty, eager))
+    took, plain = (config.estimate("first image") if config else intervals.NOTHING for config in (empty, eager))
     if not took.flaw and not plain.flaw and took.low > plain.high:
         least = formats.spoken(took.low / plain.high)
         said.append(
@@ -264,15 +265,17 @@ def advice(lab: Evidence, machine: str) -> list[str]:
 
 def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     """What it costs to multiply by π before the whole number is removed, in float32, at the largest detector."""
-    found = [way for way in probed(lab, machine, "accuracy", case="") if way.variant in ("eager_direct", "eager")]
-    largest = [way for way in found if way.pixels == found[-1].pixels]
+    found = [
+        config for config in probed(lab, machine, "accuracy", case="") if config.variant in ("eager_direct", "eager")
+    ]
+    largest = [config for config in found if config.size == found[-1].size]
     direct, plain = (only(largest, name) for name in ("eager_direct", "eager"))
     if direct is None or plain is None:
         return None
-    bad, good = (formats.spoken(100 * way.measured("largest error over peak").value) for way in (direct, plain))
-    correlation = f"{direct.measured('correlation').value:.6f}"  # written as S003 writes it
+    bad, good = (formats.spoken(100 * config.estimate("largest error over peak").value) for config in (direct, plain))
+    correlation = f"{direct.estimate('correlation').value:.6f}"  # written as S003 writes it
     title = "Perfect correlation, wrong pixels" if correlation == "1.000000" else "Subtract before you multiply by π"
-    text = f"π first, the worst pixel at {direct.where['shape']} is off by {bad}% of the peak; the correlation is "
+    text = f"π first, the worst pixel at {direct.shape} is off by {bad}% of the peak; the correlation is "
     text += f"{correlation}. Whole numbers taken off first, as S003's simulator does, it is off by {good}%."
     return Finding(f"{bad}%", title, text, "09_precision")
 
@@ -327,15 +330,13 @@ def prices(lab: Evidence, machine: str) -> str:
 def launches(lab: Evidence, machine: str) -> Finding | None:
     """How many kernels one image takes in the lab's forms, eager and compiled."""
     found = main_size(probed(lab, machine, "trace", operation="diffraction"))
-    counts = {way.variant: way.triple("kernel launches", logarithms=False)[0] for way in found}
+    counts = {config.variant: config.triple("kernel launches", logarithms=False)[0] for config in found}
     eager, whole = (counts.get(name) for name in ("eager", "compile"))
     if eager is None or whole is None or absent(eager) or absent(whole):
         return None
     what = "kernels" if lab.primary(machine) == "graph" else "operators"
     title = f"Compiled whole, the formulae leave few {what} to fuse" if 10 * whole <= eager else f"It fuses {what}"
-    text = (
-        f"At {found[0].where['shape']} the lab's eager form takes {eager:.0f} {what} an image; compiled whole it takes "
-    )
+    text = f"At {found[0].shape} the lab's eager form takes {eager:.0f} {what} an image; compiled whole it takes "
     text += f"{whole:.0f}."
     return Finding(f"{eager:.0f} → {whole:.0f}", title, text, "08_profile")
 

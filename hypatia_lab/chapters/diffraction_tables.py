@@ -13,7 +13,7 @@ from typing import Any
 from hypatia_lab import claims, formats, records
 from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import fastest, probed, spent, waited
@@ -52,9 +52,9 @@ def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
     warm = simulations(lab, machine, waited(lab, machine))
     out = []
     for way in probed(lab, machine, "process"):
-        shape = way.where["shape"].replace("×", "x")
+        shape = way.shape.replace("×", "x")
         call = fastest([row for row in warm if row.shape == shape], [way.variant])
-        line = {"pixels": way.where["shape"], "program": called(way.variant)}
+        line = {"pixels": way.shape, "program": called(way.variant)}
         if way.fault:
             out.append(line | {"whole program": way.fault})
             continue
@@ -103,9 +103,9 @@ def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     return lines if found else []
 
 
-def _counted(way: Way, name: str) -> str:
+def _counted(way: Configuration, name: str) -> str:
     """A line of a trace as text, in its unit."""
-    unit = next((line["unit"] for line in way.lines if line["name"] == name), "")
+    unit = next((line["unit"] for line in way.details if line["name"] == name), "")
     value = way.triple(name, logarithms=False)[0]
     if absent(value):
         return formats.MISSING
@@ -126,7 +126,7 @@ def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
     if not pairs or way is None or way.variant != "compile_reduce_overhead":
         return None
     single, twice, factor = pairs[0]
-    record = way.measured("call 2").value
+    record = way.estimate("call 2").value
     if factor.doubt:
         return None
     return (record + 2 * twice.median_us) / (record + 2 * single.median_us), factor.value
@@ -138,10 +138,10 @@ ACCURACY = ("largest error over peak", "error", "mean relative error", "correlat
 def errors_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Largest error over the peak in float32: a line a form, a column a size."""
     found = probed(lab, machine, "accuracy", case="")
-    sizes = list(dict.fromkeys(way.where["shape"] for way in found))
+    sizes = list(dict.fromkeys(way.shape for way in found))
     out = []
     for name in dict.fromkeys(way.variant for way in found):
-        own = {way.where["shape"]: way for way in found if way.variant == name}
+        own = {way.shape: way for way in found if way.variant == name}
         values = {
             size: formats.number(own[size].triple("largest error over peak")[0]) if size in own else formats.MISSING
             for size in sizes
@@ -232,10 +232,10 @@ def traces(lab: Evidence, machine: str, root: Path) -> dict[str, str]:
     """
     found = {}
     for way in probed(lab, machine, "trace", operation="diffraction"):
-        shape = way.where["shape"].replace("×", "x")
-        name = f"{machine}/traces/{way.where['operation']}-{shape}-{way.variant}-trace.json.gz"
+        shape = way.shape.replace("×", "x")
+        name = f"{machine}/traces/{way.operation}-{shape}-{way.variant}-trace.json.gz"
         if any((folder / name).is_file() for folder in (records.COMMITTED, root)):
-            found[f"{called(way.variant)} at {way.where['shape']}"] = f"../records/{name}"
+            found[f"{called(way.variant)} at {way.shape}"] = f"../records/{name}"
     return found
 
 

@@ -22,6 +22,7 @@ from hypatia_lab.chapters import (
     tensor_cores,
     torch_compile,
 )
+from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.drawings.bars import Bar, bars
 from hypatia_lab.drawings.canvas import Canvas
 from hypatia_lab.intervals import Interval
@@ -114,15 +115,13 @@ def against_c(lab: Evidence, machine: str) -> Canvas | None:
     """S003's C program on the processor, and its simulator in PyTorch, warm, on the device."""
     experiment, facts = "author_nanobragg", lab.of(machine)[0].run["facts"]
     wanted = {"experiment": experiment, "case": "benchmark_detailed", "variant": "author_c"}
-    program = next(
-        (way for way in phrases.probed(lab, machine, "program", **wanted) if way.where["shape"] == "1024×1024"), None
-    )
+    program = next((way for way in phrases.probed(lab, machine, "program", **wanted) if way.shape == "1024×1024"), None)
     warm = lab.select(machine=machine, experiment=experiment, variant="author_torch", shape="1024x1024", clock="wall")
     if program is None or not warm:
         return None
     gpu, cores = lab.primary(machine) == "graph", f"{facts.get('cores', 'all')} CPU cores"
     lanes = [
-        (f"C on {cores}, from its start to its exit", program.measured("c"), "µs"),
+        (f"C on {cores}, from its start to its exit", program.estimate("c"), "µs"),
         (f"PyTorch on {'the GPU' if gpu else 'the same cores'}, a warm call", warm[0].time, "µs"),
     ]
     return _bars(machine, "against-c", "Time of one image of 1024×1024 pixels", lanes)
@@ -196,15 +195,15 @@ def documents(lab: Evidence, machine: str) -> str:
     for seed, (subject, name, page) in DOCUMENTS.items():
         judged, found = lab.judged[name][machine], headline(every, page)
         link = f'<a href="{page}.html">{html.escape(found.title) if found else "The chapter"}</a>'
-        verdict = claim_tables.verdict_text(judged["verdict"])
-        lines.append(f"- **{seed}**: {subject}. It says: *{judged['claim']}* Here: {verdict}. {link}.")
+        verdict = claim_tables.verdict_text(judged.verdict)
+        lines.append(f"- **{seed}**: {subject}. It says: *{judged.claim}* Here: {verdict}. {link}.")
     return "\n".join(lines)
 
 
-def ledger(judged: Sequence[dict[str, Any]], machine: str, device: str) -> str:
+def ledger(judged: Sequence[Judgement], machine: str, device: str) -> str:
     """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
-    rows = [row for row in judged if row["machine"] in (machine, claim_tables.ANY)]
-    count = Counter(row["verdict"] for row in rows)
+    rows = [row for row in judged if row.machine in (machine, ANY)]
+    count = Counter(row.verdict for row in rows)
     hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
     return (
         f"Of {len(rows)} claims **{hold} hold and {fallen} fall** on {device}. "

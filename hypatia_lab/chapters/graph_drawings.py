@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.figures.graph import Panel, Way
+from hypatia_lab.figures.graph import Node, Panel
 
 FUSING = ("linear_relu", "mlp")
 """The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on."""
@@ -40,7 +40,7 @@ def _drawn(graph: Any, caption: str) -> Panel:
 
     fused = ("linear_relu", "mlp")
     ways = [
-        (Way(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in fused),)
+        (Node(label(n), tuple(number[m] for m in n.all_input_nodes if m in number), chosen=label(n) in fused),)
         for n in nodes
     ]
     return Panel(caption, tuple(ways))
@@ -101,7 +101,7 @@ def rounds(width: int = 64, rows: int = 65536) -> tuple[list[Panel], str]:
             chosen = extraction.chosen.get(own)
             boxes.append(
                 tuple(
-                    Way(
+                    Node(
                         "x" if operator == "Input" else operator,
                         tuple(box[child] for child in ways[operator].children if child in box),
                         new=number > 0 and operator in new,

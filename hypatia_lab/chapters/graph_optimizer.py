@@ -15,7 +15,7 @@ from hypatia_lab import claims, formats, intervals
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
 from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import spanning
-from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -174,10 +174,10 @@ def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
         name: probed(lab, machine, "trace", experiment=EXPERIMENT, variant=name) for name in ("eager", REPLAYED, OWN)
     }
     for way in ways["eager"]:
-        own = [w for w in ways[REPLAYED] + ways[OWN] if all(w.where[k] == way.where[k] for k in ("shape", "math"))]
+        own = [w for w in ways[REPLAYED] + ways[OWN] if (w.shape, w.math) == (way.shape, way.math)]
         pair = [w.triple("kernel launches")[0] for w in (way, *own[:1]) if not w.fault]
         if len(pair) == 2 and not any(absent(value) for value in pair):
-            found.append((way.where["math"].split("/")[0], pair[0], pair[1]))
+            found.append((way.math.split("/")[0], pair[0], pair[1]))
     return found
 
 
@@ -349,7 +349,7 @@ def optimizing(lab: Evidence, machine: str) -> Finding | None:
     way = next((w for w in ways if not w.fault and _layers(w) == LONG), None)
     if way is None:
         return None
-    took, captured = way.measured("graph to module"), way.measured("capture")
+    took, captured = way.estimate("graph to module"), way.estimate("capture")
     text = "" if captured.doubt else f"Capturing the graph before that takes {spoken(captured, 'µs')}."
     if took.doubt:
         question = f"Whether {LONG} layers are optimized within {LIMIT_MS} ms"
@@ -366,8 +366,8 @@ def optimizing(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _layers(way: Way) -> int:
-    return int(way.where["shape"].split("×")[3]) + 1
+def _layers(way: Configuration) -> int:
+    return int(way.shape.split("×")[3]) + 1
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:

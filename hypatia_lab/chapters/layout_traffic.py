@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from hypatia_lab import claims, formats, intervals, variants
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
@@ -65,33 +65,33 @@ def at_one_size(lab: Evidence, machine: str) -> list[Row]:
     return [row for row in rows if largest and row.shape == largest.shape]
 
 
-def _counters(lab: Evidence, machine: str, case: str | None = None) -> list[Way]:
+def _counters(lab: Evidence, machine: str, case: str | None = None) -> list[Configuration]:
     """What hardware counters saw of Linear+ReLU (in one ``case``), smallest workload first."""
     found = probed(lab, machine, "counters", operation="linear_relu", variant=CALLED)
     return [way for way in found if case is None or way.case == case]
 
 
-def _value(way: Way, name: str) -> float:
+def _value(way: Configuration, name: str) -> float:
     return way.triple(name, logarithms=False)[0]
 
 
-def written(way: Way) -> float:
+def written(way: Configuration) -> float:
     """Bytes that the kernels of a call write, NaN where nothing was counted."""
     found = _value(way, "L2 written")
     return _value(way, "bytes written") if absent(found) else found
 
 
-def moved(way: Way) -> float:
+def moved(way: Configuration) -> float:
     """Bytes that a call moves: read from memory and written."""
     return _value(way, "bytes read") + written(way)
 
 
-def seed_ways(lab: Evidence, machine: str) -> dict[str, Way]:
+def seed_ways(lab: Evidence, machine: str) -> dict[str, Configuration]:
     """Variant → its counters in S001's size and float32, every kernel with empty caches where that was counted."""
-    found: dict[str, Way] = {}
+    found: dict[str, Configuration] = {}
     for case in ("", "each kernel"):
         for way in _counters(lab, machine, case):
-            where = (way.where["shape"].replace("×", "x"), way.where["math"])
+            where = (way.shape.replace("×", "x"), way.math)
             if not way.fault and where == (SEED_SHAPE, "float32/ieee"):
                 found[way.variant] = way
     return found
@@ -149,7 +149,7 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _launches(way: Way) -> dict[str, float]:
+def _launches(way: Configuration) -> dict[str, float]:
     """Kernels of one call by each way of counting that there was."""
     names = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again", "ncu": "kernels"}
     found = {label: _value(way, name) for label, name in names.items()}
@@ -164,7 +164,7 @@ def _counted(lab: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str
     traced = probed(lab, machine, "trace", operation="linear_relu", variant=CALLED)
     for way in [*traced, *_counters(lab, machine, "")]:
         if launches := _launches(way):
-            found.setdefault((way.where["shape"], way.where["math"], way.variant), {}).update(launches)
+            found.setdefault((way.shape, way.math, way.variant), {}).update(launches)
     return found
 
 
@@ -269,7 +269,7 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
     out = []
     for way in _counters(lab, machine):
         label = variants.label("linear_relu", way.variant)
-        line = {"workload": f"{way.where['shape']} {way.where['math']}", "by": label}
+        line = {"workload": f"{way.shape} {way.math}", "by": label}
         line["caches emptied"] = CASES[way.case]
         if way.fault:
             out.append(line | {"kernels": way.fault})
@@ -278,17 +278,17 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line |= {"kernels": f"{_value(way, 'kernels'):g}", "read": _mb(read), "written": _mb(written(way))}
         line |= {"written to memory": _mb(_value(way, "bytes written")), "through L2": _mb(_value(way, "L2 bytes"))}
         line |= {"compulsory": _mb(least), "moved / compulsory": f"{formats.number(moved(way) / least)}×"}
-        line["effective bandwidth"] = formats.scaled(way.measured("effective bandwidth").value, "B/s")
+        line["effective bandwidth"] = formats.scaled(way.estimate("effective bandwidth").value, "B/s")
         out.append(line)
     return out
 
 
-def _by_kernel(lab: Evidence, machine: str, way: Way, *topics: str) -> list[float]:
+def _by_kernel(lab: Evidence, machine: str, way: Configuration, *topics: str) -> list[float]:
     """Bytes of the first of ``topics`` that was counted, by each kernel of a way, in order of launch."""
     for topic in topics:
         for other in probed(lab, machine, topic, operation="linear_relu", variant=way.variant):
-            if (other.case, dict(other.where)) == (way.case, dict(way.where)):
-                return [_value(other, line["name"]) for line in other.lines]
+            if (other.case, other.place) == (way.case, way.place):
+                return [_value(other, line["name"]) for line in other.details]
     return []
 
 
@@ -314,7 +314,7 @@ def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
             "product writes": _mb(writes[0] if writes else math.nan),
             "ReLU moves": _mb(sum(reads[1:]) + sum(writes[1:])) if len(reads) > 1 else "no kernel of its own",
             "moved": _mb(moved(way)),
-            "rate": formats.scaled(way.measured("effective bandwidth").value, "B/s"),
+            "rate": formats.scaled(way.estimate("effective bandwidth").value, "B/s"),
         }
         units = {"kernels": "", "rate": " GB/s"}
         for name, figure in SEED_TABLE[variant].items():

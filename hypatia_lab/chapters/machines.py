@@ -10,10 +10,10 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hypatia_lab import formats, results
 from hypatia_lab.chapters import decisions
+from hypatia_lab.claims import Judgement
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
@@ -81,25 +81,23 @@ def names(lab: Evidence) -> list[str]:
     return list(dict.fromkeys((*lab.machines, *(record.machine for record in lab.records))))
 
 
-def differing(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+def differing(lab: Evidence, judged: Sequence[Judgement]) -> list[list[Judgement]]:
     """The judgements of each part of a claim that at least two machines could test with different verdicts."""
-    found: dict[str, list[dict[str, Any]]] = {}
+    found: dict[str, list[Judgement]] = {}
     for row in judged:
-        if row["machine"] in names(lab) and row["verdict"] not in UNJUDGED:
-            found.setdefault(row["id"], []).append(row)
-    return [rows for rows in found.values() if len({row["verdict"] for row in rows}) > 1]
+        if row.machine in names(lab) and row.verdict not in UNJUDGED:
+            found.setdefault(row.id, []).append(row)
+    return [rows for rows in found.values() if len({row.verdict for row in rows}) > 1]
 
 
-def reasons(lab: Evidence, judged: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+def reasons(lab: Evidence, judged: Sequence[Judgement]) -> list[dict[str, str]]:
     """A line a part of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
     lines = []
     for rows in differing(lab, judged):
-        here = {
-            row["machine"]: f"{claim_tables.verdict_text(row['verdict'])}, {claim_tables.judged(row)}" for row in rows
-        }
+        here = {row.machine: f"{claim_tables.verdict_text(row.verdict)}, {claim_tables.judged(row)}" for row in rows}
         kind, why = cause(rows)
         lines.append(
-            {"id": rows[0]["id"], "claim": rows[0]["claim"]}
+            {"id": rows[0].id, "claim": rows[0].claim}
             | {name: here.get(name, formats.MISSING) for name in names(lab)}
             | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows)}".strip()}
         )
@@ -119,26 +117,27 @@ def summary(lines: Sequence[dict[str, str]]) -> str:
     return f"Parts of claims whose verdicts differ: {listing(said)}" if said else "No verdict differs"
 
 
-def cause(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
+def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
     """Whether the machines differ, or only what was measured on them or is known of them."""
     first, *others = rows
     apart, open_, shared = [], [], False
     for other in others:
-        cases = {case["workload"]: case for case in first["cases"]}
-        for case in other["cases"]:
-            twin = cases.get(case["workload"])
+        cases = {case.workload: case for case in first.cases}
+        for case in other.cases:
+            twin = cases.get(case.workload)
             if twin is None:
                 continue
             shared = True
-            if twin["verdict"] == case["verdict"]:
+            if twin.verdict == case.verdict:
                 continue
             ends = [
-                f"{_between(one, first['unit'])} on {row['machine']}" for one, row in ((twin, first), (case, other))
+                f"{formats.interval(*one.estimate.triple, first.unit)} on {row.machine}"
+                for one, row in ((twin, first), (case, other))
             ]
-            if not _overlap(twin, case):
-                apart.append(f"{formats.workload(case['workload'])}: {' and '.join(ends)}")
+            if not _overlap(twin.estimate, case.estimate):
+                apart.append(f"{formats.workload(case.workload)}: {' and '.join(ends)}")
             else:
-                open_.append(formats.workload(case["workload"]))
+                open_.append(formats.workload(case.workload))
     if not shared:
         return "workloads", "No workload was measured on both."
     if apart:
@@ -151,21 +150,16 @@ def cause(rows: Sequence[dict[str, Any]]) -> tuple[str, str]:
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
 
 
-def _between(case: dict[str, Any], unit: str) -> str:
-    return formats.interval(case["measured"], case["low"], case["high"], unit)
+def _overlap(one: Interval, other: Interval) -> bool:
+    """Whether two intervals overlap, or one of them says nothing."""
+    return bool(other.doubt) or not one.outside(other.low, other.high)
 
 
-def _overlap(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    """Whether two cases' intervals overlap, or one of them says nothing."""
-    mine, theirs = (Interval(case["measured"], case["low"], case["high"], case["n"]) for case in (one, other))
-    return bool(theirs.doubt) or not mine.outside(theirs.low, theirs.high)
-
-
-def _ceilings(lab: Evidence, rows: Sequence[dict[str, Any]]) -> str:
+def _ceilings(lab: Evidence, rows: Sequence[Judgement]) -> str:
     """What the ceilings say of a claim's workloads on each machine; empty where they say nothing."""
-    workloads = list(dict.fromkeys(name for row in rows for name in row["workload"].split(", ") if name))
+    workloads = list(dict.fromkeys(name for row in rows for name in row.workload.split(", ") if name))
     said = []
-    for name in (row["machine"] for row in rows):
+    for name in (row.machine for row in rows):
         found = [bound for workload in workloads if (bound := binding(lab, name, workload)) is not None]
         if found:
             times = _span([relative for _, relative, _ in found])

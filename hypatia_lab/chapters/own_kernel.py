@@ -29,8 +29,8 @@ SAID = {
 }
 
 
-def read(folder: Path, experiment: str) -> Evidence:
-    """The records below ``folder`` of the machines that measured ``experiment``, GPUs first.
+def read(folder: Path, experiment: str, here: str = "") -> Evidence:
+    """The records below ``folder`` of the machines that measured ``experiment``, GPUs first; ``here`` is this machine.
 
     Raises :class:`records.RecordError` for a malformed record, or when no machine has measured it.
     """
@@ -40,7 +40,7 @@ def read(folder: Path, experiment: str) -> Evidence:
         raise records.RecordError(f"no records of {experiment} below {folder}; measure it with hypatia-lab judge")
     kept = [record for record in found if record.machine in measured]
     kept.sort(key=lambda record: record.run["device"] != "cuda")
-    return Evidence(kept, results.rows(kept))
+    return Evidence(kept, results.rows(kept), here)
 
 
 def failures(rows: Sequence[Row]) -> list[Row]:

@@ -11,12 +11,13 @@ import math
 import statistics
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, records, results
 from hypatia_lab.chapters import machines
+from hypatia_lab.claims import Judgement
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -72,39 +73,39 @@ def visits(lab: Evidence) -> list[Visit]:
 # ---------------------------------------------------------------- verdicts
 
 
-def verdicts(visit: Visit) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def verdicts(visit: Visit) -> list[tuple[Judgement, Judgement]]:
     """What either visit says of each part of a claim that both could test, in order of the ledger."""
     then, now = (
-        {row["id"]: row for row in claims.judge(found, beside=records.load()) if row["machine"] == visit.machine}
+        {row.id: row for row in claims.judge(found, beside=records.load()) if row.machine == visit.machine}
         for found in (visit.then, visit.now)
     )
     pairs = [(then[name], now[name]) for name in then if name in now]
-    return [pair for pair in pairs if not any(row["verdict"] in machines.UNJUDGED for row in pair)]
+    return [pair for pair in pairs if not any(row.verdict in machines.UNJUDGED for row in pair)]
 
 
-def equal(pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> str:
+def equal(pairs: Sequence[tuple[Judgement, Judgement]]) -> str:
     """How many verdicts of :func:`verdicts` are equal, and whether any turned round, in two sentences."""
     if not pairs:
         return "No claim could be judged on both visits."
-    same = sum(a["verdict"] == b["verdict"] for a, b in pairs)
-    turned = [a["id"] for a, b in pairs if {a["verdict"], b["verdict"]} == OPPOSITE]
+    same = sum(a.verdict == b.verdict for a, b in pairs)
+    turned = [a.id for a, b in pairs if {a.verdict, b.verdict} == OPPOSITE]
     text = f"**{same} of {len(pairs)} verdicts are equal** ({formats.number(100 * same / len(pairs))}%)."
     if turned:
         return f"{text} Turned from confirmed to refuted or back: {', '.join(turned)}."
     return f"{text} None turned from confirmed to refuted or back."
 
 
-def changed(visit: Visit, pairs: Sequence[tuple[dict[str, Any], dict[str, Any]]]) -> list[dict[str, Any]]:
+def changed(visit: Visit, pairs: Sequence[tuple[Judgement, Judgement]]) -> list[dict[str, Any]]:
     """A line a verdict that differs: either visit's, and why."""
     lines = []
     for pair in pairs:
-        if pair[0]["verdict"] == pair[1]["verdict"]:
+        if pair[0].verdict == pair[1].verdict:
             continue
-        named = [row | {"machine": name} for row, name in zip(pair, ("the earlier visit", "the later"), strict=True)]
+        named = [replace(row, machine=name) for row, name in zip(pair, ("the earlier visit", "the later"), strict=True)]
         lines.append(
-            {"id": pair[0]["id"], "claim": pair[0]["claim"]}
+            {"id": pair[0].id, "claim": pair[0].claim}
             | {
-                f"{name} visit": f"{claim_tables.verdict_text(row['verdict'])}, {claim_tables.judged(row)}"
+                f"{name} visit": f"{claim_tables.verdict_text(row.verdict)}, {claim_tables.judged(row)}"
                 for row, name in zip(pair, ("earlier", "later"), strict=True)
             }
             | {"why": machines.cause(named)[1]}

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from hypatia_lab import claims, formats, intervals, results
 from hypatia_lab.claims import Claim
-from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -186,13 +186,13 @@ ONE = ("epilogue", "triton", "step_wgmma")
 """Variants that are to be a single kernel."""
 
 
-def _traces(lab: Evidence, machine: str) -> list[Way]:
+def _traces(lab: Evidence, machine: str) -> list[Configuration]:
     if lab.primary(machine) != "graph":  # a CPU has operators, no kernels
         return []
     return probed(lab, machine, "trace", operation="linear_relu", experiment=EXPERIMENT)
 
 
-def _launches(way: Way) -> dict[str, float]:
+def _launches(way: Configuration) -> dict[str, float]:
     """Kernels of one call, by each way of counting that there was."""
     found = {kind: way.triple(name, logarithms=False)[0] for kind, name in COUNTS.items()}
     return {kind: value for kind, value in found.items() if not absent(value)}
@@ -309,7 +309,7 @@ def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for way in _traces(lab, machine):
         own = _launches(way)
         line = {
-            "workload": f"{way.where['shape']} {KINDS[way.where['math']]}",
+            "workload": f"{way.shape} {KINDS[way.math]}",
             "variant": label("linear_relu", way.variant),
         }
         line |= {kind: f"{own[kind]:g}" if kind in own else formats.MISSING for kind in COUNTS}

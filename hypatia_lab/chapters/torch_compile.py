@@ -71,7 +71,7 @@ def paid(lab: Evidence, machine: str, row: Row, case: str) -> list[float]:
         if line.get("direction", FORWARD) == row.direction and "x".join(map(str, line["shape"])) == row.shape
     ]
     ways = probed(lab, machine, "start", variant=row.variant, case=case) if lines else []
-    own = only([way for way in ways if way.lines[0] in lines], row.variant, case)
+    own = only([way for way in ways if way.details[0] in lines], row.variant, case)
     found = own.per_process("build", "call 1") if own else []
     return [us for us in found if us is not None]
 

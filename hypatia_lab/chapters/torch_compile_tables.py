@@ -29,14 +29,14 @@ EAGER = Point("–", "eager", "eager")
 def first_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Calls of a fresh process that compiles with nothing stored, beside a warm one of eager: a line a model."""
     wanted = {"experiment": TIMES, "operation": tuple(MODELS), "variant": ("eager", "compile"), "case": ("", "empty")}
-    found = [way for way in probed(lab, machine, "start", **wanted) if not way.fault]
-    eager = {way.where["operation"]: way for way in found if way.variant == "eager"}
+    found = [config for config in probed(lab, machine, "start", **wanted) if not config.fault]
+    eager = {config.operation: config for config in found if config.variant == "eager"}
     out = []
-    for way in (way for way in found if way.variant == "compile" and way.where["operation"] in eager):
-        model, step, _ = way.where["operation"].partition(",")
+    for config in (config for config in found if config.variant == "compile" and config.operation in eager):
+        model, step, _ = config.operation.partition(",")
         line = {"model": named(model, STEP if step else FORWARD)}
-        line |= {f"call {n}": spent(way, f"call {n}") for n in (1, 2, 12)}
-        out.append(line | {"eager": spent(eager[way.where["operation"]], "call 12")})
+        line |= {f"call {n}": spent(config, f"call {n}") for n in (1, 2, 12)}
+        out.append(line | {"eager": spent(eager[config.operation], "call 12")})
     return out
 
 

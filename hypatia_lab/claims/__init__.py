@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.differences import differences
+from hypatia_lab.claims.judgement import ANY, COLUMNS, VERDICTS, Judgement
 from hypatia_lab.claims.ledger import ClaimError, ledger, load, load_file
 from hypatia_lab.claims.statements import statements, together
-from hypatia_lab.claims.verdicts import COLUMNS, VERDICTS, judge
+from hypatia_lab.claims.verdicts import judge
 
 __all__ = [
+    "ANY",
     "COLUMNS",
     "VERDICTS",
     "Claim",
     "ClaimError",
+    "Judgement",
     "arithmetic",
     "differences",
     "judge",

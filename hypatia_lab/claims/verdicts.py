@@ -20,6 +20,7 @@ from hypatia_lab import intervals, results
 from hypatia_lab.claims import details, stand_ins
 from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.details import NoFigure, place
+from hypatia_lab.claims.judgement import ANY, Case, Judgement
 from hypatia_lab.claims.ledger import ledger
 from hypatia_lab.claims.quantities import QUANTITIES, Key, Quantity, both_rows, its_row, part_of
 from hypatia_lab.formats import number, span, told, with_unit
@@ -27,38 +28,12 @@ from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 
-COLUMNS = (
-    *("id", "seed", "section", "claim", "claimed", "unit", "workload", "machine"),
-    *("measured", "low", "high", "n", "sense", "program", "band_set", "bound", "verdict", "reason"),
-)
-VERDICTS = (
-    *("confirmed", "exceeded", "refuted", "conditional", "undecided"),
-    *("not_reproduced", "not_testable", "inconsistent", "invalid"),
-)
-ANY = "any"
-"""Machine of a row that holds on every machine: arithmetic, and claims that no lab can test."""
 HOLD = frozenset({"confirmed", "exceeded", "conditional"})
 """Verdicts that say of a part that it holds; a conditional one says that it holds in part."""
 DOUBT = 0.05
 """An A/A control less likely than this under a 5% false-difference rate is not at 5%."""
 MANY = 1000
 """Beyond so many fresh processes a reason does not say how many would decide a claim."""
-
-
-Judged = dict[str, Any]
-"""The verdict on a part of a claim on a machine: :data:`COLUMNS` and what tables need beside them."""
-
-
-@dataclass(frozen=True)
-class _Case:
-    """A claim at one workload on one machine."""
-
-    workload: str
-    verdict: str
-    reason: str = ""
-    found: Interval = intervals.NOTHING
-    bound: float = math.nan
-    throttled: bool = False
 
 
 @dataclass(frozen=True)
@@ -138,7 +113,7 @@ def _bound(claim: Claim, machine: _Machine, workload: str, clock: str) -> float:
     return QUANTITIES[claim.quantity].figure(limit, own)
 
 
-def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
+def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     """Judge one workload: the interval against the band."""
     try:
         if claim.quantity in details.QUANTITIES:
@@ -149,7 +124,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
             found, throttled = _interval(quantity, rows), any(row.throttled for row in rows)
         bound = _bound(claim, machine, workload, clock) if claim.bound else math.nan
     except NoFigure as cause:
-        return _Case(workload, cause.verdict, str(cause))
+        return Case(workload, cause.verdict, str(cause))
     low, high = claim.limits
     if found.flaw:
         verdict = "undecided"
@@ -159,7 +134,7 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> _Case:
         verdict = "exceeded" if _favoured(claim, found) else "refuted"
     else:  # inside or beyond: it holds either way
         verdict = "confirmed" if _favoured(claim, found) else "undecided"
-    return _Case(workload, verdict, "", found, bound, throttled)
+    return Case(workload, verdict, "", found, bound, throttled)
 
 
 def _favoured(claim: Claim, found: Interval) -> bool:
@@ -168,11 +143,11 @@ def _favoured(claim: Claim, found: Interval) -> bool:
     return (claim.favour == "high" and found.low >= low) or (claim.favour == "low" and found.high <= high)
 
 
-def _places(cases: Sequence[_Case], verdict: str) -> str:
+def _places(cases: Sequence[Case], verdict: str) -> str:
     return ", ".join(place(case.workload) for case in cases if case.verdict == verdict)
 
 
-def _combine(claim: Claim, judged: Sequence[_Case]) -> str:
+def _combine(claim: Claim, judged: Sequence[Case]) -> str:
     """The verdict on a claim from its verdicts at the workloads that could be judged."""
     seen = {case.verdict for case in judged}
     if claim.quantity == "constant":
@@ -206,7 +181,7 @@ def _band(claim: Claim) -> str:
     return f"{word} {_span((end, end), claim.unit)}"
 
 
-def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
+def _compare(claim: Claim, verdict: str, judged: Sequence[Case]) -> str:
     """How the figures lie to the band, as the end of a sentence."""
     band = _band(claim)
     inside, outside = ("inside", "outside") if claim.sense == "about" else ("as claimed,", "not")
@@ -232,18 +207,18 @@ def _compare(claim: Claim, verdict: str, judged: Sequence[_Case]) -> str:
     return f"across an edge of {band}{where}"
 
 
-def _flaws(judged: Sequence[_Case]) -> str:
+def _flaws(judged: Sequence[Case]) -> str:
     """Why some of ``judged`` decide nothing; empty where none has a flaw."""
-    return " and ".join(flaw for flaw in dict.fromkeys(case.found.flaw for case in judged) if flaw)
+    return " and ".join(flaw for flaw in dict.fromkeys(case.estimate.flaw for case in judged) if flaw)
 
 
-def _settles(claim: Claim, judged: Sequence[_Case]) -> str:
+def _settles(claim: Claim, judged: Sequence[Case]) -> str:
     """What would decide an undecided claim: the sentence behind :func:`_compare`'s.
 
     An interval narrows with the number of processes, so the number at which it would clear the edge of the band follows
     from how far the figure lies from that edge.
     """
-    open_ = [case.found for case in judged if case.verdict == "undecided"]
+    open_ = [case.estimate for case in judged if case.verdict == "undecided"]
     flaws = {found.flaw: found for found in open_}
     if intervals.VETOED in flaws:
         return "A measurement whose A/A control passes would begin to decide it."
@@ -266,36 +241,37 @@ def _value(found: Interval, claim: Claim) -> str:
     return told(found, claim.unit) if found.low != found.high else with_unit(number(found.value), claim.unit)
 
 
-def _show(case: _Case, claim: Claim, many: bool) -> str:
-    text = f"{_value(case.found, claim)} at {place(case.workload)}"
-    text += f" ({case.found.flaw})" if case.found.flaw else ""
+def _show(case: Case, claim: Claim, many: bool) -> str:
+    text = f"{_value(case.estimate, claim)} at {place(case.workload)}"
+    text += f" ({case.estimate.flaw})" if case.estimate.flaw else ""
     return text + (f", {case.verdict}" if many else "")
 
 
-def _row(claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any) -> Judged:
-    """One row of :func:`judge`: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
-    own = {"workload": ", ".join(claim.workloads), "measured": math.nan, "low": math.nan, "high": math.nan, "n": 0}
-    own |= {"bound": math.nan, "cases": [], "settles": "", "caution": "", "program": claim.program, **figures}
+def _judgement(
+    claim: Claim, machine: str, verdict: str, reason: str, details: Sequence[str], **figures: Any
+) -> Judgement:
+    """One judgement: ``reason`` is one sentence, ``details`` are those that stand folded beneath it."""
     low, high = claim.claimed
-    return {
-        "id": claim.id,
-        "lead": claim.lead,
-        "seed": claim.seed,
-        "section": claim.section,
-        "claim": claim.claim,
-        "claimed": low if low == high else [low, high],
-        "unit": claim.unit,
-        "machine": machine,
-        "sense": claim.sense,
-        "band_set": claim.band_set,
-        "verdict": verdict,
-        "reason": reason,
-        "details": [part for part in details if part],
-        "quantity": claim.quantity,
-        "band": claim.band,
-        "why": claim.why,
-        **own,
-    }
+    told = {"workload": ", ".join(claim.workloads), "program": claim.program, **figures}
+    return Judgement(
+        id=claim.id,
+        lead=claim.lead,
+        seed=claim.seed,
+        section=claim.section,
+        claim=claim.claim,
+        claimed=low if low == high else [low, high],
+        unit=claim.unit,
+        machine=machine,
+        sense=claim.sense,
+        band_set=claim.band_set,
+        verdict=verdict,
+        reason=reason,
+        details=tuple(filter(None, details)),
+        quantity=claim.quantity,
+        band=claim.band,
+        why=claim.why,
+        **told,
+    )
 
 
 def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
@@ -318,8 +294,8 @@ def _contradiction(claim: Claim, known: Mapping[str, Claim]) -> str:
     return " ".join(said)
 
 
-def _worked_out(claim: Claim, said: str) -> Judged:
-    """The row of a claim that arithmetic alone decides; ``said`` is what it contradicts."""
+def _worked_out(claim: Claim, said: str) -> Judgement:
+    """The judgement on a claim that arithmetic alone decides; ``said`` is what it contradicts."""
     value = arithmetic(claim.expression)
     verdict = "confirmed" if claim.adds_up else "inconsistent"
     reason = (
@@ -327,7 +303,7 @@ def _worked_out(claim: Claim, said: str) -> Judged:
         f"{'what' if claim.adds_up else 'not what'} it says ({_span(claim.claimed, claim.unit)})."
     )
     worked = f"{claim.expression} = {number(value)}; allowed: {_span(claim.band)}."
-    return _row(claim, ANY, verdict, reason, [worked, claim.why, said], measured=value, low=value, high=value)
+    return _judgement(claim, ANY, verdict, reason, [worked, claim.why, said], measured=value, low=value, high=value)
 
 
 def _subject(claim: Claim, clock: str) -> str:
@@ -339,45 +315,45 @@ def _subject(claim: Claim, clock: str) -> str:
     return text if claim.quantity in ("launch", "max_error") else f"{text} ({clock} clock)"
 
 
-def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Judged:
-    """The row of a claim that this machine's records decide, or the reason why they cannot.
+def _measured(claim: Claim, machine: _Machine, stand_in: stand_ins.Equalities, said: str) -> Judgement:
+    """The judgement on a claim that this machine's records decide, or the reason why they cannot.
 
-    Of a claim about an author's program it is that program's row where this machine has it, else that of the rewrites
+    Of a claim about an author's program it is on that program where this machine has it, else on the rewrites
     that stand in for it.
     """
     if claim.device and claim.device != machine.device:
         kind = "CUDA GPUs" if claim.device == "cuda" else "CPUs"
         reason = f"This is a claim about {kind}, and {machine.name} was measured as a {machine.device} device."
         told = [reason, claim.why, said]
-        return _row(claim, machine.name, "not_testable", claim.untestable or told.pop(0), told)
+        return _judgement(claim, machine.name, "not_testable", claim.untestable or told.pop(0), told)
     clock = claim.clock or results.primary_clock(machine.device)
     cases = _cases(claim, machine, clock)
     program, equality = claim.program, ""
-    if claim.rewrites and not any(case.found.n or case.verdict == "invalid" for case in cases):
+    if claim.rewrites and not any(case.estimate.n or case.verdict == "invalid" for case in cases):
         rewritten = claim.rewritten()
         found = _cases(rewritten, machine, clock)
-        if any(case.found.n or case.verdict == "invalid" for case in found):
+        if any(case.estimate.n or case.verdict == "invalid" for case in found):
             equal, equality = stand_in.shown(claim, clock)
             claim, cases, program = rewritten, found, "equal" if equal else "rewrite"
-    row = _judged(claim, machine, clock, cases, program, [equality, claim.why, said])
-    return row | {"program": "rewrite" if program == "equal" else program}
+    told = _judged(claim, machine, clock, cases, program, [equality, claim.why, said])
+    return replace(told, program="rewrite" if program == "equal" else program)
 
 
-def _cases(claim: Claim, machine: _Machine, clock: str) -> list[_Case]:
+def _cases(claim: Claim, machine: _Machine, clock: str) -> list[Case]:
     return [_case(claim, machine, workload, clock) for workload in claim.workloads]
 
 
 def _judged(
-    claim: Claim, machine: _Machine, clock: str, cases: Sequence[_Case], program: str, more: Sequence[str]
-) -> Judged:
-    """The row of ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
-    judged = [case for case in cases if case.found.n]
+    claim: Claim, machine: _Machine, clock: str, cases: Sequence[Case], program: str, more: Sequence[str]
+) -> Judgement:
+    """The judgement on ``cases``, measured by ``program`` (``equal``: a rewrite that a record shows equal)."""
+    judged = [case for case in cases if case.estimate.n]
     failed = [case for case in cases if case.verdict == "invalid"]
     missing = [case.reason.rstrip(".") for case in cases if case.verdict == "not_testable"]
     if failed:
         reason = f"{failed[0].reason.rstrip('.')}; a claim is not judged by a measurement that failed a check."
         verdict = "not_testable" if claim.untestable else "invalid"
-        return _row(claim, machine.name, verdict, reason, [claim.untestable, *more])
+        return _judgement(claim, machine.name, verdict, reason, [claim.untestable, *more])
     if not judged:
         lacking = f"On {machine.name} {missing[0]}."
         measures = claim.experiment and missing[0].startswith(details.MISSING)
@@ -386,7 +362,7 @@ def _judged(
         if program == "author" and not claim.untestable:
             reason = f"No record of {machine.name} has the author's program."
             told.insert(0, lacking)
-        return _row(claim, machine.name, "not_testable", reason, [*told, *more])
+        return _judgement(claim, machine.name, "not_testable", reason, [*told, *more])
     many = len(judged) > 1
     what = f"Measured was {_subject(claim, clock)}, on {machine.name}"
     told = [what + (": " + "; ".join(_show(case, claim, many and not claim.untestable) for case in judged)) + "."]
@@ -407,7 +383,7 @@ def _judged(
     told.append(settles)
     if missing:
         told.append(f"Left out of the verdict: {'; '.join(missing)}.")
-    shown = [case.found for case in judged if case.found.width <= intervals.UNTOLD]
+    shown = [case.estimate for case in judged if case.estimate.width <= intervals.UNTOLD]
     bounds = [case.bound for case in judged if not math.isnan(case.bound)]
     bound = math.nan if not bounds else min(bounds) if claim.quantity == "time" else max(bounds)
     if not math.isnan(bound):
@@ -417,46 +393,35 @@ def _judged(
     if any(case.throttled for case in judged):
         told.append("Caution: the device throttled during this measurement.")
     caution = _caution(machine.control, verdict)
-    return _row(
+    return _judgement(
         claim,
         machine.name,
         verdict,
         reason,
         [*told, *more, caution],
         workload=", ".join(case.workload for case in judged),
-        measured=math.nan if many else judged[0].found.value,
-        low=min((found.low for found in shown), default=math.nan) if many else judged[0].found.low,
-        high=max((found.high for found in shown), default=math.nan) if many else judged[0].found.high,
-        n=min(case.found.n for case in judged),
+        measured=math.nan if many else judged[0].estimate.value,
+        low=min((found.low for found in shown), default=math.nan) if many else judged[0].estimate.low,
+        high=max((found.high for found in shown), default=math.nan) if many else judged[0].estimate.high,
+        n=min(case.estimate.n for case in judged),
         bound=bound,
         settles=settles,
         caution=caution,
-        cases=[
-            {
-                "workload": case.workload,
-                "measured": case.found.value,
-                "low": case.found.low,
-                "high": case.found.high,
-                "n": case.found.n,
-                "bound": case.bound,
-                "found": case.found,
-                "verdict": "not_testable" if claim.untestable else case.verdict,
-            }
-            for case in judged
-        ],
+        cases=tuple(replace(case, verdict="not_testable") if claim.untestable else case for case in judged),
     )
 
 
-def _figures(claim: Claim, judged: Sequence[_Case]) -> str:
+def _figures(claim: Claim, judged: Sequence[Case]) -> str:
     """What was measured, in a few words: the figure with its interval and n, or the span of several.
 
     Of what has a flaw no figure is told.
     """
-    found = judged[0].found
-    count = f"{min(case.found.n for case in judged)} processes" if max(case.found.n for case in judged) > 1 else "n = 1"
+    found = judged[0].estimate
+    counts = [case.estimate.n for case in judged]
+    count = f"{min(counts)} processes" if max(counts) > 1 else "n = 1"
     if len(judged) == 1:
         return f"{'Measured' if found.flaw else _value(found, claim)} ({count})"
-    ends = sorted((case.found for case in judged if not case.found.flaw), key=lambda found: found.value)
+    ends = sorted((case.estimate for case in judged if not case.estimate.flaw), key=lambda found: found.value)
     if not ends:
         return f"Measured ({count})"
     exact = all(found.low == found.high for found in ends)
@@ -497,19 +462,11 @@ def _machines(records: Sequence[Record]) -> list[_Machine]:
 
 def judge(
     records: Sequence[Record], claims: Sequence[Claim] | None = None, *, beside: Sequence[Record] = ()
-) -> list[Judged]:
-    """The verdict on every part of a claim: one row a part and machine, in order of the ledger and of the records.
+) -> list[Judgement]:
+    """The verdict on every part of a claim: one a part and machine, in order of the ledger and of the records.
 
-    ``claimed`` is a number, or [low, high] where the claim gives a range.
-    Claims that arithmetic decides, and those nothing measured here can, have a single row whose machine is
-    :data:`ANY`. Keys: :data:`COLUMNS`, and lead (the id of the whole claim), details (the sentences beneath the reason,
-    which is one sentence), quantity, band (low, high), why (that of the claim, which the details hold as well), settles
-    (what would decide an undecided one) and cases (one dict a judged workload: workload, measured, low, high, n, bound,
-    found, verdict). ``measured`` is NaN where several workloads were judged; ``low`` and ``high`` then span those whose
-    interval is fit for a table, and ``n`` is the fewest processes behind one of them. ``program`` is what was measured:
-    the author's, a rewrite, a library's, one of the lab's own, or arithmetic. ``bound`` is the largest figure (time:
-    the smallest) that the machine's own ceilings, or a ReLU that costs nothing, would allow. Numbers that do not exist
-    are NaN.
+    Claims that arithmetic decides, and those nothing measured here can, have a single one, whose machine is
+    :data:`ANY`.
 
     An interval wholly inside the registered band confirms, wholly outside refutes (or exceeds, on the side that the
     claim favours), else the claim is undecided, as it is where an interval has a flaw; confirmed at some workloads
@@ -527,7 +484,7 @@ def judge(
         if claim.quantity == "arithmetic":
             rows.append(_worked_out(claim, said))
         elif claim.quantity == "none":
-            rows.append(_row(claim, ANY, "not_testable", claim.untestable, [claim.why, said]))
+            rows.append(_judgement(claim, ANY, "not_testable", claim.untestable, [claim.why, said]))
         else:
             rows += [_measured(claim, machine, equalities, said) for machine in machines]
     return rows

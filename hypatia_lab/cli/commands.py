@@ -404,16 +404,16 @@ def judge(
         )
     except KeyboardInterrupt:
         interrupted()
-    data = own_kernel.read(root, found.name)
+    data = own_kernel.read(root, found.name, name)
     lines = cell_lines(data.select(machine=name, experiment=found.name))
     for finding in own_kernel.findings(data, name, found.name):
         lines += ["", *wrap(f"{finding.title}. {finding.text}")]
     for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        lines += ["", *wrap(f"{claim_tables.verdict_text(row['verdict'])}  {row['id']}  {row['claim']}", 2)]
-        lines += wrap(row["reason"], 2, 2)
+        lines += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
+        lines += wrap(row.reason, 2, 2)
     show(lines)
     if not no_page:
-        _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file))
+        _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file, name))
     bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
     if bad:
         said = dict.fromkeys(f"{row.variant} ({row.status.replace('_', ' ')})" for row in bad)

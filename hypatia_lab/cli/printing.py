@@ -8,15 +8,14 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import tables
+from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.cli.terminal import cut, table, wrap
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
-Judged = dict[str, Any]
 
-
-def claim_lines(rows: Sequence[Judged], machines: Sequence[str], *, everything: bool = False) -> list[str]:
+def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everything: bool = False) -> list[str]:
     """The claims, or parts of claims, of ``rows``: how many have which verdict on ``machines``, and a line each.
 
     That a claim is not testable on one machine and has a verdict on another is counted, and listed if ``everything`` is
@@ -40,7 +39,7 @@ def claim_lines(rows: Sequence[Judged], machines: Sequence[str], *, everything: 
         ("machine", "measured", "claimed"),
         least=20,
     )
-    more = [f"hypatia-lab claims {rows[0]['id']} tells one claim in full, with its parts."]
+    more = [f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts."]
     if silent:
         counts = ", ".join(f"{len(names)} on {machine}" for machine, names in silent.items())
         more.append(f"Not testable and not listed: {counts} (--verdict not_testable lists them).")
@@ -52,66 +51,66 @@ def _short(text: str) -> str:
     return cut(re.split(r" [\[(]", text)[0], 16)
 
 
-def _verdict_counts(rows: Sequence[Judged], machines: Sequence[str]) -> list[str]:
+def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[str]:
     """A line a document and machine: how many of its claims have which verdict there."""
-    present = [verdict for verdict in claim_tables.VERDICTS if any(row["verdict"] == verdict for row in rows)]
-    seeds = list(dict.fromkeys(row["seed"] for row in rows))
-    what = "claims" if "parts" in rows[0] else "parts of claims"
-    counts = Counter((seed, row["machine"], row["verdict"]) for row in rows for seed in (row["seed"], "all"))
+    present = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
+    seeds = list(dict.fromkeys(row.seed for row in rows))
+    what = "claims" if rows[0].parts else "parts of claims"
+    counts = Counter((seed, row.machine, row.verdict) for row in rows for seed in (row.seed, "all"))
     lines = []
     for seed in [*seeds, "all"] if len(seeds) > 1 else seeds:
         for machine in machines:
             # What no machine decides counts on every one, so that a line adds up to the document's claims.
-            own = [counts[seed, machine, verdict] + counts[seed, claim_tables.ANY, verdict] for verdict in present]
-            signs = {claim_tables.VERDICTS[verdict]: str(n) for verdict, n in zip(present, own, strict=True)}
+            own = [counts[seed, machine, verdict] + counts[seed, ANY, verdict] for verdict in present]
+            signs = {VERDICTS[verdict]: str(n) for verdict, n in zip(present, own, strict=True)}
             lines.append({"document": seed, "machine": machine, what.split()[0]: str(sum(own))} | signs)
-    said = f"{len({row['id'] for row in rows})} {what}, judged on {', '.join(machines)}."
+    said = f"{len({row.id for row in rows})} {what}, judged on {', '.join(machines)}."
     legend = ", ".join(claim_tables.verdict_text(verdict) for verdict in present)
     return [*wrap(said), "", *table(lines, "document"), "", *wrap(legend)]
 
 
-def claim_in_full(rows: Sequence[Judged], meant: Collection[str]) -> list[str]:
+def claim_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
     """One claim, whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
 
     ``meant`` are ids: of this claim, or else of the parts of it that are wanted.
     """
     lead = rows[0]
-    parts: dict[str, dict[str, Judged]] = {}
-    for part in (part for row in rows for part in row["parts"]):
-        parts.setdefault(part["id"], {})[part["machine"]] = part
-    shown = {name: own for name, own in parts.items() if lead["id"] in meant or name in meant}
-    lines = wrap(f"{lead['id']}  {lead['claim']}", len(lead["id"]) + 2)
-    if len(parts) > 1 and lead["id"] in meant:
+    parts: dict[str, dict[str, Judgement]] = {}
+    for part in (part for row in rows for part in row.parts):
+        parts.setdefault(part.id, {})[part.machine] = part
+    shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
+    lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
+    if len(parts) > 1 and lead.id in meant:
         for row, told in zip(rows, claim_tables.claims_table(rows).to_dict("records"), strict=True):
-            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {row['reason']}", 4, 2)]
+            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {row.reason}", 4, 2)]
     for name, own in shown.items():
         first = next(iter(own.values()))
         if len(parts) > 1:
-            lines += ["", *wrap(f"{name}  {first['claim']}", len(name) + 2)]
+            lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
         for part, told in zip(
             own.values(), claim_tables.claims_table(list(own.values())).to_dict("records"), strict=True
         ):
-            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {part['reason']}", 4, 2)]
+            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {part.reason}", 4, 2)]
             for title, text in _facts(part, told).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
-            lines += [line for text in part["details"] if text != part["why"] for line in wrap(text, 4, 4)]
-        lines += ["", *wrap(f"Why: {first['why']}", 4, 2)]
-        lines += wrap(f"Document {first['seed']}, section “{first['section']}”.", 4, 2)
+            lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
+        lines += ["", *wrap(f"Why: {first.why}", 4, 2)]
+        lines += wrap(f"Document {first.seed}, section “{first.section}”.", 4, 2)
     return lines
 
 
-def _facts(part: Judged, told: Mapping[str, str]) -> dict[str, str]:
+def _facts(part: Judgement, told: Mapping[str, str]) -> dict[str, str]:
     """Title → text of a part's figures, of those that there are."""
-    band = [] if any(map(absent, part["band"] or ())) else list(part["band"] or ())
+    band = [] if any(map(absent, part.band)) else list(part.band)
     texts = {
         "claimed": told["claimed"].partition(" (band")[0],
-        "band": claim_tables.claimed_text(band, part["unit"]) if band else MISSING,
+        "band": claim_tables.claimed_text(band, part.unit) if band else MISSING,
         "measured": told["measured"],
         "limit": told["bound"],
         "program": told["program"],
     }
-    if part["band_set"]:
-        texts["band"] += f", set {part['band_set'].replace(' ', ', ')} the first record"
+    if part.band_set:
+        texts["band"] += f", set {part.band_set.replace(' ', ', ')} the first record"
     return {title: text for title, text in texts.items() if text != MISSING}
 
 
@@ -177,7 +176,7 @@ def _cell_counts(rows: Sequence[Row]) -> list[str]:
 def comparison_lines(
     rows: Sequence[Mapping[str, str]],
     names: Sequence[str],
-    found: Sequence[Judged],
+    found: Sequence[Mapping[str, Any]],
     leads: Mapping[str, str],
     *,
     everything: bool = False,
@@ -219,7 +218,7 @@ def _ending(name: str, most: int = 16) -> str:
     return name if len(name) <= most else "…" + name[1 - most :]
 
 
-def _difference_lines(found: Sequence[Judged]) -> list[str]:
+def _difference_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
     lines = []
     for row in found:
         lines += ["", *wrap(f"{row['id']}  {row['claim']}", 2)]

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -139,9 +139,8 @@ def claims(
     A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
     tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
     """
-    from hypatia_lab.claims import COLUMNS, VERDICTS, judge, statements
+    from hypatia_lab.claims import ANY, VERDICTS, judge, statements
     from hypatia_lab.cli import printing
-    from hypatia_lab.tables import claims as claim_tables
 
     words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
     for word in words:
@@ -150,21 +149,21 @@ def claims(
     # What shows a rewrite equal to its original may be another machine's record.
     parts = judge(_load(folders, machines), beside=_load(folders) if machines else ())
     stated = [] if as_parts else statements(parts)
-    rows = _kept(stated or parts, itemgetter("seed"), "document", [seed.upper() for seed in seeds])
+    rows = _kept(stated or parts, attrgetter("seed"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
-    on = [name for name in dict.fromkeys(row["machine"] for row in parts) if name != claim_tables.ANY]
-    rows = [row for row in rows if not words or row["verdict"] in words]
+    on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ANY]
+    rows = [row for row in rows if not words or row.verdict in words]
     if as_json:
-        lines = [{key: row[key] for key in COLUMNS} for row in rows]
+        lines = [row.row() for row in rows]
         for line, row in zip(lines, rows if stated else (), strict=False):
-            line["parts"] = [{key: part[key] for key in COLUMNS} for part in row["parts"]]
+            line["parts"] = [part.row() for part in row.parts]
         print_json(lines)
     elif not rows:
         click.echo("no claim that was asked for has this verdict")
     elif stated and whole:
         told: dict[str, list[Any]] = {}
         for row in rows:
-            told.setdefault(row["id"], []).append(row)
+            told.setdefault(row.id, []).append(row)
         texts = [printing.claim_in_full(own, meant) for own in told.values()]
         show([line for text in texts for line in [*text, ""]][:-1], paged)
     else:
@@ -173,7 +172,7 @@ def claims(
 
 def _ids(row: Any) -> list[str]:
     """What a claim, or a part of one, may be asked for by: the claim's id and its parts'."""
-    return [row["id"], *(part["id"] for part in row["parts"])] if "parts" in row else [row["lead"], row["id"]]
+    return [row.id, *(part.id for part in row.parts)] if row.parts else [row.lead, row.id]
 
 
 def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], bool]:
@@ -187,7 +186,7 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
         whole = whole and bool(found)
         found = found or {one for one in known if one.upper().startswith(name.upper())}
         if not found:
-            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row["seed"] for row in rows), *known]))
+            raise click.UsageError(unknown("claim", name, [*dict.fromkeys(row.seed for row in rows), *known]))
         meant |= found
     return [row for row in rows if not asked or meant.intersection(_ids(row))], meant, whole
 

@@ -14,12 +14,13 @@ from hypatia_lab.figures.language import (
     assemble,
     heading,
     log_axis,
-    origins_key,
     plain,
+    points_trace,
     short,
     style,
-    with_legend,
+    thinned,
 )
+from hypatia_lab.figures.panels import tile, tiles
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval
 
@@ -71,56 +72,49 @@ def count(value: float) -> str:
 
 
 def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tuple[Any, Any]:
-    """Whole time of a process over its calls, both on log axes: a line a curve, the first dashed grey.
+    """Whole time of a process over its calls, both on log axes: a tile a curve, beside the first one, dashed and grey.
 
     A marker stands where a line crosses the first. ``where`` says what the curves have in common. Raises
     :class:`FigureError` when there are not at least two curves.
     """
     if len(curves) < 2:
         raise FigureError("break_even: at least two curves are needed, one to replace and one that replaces it")
-    first = curves[0]
-    crossings = [c.calls.value for c in curves[1:] if math.isfinite(c.calls.value)]
+    first, *others = curves
+    crossings = [c.calls.value for c in others if math.isfinite(c.calls.value)]
     decades = math.ceil(math.log10(max([*crossings, 1e3]))) + 1
     numbers = [10.0 ** (n / 4) for n in range(4 * decades + 1)]
 
     def whole(curve: Curve, calls: float) -> float:
         return (curve.paid.value + calls * curve.call.value) / 1e6
 
-    data: list[dict[str, Any]] = []
-    for number, curve in enumerate(curves):
-        look = style(curve.variant, curve.origin)
-        own = {"color": LINE, "dash": "dash", "width": 2} if not number else {"color": look.colour, "width": 2}
+    def line(curve: Curve, **look: Any) -> dict[str, Any]:
         hover = [f"{curve.name}<br>{count(n)} calls: {formats.duration(1e6 * whole(curve, n))}" for n in numbers]
-        line = {"type": "scatter", "mode": "lines", "line": own, "name": curve.name}
-        line |= {"hovertext": hover, "hoverinfo": "text"}
-        data.append(
-            line | {"x": [significant(n) for n in numbers], "y": [significant(whole(curve, n)) for n in numbers]}
-        )
-    for curve in curves[1:]:
-        at = curve.calls.value
-        if not math.isfinite(at) or at < 1:
-            continue
+        drawn = {"type": "scatter", "mode": "lines", "name": curve.name, "hovertext": hover, "hoverinfo": "text"}
+        places = {"x": [significant(n) for n in numbers], "y": [significant(whole(curve, n)) for n in numbers]}
+        return drawn | places | {"line": look | {"width": 2}}
+
+    data: list[dict[str, Any]] = []
+    for number, curve in enumerate(others):
         look = style(curve.variant, curve.origin)
-        marker = {"color": look.colour, "symbol": look.symbol, "size": 11, "line": {"color": "#333333", "width": 1}}
-        dot = {"type": "scatter", "mode": "markers", "marker": marker, "showlegend": False, "hoverinfo": "text"}
-        dot |= {"hovertext": [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]}
-        data.append(dot | {"x": [significant(at)], "y": [significant(whole(curve, at))]})
+        data += [line(first, color=LINE, dash="dash") | tile(number), line(curve, color=look.colour) | tile(number)]
+        at = curve.calls.value
+        if math.isfinite(at) and at >= 1:
+            said = [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]
+            place = (significant(whole(curve, at)), math.nan, math.nan)
+            data.append(points_trace(look, [place], [significant(at)], said, along="y") | tile(number))
     seconds = [value for trace in data for value in trace["y"]]
-    under = [*where, "marker: paid back", origins_key(curves)]
-    layout = heading(title, under) | {
-        "height": 300,
-        "xaxis": log_axis(
-            numbers, "calls", lambda n: f"{plain(n)}" if n < 1e4 else f"10{_SUPER[round(math.log10(n))]}"
-        ),
-        "yaxis": log_axis(seconds, "whole time", lambda s: short(formats.duration(1e6 * s)), pad=1.3),
-    }
+    across = log_axis(numbers, "", lambda n: f"{plain(n)}" if n < 1e4 else f"10{_SUPER[round(math.log10(n))]}")
+    across["title"] = {"text": "whole time over calls (log scale)"}
+    up = log_axis(seconds, "", lambda s: short(formats.duration(1e6 * s)), pad=1.3)
+    head = heading(title, [*where, f"dashed: {first.name}", "marker: paid back"])
+    layout = tiles([c.name for c in others], thinned(across, 4), thinned(up, 4), head, tall=150)
     told = "; ".join(
         f"{c.name}: {formats.time(c.paid)} once and {formats.time(c.call)} a call"
         + ("" if absent(c.calls.value) else f", calls to break even: {calls_text(c.calls)}")
         for c in curves
     )
     alt = f"Whole time over the number of calls, both log axes ({', '.join(where)}). {told}."
-    return assemble(data, with_legend(layout, [c.name for c in curves]), alt), _table(curves, first)
+    return assemble(data, layout, alt), _table(curves, first)
 
 
 _SUPER = {n: "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(d)] for d in str(n)) for n in range(31)}

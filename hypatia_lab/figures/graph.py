@@ -23,7 +23,7 @@ PAGE = 800
 
 
 @dataclass(frozen=True)
-class Way:
+class Node:
     """One way to compute a value: its ``label``, the numbers of the boxes that it ``reads``; ``new`` ones stand out,
     and of what was ``chosen`` the node is filled."""
 
@@ -41,7 +41,7 @@ class Panel:
     """
 
     caption: str
-    boxes: tuple[tuple[Way, ...], ...]
+    boxes: tuple[tuple[Node, ...], ...]
     classes: bool = False
 
     @property

@@ -50,6 +50,8 @@ LINE = "#808080"
 FAINT = "rgba(128,128,128,0.25)"
 SMALL = {"showarrow": False, "font": {"size": 12}}
 """Words in a panel."""
+PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "float16/ieee")
+"""dtype/math of products, in the order of figures."""
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 """Rungs of the method ladder, from what a caller waits for down to what the kernel takes."""
 AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}}
@@ -149,16 +151,6 @@ def _free(name: str, looks: Sequence[tuple[str, str]], taken: Collection[int]) -
     gone |= {looks.index(fixed) for fixed in FIXED.values() if fixed in looks}
     after = (number % len(looks) for number in range(drawn, drawn + len(looks)))
     return next((number for number in after if number not in gone), drawn)
-
-
-PRECISIONS = {
-    "float64/ieee": (PURPLE, "diamond", "solid"),
-    "float32/ieee": (ORANGE, "square", "solid"),
-    "float32/tf32": (GREEN, "triangle-up", "dash"),
-    "bfloat16/ieee": (SKY, "circle", "solid"),
-    "float16/ieee": (BLUE, "star", "dot"),
-}
-"""dtype/math → colour, symbol and dash of a ceiling."""
 
 
 def measured(rows: Sequence[Row], figure: str, key: str, what: str) -> list[Row]:

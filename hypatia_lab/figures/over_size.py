@@ -10,93 +10,69 @@ from typing import Any
 from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures.comparisons import forest
 from hypatia_lab.figures.language import (
+    PRECISIONS,
     SMALL,
     FigureError,
     assemble,
     extent,
     heading,
-    intervals_key,
     launch_note,
-    legend_names,
     log_axis,
     measured,
     named,
     ordered,
-    origins_key,
-    points_trace,
     rate_axis,
     several,
     singles,
     spanning,
     split_fields,
     style,
-    thinned,
     time_axis,
     where,
-    with_legend,
 )
-from hypatia_lab.figures.panels import draw
+from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.figures.probe_rows import frame
 from hypatia_lab.formats import absent, significant
-from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
 
 
 def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
-    """Error against time of a call, both on log axes: one point a row, variants by marker, dtype/math by label.
+    """Time of a call and its error, side by side on log axes: a row a variant, under headings of dtype/math.
 
     The error is ``max_error / peak`` where every row has a ``peak``, else ``error`` (‖out − ref‖/‖ref‖); an error of
-    exactly 0 stands below all others, at a tick of its own. Rows of :func:`hypatia_lab.results.rows`; the fields that
-    they share are under the title. Raises :class:`FigureError` when no row has both a time and an error.
+    exactly 0 is said in words. Rows of :func:`hypatia_lab.results.rows`; the fields that they share are under the
+    title. Raises :class:`FigureError` when no row has both a time and an error.
     """
-    kept = measured(singles(rows), "precision", "median_us", "a time")
+    kept = ordered(measured(singles(rows), "precision", "median_us", "a time"))
     over_peak = not any(absent(row.peak) or absent(row.max_error) for row in kept)
     errors = [row.max_error / row.peak if over_peak else row.error for row in kept]
     if all(map(absent, errors)):
         raise FigureError(f"precision: none of {len(kept)} rows has an error")
     pairs = [(row, e) for row, e in zip(kept, errors, strict=True) if not absent(e)]
+    pairs.sort(key=lambda pair: [*PRECISIONS, kind := f"{pair[0].dtype}/{pair[0].math}"].index(kind))
     kept = [row for row, _ in pairs]
     fields, common = split_fields(kept)
-    said = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
-    positive = [e for _, e in pairs if e > 0] or [1e-16]
-    x = thinned(time_axis(extent(row.time.triple for row in kept)), 5)
     what = "largest error / peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
-    y = log_axis(positive, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
-    looks = legend_names(kept)
-    y["range"][0] = round(y["range"][0] - 0.12 * (y["range"][1] - y["range"][0]), 3)  # room for the corner's words
-    floor = significant(10 ** y["range"][0])
-    if any(not e for _, e in pairs):
-        y["range"][0] = round(y["range"][0] - 0.15 * (y["range"][1] - y["range"][0]), 3)  # and for a line of its own
-        y |= {"tickvals": [floor, *y["tickvals"]], "ticktext": ["0", *y["ticktext"]]}
-    drawn = [e or floor for _, e in pairs]
-    labels = [_short(row, said) if e else _exact(row, said) for row, e in pairs]
-    times = [row.time.triple for row in kept]
-    sides = _sides(list(zip(times, drawn, strict=True)), labels, x["range"], y["range"])
-    data = []
-    for variant, name in looks.items():
-        own = [n for n, row in enumerate(kept) if row.variant == variant]
-        hover = [
-            f"{name}<br>{several(kept[n], fields)}<br>{kept[n].took}<br>"
-            + (f"error {formats.number(pairs[n][1])}" if pairs[n][1] else "error exactly 0")
-            for n in own
-        ]
-        triples = [kept[n].time.triple for n in own]
-        at = [significant(drawn[n]) for n in own]
-        text = {"text": [labels[n] if sides[n] else "" for n in own], "textfont": {"size": 11}}
-        text |= {"textposition": [sides[n] or "top center" for n in own], "mode": "markers+text", "cliponaxis": False}
-        data.append(points_trace(style(variant, kept[own[0]].origin), triples, at, hover, name=name, **text))
-    corner = SMALL | {"text": "<i>↙ faster and more exact</i>", "xref": "paper", "yref": "paper", "x": 0.01, "y": 0.01}
-    layout = heading(title, [*common, origins_key(kept), launch_note(kept), intervals_key(data)]) | {
-        "height": 310,
-        "xaxis": x,
-        "yaxis": y,
-        "annotations": [corner | {"xanchor": "left", "yanchor": "bottom"}],
-    }
-    layout["margin"]["l"] = 64
+    panels = {"time per call (log scale)": time_axis(extent(row.time.triple for row in kept))}
+    positive = [e for _, e in pairs if e > 0] or [1e-16]
+    panels[f"{what} (log scale)"] = log_axis(positive, "", lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
+    heads = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
+    groups: dict[str, list[Cell]] = {}
+    for row, e in pairs:
+        said = f"error {formats.number(float(e))}" if e else "error exactly 0"
+        hover = "<br>".join([named(row), several(row, fields), row.took, said])
+        found = row.time.triple, (e or math.nan, math.nan, math.nan)
+        groups.setdefault(several(row, heads), []).extend(
+            Cell(named(row), panel, style(row.variant, row.origin), triple, hover, row.variant, _exact(row))
+            for panel, triple in zip(panels, found, strict=True)
+        )
+    axes = {panel: axis | {"title": {"text": ""}} for panel, axis in panels.items()}
+    blocks = [Block(heading, cells, lambda own: axes[own[0].panel]) for heading, cells in groups.items()]
+    under = [*common, launch_note(kept), "bars: 95% intervals", "left is faster, and more exact"]
     clear = [pair for pair in pairs if not pair[0].time.doubt]
     told = [("Most exact", min(pairs, key=lambda p: p[1]))]
     told += [("Fastest", min(clear, key=lambda p: p[0].median_us))] if clear else []
-    alt = f"{what[0].upper()}{what[1:]} against time of a call, log axes, {len(pairs)} points ({', '.join(common)}). "
+    alt = f"Time of a call and {what}, log axes, {len(pairs)} rows ({', '.join(common)}). "
     alt += "; ".join(
         f"{word}: {' '.join([row.variant, several(row, fields)]).strip()} with error {formats.number(float(e))} "
         f"in {row.took}"
@@ -106,62 +82,12 @@ def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     table.insert(
         7, "largest error / peak" if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs]
     )
-    return assemble(data, with_legend(layout, list(looks.values())), f"{alt}."), table
+    return draw(blocks, heading(title, under), f"{alt}."), table
 
 
-def _short(row: Row, fields: Sequence[str]) -> str:
-    """As :func:`several`, with the dtype alone where it computes in its own arithmetic, else the math alone."""
-    kind = row.dtype if row.math == "ieee" else row.math
-    return ", ".join(kind if f == "math" else where(row, f) for f in fields)
-
-
-def _exact(row: Row, fields: Sequence[str]) -> str:
+def _exact(row: Row) -> str:
     """What is said of an error of exactly 0: the baseline in float64 is what errors are measured against."""
-    if row.dtype == "float64" and row.variant == row.baseline:
-        return "0 (the reference)"
-    return f"{_short(row, fields)}, exact"
-
-
-def _sides(
-    points: Sequence[tuple[Triple, float]], labels: Sequence[str], x: Sequence[float], y: Sequence[float]
-) -> list[str]:
-    """Where each label stands beside its point so that it hides no other, no point and no interval bar of a narrow
-    figure; "" where it fits nowhere, or where the same stands at a point beside."""
-    wide, tall = 260.0, 260.0
-
-    def across(value: float) -> float:
-        return (math.log10(value) - x[0]) / (x[1] - x[0]) * wide
-
-    pixels = [(across(t[0]), (math.log10(e) - y[0]) / (y[1] - y[0]) * tall) for t, e in points]
-    taken = [(a - 7, b - 7, a + 7, b + 7) for a, b in pixels]
-    bars = [(t[1:], b) for (t, _), (_, b) in zip(points, pixels, strict=True) if t[1] > 0 and not absent(t[2])]
-    taken += [(across(low), b - 4, across(high), b + 4) for (low, high), b in bars]
-    taken.append((0, 0, 150, 18))  # the words in the corner
-    sides: list[str] = []
-    said: list[tuple[str, float, float]] = []
-    for (a, b), label in zip(pixels, labels, strict=True):
-        if any(label == other and math.hypot(a - c, b - d) < 24 for other, c, d in said):
-            sides.append("")
-            continue
-        w = 6.0 * len(label)
-        boxes = {
-            "top center": (a - w / 2, b + 7, a + w / 2, b + 21),
-            "bottom center": (a - w / 2, b - 21, a + w / 2, b - 7),
-            "middle right": (a + 9, b - 7, a + 9 + w, b + 7),
-            "middle left": (a - 9 - w, b - 7, a - 9, b + 7),
-        }
-        side = next((s for s, box in boxes.items() if label and _free(box, taken, wide, tall)), "")
-        if side:
-            taken.append(boxes[side])
-            said.append((label, a, b))
-        sides.append(side)
-    return sides
-
-
-def _free(box: tuple[float, ...], taken: Sequence[tuple[float, ...]], wide: float, tall: float) -> bool:
-    left, low, right, high = box
-    inside = left >= 0 and right <= wide and low >= 0 and high <= tall + 12  # a little into the heading's margin
-    return inside and all(left >= t[2] or t[0] >= right or low >= t[3] or t[1] >= high for t in taken)
+    return "0 (the reference)" if row.dtype == "float64" and row.variant == row.baseline else "exact"
 
 
 def over_sizes(rows: Sequence[Row], title: str, *, limit: bool = True) -> tuple[Any, Any]:

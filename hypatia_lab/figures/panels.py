@@ -109,7 +109,7 @@ class _Panel:
     @property
     def on(self) -> dict[str, str]:
         """What a trace says to lie here."""
-        return {} if self.number == 1 else {"xaxis": f"x{self.number}", "yaxis": f"y{self.number}"}
+        return tile(self.number - 1)
 
     @property
     def suffix(self) -> str:
@@ -274,22 +274,27 @@ def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
     ]
 
 
-def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any]) -> dict[str, Any]:
+def tile(number: int) -> dict[str, str]:
+    """What a trace says to lie in tile ``number``, from 0, of :func:`tiles`."""
+    return {"xaxis": f"x{number + 1}", "yaxis": f"y{number + 1}"} if number else {}
+
+
+def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], tall: int = 110) -> dict[str, Any]:
     """The layout of a tile for each of ``names``, three beside each other, two on a telephone, all on the same axes.
 
-    The title of ``across`` says what both show.
-    Trace n lies on the axes ``x`` and ``y`` with the number n + 1, or without one the first.
+    The title of ``across`` says what both show. A tile is ``tall`` px high.
     """
 
     def placed(columns: int) -> dict[str, Any]:
         columns = min(columns, len(names))
         rows = math.ceil(len(names) / columns)
         broken = [textwrap.wrap(name, 22 if columns < 3 else 34) for name in names]
-        tall, between = 110, 15 * max(map(len, broken)) + 14
+        between = 15 * max(map(len, broken)) + 14
         height, wide = rows * (tall + between), (1 - 0.04 * (columns - 1)) / columns
         layout: dict[str, Any] = {}
         notes = [SMALL | {"xref": "paper", "x": 0.5, "yref": "paper", "y": 0, "yanchor": "top", "yshift": -22}]
-        notes[0] |= {"text": across["title"]["text"]}
+        said = textwrap.wrap(across["title"]["text"], 46 if columns < 3 else 100)
+        notes[0] |= {"text": "<br>".join(said)}
         for n, name in enumerate(broken):
             row, column = divmod(n, columns)
             suffix, left, top = (
@@ -309,7 +314,7 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any]) ->
             }
             above = {"xref": f"x{suffix} domain", "x": 0, "xanchor": "left", "yref": f"y{suffix} domain", "y": 1}
             notes.append(SMALL | above | {"yanchor": "bottom", "text": "<br>".join(name), "align": "left"})
-        margin = head["margin"]
+        margin = head["margin"] | {"b": head["margin"]["b"] + 15 * (len(said) - 1)}
         return layout | {"annotations": notes, "height": height + margin["t"] + margin["b"], "margin": margin}
 
     return head | placed(3) | {"meta": head["meta"] | {"narrow": placed(2)}}

@@ -1,14 +1,14 @@
-"""Ways of computing something, read from the detail lines of records, and what their figures share.
+"""What probes saw, configuration by configuration, read from detail lines of records; and what their figures share.
 
 A detail line (see :data:`hypatia_lab.records.DETAIL`) says what a probe saw of one call or one process; the lines of
-one workload, variant, case and machine make up a :class:`Way`.
+one workload, variant, case and machine make up a :class:`Configuration`.
 """
 
 from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -34,16 +34,31 @@ NONE = (math.nan, math.nan, math.nan)
 """A value that does not exist, between bounds that do not."""
 
 
+PLACE = ("operation", "shape", "math", "machine")
+"""The fields of a :class:`Configuration` that say what was computed and where."""
+
+
 @dataclass(frozen=True)
-class Way:
-    """One way of computing something: variant and case, where it ran, and its detail lines in their order."""
+class Configuration:
+    """What a probe looked at: a variant in a case, on a workload of ``size`` elements and a machine; its detail lines.
+
+    ``operation`` names a direction other than forward too; ``shape`` and ``math`` are as pages write them.
+    """
 
     variant: str
     case: str
     origin: str
-    where: Mapping[str, str]
-    pixels: int
-    lines: list[dict[str, Any]] = field(default_factory=list)
+    operation: str
+    shape: str
+    math: str
+    machine: str
+    size: int
+    details: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def place(self) -> dict[str, str]:
+        """Its fields of :data:`PLACE`."""
+        return {name: getattr(self, name) for name in PLACE}
 
     @property
     def look(self) -> Style:
@@ -53,7 +68,7 @@ class Way:
     @property
     def fault(self) -> str:
         """Status and reason of its first line that is not ok; empty when all are."""
-        bad = next((line for line in self.lines if line["status"] != "ok"), None)
+        bad = next((line for line in self.details if line["status"] != "ok"), None)
         return "" if bad is None else f"{bad['status'].replace('_', ' ')}: {bad['reason']}".removesuffix(": ")
 
     @property
@@ -63,14 +78,14 @@ class Way:
 
     def per_process(self, *names: str) -> list[float | None]:
         """Sum of the lines called ``names`` in each process (times in µs), None where one has no value."""
-        found = [line for line in self.lines if line["name"] in names and line["values"]]
+        found = [line for line in self.details if line["name"] in names and line["values"]]
         if self.fault or not found:
             return []
         columns = zip(*(line["values"] for line in found), strict=True)
         factor = FACTORS[found[0]["unit"]]
         return [None if any(map(absent, column)) else factor * math.fsum(column) for column in columns]
 
-    def measured(self, *names: str) -> Interval:
+    def estimate(self, *names: str) -> Interval:
         """The lines called ``names`` together, over the processes (times in µs); NaN where nothing was measured.
 
         What is the same in all processes is exact, and so is a count of one (a script prints ratios of times without a
@@ -79,7 +94,7 @@ class Way:
         values = [v for v in self.per_process(*names) if v is not None]
         if not values:
             return intervals.NOTHING
-        named = [line for line in self.lines if line["name"] in names]
+        named = [line for line in self.details if line["name"] in names]
         counts = all(line["unit"] == "1" and (line["topic"] != "program" or values[0] % 1 == 0) for line in named)
         if len(set(values)) == 1 and (len(values) > 1 or counts):
             return Interval(values[0], values[0], values[0], len(values))
@@ -96,15 +111,15 @@ class Way:
     @property
     def name(self) -> str:
         """What a person calls its variant."""
-        return label(self.where["operation"].partition(",")[0], self.variant)
+        return label(self.operation.partition(",")[0], self.variant)
 
     def text(self, fields: Sequence[str]) -> str:
-        """Its variant in words, its case, and those of ``fields`` that tell ways apart, on one line."""
-        return ", ".join(part for part in (self.name, self.case, *(self.where[f] for f in fields)) if part)
+        """Its variant in words, its case, and those of ``fields`` that tell several apart, on one line."""
+        return ", ".join(part for part in (self.name, self.case, *(getattr(self, f) for f in fields)) if part)
 
     def bare(self, fields: Sequence[str] = ()) -> str:
         """The same by the variant's own name: what a trace is called, and what an error names."""
-        return ", ".join(part for part in (self.variant, self.case, *(self.where[f] for f in fields)) if part)
+        return ", ".join(part for part in (self.variant, self.case, *(getattr(self, f) for f in fields)) if part)
 
     def said(self, fields: Sequence[str]) -> str:
         """The same for the pointer, which is told the variant's own name as well."""
@@ -122,8 +137,10 @@ def mean(values: Sequence[float], logarithms: bool) -> Triple:
     return found.value, found.low if absent(found.low) else max(0.0, found.low), found.high
 
 
-def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[list[Way], list[str], list[str]]:
-    """The ways in details of ``topic``: smallest workload first, variants in their places, cases as they come.
+def read(
+    details: Sequence[dict[str, Any]], figure: str, topic: str
+) -> tuple[list[Configuration], list[str], list[str]]:
+    """Configurations in details of ``topic``: smallest workload first, variants in their places, cases as they come.
 
     With them the fields that tell them apart, and what they have in common as text.
     """
@@ -132,43 +149,42 @@ def read(details: Sequence[dict[str, Any]], figure: str, topic: str) -> tuple[li
         known = ", ".join(dict.fromkeys(d["topic"] for d in details)) or "none at all"
         raise FigureError(f"{figure}: no details of topic {topic!r} to draw; topics given: {known}")
     load()
-    found: dict[tuple[str, ...], Way] = {}
+    found: dict[tuple[str, ...], Configuration] = {}
     for d in own:
         # That everything is forward goes without saying.
         direction = d.get("direction", "forward")
         step = "" if direction == "forward" else f", {formats.direction(direction)}"
-        where = {
-            "operation": d["operation"] + step,
-            "shape": "×".join(map(str, d["shape"])),
-            "math": f"{d['dtype']}/{d['math']}",
-            "machine": d["machine"],
-        }
-        # Two experiments may look at the same thing: that makes two ways, not one of twice the lines.
-        key = (*where.values(), d["variant"], d["case"], d.get("experiment", ""))
+        place = (d["operation"] + step, "×".join(map(str, d["shape"])), f"{d['dtype']}/{d['math']}", d["machine"])
+        # Two experiments may look at the same thing: that makes two, not one of twice the lines.
+        key = (*place, d["variant"], d["case"], d.get("experiment", ""))
         known = variants(d["operation"]).get(d["variant"])
         origin = d.get("origin") or (known.origin if known else "own")
-        lines = found.setdefault(key, Way(d["variant"], d["case"], origin, where, math.prod(d["shape"]))).lines
+        new = Configuration(d["variant"], d["case"], origin, *place, math.prod(d["shape"]))
+        lines = found.setdefault(key, new).details
         # Two probes of one start are more processes of it; other topics may list a name twice.
         twin = next((n for n, line in enumerate(lines) if topic == "start" and line["name"] == d["name"]), None)
         if twin is None:
             lines.append(d)
         else:
             lines[twin] = lines[twin] | {"values": [*lines[twin]["values"], *d["values"]]}
-    ways = list(found.values())
-    fields = [f for f in ways[0].where if len({way.where[f] for way in ways}) > 1]
-    places = list(dict.fromkeys((way.where["machine"], way.where["operation"]) for way in ways))
+    configs = list(found.values())
+    fields = [f for f in PLACE if len({getattr(config, f) for config in configs}) > 1]
+    places = list(dict.fromkeys((config.machine, config.operation) for config in configs))
+    configs.sort(
+        key=lambda config: (
+            places.index((config.machine, config.operation)),
+            config.size,
+            config.math,
+            config.look.place,
+        )
+    )
+    return configs, fields, [getattr(configs[0], f) for f in PLACE if f not in fields]
 
-    def place(way: Way) -> tuple[int, int, str, int]:
-        here = places.index((way.where["machine"], way.where["operation"]))
-        return here, way.pixels, way.where["math"], way.look.place
 
-    return sorted(ways, key=place), fields, [ways[0].where[f] for f in ways[0].where if f not in fields]
-
-
-def nothing(ways: Sequence[Way], figure: str, what: str) -> FigureError:
-    """The error of a figure for which no way has ``what``: it says what became of each."""
-    seen = "; ".join(f"{way.bare()}: {way.fault or 'not measured'}" for way in ways)
-    return FigureError(f"{figure}: none of {len(ways)} ways has {what} ({seen[:400]})")
+def nothing(configs: Sequence[Configuration], figure: str, what: str) -> FigureError:
+    """The error of a figure for which no configuration has ``what``: it says what became of each."""
+    seen = "; ".join(f"{config.bare()}: {config.fault or 'not measured'}" for config in configs)
+    return FigureError(f"{figure}: none of {len(configs)} configurations has {what} ({seen[:400]})")
 
 
 def timed(triple: Triple) -> str:
@@ -188,14 +204,14 @@ def frame(rows: Sequence[dict[str, Any]]) -> Any:
     return pandas.DataFrame(list(rows))
 
 
-def identity(way: Way) -> dict[str, str]:
-    """The first columns of a table: which way it is, and where it ran."""
-    return {"variant": way.variant, "case": way.case or formats.MISSING} | dict(way.where)
+def identity(config: Configuration) -> dict[str, str]:
+    """The first columns of a table: which configuration it is, and where it ran."""
+    return {"variant": config.variant, "case": config.case or formats.MISSING} | config.place
 
 
-def process_count(ways: Sequence[Way]) -> str:
+def process_count(configs: Sequence[Configuration]) -> str:
     """How many fresh processes gave a value, in words: the fewest and the most behind a line of a figure."""
-    drawn = [line for way in ways if not way.fault for line in way.lines]
+    drawn = [line for config in configs if not config.fault for line in config.details]
     counts = {sum(not absent(value) for value in line["values"]) for line in drawn} - {0}
     least, most = min(counts, default=0), max(counts, default=0)
     return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
@@ -280,27 +296,27 @@ def filled(rows: Sequence[dict[str, Any]]) -> Any:
 
 def ends(
     data: list[dict[str, Any]],
-    ways: Sequence[Way],
+    configs: Sequence[Configuration],
     fields: Sequence[str],
     triples: Sequence[Triple],
     unit: float = 1e3,
     below: float = 0.0,
 ) -> list[dict[str, Any]]:
-    """Add each way's marker with its interval to ``data``; return the times, or the fault, for the right margin.
+    """Add each one's marker with its interval to ``data``; return the times, or the fault, for the right margin.
 
     ``triples`` in µs are drawn in a ``unit`` of so many µs, by default ms, and so much ``below`` the middle of their
     lanes. The margin has to be :data:`COLUMN` px wide.
     """
     notes: list[dict[str, Any]] = []
     column = SMALL | {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8}
-    for n, (way, triple) in enumerate(zip(ways, triples, strict=True)):
+    for n, (config, triple) in enumerate(zip(configs, triples, strict=True)):
         if absent(triple[0]):
-            notes.append(column | {"text": f"<i>{way.status}</i>", "y": n})
+            notes.append(column | {"text": f"<i>{config.status}</i>", "y": n})
             continue
-        hover = [f"{way.said(fields)}<br>{timed(triple)}"]
+        hover = [f"{config.said(fields)}<br>{timed(triple)}"]
         shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
         data.append(
-            points_trace(way.look, [shown], [round(n + below, 3)], hover, name=way.bare(fields), showlegend=False)
+            points_trace(config.look, [shown], [round(n + below, 3)], hover, name=config.bare(fields), showlegend=False)
         )
         notes.append(column | {"text": formats.duration(triple[0]), "y": n})
     return notes

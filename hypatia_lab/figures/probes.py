@@ -2,14 +2,13 @@
 
 Each function takes detail lines of records, each with its ``machine``, filtered by the caller, and returns
 ``(figure, table)`` as in :mod:`hypatia_lab.figures.comparisons`. A variant × case (and whatever else differs) is a
-way, which keeps its variant's look. A way that was skipped, crashed or wrong is named with its status and never drawn.
-Values are over fresh processes, one each; the bars are 95% t-intervals, of logarithms where the axis is logarithmic.
+configuration, which keeps its variant's look. One that was skipped, crashed or wrong is named with its status and never
+drawn. Values are over fresh processes, one each; the bars are 95% t-intervals, of logarithms on a log axis.
 When there is nothing to draw :class:`FigureError` says why.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -38,12 +37,12 @@ from hypatia_lab.figures.language import (
     thinned,
     time_axis,
 )
-from hypatia_lab.figures.panels import above_rows, tiles
+from hypatia_lab.figures.panels import above_rows, tile, tiles
 from hypatia_lab.figures.probe_rows import (
     COLUMN,
     FACTORS,
     NONE,
-    Way,
+    Configuration,
     bar_trace,
     closed,
     ends,
@@ -80,22 +79,22 @@ STAGES = {
 
 
 def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Sequence[str] = ()) -> tuple[Any, Any]:
-    """Stages of a start (topic ``start``) as stacked bars in ms, a lane a way, its marker at the end with its interval.
+    """Stages of a start (topic ``start``) as stacked bars in ms, a lane a configuration, its interval at the end.
 
     Stages are arithmetic means over the processes that have all of them, so that they add up; ``leave_out`` names
-    stages that are not drawn. A way that does not say what its call 1 consists of shows it whole as the rest of call 1.
-    Raises :class:`FigureError` when no way has a stage, or for an unknown stage in ``leave_out``.
+    stages that are not drawn. One that does not say what its call 1 consists of shows it whole as the rest of call 1.
+    Raises :class:`FigureError` when no configuration has a stage, or for an unknown stage in ``leave_out``.
     """
     if unknown := [name for name in leave_out if name not in STAGES]:
         raise FigureError(f"waterfall: there is no stage {unknown[0]!r} to leave out; stages: {', '.join(STAGES)}")
-    ways, fields, common = read(details, "waterfall", "start")
+    configs, fields, common = read(details, "waterfall", "start")
     kept = [name for name in STAGES if name not in leave_out]
     means: list[dict[str, float]] = []
     totals: list[Triple] = []
-    for way in ways:
-        columns = {name: way.per_process(name) for name in kept}
+    for config in configs:
+        columns = {name: config.per_process(name) for name in kept}
         if "rest of call 1" in columns and not columns["rest of call 1"]:
-            columns["rest of call 1"] = way.per_process("call 1")
+            columns["rest of call 1"] = config.per_process("call 1")
         columns = {name: values for name, values in columns.items() if values}
         whole = [n for n in range(max(map(len, columns.values()), default=0)) if None not in _row(columns, n)]
         means.append(
@@ -105,8 +104,8 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         )
         totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
     if not any(means):
-        raise nothing(ways, "waterfall", "a stage")
-    names = [way.text(fields) for way in ways]
+        raise nothing(configs, "waterfall", "a stage")
+    names = [config.text(fields) for config in configs]
     longest = max(extent(totals))
     unit, size = _axis_unit(longest)
     data: list[dict[str, Any]] = []
@@ -115,7 +114,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         if not own:
             continue
         hover = [
-            f"{ways[n].said(fields)}<br>{stage}: {formats.duration(means[n][stage])}, "
+            f"{configs[n].said(fields)}<br>{stage}: {formats.duration(means[n][stage])}, "
             f"{formats.number(100 * means[n][stage] / totals[n][0])}% of {formats.duration(totals[n][0])}"
             for n in own
         ]
@@ -130,10 +129,10 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         }
         data.append(bar_trace(*STAGES[stage], starts, [means[n][stage] / size for n in own], own, **shown))
     legend = legend_columns(data)
-    notes = ends(data, ways, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
+    notes = ends(data, configs, fields, totals, size, below=0.36)  # below the bar, whose words it would cross
     left_out = f"without {_stretch(leave_out)}" if leave_out else ""
     of_whole = f"{bars} of the whole" if (bars := intervals_key(data)) else ""
-    head = heading(title, [*common, process_count(ways), of_whole, left_out])
+    head = heading(title, [*common, process_count(configs), of_whole, left_out])
     head["margin"] |= {"r": COLUMN}
     layout = lanes(head, names, 38) | {
         "barmode": "overlay",
@@ -142,21 +141,21 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         "annotations": notes,
     }
     points = "; ".join(
-        f"{way.text(fields)}: {formats.duration(total[0])}, the largest part {max(found, key=lambda s: found[s])} "
+        f"{config.text(fields)}: {formats.duration(total[0])}, the largest part {max(found, key=lambda s: found[s])} "
         f"({formats.duration(max(found.values()))})"
-        for way, found, total in zip(ways, means, totals, strict=True)
+        for config, found, total in zip(configs, means, totals, strict=True)
         if found
     )
     table = frame(
         [
-            identity(way)
+            identity(config)
             | {
                 stage: formats.duration(found.get(stage)) if found.get(stage) != 0 else "0"
                 for stage in kept
                 if any(stage in m for m in means)
             }
-            | {"whole": timed(total), "status": way.fault or "ok"}
-            for way, found, total in zip(ways, means, totals, strict=True)
+            | {"whole": timed(total), "status": config.fault or "ok"}
+            for config, found, total in zip(configs, means, totals, strict=True)
         ]
     )
     return assemble(
@@ -183,39 +182,40 @@ def _row(columns: Mapping[str, Sequence[float | None]], number: int) -> list[flo
 def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """Every call of a fresh process on its own (topic ``start``, lines ``call 1``, …): time on a log axis over number.
 
-    A tile a way, with the geometric mean and interval over the processes. Where there is a way of
+    A tile a configuration, with the geometric mean and interval over the processes. Where there is one of
     ``compile_reduce_overhead`` its first calls are marked compile, record and replay.
-    Raises :class:`FigureError` when no way has a call.
+    Raises :class:`FigureError` when no configuration has a call.
     """
-    ways, fields, common = read(details, "calls", "start")
+    configs, fields, common = read(details, "calls", "start")
     data: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     drawn: list[str] = []
     seen: list[float] = []
     last = 1
-    for way in ways:
-        numbers = sorted(int(line["name"][5:]) for line in way.lines if re.fullmatch(r"call \d+", line["name"]))
-        triples = {n: t for n in numbers if not absent((t := way.triple(f"call {n}"))[0])}
-        rows.append(identity(way) | {f"call {n}": timed(t) for n, t in triples.items()} | {"status": way.fault or "ok"})
+    for config in configs:
+        numbers = sorted(int(line["name"][5:]) for line in config.details if re.fullmatch(r"call \d+", line["name"]))
+        triples = {n: t for n in numbers if not absent((t := config.triple(f"call {n}"))[0])}
+        rows.append(
+            identity(config) | {f"call {n}": timed(t) for n, t in triples.items()} | {"status": config.fault or "ok"}
+        )
         if not triples:
             continue
-        name = way.text(fields)
-        hover = [f"{way.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
-        more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": way.look.colour, "width": 2}}
-        on = {"xaxis": f"x{len(data) + 1}", "yaxis": f"y{len(data) + 1}"} if data else {}
-        more |= {"name": way.bare(fields)} | on
-        data.append(points_trace(way.look, list(triples.values()), list(triples), hover, **more))
+        name = config.text(fields)
+        hover = [f"{config.said(fields)}<br>call {n}: {timed(t)}" for n, t in triples.items()]
+        more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": config.look.colour, "width": 2}}
+        more |= {"name": config.bare(fields)} | tile(len(data))
+        data.append(points_trace(config.look, list(triples.values()), list(triples), hover, **more))
         drawn.append(name)
         seen += extent(triples.values())
         last = max(last, *triples)
         first, settled = triples[min(triples)][0], triples[max(triples)][0]
         told.append(f"{name}: call 1 {formats.duration(first)}, call {max(triples)} {formats.duration(settled)}")
     if not data:
-        raise nothing(ways, "calls", "a call")
-    missing = [f"{way.text(fields)} ({way.status})" for way in ways if way.fault]
+        raise nothing(configs, "calls", "a call")
+    missing = [f"{config.text(fields)} ({config.status})" for config in configs if config.fault]
     left_out = f"not drawn: {', '.join(missing)}" if missing else ""
-    head = heading(title, [*common, process_count(ways), intervals_key(data), left_out])
+    head = heading(title, [*common, process_count(configs), intervals_key(data), left_out])
     across = {
         "range": [0.5, last + 0.5],
         "dtick": 1 if last < 8 else 3,
@@ -223,9 +223,9 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "title": {"text": "time per call (log scale), by call of a fresh process"},
     }
     layout = tiles(drawn, across, thinned(time_axis(seen), 4), head)
-    for tile, way in enumerate(way for way in ways if way.text(fields) in drawn):
-        if way.variant == "compile_reduce_overhead":
-            words = _replayed(data[tile])
+    for number, config in enumerate(config for config in configs if config.text(fields) in drawn):
+        if config.variant == "compile_reduce_overhead":
+            words = _replayed(data[number])
             layout["annotations"] += words
             layout["meta"]["narrow"]["annotations"] += words
             break
@@ -246,42 +246,44 @@ def _replayed(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequence[float] = ()) -> tuple[Any, Any]:
-    """From CUDA context to first image (topic ``start``, line ``first image``): a lane a way, on a log axis.
+    """From CUDA context to first image (topic ``start``, line ``first image``): a lane a configuration, on a log axis.
 
     ``goals`` in ms are dashed lines. Dots are geometric means over the processes.
-    Raises :class:`FigureError` when no way has a first image.
+    Raises :class:`FigureError` when no configuration has a first image.
     """
-    ways, fields, common = read(details, "first_image", "start")
-    triples = [way.triple("first image") for way in ways]
+    configs, fields, common = read(details, "first_image", "start")
+    triples = [config.triple("first image") for config in configs]
     seen = extent(triples)
     if not seen:
-        raise nothing(ways, "first_image", "a first image")
+        raise nothing(configs, "first_image", "a first image")
     marks = [significant(goal) for goal in goals]
     goal_texts = [_ms(mark) for mark in marks]
-    span = [-0.5, len(ways) - 0.5]
+    span = [-0.5, len(configs) - 0.5]
     data = [rule_trace([mark] * 2, span, "dash", f"goal: {_ms(mark)}") for mark in marks]
-    notes = ends(data, ways, fields, triples)
+    notes = ends(data, configs, fields, triples)
     for step, (mark, text) in enumerate(sorted(zip(marks, goal_texts, strict=True), reverse=True)):
         # One above the other: on a telephone two goals are closer than their words.
         place = {"x": round(math.log10(mark), 4), "xanchor": "left", "y": 1, "yref": "paper", "yanchor": "bottom"}
         notes.append(SMALL | {"text": text, "yshift": 14 * step} | place)
     goal = f"dashed: goal{'s' if len(marks) > 1 else ''}" if marks else ""
-    head = heading(title, [*common, process_count(ways), intervals_key(data), goal])
+    head = heading(title, [*common, process_count(configs), intervals_key(data), goal])
     head["margin"] |= {"t": head["margin"]["t"] + 4 + 14 * len(marks), "r": COLUMN}
     axis = thinned(log_axis([*(us / 1e3 for us in seen), *marks], "first image", _ms, pad=1.4), 3)
-    names = [way.text(fields) for way in ways]
+    names = [config.text(fields) for config in configs]
     layout = lanes(head, names)
-    layout |= {"xaxis": axis, "annotations": notes, "shapes": lane_rules(len(ways))}
+    layout |= {"xaxis": axis, "annotations": notes, "shapes": lane_rules(len(configs))}
     table = frame(
         [
-            identity(way)
+            identity(config)
             | {"first image": timed(t)}
             | {f"within {text}": _within(t, 1e3 * mark) for mark, text in zip(marks, goal_texts, strict=True)}
-            | {"status": way.fault or "ok"}
-            for way, t in zip(ways, triples, strict=True)
+            | {"status": config.fault or "ok"}
+            for config, t in zip(configs, triples, strict=True)
         ]
     )
-    points = "; ".join(f"{way.text(fields)}: {timed(t)}" for way, t in zip(ways, triples, strict=True) if t[0] > 0)
+    points = "; ".join(
+        f"{config.text(fields)}: {timed(t)}" for config, t in zip(configs, triples, strict=True) if t[0] > 0
+    )
     against = f" Dashed lines mark {listing(goal_texts)}." if marks else ""
     alt = f"Time to the first image on a log axis ({', '.join(common)}). {points}.{against}"
     return assemble(data, above_rows(closed(layout), names), alt), table
@@ -297,93 +299,6 @@ def _within(triple: Triple, goal: float) -> str:
     if absent(value):
         return formats.MISSING
     return "yes" if high <= goal else "no" if low > goal else "undecided"
-
-
-def shares(
-    details: Sequence[dict[str, Any]],
-    title: str,
-    *,
-    topic: str = "start",
-    parts: Mapping[str, Sequence[str]] | None = None,
-) -> tuple[Any, Any]:
-    """How a whole divides into named parts, in %: a lane a way, smallest workload first.
-
-    ``parts``: name → the lines of ``topic`` that make it up; by default what a process of twelve images spends on the
-    first and on the others. Shares are worked out in each process, then averaged; the bar ends carry their intervals.
-    Raises :class:`FigureError` when ``parts`` are fewer than two or no way has all of them.
-    """
-    later = [f"call {n}" for n in range(2, 13)]
-    parts = parts or {"first image": ["first image"], "calls 2 to 12": later}
-    if len(parts) < 2:
-        raise FigureError(f"shares: a whole divides into at least two parts, given: {', '.join(parts)}")
-    ways, fields, common = read(details, "shares", topic)
-    found: list[dict[str, Triple]] = []
-    for way in ways:
-        columns = [way.per_process(*names) for names in parts.values()]
-        together = [row for row in zip(*columns, strict=False) if None not in row and math.fsum(row) > 0]
-        percent = [[100 * v / math.fsum(row) for v in row] for row in together]
-        found.append(
-            {name: mean([row[n] for row in percent], False) for n, name in enumerate(parts)} if percent else {}
-        )
-    if not any(found):
-        raise nothing(ways, "shares", f"all of {', '.join(parts)}")
-    looks = ((SKY, ""), (ORANGE, "/"), (GREEN, "x"), (PURPLE, "\\"), (RED, "."), (BLUE, "-"))
-    data: list[dict[str, Any]] = []
-    marks: list[dict[str, Any]] = []
-    own = [n for n, shared in enumerate(found) if shared]
-    names = [way.text(fields) for way in ways]
-    whole = {name for name in parts if all(found[n][name][0] >= 99.5 for n in own)}
-    if whole and len(own) == len(ways) > 1:  # one bar says of all that they are one part
-        own, names = [0], [f"all {len(ways)}"]
-    for number, (name, look) in enumerate(zip(parts, itertools.cycle(looks), strict=False)):
-        triples = [found[n][name] for n in own]
-        starts = [math.fsum(found[n][before][0] for before in list(parts)[:number]) for n in own]
-        texts = [f"{formats.number(t[0], 0)}%" if t[0] > 15 else "" for t in triples]  # what a phone has room for
-        hover = [
-            f"{ways[n].said(fields)}<br>{name}: {formats.interval(*t, '%')}" for n, t in zip(own, triples, strict=True)
-        ]
-        more: dict[str, Any] = {"name": name, "hovertext": hover, "width": 0.6, "text": texts, "textangle": 0}
-        more |= {
-            "textposition": "inside",
-            "insidetextanchor": "middle",
-            "constraintext": "none",
-            "textfont": {"size": 12},
-        }
-        data.append(bar_trace(*look, starts, [t[0] for t in triples], own, **more))
-        if number < len(parts) - 1:
-            borders = [round(start + t[0], 3) for start, t in zip(starts, triples, strict=True)]
-            # Marks of their own, drawn last: the next bar would hide half of its neighbour's interval.
-            mark = {"type": "scatter", "mode": "markers", "marker": {"opacity": 0}, "hoverinfo": "skip"}
-            mark |= {"x": borders, "y": own, "showlegend": False, "name": f"interval of {name}"}
-            marks.append(mark | {"error_x": error_bars(triples, "#333333")})
-    place_legends = legend_columns(data)
-    notes = [
-        SMALL | {"text": f"<i>{ways[n].status}</i>", "y": n} | {"xref": "paper", "x": 0.01, "xanchor": "left"}
-        for n, shared in enumerate(found)
-        if not shared
-    ]
-    layout = lanes(heading(title, [*common, process_count(ways), intervals_key(marks)]), names)
-    layout |= {
-        "barmode": "overlay",
-        "xaxis": {"range": [0, 100], "nticks": 6, "title": {"text": "share of the whole, %"}},
-        "annotations": notes,
-    }
-    table = frame(
-        [
-            identity(way)
-            | {name: formats.interval(*shared[name], "%") if shared else formats.MISSING for name in parts}
-            | {"status": way.fault or "ok"}
-            for way, shared in zip(ways, found, strict=True)
-        ]
-    )
-    first = next(iter(parts))
-    points = "; ".join(
-        f"{way.text(fields)}: {formats.number(shared[first][0])}%"
-        for way, shared in zip(ways, found, strict=True)
-        if shared
-    )
-    alt = f"Shares of {listing(list(parts))} ({', '.join(common)}). {first}: {points}."
-    return assemble(data + marks, above_rows(place_legends(layout), names), alt), table
 
 
 _FUNCTOR = re.compile(r"CUDAFunctor_(\w+)|(\w+?)(?:_kernel_cuda|_kernel_impl|Functor|Op)\b")
@@ -409,15 +324,15 @@ def short_kernel(name: str, room: int = 36) -> str:
 
 
 def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> tuple[Any, Any]:
-    """Device time of one call by kernel (topic ``kernels``): the ``top`` of each way as bars with launch counts.
+    """Device time of one call by kernel (topic ``kernels``): the ``top`` of each as bars with launch counts.
 
     Of a CPU the kernels are torch's operators, and the counts those of their calls.
     What is left is gathered in one bar. Times are arithmetic means over the processes, with their intervals; names
     are shortened, the table and the text under the pointer have them whole.
-    Raises :class:`FigureError` when no way has a kernel.
+    Raises :class:`FigureError` when no configuration has a kernel.
     """
-    ways, fields, common = read(details, "kernels", "kernels")
-    host = all(line.get("device") == "cpu" for way in ways for line in way.lines)
+    configs, fields, common = read(details, "kernels", "kernels")
+    host = all(line.get("device") == "cpu" for config in configs for line in config.details)
     what, one, several = ("operator", "call", "calls") if host else ("kernel", "launch", "launches")
     timed_what = "time" if host else "device time"
     data: list[dict[str, Any]] = []
@@ -425,14 +340,16 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     y, longest = 0.0, 0.0
-    seen = [value for way in ways for line in way.lines for value in line["values"] if value is not None]
+    seen = [value for config in configs for line in config.details for value in line["values"] if value is not None]
     unit, size = _axis_unit(max(seen, default=0.0))
-    for way in ways:
-        listed = [(line["name"], line["count"], way.triple(line["name"], logarithms=False)) for line in way.lines]
+    for config in configs:
+        listed = [
+            (line["name"], line["count"], config.triple(line["name"], logarithms=False)) for line in config.details
+        ]
         listed = sorted((k for k in listed if not absent(k[2][0])), key=lambda k: -k[2][0])
         whole, launches = math.fsum(t[0] for _, _, t in listed), sum(count for _, count, _ in listed)
-        said = f"{launches} {one if launches == 1 else several}, {formats.duration(whole)}" if listed else way.status
-        notes.append(SMALL | {"text": f"<b>{way.text(fields)}</b>: {said}", "y": y} | _AT_LEFT)
+        said = f"{launches} {one if launches == 1 else several}, {formats.duration(whole)}" if listed else config.status
+        notes.append(SMALL | {"text": f"<b>{config.text(fields)}</b>: {said}", "y": y} | _AT_LEFT)
         if not listed:
             y = round(y + 1, 2)
             continue
@@ -451,17 +368,19 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             notes.append(SMALL | {"text": short_kernel(name), "y": y} | _AT_LEFT | {"xshift": 6})
             notes.append(SMALL | {"text": text, "xref": "paper", "x": 1, "xanchor": "right", "y": y})
             longest = max(longest, end)
-        hover = ["<br>".join([way.said(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown]
+        hover = [
+            "<br>".join([config.said(fields), *_broken(name), f"{timed(t)}, {count}×"]) for name, count, t in shown
+        ]
         drawn = [(t[0] / size, t[1] / size, t[2] / size) for _, _, t in shown]
-        bars = bar_trace(way.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.8)
+        bars = bar_trace(config.look.colour, "", None, [t[0] for t in drawn], places, hovertext=hover, width=0.8)
         bars["marker"]["opacity"] = 0.5  # a name shows on its bar, and an interval
-        data.append(bars | {"error_x": error_bars(drawn, way.look.colour), "name": way.bare(fields)})
+        data.append(bars | {"error_x": error_bars(drawn, config.look.colour), "name": config.bare(fields)})
         y = round(y + 1.15, 2)
         name, count, t = listed[0]
         share = formats.number(100 * t[0] / whole)
-        told.append(f"{way.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
+        told.append(f"{config.text(fields)}: {said}; {share}% in {short_kernel(name)} ({count}×)")
         rows += [
-            identity(way)
+            identity(config)
             | {
                 "time": timed(t),
                 "share": f"{formats.number(100 * t[0] / whole)}%",
@@ -471,7 +390,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             for name, count, t in listed
         ]
     if not data:
-        raise nothing(ways, "kernels", "a kernel")
+        raise nothing(configs, "kernels", "a kernel")
     head = heading(title, [*common, f"{timed_what} of one call", f"n×: {several}", intervals_key(data)])
     head["margin"] |= {"l": 14}
     layout = head | {
@@ -496,34 +415,34 @@ def _broken(name: str) -> list[str]:
     return [name[n : n + 60] for n in range(0, min(len(name), 240), 60)]
 
 
-def _reach(ways: Sequence[Way]) -> float:
-    """When the last event of any way ends, in µs."""
-    spans = [(FACTORS[line["unit"]], line["values"]) for way in ways for line in way.lines if line["values"]]
+def _reach(configs: Sequence[Configuration]) -> float:
+    """When the last event of any ends, in µs."""
+    spans = [(FACTORS[line["unit"]], line["values"]) for config in configs for line in config.details if line["values"]]
     return max((factor * math.fsum(values) for factor, values in spans), default=0.0)
 
 
 def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
-    """What the device did in one call (topic ``timeline``, values start and duration): a lane a way, gaps left blank.
+    """What the device did in one call (topic ``timeline``, values start and duration), gaps left blank.
 
     Neighbouring events alternate between two strengths of the variant's colour. Raises :class:`FigureError` when no
-    way has an event.
+    configuration has an event.
     """
-    ways, fields, common = read(details, "timeline", "timeline")
+    configs, fields, common = read(details, "timeline", "timeline")
     data: list[dict[str, Any]] = []
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     labels: list[str] = []
-    unit, size = _axis_unit(_reach(ways))
-    for n, way in enumerate(ways):
-        factor = FACTORS[way.lines[0]["unit"]]
+    unit, size = _axis_unit(_reach(configs))
+    for n, config in enumerate(configs):
+        factor = FACTORS[config.details[0]["unit"]]
         events = (
             []
-            if way.fault
-            else [(*(factor * v for v in line["values"]), line["name"]) for line in way.lines if line["values"]]
+            if config.fault
+            else [(*(factor * v for v in line["values"]), line["name"]) for line in config.details if line["values"]]
         )
         events.sort()
         if not events:
-            labels.append(f"{way.text(fields)}: {way.status}")
+            labels.append(f"{config.text(fields)}: {config.status}")
             continue
         reached, busy, gap = 0.0, 0.0, 0.0
         for start, length, name in events:
@@ -531,24 +450,24 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             busy += max(0.0, start + length - max(start, reached))
             gap, reached = max(gap, idle), max(reached, start + length)
             rows.append(
-                {"variant": way.text(fields), "start": formats.duration(start), "duration": formats.duration(length)}
+                {"variant": config.text(fields), "start": formats.duration(start), "duration": formats.duration(length)}
                 | {"idle before": formats.duration(idle) if idle else formats.MISSING, "event": name}
             )
         share = f"{formats.number(100 * busy / reached, 0)}%"
-        labels.append(f"{way.text(fields)}: busy {share}")
+        labels.append(f"{config.text(fields)}: busy {share}")
         said = f"{len(events)} event{'' if len(events) == 1 else 's'} in {formats.duration(reached)}, busy {share}"
-        told.append(f"{way.text(fields)}: {said}, {f'longest gap {formats.duration(gap)}' if gap else 'no gap'}")
+        told.append(f"{config.text(fields)}: {said}, {f'longest gap {formats.duration(gap)}' if gap else 'no gap'}")
         hover = [
-            f"{way.said(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
+            f"{config.said(fields)}<br>{short_kernel(name)}<br>{formats.duration(length)} at {formats.duration(start)}"
             for start, length, name in events
         ]
-        more = {"hovertext": hover, "width": 0.6, "name": way.bare(fields)}
+        more = {"hovertext": hover, "width": 0.6, "name": config.bare(fields)}
         starts, lengths = [e[0] / size for e in events], [e[1] / size for e in events]
-        bars = bar_trace(way.look.colour, "", starts, lengths, [n] * len(events), **more)
+        bars = bar_trace(config.look.colour, "", starts, lengths, [n] * len(events), **more)
         bars["marker"]["opacity"] = [1.0 if k % 2 == 0 else 0.6 for k in range(len(events))]
         data.append(bars)
     if not data:
-        raise nothing(ways, "timeline", "an event")
+        raise nothing(configs, "timeline", "an event")
     longest = max(start + length for trace in data for start, length in zip(trace["base"], trace["x"], strict=True))
     under = [*common, "one call of one process", "blank: the device is idle", "shades tell neighbours apart"]
     layout = lanes(heading(title, under), labels) | {
@@ -558,7 +477,7 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             "nticks": 6,
             "title": {"text": f"since the first start, {unit}"},
         },
-        "shapes": lane_rules(len(ways)),
+        "shapes": lane_rules(len(configs)),
     }
     alt = f"Device timeline ({', '.join(common)}). {'; '.join(told)}."
     return assemble(data, above_rows(closed(layout), labels), alt), frame(rows)

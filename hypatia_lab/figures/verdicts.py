@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.figures.language import (
     BLUE,
     GREEN,
@@ -37,18 +38,18 @@ LOOKS = {
 """Verdict → colour of its bar."""
 
 
-def verdicts(claim_rows: Sequence[dict[str, Any]], machine: str) -> tuple[Any, Any]:
+def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
     """How many claims of each document have which verdict on ``machine``: a row a verdict, a panel a document.
 
     Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine. Raises
     :class:`FigureError` when there is no claim.
     """
-    rows = [row for row in claim_rows if row["machine"] in (machine, claim_tables.ANY)]
+    rows = [row for row in claim_rows if row.machine in (machine, ANY)]
     if not rows:
         raise FigureError(f"verdicts: no claims judged on {machine!r}")
-    counts = Counter((row["seed"], row["verdict"]) for row in rows)
-    whole = Counter(row["seed"] for row in rows)
-    found = Counter(row["verdict"] for row in rows)
+    counts = Counter((row.seed, row.verdict) for row in rows)
+    whole = Counter(row.seed for row in rows)
+    found = Counter(row.verdict for row in rows)
     cells = [
         Cell(
             claim_tables.verdict_text(verdict),

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records, results
+from hypatia_lab.claims import Judgement
 from hypatia_lab.names import unknown
 from hypatia_lab.results import Row
 
@@ -152,24 +153,22 @@ class Evidence:
         ]
 
     @functools.cached_property
-    def judged(self) -> dict[str, dict[str, dict[str, Any]]]:
-        """What these records make of every claim of the ledger and of its parts: id → machine (or ``any``) → row.
-
-        Rows of :func:`hypatia_lab.claims.judge` and :func:`hypatia_lab.claims.statements`.
-        """
+    def judged(self) -> dict[str, dict[str, Judgement]]:
+        """What these records make of every claim of the ledger and of its parts: id → machine (or ``any``)
+        → judgement."""
         from hypatia_lab import claims
 
-        found: dict[str, dict[str, dict[str, Any]]] = {}
+        found: dict[str, dict[str, Judgement]] = {}
         parts = claims.judge(self.records)
         for row in (*parts, *claims.statements(parts)):
-            found.setdefault(row["id"], {})[row["machine"]] = row
+            found.setdefault(row.id, {})[row.machine] = row
         return found
 
     @functools.cached_property
     def verdicts(self) -> dict[str, dict[str, str]]:
         """The verdict of these records on every claim of the ledger and on its parts: id → machine (or ``any``) →
         verdict."""
-        return {name: {on: row["verdict"] for on, row in own.items()} for name, own in self.judged.items()}
+        return {name: {on: row.verdict for on, row in own.items()} for name, own in self.judged.items()}
 
     def digest(self) -> str:
         """A line a record; any altered record changes it."""

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, records
 from hypatia_lab.figures import probe_rows
-from hypatia_lab.figures.probe_rows import Way
+from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -51,25 +51,25 @@ def times(found: Interval) -> str:
     return formats.told(found)
 
 
-def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Way]:
+def probed(lab: Evidence, machine: str, topic: str, **wanted: Any) -> list[Configuration]:
     """The ways that probes of ``topic`` saw on ``machine``, smallest workload first."""
     lines = lab.details(machine=machine, topic=topic, **wanted)
     return probe_rows.read(lines, "findings", topic)[0] if lines else []
 
 
-def only(found: Sequence[Way], variant: str, case: str = "") -> Way | None:
+def only(found: Sequence[Configuration], variant: str, case: str = "") -> Configuration | None:
     """The way of ``variant`` in ``case``; None when there is none that went well."""
     return next((way for way in found if (way.variant, way.case) == (variant, case) and not way.fault), None)
 
 
-def spent(way: Way, *names: str) -> str:
+def spent(way: Configuration, *names: str) -> str:
     """Time of the lines called ``names`` over the processes, as :func:`durations` writes it."""
     return durations([us for us in way.per_process(*names) if us])
 
 
-def lasted(way: Way, *names: str) -> str:
+def lasted(way: Configuration, *names: str) -> str:
     """The same for a sentence: where it says nothing each of a few processes' times, of many in words."""
-    found = way.measured(*names)
+    found = way.estimate(*names)
     if found.doubt and 0 < found.n < intervals.FEW:
         return each([us for us in way.per_process(*names) if us])
     return formats.lasts(found) if found.doubt == intervals.TOO_NOISY else spent(way, *names)

@@ -4,35 +4,18 @@ from __future__ import annotations
 
 import html as markup
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import formats
+from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
 from hypatia_lab.tables import Html, TableError, frame, html
-
-VERDICTS = {
-    "confirmed": "✓",
-    "exceeded": "»",
-    "refuted": "✗",
-    "conditional": "◐",
-    "undecided": "?",
-    "not_reproduced": "◇",
-    "not_testable": "○",
-    "inconsistent": "≠",
-    "invalid": "!",
-}
-"""Every verdict there is, in the order of tables, and the sign beside its word."""
-
-
-ANY = "any"
-"""Machine of a claim that no machine decides, as the judge names it."""
 
 
 def quantity_text(value: Any, unit: str) -> str:
     """A figure with its unit, or the ends of a range of measured ones; ``–`` where there is none."""
-    if isinstance(value, str):
-        return value or MISSING
     if absent(value):
         return MISSING
     ends = value if isinstance(value, list | tuple) else [value]
@@ -46,28 +29,26 @@ def claimed_text(value: Any, unit: str) -> str:
     return quantity_text(value, unit)
 
 
-def _claimed(row: Mapping[str, Any]) -> str:
+def _claimed(row: Judgement) -> str:
     """What a row of the judge claims, and the band that decides it where that is not about the figure itself.
 
     A verdict may look false beside a figure alone: 9.58% are confirmed by 0.642% where the band is 18.62% or less.
     What is claimed at least or at most is said so, and of its band the end that decides.
     """
-    if isinstance(row["claimed"], str):
-        return claimed_text(row["claimed"], row["unit"])
-    ends = row["claimed"] if isinstance(row["claimed"], list | tuple) else [row["claimed"]]
-    band = list(row.get("band") or ())
+    ends = row.claimed if isinstance(row.claimed, list | tuple) else [row.claimed]
+    band = list(row.band)
     band = [] if any(map(absent, band)) else band
-    if (sense := row["sense"]) != "about":
+    if (sense := row.sense) != "about":
         side, word = (min, "or more") if sense == "at_least" else (max, "or less")
         end, edge = side(ends), side(band or ends)
-        text = f"{quantity_text(end, row['unit'])} {word}"
+        text = f"{quantity_text(end, row.unit)} {word}"
         near = abs(edge - end) <= _USUAL * abs(end)
-        return text if near else f"{text} (band: {quantity_text(edge, row['unit'])} {word})"
-    text = claimed_text(row["claimed"], row["unit"])
+        return text if near else f"{text} (band: {quantity_text(edge, row.unit)} {word})"
+    text = claimed_text(row.claimed, row.unit)
     margin = _USUAL * abs(ends[0]) if len(ends) == 1 else 0
     if not band or (abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin):
         return text
-    return f"{text} (band: {claimed_text(band, row['unit'])})"
+    return f"{text} (band: {claimed_text(band, row.unit)})"
 
 
 _USUAL = 0.105
@@ -83,7 +64,7 @@ def verdict_text(verdict: str) -> str:
     return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
-def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
+def claims_table(claim_rows: Sequence[Judgement]) -> Any:
     """The ledger as a DataFrame of text, a line a row.
 
     Columns: id, verdict, claimed, measured, claim, bound, machine, program, section, reason. ``claimed`` is written as
@@ -96,43 +77,43 @@ def claims_table(claim_rows: Sequence[dict[str, Any]]) -> Any:
     return frame(
         [
             {
-                "id": row["id"],
-                "verdict": verdict_text(row["verdict"]),
+                "id": row.id,
+                "verdict": verdict_text(row.verdict),
                 "claimed": _claimed(row),
                 "measured": judged(row),
-                "claim": row["claim"],
-                "bound": quantity_text(row["bound"], row["unit"]),
-                "machine": _machine(row["machine"]),
-                "program": row["program"] or MISSING,
-                "section": row["section"],
-                "reason": row["reason"] or MISSING,
+                "claim": row.claim,
+                "bound": quantity_text(row.bound, row.unit),
+                "machine": _machine(row.machine),
+                "program": row.program or MISSING,
+                "section": row.section,
+                "reason": row.reason or MISSING,
             }
             for row in claim_rows
         ]
     )
 
 
-def judged(row: Mapping[str, Any]) -> str:
+def judged(row: Judgement) -> str:
     """What was measured for a claim: with its interval and n, as a span of several, or ``–``.
 
     n is the number of processes, the fewest of several workloads; what was worked out has none.
     """
-    count = f" (n = {row['n']})" if row["n"] else ""
-    if absent(row["measured"]):
-        if absent(row["low"]):
-            return formats.UNTOLD + count if row["n"] else MISSING
-        return quantity_text([row["low"], row["high"]], row["unit"]) + count
-    if row["low"] == row["high"]:  # worked out, or one exact figure: no interval
-        return quantity_text(row["measured"], row["unit"]) + count
-    return formats.interval(row["measured"], row["low"], row["high"], row["unit"]) + count
+    count = f" (n = {row.n})" if row.n else ""
+    if absent(row.measured):
+        if absent(row.low):
+            return formats.UNTOLD + count if row.n else MISSING
+        return quantity_text([row.low, row.high], row.unit) + count
+    if row.low == row.high:  # worked out, or one exact figure: no interval
+        return quantity_text(row.measured, row.unit) + count
+    return formats.interval(row.measured, row.low, row.high, row.unit) + count
 
 
-def _on(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]) -> list[dict[str, Any]]:
+def _on(claim_rows: Sequence[Judgement], machines: Sequence[str]) -> list[Judgement]:
     """The rows of ``machines`` (empty: all), and those that no machine decides."""
-    return [row for row in claim_rows if not machines or row["machine"] in (*machines, ANY)]
+    return [row for row in claim_rows if not machines or row.machine in (*machines, ANY)]
 
 
-def verdict_counts(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
+def verdict_counts(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> Any:
     """How many claims of each verdict: one line a verdict, one column a machine.
 
     Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur
@@ -143,14 +124,14 @@ def verdict_counts(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str]
     rows = _on(claim_rows, machines)
     if not rows:
         raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    names = sorted(dict.fromkeys(row["machine"] for row in rows), key=lambda name: name == ANY)
-    counts = Counter((row["verdict"], row["machine"]) for row in rows)
+    names = sorted(dict.fromkeys(row.machine for row in rows), key=lambda name: name == ANY)
+    counts = Counter((row.verdict, row.machine) for row in rows)
     present = [verdict for verdict in VERDICTS if any(counts[verdict, name] for name in names)]
     lines = [
         {"verdict": verdict_text(verdict)} | {_machine(name): counts[verdict, name] for name in names}
         for verdict in present
     ]
-    total = {_machine(name): sum(row["machine"] == name for row in rows) for name in names}
+    total = {_machine(name): sum(row.machine == name for row in rows) for name in names}
     return frame([*lines, {"verdict": "all"} | total])
 
 
@@ -158,19 +139,19 @@ def _machine(name: str) -> str:
     return "any machine" if name == ANY else name
 
 
-def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
+def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
     """How many claims of each document have each verdict on ``machine``: a line a document, a column a verdict.
 
     Rows of :func:`hypatia_lab.claims.statements`. Claims that no machine decides count with every machine, so that a
     line adds up to the document's claims. Raises :class:`TableError` when there is no claim.
     """
-    rows = [row for row in claim_rows if row["machine"] in (machine, ANY)]
+    rows = [row for row in claim_rows if row.machine in (machine, ANY)]
     if not rows:
         raise TableError(f"verdicts_by_seed: no claims judged on {machine!r}")
-    counts = Counter((row["seed"], row["verdict"]) for row in rows)
-    present = [verdict for verdict in VERDICTS if any(row["verdict"] == verdict for row in rows)]
+    counts = Counter((row.seed, row.verdict) for row in rows)
+    present = [verdict for verdict in VERDICTS if any(row.verdict == verdict for row in rows)]
     lines = []
-    for seed in [*dict.fromkeys(row["seed"] for row in rows), "all"]:
+    for seed in [*dict.fromkeys(row.seed for row in rows), "all"]:
         own = {
             verdict: sum(n for (one, v), n in counts.items() if v == verdict and seed in (one, "all"))
             for verdict in present
@@ -180,7 +161,7 @@ def verdicts_by_seed(claim_rows: Sequence[dict[str, Any]], machine: str) -> Any:
     return frame(lines)
 
 
-def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
+def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
     """Display in a notebook what ``machine`` says of claims, rows of :func:`hypatia_lab.claims.statements`.
 
     A line a claim: id, verdict and the claim, with its parts and their figures folded beneath it. Those that could not
@@ -191,11 +172,9 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
     own = _on(claim_rows, [machine])
     form, text = [], []
     for untested in (False, True):
-        if not (rows := [row for row in own if (row["verdict"] == "not_testable") is untested]):
+        if not (rows := [row for row in own if (row.verdict == "not_testable") is untested]):
             continue
-        table = frame(
-            [{"id": row["id"], "verdict": verdict_text(row["verdict"]), "claim": row["claim"]} for row in rows]
-        )
+        table = frame([{"id": row.id, "verdict": verdict_text(row.verdict), "claim": row.claim} for row in rows])
         text.append(table.to_string(index=False))
         table["figures and reasons"] = [Html(_parts([row])) for row in rows]
         summary = "Not testable here" if untested else ""
@@ -205,36 +184,36 @@ def show_claims(claim_rows: Sequence[dict[str, Any]], machine: str) -> None:
         display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
-def heard(claim_rows: Sequence[dict[str, Any]]) -> tuple[list[dict[str, Any]], dict[str, list[str]]]:
+def heard(claim_rows: Sequence[Judgement]) -> tuple[list[Judgement], dict[str, list[str]]]:
     """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
-    loud = {row["id"] for row in claim_rows if not _dumb(row)}
-    kept: list[dict[str, Any]] = []
+    loud = {row.id for row in claim_rows if not _dumb(row)}
+    kept: list[Judgement] = []
     silent: dict[str, list[str]] = {}
     for row in claim_rows:
-        if _dumb(row) and row["id"] in loud:
-            silent.setdefault(_machine(row["machine"]), []).append(row["id"])
+        if _dumb(row) and row.id in loud:
+            silent.setdefault(_machine(row.machine), []).append(row.id)
         else:
             kept.append(row)
-            loud.add(row["id"])
+            loud.add(row.id)
     return kept, silent
 
 
-def _dumb(row: Mapping[str, Any]) -> bool:
-    return row["verdict"] == "not_testable" and judged(row) == MISSING
+def _dumb(row: Judgement) -> bool:
+    return row.verdict == "not_testable" and judged(row) == MISSING
 
 
-def _set_on(row: Mapping[str, Any]) -> str:
+def _set_on(row: Judgement) -> str:
     """The day on which the band of ``row`` was set and whether before or after the first record that bears on it."""
-    return row["band_set"].replace(" ", ", ") or MISSING
+    return row.band_set.replace(" ", ", ") or MISSING
 
 
-def claims_counted(claim_rows: Sequence[dict[str, Any]]) -> str:
+def claims_counted(claim_rows: Sequence[Judgement]) -> str:
     """``144 claims in 355 parts``, of the rows of :func:`hypatia_lab.claims.statements`."""
-    parts = {part["id"] for row in claim_rows for part in row["parts"]}
-    return f"{len({row['id'] for row in claim_rows})} claims in {len(parts)} parts"
+    parts = {part.id for row in claim_rows for part in row.parts}
+    return f"{len({row.id for row in claim_rows})} claims in {len(parts)} parts"
 
 
-def statements_table(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> Any:
+def statements_table(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> Any:
     """The ledger as a DataFrame of text, a line a claim: id, its verdict on each machine, claim, document.
 
     Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. A claim that no machine
@@ -243,17 +222,17 @@ def statements_table(claim_rows: Sequence[dict[str, Any]], machines: Sequence[st
     rows = _on(claim_rows, machines)
     if not rows:
         raise TableError("statements_table: no claims; the ledger is empty, or the filter let nothing through")
-    names = [name for name in dict.fromkeys(row["machine"] for row in rows) if name != ANY] or [ANY]
+    names = [name for name in dict.fromkeys(row.machine for row in rows) if name != ANY] or [ANY]
     lines: dict[str, dict[str, str]] = {}
     for row in rows:
-        line = {"id": row["id"], **dict.fromkeys(map(_machine, names), MISSING)}
-        line = lines.setdefault(row["id"], line | {"claim": row["claim"], "document": row["seed"]})
-        own = names if row["machine"] == ANY else [row["machine"]]
-        line.update({_machine(name): verdict_text(row["verdict"]) for name in own})
+        line = {"id": row.id, **dict.fromkeys(map(_machine, names), MISSING)}
+        line = lines.setdefault(row.id, line | {"claim": row.claim, "document": row.seed})
+        own = names if row.machine == ANY else [row.machine]
+        line.update({_machine(name): verdict_text(row.verdict) for name in own})
     return frame(list(lines.values()))
 
 
-def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str] = ()) -> None:
+def show_statements(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> None:
     """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim.
 
     What no machine shown can test is folded away beneath the others, in a table of its own. Of a machine that is not
@@ -263,15 +242,15 @@ def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str
 
     table = statements_table(claim_rows, machines)
     text = table.to_string(index=False)
-    stated: dict[str, list[dict[str, Any]]] = {}
+    stated: dict[str, list[Judgement]] = {}
     shown = (*machines, ANY)
     for row in claim_rows:
-        parts = row["parts"]
-        if machines and row["machine"] not in shown:  # what no machine decides stands there once already
-            parts = [part for part in parts if part["machine"] != ANY and not _dumb(part)]
+        parts = row.parts
+        if machines and row.machine not in shown:  # what no machine decides stands there once already
+            parts = [part for part in parts if part.machine != ANY and not _dumb(part)]
             if not parts:
                 continue
-        stated.setdefault(row["id"], []).append({**row, "parts": parts})
+        stated.setdefault(row.id, []).append(replace(row, parts=tuple(parts)))
     table["parts"] = [Html(_parts(stated[name])) for name in table["id"]]
     dumb = table[[name for name in table if name not in ("id", "claim", "document", "parts")]]
     dumb = (dumb == verdict_text("not_testable")).all(axis=1)
@@ -285,42 +264,42 @@ def show_statements(claim_rows: Sequence[dict[str, Any]], machines: Sequence[str
     display({"text/html": "\n".join(form), "text/plain": text}, raw=True)
 
 
-def _cautions(rows: Sequence[dict[str, Any]]) -> list[str]:
+def _cautions(rows: Sequence[Judgement]) -> list[str]:
     """Each caution on the parts of ``rows`` once, as HTML: it is a machine's, and not a claim's."""
-    said = dict.fromkeys(part["caution"] for row in rows for part in row["parts"] if part["caution"])
+    said = dict.fromkeys(part.caution for row in rows for part in row.parts if part.caution)
     return [f"<p>{markup.escape(text)}</p>" for text in said]
 
 
-def _parts(rows: Sequence[dict[str, Any]]) -> str:
+def _parts(rows: Sequence[Judgement]) -> str:
     """The parts of one claim as HTML: a body of lines a part, of each machine its figures and, beneath, the reason.
 
     ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first. Beneath a
     reason the details are folded.
     """
-    parts: dict[str, dict[str, dict[str, Any]]] = {}
-    for part in (part for row in rows for part in row["parts"]):
-        parts.setdefault(part["id"], {})[part["machine"]] = part
+    parts: dict[str, dict[str, Judgement]] = {}
+    for part in (part for row in rows for part in row.parts):
+        parts.setdefault(part.id, {})[part.machine] = part
     titles = ("machine", "verdict", "claimed", "measured", "bound", "program", "band set")
     escape, bodies = markup.escape, []
     wide = f' colspan="{len(titles)}"'
     for name, own in parts.items():
         first = next(iter(own.values()))
-        heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first["claim"])}</th></tr>'
+        heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first.claim)}</th></tr>'
         lines = [heading] if len(parts) > 1 else []
         claimed = escape(_claimed(first))
         for part in own.values():
             # What the claim itself explains stands once, beneath its machines; a machine's caution beneath the table.
-            more = escape(" ".join(text for text in part["details"] if text not in (part["why"], part["caution"])))
-            reason = escape(part["reason"]) + (f"<details><summary>details</summary>{more}</details>" if more else "")
-            figures = [escape(judged(part)), escape(quantity_text(part["bound"], part["unit"]))]
+            more = escape(" ".join(text for text in part.details if text not in (part.why, part.caution)))
+            reason = escape(part.reason) + (f"<details><summary>details</summary>{more}</details>" if more else "")
+            figures = [escape(judged(part)), escape(quantity_text(part.bound, part.unit))]
             shown = "".join(f"<td>{text}</td>" for text in figures)
-            shown += f"<td>{escape(part['program'] or MISSING)}</td><td>{escape(_set_on(part))}</td>"
-            verdict = escape(verdict_text(part["verdict"]))
-            machine = escape(_machine(part["machine"]))
+            shown += f"<td>{escape(part.program or MISSING)}</td><td>{escape(_set_on(part))}</td>"
+            verdict = escape(verdict_text(part.verdict))
+            machine = escape(_machine(part.machine))
             lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
             lines.append(f"<tr><td{wide}>{reason}</td></tr>" if reason else "")
-        why = escape(f"{first['why']} Section of the document: {first['section']}.")
+        why = escape(f"{first.why} Section of the document: {first.section}.")
         bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    said = [f"<p>{escape(_machine(row['machine']))}: {escape(row['reason'])}</p>" for row in rows if len(parts) > 1]
+    said = [f"<p>{escape(_machine(row.machine))}: {escape(row.reason)}</p>" for row in rows if len(parts) > 1]
     return f'{"".join(said)}<table class="lab-parts"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
