@@ -67,9 +67,9 @@ def twins(lab: Evidence) -> str:
     for couple in itertools.combinations(names(lab), 2):
         one, other = ({record.experiment: record for record in lab.of(name)} for name in couple)
         pairs = [(one[name], other[name]) for name in one if name in other]
-        models = {record.run["facts"].get("name") for pair in pairs for record in pair}
-        if len(models) == 1 and pairs[0][0].run["device"] == "cuda":
-            lines.append(f"- {listing([f'`{name}`' for name in couple])}: both {models.pop()}. {compared(pairs)}")
+        models = {(record.run["device"], record.run["facts"].get("name")) for pair in pairs for record in pair}
+        if [device for device, _ in models] == ["cuda"]:
+            lines.append(f"- {listing([f'`{name}`' for name in couple])}: both {models.pop()[1]}. {compared(pairs)}")
     return "\n".join(lines)
 
 

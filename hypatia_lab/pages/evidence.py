@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
@@ -120,7 +121,7 @@ class Evidence:
 
     @property
     def machines(self) -> list[str]:
-        """Machines that were read, GPUs first.
+        """Machines that were read, GPUs first, and first of all the one of which most was recorded.
 
         One of which only programs from outside and the ceilings are recorded, a second chip say, has no page of its
         own; the ledger judges its records all the same.
@@ -128,9 +129,10 @@ class Evidence:
         from hypatia_lab.experiments import EXPERIMENTS
 
         own = set(EXPERIMENTS) - {"ceilings"}
-        found = dict.fromkeys(record.machine for record in self.records)
+        found = Counter(record.machine for record in self.records)
         known = {record.machine for record in self.records if record.experiment in own}
-        return [machine for machine in found if machine in known] or list(found)
+        named = [machine for machine in found if machine in known] or list(found)
+        return sorted(named, key=lambda machine: (self.primary(machine) != "graph", -found[machine]))
 
     def of(self, machine: str) -> list[records.Record]:
         """The records of one machine."""
