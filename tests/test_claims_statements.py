@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement, permutations, product
-from typing import Any
 
 import pytest
 from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
