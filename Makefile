@@ -6,7 +6,7 @@ SHELL := /bin/bash
 MAKEFLAGS += --no-print-directory
 PYTHON ?= python3
 BIN := .venv/bin
-EXTRAS := book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
+EXTRAS := run,egraph,book,test,$(if $(shell command -v nvidia-smi),gpu,interpreter)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Containers often forbid bytecode, which triples what every process takes to start. Written when a module is first
 # imported, it serves the command outside make too.

@@ -22,10 +22,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab import places
 from hypatia_lab.names import unknown
 
 SCHEMA = 1
-COMMITTED = Path(__file__).resolve().parent.parent / "book" / "records"
+COMMITTED = places.HOME / "book" / "records"
 """The records that are part of the repository."""
 MAX_SAMPLES = 20
 STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")

@@ -54,7 +54,7 @@ def test_variants_that_share_a_reason_are_told_together(healthy):
 def test_a_hidden_egglog_is_missing_everywhere(monkeypatch):
     monkeypatch.setitem(sys.modules, "egglog", None)
     report = doctor.examine("cpu")
-    told = "egglog is not installed (pip install egglog)"
+    told = "egglog is not installed (pip install 'hypatia-lab[egraph]')"
     assert found(report, "tool")["egglog"] == found(report, "mlp")["egraph"] == found(report, "unet")["egraph"] == told
     assert "rewrite graphs" not in "\n".join(doctor.text(report))
 

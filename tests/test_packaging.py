@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, requires
 from pathlib import Path
 
+import pytest
 import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
@@ -32,7 +36,9 @@ def _constraints() -> dict[str, str]:
 
 def _direct() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
-    return [Requirement(text) for text in (*PROJECT["dependencies"], *extras["book"], *extras["test"])]
+    named = [text for extra in ("run", "egraph", "book", "test") for text in extras[extra]]
+    found = [Requirement(text) for text in (*PROJECT["dependencies"], *named)]
+    return [one for one in found if one.name != PROJECT["name"]]  # an extra may ask for another
 
 
 def test_environment_yml_has_the_versions_of_constraints() -> None:
@@ -86,12 +92,67 @@ def test_the_renderer_and_the_command_are_registered() -> None:
     assert command.value == "hypatia_lab.cli.commands:main"
 
 
-def test_kernels_and_claims_are_package_data() -> None:
-    patterns = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["setuptools"][
-        "package-data"
-    ]
-    suffixes = {p.suffix for p in (ROOT / "hypatia_lab").rglob("*") if p.is_file() and "__pycache__" not in p.parts}
-    assert suffixes - {".py"} <= {pattern.removeprefix("*") for pattern in patterns["*"]}
+EXTRAS = (
+    "papermill",
+    "nbclient",
+    "nbformat",
+    "ipykernel",
+    "IPython",
+    "plotly",
+    "pygments",
+    "egglog",
+    "jupyter_book",
+    "sphinx",
+)
+"""What the core of the package does without."""
+
+
+@pytest.fixture(scope="session")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls the command of an installed wheel, in an empty folder and where no extra is installed."""
+    home = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+    built = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(home), str(ROOT)]
+    subprocess.run([*pip, *built], check=True, capture_output=True)
+    (wheel,) = home.glob("*.whl")
+    site, empty = home / "site", home / "empty"
+    empty.mkdir()
+    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    hide = f"import sys\nsys.modules |= dict.fromkeys({EXTRAS!r})\n"
+    (site / "sitecustomize.py").write_text(hide, encoding="utf-8")
+
+    def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-P", "-m", "hypatia_lab", *arguments]
+        environment = os.environ | {"PYTHONPATH": str(site), "XDG_CACHE_HOME": str(home / "cache")}
+        return subprocess.run(command, cwd=empty, env=environment, capture_output=True, text=True)
+
+    return call
+
+
+def test_a_wheel_knows_the_records_and_the_claims(bare: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = bare("claims", "--json", "--machine", "h200", "S001-01")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {claim["machine"] for claim in json.loads(done.stdout)} == {"h200"}
+    assert {part["verdict"] for claim in json.loads(done.stdout) for part in claim["parts"]} != {"not_testable"}
+
+
+@pytest.mark.parametrize(("command", "extra"), [(("run", "02"), "[run]"), (("book",), "[book]")])
+def test_a_wheel_says_which_extra_a_command_needs(
+    command: tuple[str, ...], extra: str, bare: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    done = bare(*command)
+    assert (done.returncode, done.stdout) == (2, "")
+    (told,) = done.stderr.splitlines()
+    assert f"pip install 'hypatia-lab{extra}'" in told
+
+
+@pytest.mark.slow
+def test_a_wheel_judges_a_kernel_without_notebooks(bare: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    assert bare("new", "mine.py").returncode == 0
+    done = bare("judge", "mine.py", "--device", "cpu", "--shapes", "64x64")
+    assert done.returncode == 0, done.stderr
+    assert "hypatia-lab[run]" in done.stderr.splitlines()[-1]
+    assert bare("results", "--records", "mine_book").returncode == 0
 
 
 def test_the_package_imports_without_heavy_libraries() -> None:

@@ -18,13 +18,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab import places
 from hypatia_lab.book import pdf as printing
 
-REPOSITORY = Path(__file__).resolve().parents[2]
 PLOTLY_MIME = "application/vnd.plotly.v1+json"
 STRICT = ("-n", "-W", "--keep-going")
 """Every warning is an error, missing references are warnings, and all of them are listed."""
@@ -182,10 +181,10 @@ def _without_plumbing(notebook: Path) -> str:
 def build(
     notebooks: Path | None = None,
     records: Path | None = None,
-    output: Path = REPOSITORY / "_build" / "html",
+    output: Path = places.BUILD / "html",
     *,
     pdf: bool = False,
-    repository: Path = REPOSITORY,
+    repository: Path = places.HOME,
     say: Callable[[str], None] = print,
 ) -> Path:
     """Build the book and return the path of its ``index.html``; with ``pdf`` the whole of it printed beside that.
@@ -198,8 +197,8 @@ def build(
     Raises :class:`BookError` when jupyter-book is missing, or Chromium for the PDF, when the sources are not there or
     cannot be written, when ``output`` holds something else than a book of the lab, or when the build fails.
     """
-    if find_spec("jupyter_book") is None:
-        raise BookError("the book needs jupyter-book 1: pip install -c constraints.txt -e '.[book]'")
+    if told := places.lacking("the book", "book", "jupyter_book"):
+        raise BookError(told)
     if pdf and not printing.chromium():
         raise BookError("the book as PDF needs Chromium, which prints it: apt-get install chromium")
     if not (repository / "_toc.yml").is_file():

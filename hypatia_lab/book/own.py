@@ -15,7 +15,8 @@ import sysconfig
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from hypatia_lab.book.build import REPOSITORY, BookError
+from hypatia_lab import places
+from hypatia_lab.book.build import BookError
 from hypatia_lab.records import write_text
 
 MARK = "# Written by hypatia-lab judge; written anew by the next one.\n"
@@ -239,10 +240,10 @@ def begin(folder: Path) -> None:
     Raises :class:`BookError` or :class:`records.RecordError`.
     """
     try:
-        config = (REPOSITORY / "_config.yml").read_text(encoding="utf-8")
-        for file in sorted((REPOSITORY / "book" / "static").rglob("*")):
+        config = (places.HOME / "_config.yml").read_text(encoding="utf-8")
+        for file in sorted((places.HOME / "book" / "static").rglob("*")):
             if file.is_file():
-                there = folder / file.relative_to(REPOSITORY)
+                there = folder / file.relative_to(places.HOME)
                 there.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(file, there)
     except OSError as cause:

@@ -10,15 +10,15 @@ from typing import Any
 
 import click
 
-from hypatia_lab.cli.execution import execute, interrupted
+from hypatia_lab import places
+from hypatia_lab.cli.execution import RUN, execute, interrupted
 from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results
 from hypatia_lab.cli.simulate import simulate
 from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.names import unknown
 from hypatia_lab.tables import claims as claim_tables
 
-ROOT = Path(__file__).resolve().parents[2]
-NOTEBOOKS = ROOT / "notebooks"
+NOTEBOOKS = places.HOME / "notebooks"
 
 
 class _Clear(click.Group):
@@ -115,6 +115,9 @@ def run(
     from hypatia_lab.records import ensure_writable
 
     chosen = _choose(notebooks) if notebooks or not programs else []
+    if chosen and (told := places.lacking("a notebook", "run", *RUN)):
+        raise click.UsageError(told)
+    records = records or ("" if places.CHECKOUT else str(places.BUILD / "records"))
     if shapes and not chosen:
         raise click.UsageError("--shapes is for notebooks; a program file says its own")
     parameters = Parameters("measure", preset, device, machine, shapes, records)
@@ -134,7 +137,7 @@ def run(
         "records": str(Path(records).resolve()) if records else "",
         "overwrite": overwrite,
     }
-    folder = Path(output).resolve() if output else ROOT / "_build" / "notebooks"
+    folder = Path(output).resolve() if output else places.BUILD / "notebooks"
     # Pages that only read what the others measured come last.
     measuring = {experiment.notebook for experiment in composer.EXPERIMENTS.values()}
     chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
@@ -287,7 +290,7 @@ def doctor(device: str, paged: bool, as_json: bool) -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    default=ROOT / "_build" / "html",
+    default=places.BUILD / "html",
     help="Folder for the pages.  [default: _build/html]",
 )
 @click.option("--pdf", is_flag=True, help="Print the whole book as PDF too, by Chromium: book.pdf among the pages.")
@@ -423,10 +426,11 @@ def judge(
 
 def _write_page(folder: Path, notebook: Path) -> None:
     """Execute the chapter ``notebook`` of the reader's book in ``folder`` and build the book, where it can be built."""
-    from importlib.util import find_spec
-
     from hypatia_lab.book import build as pages
 
+    if told := places.lacking("the chapter", "run", *RUN):
+        click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
+        return
     try:
         executed = execute(notebook, notebook.parent, {}, "chapter")
     except KeyboardInterrupt:
@@ -434,8 +438,8 @@ def _write_page(folder: Path, notebook: Path) -> None:
     if not executed:
         click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
         sys.exit(1)
-    if find_spec("jupyter_book") is None:
-        click.echo(f"{notebook}: the page needs jupyter-book (pip install 'hypatia-lab[book]')", err=True)
+    if told := places.lacking("the page", "book", "jupyter_book"):
+        click.echo(f"{notebook}: {told}", err=True)
         return
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 

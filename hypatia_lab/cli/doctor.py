@@ -11,6 +11,7 @@ from typing import Any
 
 from hypatia_lab import failures, machine
 from hypatia_lab.book.pdf import chromium
+from hypatia_lab.cli.execution import RUN
 from hypatia_lab.cli.terminal import wrap
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import Variant, variants
@@ -139,7 +140,6 @@ def _browser(device: str) -> str:
     return _importing("'hypatia-lab[test]'", "playwright.sync_api")(device)
 
 
-_NOTEBOOKS = ("papermill", "nbclient", "ipykernel", "plotly", "simpleeval", "fastjsonschema")
 _BOOK = ("jupyter_book", "myst_nb", "sphinx_design", "sphinxcontrib.bibtex")
 TOOLS = (
     Tool("CUDA GPU", "", "", _gpu),
@@ -147,13 +147,13 @@ TOOLS = (
     Tool("CUDA C++", "build CUDA kernels", "pip install 'hypatia-lab[gpu]'; install a CUDA toolkit", _cuda, "cuda"),
     Tool("Triton", "build Triton kernels", "pip install triton, and a C compiler", _triton, "triton"),
     Tool("NVML", "read the GPU's clock and power", "pip install nvidia-ml-py", _nvml),
-    Tool("egglog", "rewrite graphs", "pip install egglog", _importing("egglog", "egglog"), "egglog"),
-    Tool("papermill", "run notebooks", "pip install hypatia-lab", _importing("hypatia-lab", *_NOTEBOOKS)),
+    Tool("egglog", "rewrite graphs", "pip install egglog", _importing("'hypatia-lab[egraph]'", "egglog"), "egglog"),
+    Tool("papermill", "run notebooks", "pip install 'hypatia-lab[run]'", _importing("'hypatia-lab[run]'", *RUN)),
     Tool(
         "Jupyter Book",
         "build the book",
         "pip install 'hypatia-lab[book]'",
-        _importing("'hypatia-lab[book]'", *_NOTEBOOKS, *_BOOK),
+        _importing("'hypatia-lab[book]'", *RUN, *_BOOK),
     ),
     Tool("Chromium", "test it in a browser", "apt-get install chromium", _browser),
 )

@@ -10,6 +10,9 @@ from typing import Any, NoReturn
 
 import click
 
+RUN = ("papermill", "nbclient", "ipykernel", "plotly")
+"""What executes a notebook: modules of the extra run."""
+
 
 def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool:
     """Execute one notebook through papermill; False, with the reason printed, when it fails."""

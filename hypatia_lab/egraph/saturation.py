@@ -119,7 +119,7 @@ def _command(node: Node) -> str:
 
 def missing() -> str:
     """Why no graph can be saturated here; empty when it can."""
-    return loader.module_missing("egglog", "egglog")
+    return loader.module_missing("egglog", "'hypatia-lab[egraph]'")
 
 
 def saturate(nodes: Sequence[Node], rules: Sequence[Rule], *, iterations: int = ITERATIONS) -> EGraph:
