@@ -320,8 +320,8 @@ def test_what_is_claimed_of_the_kernels_is_found_in_the_records(tmp_path: Path) 
     top = kernels("naive", {"top kernel": 98.9}, topic="trace", unit="%", math="default")
     lab = read(tmp_path, GPU, defaults=[*DEFAULTS, *top])
     own = [claim for claim in conv_block.chapter_claims() if claim.experiment in conv_block.EXPERIMENTS.values()]
-    judged = [row for row in claims.judge(lab.records, own) if row["machine"] == "box"]
-    measured = {row["id"] for row in judged if not math.isnan(row["measured"])}
+    judged = [row for row in claims.judge(lab.records, own) if row.machine == "box"]
+    measured = {row.id for row in judged if not math.isnan(row.measured)}
     expected = {claim.id for claim in own if not claim.untestable}
     assert measured >= expected
     assert len(expected) > 8

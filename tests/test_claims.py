@@ -368,7 +368,7 @@ def test_an_author_s_program_is_judged_first(measured):
     assert verdict(measured(*broken, lost), by_author()).verdict == "invalid"
 
 
-def on(machine: str, rows: Sequence[dict]) -> dict:
+def on(machine: str, rows: Sequence[Judgement]) -> Judgement:
     (row,) = (row for row in rows if row.machine == machine)
     return row
 

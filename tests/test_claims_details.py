@@ -319,7 +319,7 @@ def test_figures_come_from_several_experiments_where_none_has_them_all(written):
 # Figures of different runs
 
 
-def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apart: bool) -> dict:
+def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apart: bool) -> Judgement:
     """The verdict on a quotient of two cells, measured in one run or, ``apart``, in two."""
     first, second = cell("cuda", over, clock=clock), cell("eager", under, clock=clock)
     if apart:

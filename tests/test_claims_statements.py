@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations_with_replacement, permutations, product
-from typing import Any
 
 import pytest
 from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
@@ -237,7 +236,7 @@ def test_no_two_claims_have_the_same_words(claims):
 
 
 @pytest.fixture(scope="module")
-def committed(claims) -> list[dict[str, Any]]:
+def committed(claims) -> list[Judgement]:
     """The statements on the committed GPU, in half of the time that all machines take."""
     return statements(judge(records.load(records.COMMITTED, machines=["h200"]), claims), claims)
 
