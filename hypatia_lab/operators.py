@@ -34,7 +34,7 @@ class Operator(Generic[Parameters, Result]):
         """What the function returns."""
         return self._call(*args, **kwargs)
 
-    def register_fake(self, function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorator: shapes and dtypes of the result, for tensors without memory."""
         torch.library.register_fake(self.name, function)
         return function

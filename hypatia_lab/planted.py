@@ -74,24 +74,16 @@ def linear_relu(i: Inputs) -> torch.Tensor:
     return torch.relu(functional.linear(i["x"], i["weight"], i["bias"]))
 
 
-@_planted("ReLU missing")
-def relu_missing(i: Inputs):
-    return lambda: functional.linear(i["x"], i["weight"], i["bias"])
-
-
-@_planted("bias missing")
-def bias_missing(i: Inputs):
-    return lambda: torch.relu(i["x"] @ i["weight"].T)
-
-
-@_planted("bias added after the ReLU")
-def bias_after_relu(i: Inputs):
-    return lambda: torch.relu(i["x"] @ i["weight"].T) + i["bias"]
-
-
-@_planted("weight transposed")
-def weight_transposed(i: Inputs):
-    return lambda: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"]))
+_plant(
+    LINEAR_RELU,
+    {
+        "ReLU missing": lambda i: functional.linear(i["x"], i["weight"], i["bias"]),
+        "bias missing": lambda i: torch.relu(i["x"] @ i["weight"].T),
+        "bias added after the ReLU": lambda i: torch.relu(i["x"] @ i["weight"].T) + i["bias"],
+        "weight transposed": lambda i: torch.relu(torch.addmm(i["bias"], i["x"], i["weight"])),
+    },
+    **{"bias added after the ReLU": "bias after ReLU"},
+)
 
 
 @_planted("unwritten")
@@ -160,29 +152,23 @@ def one_nan(i: Inputs):
     return run
 
 
-@_planted("NaN: all")
-def nan_everywhere(i: Inputs):
-    return lambda: linear_relu(i) * float("nan")
-
-
-@_planted("wrong dtype: float64")
-def wrong_dtype(i: Inputs):
-    return lambda: linear_relu(i).double()
-
-
-@_planted("wrong shape: [64, 48]")
-def output_transposed(i: Inputs):
-    return lambda: linear_relu(i).T
-
-
-@_planted("wrong shape: [47, 64]")
-def one_row_short(i: Inputs):
-    return lambda: linear_relu(i)[:-1]
-
-
-@_planted("wrong type: tuple")
-def a_tuple_for_a_tensor(i: Inputs):
-    return lambda: (linear_relu(i),)
+_plant(
+    LINEAR_RELU,
+    {
+        "NaN: all": lambda i: linear_relu(i) * float("nan"),
+        "wrong dtype: float64": lambda i: linear_relu(i).double(),
+        "wrong shape: [64, 48]": lambda i: linear_relu(i).T,
+        "wrong shape: [47, 64]": lambda i: linear_relu(i)[:-1],
+        "wrong type: tuple": lambda i: (linear_relu(i),),
+    },
+    **{
+        "NaN: all": "NaN everywhere",
+        "wrong dtype: float64": "wrong dtype",
+        "wrong shape: [64, 48]": "output transposed",
+        "wrong shape: [47, 64]": "one row short",
+        "wrong type: tuple": "a tuple for a tensor",
+    },
+)
 
 
 @_planted("writes past a row")

@@ -83,7 +83,6 @@ class Variant:
     maths: tuple[str, ...]
     baseline: bool
     host: bool
-    summary: str
     label: str
     tags: tuple[str, ...]
     splits: tuple[str, int] | None
@@ -115,10 +114,9 @@ def variant(
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
-    The first line of its docstring becomes its one-line description; to ``needs`` is added that the workload's
-    direction is one of ``directions`` and its math one of ``maths``. Without a ``label`` it has that of :data:`LABELS`,
-    or its name in words. Raises ``ValueError`` for an unknown origin, a name taken, a second baseline, or a factory
-    without a docstring.
+    To ``needs`` is added that the workload's direction is one of ``directions`` and its math one of ``maths``. Without
+    a ``label`` it has that of :data:`LABELS`, or its name in words. Raises ``ValueError`` for an unknown origin, a name
+    taken, or a second baseline.
     """
 
     def able(workload: Workload, device: str) -> str:
@@ -136,9 +134,6 @@ def variant(
             raise ValueError(f"variant name {operation}/{name} is taken or reserved")
         if baseline and any(v.baseline for v in known.values()):
             raise ValueError(f"{operation} has two baselines")
-        if not factory.__doc__:
-            raise ValueError(f"variant {operation}/{name} needs a docstring: its first line describes it")
-        summary = factory.__doc__.strip().splitlines()[0]
         known[name] = Variant(
             operation,
             name,
@@ -149,7 +144,6 @@ def variant(
             maths,
             baseline,
             host,
-            summary,
             label or LABELS.get(name, name.replace("_", " ")),
             tags,
             splits,

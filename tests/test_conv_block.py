@@ -312,7 +312,7 @@ def test_what_a_captured_run_allocated_lives_as_long_as_its_graph(monkeypatch: p
         return lambda: counters + 1
 
     workload = Workload("conv_block", (2, 3, 8, 8))
-    replay = conv_block_kernels.captured(factory, "with counters")(workload, {})
+    replay = conv_block_kernels.captured(factory)(workload, {})
     gc.collect()
     assert own[0]() is not None
     del replay

@@ -18,7 +18,6 @@ from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import conv_block, unet
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import verify
 from hypatia_lab.variants import AGAIN, find, variants
@@ -135,7 +134,7 @@ def test_tf32s_rounding_is_right_both_ways_and_a_shorter_one_is_not(
         z = Short.apply(x, weight, digits)
         return z if bias is None else z + bias.view(1, -1, 1, 1)
 
-    bind = {"conv_block": conv_block.eager, "unet": unet.eager}[name]
+    bind = find(name, "eager").factory
     monkeypatch.setattr(torch.nn.functional, "conv2d", conv2d)
     agreed = set()
     for mode in ("default", "ieee"):
@@ -151,7 +150,7 @@ def test_a_cpu_computes_it_as_ieee() -> None:
     for mode in ("ieee", "default"):
         workload = Workload("conv_block", SMALL, "float32", mode)
         with workload.precision():
-            found.append(conv_block.eager(workload, workload.inputs("cpu"))())
+            found.append(find("conv_block", "eager").factory(workload, workload.inputs("cpu"))())
     assert torch.equal(*found)
 
 

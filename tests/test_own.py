@@ -183,7 +183,6 @@ RETURN = "return torch.nn.functional.silu(gate) * x"
         (VARIANT, VARIANT.replace('"mine"', '"eager"'), ": variant name tiny/eager is taken or reserved"),
         (VARIANT, VARIANT.replace('"mine"', '"Mine!"'), ": variant name 'Mine!' must be lower-case letters"),
         (VARIANT, VARIANT.replace("tiny", "linear_relu"), ": variant 'mine' is of linear_relu, which is not this"),
-        ('    """Into memory that is already there."""\n', "", ": variant tiny/mine needs a docstring"),
     ],
 )
 def test_a_file_that_is_no_good_is_told_why_in_one_line(tmp_path, old, new, told):

@@ -316,28 +316,6 @@ def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(monkeypatch: pyte
     assert len(shown) == 1
 
 
-def test_verdicts_are_counted_by_machine() -> None:
-    ledger = [
-        judgement(),
-        judgement(),
-        judgement(verdict="confirmed"),
-        judgement(machine="epyc-2c"),
-        judgement(seed="S004", machine="any"),
-    ]
-    table = claim_tables.verdict_counts(ledger)
-    assert list(table.columns) == ["verdict", "h200", "epyc-2c", "any machine"]
-    assert [tuple(line) for line in table.itertuples(index=False, name=None)] == [
-        (claim_tables.verdict_text("confirmed"), 1, 0, 0),
-        (claim_tables.verdict_text("refuted"), 2, 1, 1),
-        ("all", 3, 1, 1),
-    ]
-    alone = claim_tables.verdict_counts(ledger, ["h200"])
-    assert list(alone.columns) == ["verdict", "h200", "any machine"]
-    assert list(alone["h200"]) == list(table["h200"])
-    with pytest.raises(tables.TableError, match="no claims"):
-        claim_tables.verdict_counts([])
-
-
 def test_a_folded_column_goes_into_the_cell_it_explains() -> None:
     text = tables.html(claim_tables.claims_table([judgement(reason="Because <b>.")]), folded={"reason": "claim"})
     assert "<details><summary>reason</summary>Because &lt;b&gt;.</details></td>" in text

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.figures.graph import Node, Panel
+from hypatia_lab.drawings.graph import Node, Panel
 
 FUSING = ("linear_relu", "mlp")
 """The goals whose rules the drawing of the rounds shows: those that may fire on its 16-bit numbers and lead on."""

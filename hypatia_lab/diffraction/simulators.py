@@ -86,36 +86,18 @@ def _c(workload: Workload, device: str) -> str:
 # ---------------------------------------------------------------- the variants
 
 
-def eager(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch: the formulae as they stand, many small operations, integers removed before π."""
-    return _bind(_whole_image(_layout(inputs), _dtype(workload)), inputs)
+def _plain(mode: str = "", *, reduce: bool = True) -> Factory:
+    """The formulae as they stand, many small operations; through torch.compile where that has a ``mode``.
 
+    ``reduce``: integers are removed before π. Else they are still in h, sin(πNh)/sin(πh): S003's repository, a week
+    after the document.
+    """
 
-def eager_direct(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch with the integers still in h, sin(πNh)/sin(πh): S003's repository, a week after the document."""
-    return _bind(_whole_image(_layout(inputs), _dtype(workload), reduce=False), inputs)
-
-
-def _compiled_in(mode: str) -> Factory:
     def factory(workload: Workload, inputs: Inputs) -> Run:
-        return _bind(compiled(_whole_image(_layout(inputs), _dtype(workload)), mode=mode), inputs)
+        form = _whole_image(_layout(inputs), _dtype(workload), reduce=reduce)
+        return _bind(compiled(form, mode=mode) if mode else form, inputs)
 
     return factory
-
-
-def compile_default(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, default mode."""
-    return _compiled_in("default")(workload, inputs)
-
-
-def compile_reduce_overhead(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead)."""
-    return _compiled_in("reduce-overhead")(workload, inputs)
-
-
-def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return _compiled_in("max-autotune-no-cudagraphs")(workload, inputs)
 
 
 def compile_anchored(workload: Workload, inputs: Inputs) -> Run:
@@ -245,11 +227,11 @@ for _case in CASES:
         _peer("eager", needs=_supported)(eager_batch)
         _peer("compile", needs=_compiles)(compile_batch)
     else:
-        _peer("eager", needs=_supported, baseline=True)(eager)
-        _seed("eager_direct", needs=_supported, label="eager PyTorch, integers left in")(eager_direct)
-        _peer("compile", needs=_compiles)(compile_default)
-        _seed("compile_reduce_overhead", needs=_compiles_to_graphs)(compile_reduce_overhead)
-        _peer("compile_max_autotune", needs=_compiles)(compile_max_autotune)
+        _peer("eager", needs=_supported, baseline=True)(_plain())
+        _seed("eager_direct", needs=_supported, label="eager PyTorch, integers left in")(_plain(reduce=False))
+        _peer("compile", needs=_compiles)(_plain("default"))
+        _seed("compile_reduce_overhead", needs=_compiles_to_graphs)(_plain("reduce-overhead"))
+        _peer("compile_max_autotune", needs=_compiles)(_plain("max-autotune-no-cudagraphs"))  # graphs are a clock here
         _own("compile_anchored", needs=_compiles, label="torch.compile, anchored")(compile_anchored)
         _seed("c_pixelwise", needs=_c, host=True, label="C, pixel by pixel")(c_pixelwise)
         _peer("c_openmp", needs=_c, host=True, label="C, vectorised")(c_openmp)

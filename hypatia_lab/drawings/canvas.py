@@ -35,6 +35,7 @@ def _n(value: float) -> str:
 class Canvas:
     """A drawing ``height`` units high: ``name`` (unique), ``title`` (its message), ``description`` (for who sees none).
 
+    It takes at most ``widest`` px, and at ``least`` so many: where there are fewer, its box has to scroll.
     Shapes are drawn in the order of the calls. ``look`` of a shape is "none", "soft", "strong" or "hatch".
     """
 
@@ -42,6 +43,9 @@ class Canvas:
     title: str
     description: str
     height: float
+    width: float = WIDTH
+    widest: float = WIDEST
+    least: float = 0
     parts: list[str] = field(default_factory=list)
     stripes: dict[str, str] = field(default_factory=dict)
 
@@ -167,11 +171,12 @@ class Canvas:
             f'<path d="M0 0v6" stroke="{colour}" stroke-width="3" stroke-opacity="{OPACITY["strong"]}"/></pattern>'
             for colour, where in self.stripes.items()
         )
+        least = f"min-width:{_n(self.least)}px;" if self.least else ""
         ids = f"{self.name}-title", f"{self.name}-description"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {_n(self.height)}" role="img" '
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(self.width)} {_n(self.height)}" role="img" '
             f'aria-labelledby="{ids[0]} {ids[1]}" font-family="system-ui, sans-serif" '
-            f'style="width:100%;max-width:{WIDEST}px;height:auto">'
+            f'style="width:100%;{least}max-width:{_n(self.widest)}px;height:auto">'
             f'<title id="{ids[0]}">{escape(self.title)}</title><desc id="{ids[1]}">{escape(self.description)}</desc>'
             + (f"<defs>{stripes}</defs>" if stripes else "")
             + "".join(self.parts)

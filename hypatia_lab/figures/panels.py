@@ -286,6 +286,7 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], ta
     """
 
     def placed(columns: int) -> dict[str, Any]:
+        said = textwrap.wrap(across["title"]["text"], 54 if columns < 3 else 110)
         columns = min(columns, len(names))
         rows = math.ceil(len(names) / columns)
         broken = [textwrap.wrap(name, 22 if columns < 3 else 34) for name in names]
@@ -293,7 +294,6 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], ta
         height, wide = rows * (tall + between), (1 - 0.04 * (columns - 1)) / columns
         layout: dict[str, Any] = {}
         notes = [SMALL | {"xref": "paper", "x": 0.5, "yref": "paper", "y": 0, "yanchor": "top", "yshift": -22}]
-        said = textwrap.wrap(across["title"]["text"], 46 if columns < 3 else 100)
         notes[0] |= {"text": "<br>".join(said)}
         for n, name in enumerate(broken):
             row, column = divmod(n, columns)

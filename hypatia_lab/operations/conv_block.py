@@ -16,7 +16,6 @@ names, and a tolerance that let it through would let much else through. It is an
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,13 +24,25 @@ import torch
 import torch.nn.functional as functional
 from torch.nn.grad import conv2d_weight
 
-from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.compiled import compile_missing
 from hypatia_lab.kernels import loader
-from hypatia_lab.variants import anywhere, variant
+from hypatia_lab.operations.forms import (
+    LAST,
+    MODES,
+    Form,
+    Peers,
+    bind,
+    by_part,
+    channels_last,
+    factory,
+    register_peers,
+    under_autocast,
+)
+from hypatia_lab.variants import anywhere
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, Backward, Operation, register
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
 OPERATIONS = {"conv_block": "none", "conv_block_tanh": "tanh"}
@@ -276,9 +287,7 @@ def _backward_faults(inputs: Inputs, approximate: str) -> dict[str, dict[str, to
     right = gradient_reference(inputs, approximate)
     answers["gradient missing (zeros)"] = tuple(map(torch.zeros_like, right))
     answers["mean over the batch for its sum"] = tuple(part / len(inputs["x"]) for part in right)
-    return {
-        part: {name: answer[number] for name, answer in answers.items()} for number, part in enumerate(GRADIENTS, 1)
-    }
+    return by_part(answers, GRADIENTS)
 
 
 # ---------------------------------------------------------------- the operations
@@ -302,13 +311,7 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
     drawn["bias"][0] *= QUIET
     if workload.backward:
         drawn["grad"] = normal(batch, channels, height, width)
-    inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
-    # The same numbers, channels last in memory: no variant's time holds a conversion that it did not ask for.
-    return inputs | {
-        f"{name}_channels_last": tensor.contiguous(memory_format=torch.channels_last)
-        for name, tensor in inputs.items()
-        if tensor.dim() == 4
-    }
+    return channels_last({name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()})
 
 
 ELEMENT_FLOPS = 14
@@ -374,66 +377,27 @@ for _operation, _approximate in OPERATIONS.items():
 # ---------------------------------------------------------------- who computes it
 
 
-def bind(function: Callable[..., torch.Tensor], inputs: Inputs, layout: str = "") -> Run:
-    """``function`` of x, weight, bias, gamma and beta; where there is ``grad``, y and autograd's five gradients.
+def torch_form(workload: Workload, *, grouped: bool = False) -> Form:
+    """The block as a function of x, weight, bias, γ and β; ``grouped``: by group_norm with one channel a group.
 
-    ``layout`` is "" or "_channels_last": which of the inputs of four dimensions are taken.
+    Under autocast where that is the operation.
     """
-    named = {name: inputs.get(name + layout, inputs[name]) for name in PARAMETERS}
-    if "grad" not in inputs:
-        tensors = list(named.values())
-        return lambda: function(*tensors)
-    # Leaves of their own on the same memory: whoever refills the inputs refills them.
-    leaves, grad = [tensor.detach().requires_grad_() for tensor in named.values()], inputs["grad" + layout]
-
-    def run() -> tuple[torch.Tensor, ...]:
-        y = function(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad.to(y.dtype))  # autocast gives y a dtype of its own
-
-    return run
-
-
-def _form(workload: Workload) -> Callable[..., torch.Tensor]:
-    approximate = OPERATIONS[workload.operation]
+    approximate = OPERATIONS.get(workload.operation, "none")
 
     def form(
         x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor
     ) -> torch.Tensor:
-        return conv_block(x, weight, bias, gamma, beta, approximate)
+        if not grouped:
+            return conv_block(x, weight, bias, gamma, beta, approximate)
+        z = functional.conv2d(x, weight, bias, padding=1)
+        return functional.gelu(functional.group_norm(z, z.shape[1], gamma, beta, EPS), approximate=approximate)
 
-    return form
+    return under_autocast(workload, form)
 
 
 def compiles_to_graphs(workload: Workload, device: str) -> str:
     """Why torch.compile cannot record CUDA graphs of its own there; empty when it can."""
     return compile_missing(workload, device) if device == "cuda" else loader.NO_GPU
-
-
-def eager(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch: conv2d, instance_norm, gelu, one after the other."""
-    return bind(_form(workload), inputs)
-
-
-def eager_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """The same on x and W that lie channels last in memory.
-
-    instance_norm folds the batch into the channels, which such memory does not allow: it copies, and y is contiguous.
-    Of one image torch 2.13 has wrong gradients on a CPU (the upstream one is channels last, too): the check says so.
-    """
-    return bind(_form(workload), inputs, "_channels_last")
-
-
-def group_norm(workload: Workload, inputs: Inputs) -> Run:
-    """Instance normalisation as group normalisation with one channel a group: the same function, another kernel."""
-    approximate = OPERATIONS[workload.operation]
-
-    def form(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor
-    ) -> torch.Tensor:
-        z = functional.conv2d(x, weight, bias, padding=1)
-        return functional.gelu(functional.group_norm(z, z.shape[1], gamma, beta, EPS), approximate=approximate)
-
-    return bind(form, inputs)
 
 
 def script(workload: Workload, inputs: Inputs) -> Run:
@@ -442,43 +406,23 @@ def script(workload: Workload, inputs: Inputs) -> Run:
         warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
         scripted = torch.jit.script(conv_block)
     approximate = OPERATIONS[workload.operation]
-    return bind(lambda *tensors: scripted(*tensors, approximate), inputs)
+    return bind(lambda *tensors: scripted(*tensors, approximate), inputs, PARAMETERS)
 
 
-def compile_default(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, default mode."""
-    return bind(compiled(_form(workload)), inputs)
-
-
-def compile_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, default mode, on x and W that lie channels last in memory."""
-    return bind(compiled(_form(workload)), inputs, "_channels_last")
-
-
-def compile_reduce_overhead(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead)."""
-    return bind(compiled(_form(workload), mode="reduce-overhead"), inputs)
-
-
-def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return bind(compiled(_form(workload), mode="max-autotune-no-cudagraphs"), inputs)
-
-
-Needs = Callable[["Workload", str], str]
-PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
-    "eager": (eager, anywhere, DIRECTIONS),
-    "eager_channels_last": (eager_channels_last, anywhere, DIRECTIONS),
-    "group_norm": (group_norm, anywhere, DIRECTIONS),
+PEERS: Peers = {
+    "eager": (factory(torch_form, PARAMETERS), anywhere, DIRECTIONS),
+    # instance_norm folds the batch into the channels, which such memory does not allow: it copies, and y is contiguous.
+    # Of one image torch 2.13 has wrong gradients on a CPU (the upstream one is channels last, too): the check says so.
+    "eager_channels_last": (factory(torch_form, PARAMETERS, LAST), anywhere, DIRECTIONS),
+    # The same function by another kernel.
+    "group_norm": (factory(partial(torch_form, grouped=True), PARAMETERS), anywhere, DIRECTIONS),
     "script": (script, anywhere, DIRECTIONS),
-    "compile": (compile_default, compile_missing, DIRECTIONS),
-    "compile_channels_last": (compile_channels_last, compile_missing, DIRECTIONS),
-    "compile_reduce_overhead": (compile_reduce_overhead, compiles_to_graphs, ("forward",)),
-    "compile_max_autotune": (compile_max_autotune, compile_missing, ("forward",)),
+    "compile": (factory(torch_form, PARAMETERS, mode="default"), compile_missing, DIRECTIONS),
+    "compile_channels_last": (factory(torch_form, PARAMETERS, LAST, "default"), compile_missing, DIRECTIONS),
+} | {
+    name: (factory(torch_form, PARAMETERS, mode=MODES[name]), needs, ("forward",))
+    for name, needs in (("compile_reduce_overhead", compiles_to_graphs), ("compile_max_autotune", compile_missing))
 }
-"""Variant → its factory, its needs, and the directions that it computes."""
 
 for _operation in OPERATIONS:
-    for _name, (_factory, _needs, _directions) in PEERS.items():
-        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
-        _peer(_name, baseline=_name == "eager")(_factory)
+    register_peers(_operation, PEERS)

@@ -23,7 +23,8 @@ from hypatia_lab.clock import capture
 from hypatia_lab.kernels import loader
 from hypatia_lab.names import unknown
 from hypatia_lab.operations import ladder
-from hypatia_lab.operations.conv_block import OPERATIONS, PEERS, bind, checked
+from hypatia_lab.operations.conv_block import OPERATIONS, PARAMETERS, PEERS, checked
+from hypatia_lab.operations.forms import LAST, bind
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
@@ -34,12 +35,9 @@ if TYPE_CHECKING:
     from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
-FORMS = {
-    "triton": "Two Triton kernels: the convolution with the moments of its patches, then all that follows.",
-    "whole": "One CUDA kernel: the convolution's sums stay in registers until their plane is normalised.",
-}
-"""Form → what it is."""
-
+FORMS = {"triton": "two Triton kernels", "whole": "one CUDA kernel"}
+"""Form → what it is: the convolution with the moments of its patches, then all that follows; or the convolution's sums
+in registers until their plane is normalised."""
 
 FEW_PIXELS = 2 * 128 * 128
 """Of so many or fewer, of all images, two kernels are as fast as the one, or faster: each of its blocks loads all
@@ -171,16 +169,7 @@ def conv_block_gradients(
 
 
 @conv_block_gradients.register_fake
-def _(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    gamma: torch.Tensor,
-    beta: torch.Tensor,
-    convolved: torch.Tensor,
-    statistics: torch.Tensor,
-    approximate: str,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+def _(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, gamma: torch.Tensor, *others: Any) -> Any:
     last = torch.channels_last
     bias, of_gamma, of_beta = (torch.empty_like(gamma) for _ in range(3))
     of_x, of_weight = (torch.empty_like(tensor, memory_format=last) for tensor in (x, weight))
@@ -270,31 +259,30 @@ def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
     return needs
 
 
-def _factory(form: str, precision: str, summary: str) -> Factory:
+def _factory(form: str, precision: str) -> Factory:
     def factory(workload: Workload, inputs: Inputs) -> Run:
         how: dict[str, Any] = {
             "approximate": OPERATIONS[workload.operation],
             "precision": precision or workload.math,
         }
         if workload.direction != "forward":
-            return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, "_channels_last")
+            return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, PARAMETERS, LAST)
         if form == "whole":
             from hypatia_lab.operations.conv_block_whole import conv_block_whole
 
             # Left zeros by every launch; a call need not clear new ones.
             counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
             run = lambda *tensors: conv_block_whole(*tensors, **how, counters=counters)[0]  # noqa: E731
-            return bind(run, inputs, "_channels_last")
+            return bind(run, inputs, PARAMETERS, LAST)
         from hypatia_lab.kernels.triton.conv_block import conv_block
 
-        return bind(lambda *tensors: conv_block(*tensors, **how), inputs, "_channels_last")
+        return bind(lambda *tensors: conv_block(*tensors, **how), inputs, PARAMETERS, LAST)
 
-    factory.__doc__ = summary
     return factory
 
 
-def captured(factory: Factory, name: str) -> Factory:
-    """The variant ``name`` of ``factory`` as a CUDA graph: recorded where it is built, replayed by a call.
+def captured(factory: Factory) -> Factory:
+    """The variant of ``factory`` as a CUDA graph: recorded where it is built, replayed by a call.
 
     A call returns the same tensors every time, refilled.
     """
@@ -314,7 +302,6 @@ def captured(factory: Factory, name: str) -> Factory:
 
         return replay
 
-    recorded.__doc__ = f"{name}, recorded as a CUDA graph and replayed."
     return recorded
 
 
@@ -322,19 +309,16 @@ def _on_gpu(needs: Callable[[Workload, str], str]) -> Callable[[Workload, str], 
     return lambda workload, device: needs(workload, device) if device == "cuda" else loader.NO_GPU
 
 
-LABEL = {"triton": "two Triton kernels", "whole": "one CUDA kernel"}
-SPLIT = "by three products of bfloat16 terms for one of float32; splitting is timed, too."
-
 for _operation in OPERATIONS:
-    for _form, _summary in FORMS.items():
+    for _form, _words in FORMS.items():
         for _precision in ("", "bf16x3"):
             _name = f"{_form}_{_precision}" if _precision else _form
-            _made = _factory(_form, _precision, f"{_form}, {SPLIT}" if _precision else _summary)
+            _made = _factory(_form, _precision)  # of what is split, splitting is timed, too
             _need, _maths = _needs(_form, _precision), ("ieee",) if _precision else ("ieee", "tf32", "bf16x3")
             _own = partial(variant, _operation, origin="own", directions=DIRECTIONS, maths=_maths, tags=("own kernel",))
             _own = partial(_own, splits=("bfloat16/ieee", 3) if _precision else None)
-            _label = LABEL[_form] + (", float32 as three bfloat16 products" if _precision else "")
+            _label = _words + (", float32 as three bfloat16 products" if _precision else "")
             _own(_name, needs=_need, label=_label)(_made)
-            _own(f"{_name}_graph", needs=_on_gpu(_need), label=f"{_label}, replayed")(captured(_made, _name))
+            _own(f"{_name}_graph", needs=_on_gpu(_need), label=f"{_label}, replayed")(captured(_made))
     _peer = partial(variant, _operation, origin="peer", directions=DIRECTIONS, tags=("library",))
-    _peer("eager_graph", needs=_on_gpu(PEERS["eager"][1]))(captured(PEERS["eager"][0], "eager"))
+    _peer("eager_graph", needs=_on_gpu(PEERS["eager"][1]))(captured(PEERS["eager"][0]))

@@ -29,17 +29,12 @@ if TYPE_CHECKING:
     from hypatia_lab.workloads import Inputs, Workload
 
 WAYS = {
-    "naive": (
-        "three kernels",
-        "Three kernels, one thread an output; what lies between them comes from torch's allocator (S000).",
-    ),
-    "naive_malloc": (
-        "three kernels, cudaMalloc each call",
-        "The three kernels with memory from the driver, cudaMalloc and cudaFree in every call (S000).",
-    ),
-    "threaded": ("three loops on all cores", "The three loops shared out over all cores."),
+    "naive": "three kernels",
+    "naive_malloc": "three kernels, cudaMalloc each call",
+    "threaded": "three loops on all cores",
 }
-"""Variant → its label and what it is; ``naive`` runs on either kind of device."""
+"""Variant → its label. ``naive`` runs on either kind of device; what lies between its kernels comes from torch's
+allocator, and of ``naive_malloc`` from the driver in every call."""
 
 THREADS = 256
 """Of a block; the statistics kernel is written for so many."""
@@ -135,19 +130,7 @@ def conv_block_pipeline(
     return y
 
 
-@conv_block_pipeline.register_fake
-def _(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None,
-    gamma: torch.Tensor,
-    beta: torch.Tensor,
-    approximate: str,
-    p: float,
-    seed: int,
-    way: str,
-) -> torch.Tensor:
-    return x.new_empty(x.shape[0], weight.shape[0], x.shape[2], x.shape[3])
+conv_block_pipeline.register_fake(lambda x, weight, *others: x.new_empty(x.shape[0], weight.shape[0], *x.shape[2:]))
 
 
 def pipeline(
@@ -176,11 +159,8 @@ def pipeline(
 # ---------------------------------------------------------------- the variants
 
 
-def _needs(way: str) -> Callable[[Workload, str], str]:
-    def needs(workload: Workload, device: str) -> str:
-        return _missing(way, device)
-
-    return needs
+def _needs(way: str, workload: Workload, device: str) -> str:
+    return _missing(way, device)
 
 
 def _factory(way: str) -> Factory:
@@ -188,7 +168,6 @@ def _factory(way: str) -> Factory:
         tensors, approximate = [inputs[name] for name in PARAMETERS], OPERATIONS[workload.operation]
         return lambda: pipeline(way, *tensors, approximate=approximate)
 
-    factory.__doc__ = WAYS[way][1]
     return factory
 
 
@@ -197,4 +176,4 @@ for _operation in OPERATIONS:
         _origin = "own" if _way == "threaded" else "seed"
         # With PyTorch as installed these kernels compute as ever: its switches reach its own calls alone.
         _loops = partial(variant, _operation, origin=_origin, maths=("ieee", "default"), tags=("document",))
-        _loops(_way, needs=_needs(_way), label=WAYS[_way][0])(_factory(_way))
+        _loops(_way, needs=partial(_needs, _way), label=WAYS[_way])(_factory(_way))

@@ -9,7 +9,6 @@ Source: S000 (mixed precision, operator-level optimisation, pre-allocated tensor
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -17,14 +16,14 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.compiled import compile_missing
 from hypatia_lab.operations import conv_block as block
-from hypatia_lab.operations.conv_block import EPS, OPERATIONS, PARAMETERS, bind
-from hypatia_lab.variants import variant
+from hypatia_lab.operations.conv_block import EPS, OPERATIONS, PARAMETERS
+from hypatia_lab.operations.forms import LAST, Peers, factory, register_peers
 from hypatia_lab.workloads import DIRECTIONS, Operation, Workload, operations, register
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs
 
 AUTOCAST = "conv_block_autocast"
@@ -34,9 +33,6 @@ CASTS = ("bfloat16", "float16")
 
 CAST_ROUNDINGS = block.ROUNDINGS + 2
 """Under autocast both operands of the convolution are rounded, too."""
-
-Function = Callable[..., torch.Tensor]
-
 
 # ---------------------------------------------------------------- what is right under autocast
 
@@ -67,35 +63,6 @@ _define()
 # ---------------------------------------------------------------- who computes it
 
 
-def torch_form(workload: Workload, *, grouped: bool = False) -> Function:
-    """The block as a function of x, weight, bias, γ and β; ``grouped``: by group_norm with one channel a group.
-
-    Under autocast where that is the operation.
-    """
-    approximate = OPERATIONS.get(workload.operation, "none")
-
-    def form(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor
-    ) -> torch.Tensor:
-        if not grouped:
-            return block.conv_block(x, weight, bias, gamma, beta, approximate)
-        z = functional.conv2d(x, weight, bias, padding=1)
-        return functional.gelu(functional.group_norm(z, z.shape[1], gamma, beta, EPS), approximate=approximate)
-
-    if workload.operation != AUTOCAST:
-        return form
-    dtype = getattr(torch, workload.dtype)
-
-    def cast(
-        x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor
-    ) -> torch.Tensor:
-        with torch.autocast(x.device.type, dtype):
-            # Autocast leaves some results, such as a GPU's group_norm, in float32.
-            return form(x, weight, bias, gamma, beta).to(dtype)
-
-    return cast
-
-
 def preallocated(workload: Workload, inputs: Inputs) -> Run:
     """The eager form into memory of its own that every call reuses (S000), as far as PyTorch has ``out=`` for it.
 
@@ -123,34 +90,6 @@ def preallocated(workload: Workload, inputs: Inputs) -> Run:
     return run
 
 
-def group_norm_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """The same function by group_norm on x and W that lie channels last, which group_norm keeps so."""
-    return bind(torch_form(workload, grouped=True), inputs, "_channels_last")
-
-
-def compile_together(workload: Workload, inputs: Inputs) -> Run:
-    """S000's points together: compiled, channels last, group_norm's kernel, under autocast where that is the operation.
-
-    TorchScript is left out, for torch.compile does not take scripted functions.
-    """
-    return bind(compiled(torch_form(workload, grouped=True)), inputs, "_channels_last")
-
-
-def autocast_eager(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch under autocast: the convolution casts x and W each call, what follows has the dtype already."""
-    return bind(torch_form(workload), inputs)
-
-
-def autocast_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch under autocast on x and W that lie channels last in memory."""
-    return bind(torch_form(workload), inputs, "_channels_last")
-
-
-def autocast_compile(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile, default mode, of the form under autocast."""
-    return bind(compiled(torch_form(workload)), inputs)
-
-
 def plain_missing(workload: Workload, device: str) -> str:
     """Why PyTorch's plain forms cannot compute ``workload``; empty when they can."""
     if workload.operation.endswith("_autocast") and workload.dtype not in CASTS:
@@ -163,20 +102,20 @@ def compiled_missing(workload: Workload, device: str) -> str:
     return compile_missing(workload, device) or plain_missing(workload, device)
 
 
-Needs = Callable[["Workload", str], str]
-SHARED: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
-    "group_norm_channels_last": (group_norm_channels_last, plain_missing, DIRECTIONS),
-    "compile_together": (compile_together, compiled_missing, DIRECTIONS),
+GROUPED = partial(block.torch_form, grouped=True)
+SHARED: Peers = {
+    "group_norm_channels_last": (factory(GROUPED, PARAMETERS, LAST), plain_missing, DIRECTIONS),
+    # S000's points together: compiled, channels last, group_norm's kernel, under autocast where that is the operation.
+    # TorchScript is left out, for torch.compile does not take scripted functions.
+    "compile_together": (factory(GROUPED, PARAMETERS, LAST, "default"), compiled_missing, DIRECTIONS),
 }
-PLAIN = SHARED | {"preallocated": (preallocated, plain_missing, ("forward",))}
-CAST = {
-    "eager": (autocast_eager, plain_missing, DIRECTIONS),
-    "eager_channels_last": (autocast_channels_last, plain_missing, DIRECTIONS),
-    "compile": (autocast_compile, compiled_missing, DIRECTIONS),
-} | SHARED
-"""Variant → its factory, its needs, and the directions that it computes."""
+PLAIN: Peers = {**SHARED, "preallocated": (preallocated, plain_missing, ("forward",))}
+CAST: Peers = {
+    "eager": (factory(block.torch_form, PARAMETERS), plain_missing, DIRECTIONS),
+    "eager_channels_last": (factory(block.torch_form, PARAMETERS, LAST), plain_missing, DIRECTIONS),
+    "compile": (factory(block.torch_form, PARAMETERS, mode="default"), compiled_missing, DIRECTIONS),
+    **SHARED,
+}
 
-for _operation, _variants in {**dict.fromkeys(OPERATIONS, PLAIN), AUTOCAST: CAST}.items():
-    for _name, (_factory, _needs, _directions) in _variants.items():
-        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
-        _peer(_name, baseline=_name == "eager")(_factory)
+for _operation, _peers in {**dict.fromkeys(OPERATIONS, PLAIN), AUTOCAST: CAST}.items():
+    register_peers(_operation, _peers)

@@ -175,12 +175,11 @@ def _name(tensor: torch.Tensor) -> str:
 
 @dataclass(frozen=True)
 class Step:
-    """One step: on which kind of device it runs, for which dtypes, how it is launched, its label and its idea."""
+    """One step: on which kind of device it runs, for which dtypes, how it is launched, and its label."""
 
     device: str
     launch: Launch
     label: str
-    idea: str
     dtypes: tuple[str, ...] = tuple(DTYPES)
     capability: tuple[int, int] = (7, 0)
     exactly: bool = False  # no newer GPU has Hopper's instructions
@@ -206,84 +205,20 @@ class Step:
 
 
 STEPS = {
-    "step_coalesced": Step(
-        "cuda",
-        _Cores("coalesced", (32, 16), 4, 4),
-        "neighbours read together",
-        "One warp per output: neighbouring threads read neighbours.",
-    ),
-    "step_shared": Step(
-        "cuda",
-        _Cores("shared", (1024,), 32, 32),
-        "tiles in shared memory",
-        "Tiles of 32 × 32 in shared memory, one output a thread.",
-    ),
-    "step_registers_1d": Step(
-        "cuda",
-        _Cores("registers_1d", (512,), 64, 64),
-        "column in registers",
-        "Eight outputs of a column in each thread's registers.",
-    ),
-    "step_registers_2d": Step(
-        "cuda",
-        _Cores("registers_2d", (256,), 128, 128),
-        "tiles in registers",
-        "Eight by eight outputs in each thread's registers.",
-    ),
-    "step_vectorized": Step(
-        "cuda", _Cores("vectorized", (256,), 128, 128), "16 bytes a load", "16 bytes a load and a store."
-    ),
-    "step_conflict_free": Step(
-        "cuda",
-        _Cores("conflict_free", (256,), 128, 128),
-        "no bank conflicts",
-        "Tiles swizzled so that no two threads want the same bank.",
-    ),
-    "step_async": Step(
-        "cuda",
-        _Cores("async", (256,), 128, 128),
-        "copies ahead of the arithmetic",
-        "Asynchronous copies (cp.async) into three stages, two ahead of the arithmetic.",
-        capability=(8, 0),
-    ),
-    "step_mma": Step(
-        "cuda",
-        _mma,
-        "tensor cores",
-        "Tensor cores: mma.sync on fragments from ldmatrix, fed by cp.async.",
-        HALVES,
-        capability=(8, 0),
-    ),
-    "step_wgmma": Step(
-        "cuda",
-        partial(_wgmma, cluster=1),
-        "Hopper's tensor cores",
-        "Hopper's tensor cores (wgmma) and copy engine (TMA): warps that copy, warps that multiply, blocks that stay.",
-        HALVES,
-        (9, 0),
-        exactly=True,
-    ),
+    "step_coalesced": Step("cuda", _Cores("coalesced", (32, 16), 4, 4), "neighbours read together"),
+    "step_shared": Step("cuda", _Cores("shared", (1024,), 32, 32), "tiles in shared memory"),
+    "step_registers_1d": Step("cuda", _Cores("registers_1d", (512,), 64, 64), "column in registers"),
+    "step_registers_2d": Step("cuda", _Cores("registers_2d", (256,), 128, 128), "tiles in registers"),
+    "step_vectorized": Step("cuda", _Cores("vectorized", (256,), 128, 128), "16 bytes a load"),
+    "step_conflict_free": Step("cuda", _Cores("conflict_free", (256,), 128, 128), "no bank conflicts"),
+    "step_async": Step("cuda", _Cores("async", (256,), 128, 128), "copies ahead of the arithmetic", capability=(8, 0)),
+    "step_mma": Step("cuda", _mma, "tensor cores", HALVES, capability=(8, 0)),
+    "step_wgmma": Step("cuda", partial(_wgmma, cluster=1), "Hopper's tensor cores", HALVES, (9, 0), exactly=True),
     "step_multicast": Step(
-        "cuda",
-        partial(_wgmma, cluster=2),
-        "tiles shared by two blocks",
-        "The same with clusters of two blocks, each fetching half of the weights' tile for both.",
-        HALVES,
-        (9, 0),
-        exactly=True,
+        "cuda", partial(_wgmma, cluster=2), "tiles shared by two blocks", HALVES, (9, 0), exactly=True
     ),
-    "blocked": Step(
-        "cpu",
-        partial(_blocked, threaded=False),
-        "blocks in cache",
-        "One core: packed blocks in cache, six rows of sums in registers.",
-    ),
-    "threaded": Step(
-        "cpu",
-        partial(_blocked, threaded=True),
-        "blocks on all cores",
-        "The blocks of the step before, shared out over all cores.",
-    ),
+    "blocked": Step("cpu", partial(_blocked, threaded=False), "blocks in cache"),
+    "threaded": Step("cpu", partial(_blocked, threaded=True), "blocks on all cores"),
 }
 """Every step by the name of its variant, in the order of the ladder."""
 
@@ -333,11 +268,8 @@ def ladder(step: str, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 # ---------------------------------------------------------------- the variants
 
 
-def _needs(step: str) -> Callable[[Workload, str], str]:
-    def needs(workload: Workload, device: str) -> str:
-        return STEPS[step].missing(workload.dtype, device)
-
-    return needs
+def _needs(step: str, workload: Workload, device: str) -> str:
+    return STEPS[step].missing(workload.dtype, device)
 
 
 def _factory(step: str) -> Factory:
@@ -345,10 +277,9 @@ def _factory(step: str) -> Factory:
         x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
         return lambda: ladder(step, x, weight, bias)
 
-    factory.__doc__ = STEPS[step].idea
     return factory
 
 
 for _step in STEPS:
     _own = partial(variant, "linear_relu", origin="own", maths=("ieee",), tags=(STEPS[_step].tag,))
-    _own(_step, needs=_needs(_step), label=STEPS[_step].label)(_factory(_step))
+    _own(_step, needs=partial(_needs, _step), label=STEPS[_step].label)(_factory(_step))

@@ -19,6 +19,7 @@ import torch.nn.functional as functional
 
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations.forms import bind
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
@@ -205,6 +206,11 @@ def checked(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) ->
             raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
 
 
+def output(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """An empty y, of the shape, dtype and device that x, weight and bias make."""
+    return x.new_empty(*x.shape[:-1], weight.shape[0])
+
+
 def save_operands(ctx: Any, inputs: tuple[torch.Tensor | None, ...], output: torch.Tensor) -> None:
     """Keep x, weight and y for the backward pass of a custom operation (x, weight, bias) → y."""
     ctx.save_for_backward(inputs[0], inputs[1], output)
@@ -247,7 +253,7 @@ def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     checked(x, weight, bias)
     rows, dtype = x.reshape(-1, x.shape[-1]).contiguous(), _name(x.dtype)
     weight, bias = weight.contiguous(), None if bias is None else bias.contiguous()
-    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    out = output(x, weight, bias)
     sizes = (rows.shape[0], rows.shape[1], weight.shape[0])
     if out.numel() == 0:
         return out
@@ -261,11 +267,7 @@ def linear_relu_naive(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return out
 
 
-@linear_relu_naive.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
+linear_relu_naive.register_fake(output)
 linear_relu_naive.register_autograd(_formula(masked), setup_context=save_operands)
 
 
@@ -285,9 +287,7 @@ def relu_inplace(data: torch.Tensor) -> None:
         loader.call_cpp("linear_relu", f"relu_inplace_{_name(data.dtype)}", data, data.numel())
 
 
-@relu_inplace.register_fake
-def _(data: torch.Tensor) -> None:
-    return None
+relu_inplace.register_fake(lambda data: None)
 
 
 @operator("linear_relu_cublas")
@@ -300,11 +300,7 @@ def linear_relu_cublas(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     return y.view(*x.shape[:-1], weight.shape[0])
 
 
-@linear_relu_cublas.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
+linear_relu_cublas.register_fake(output)
 linear_relu_cublas.register_autograd(_formula(masked_as_v2), setup_context=save_operands)
 
 
@@ -325,11 +321,7 @@ def linear_relu_epilogue(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tens
     return fused_epilogue(x, weight, bias)
 
 
-@linear_relu_epilogue.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
-
-
+linear_relu_epilogue.register_fake(output)
 linear_relu_epilogue.register_autograd(_formula(masked), setup_context=save_operands)
 
 
@@ -337,9 +329,7 @@ def load_aten() -> Callable[..., torch.Tensor]:
     """Build and load ``hypatia::linear_relu_aten`` (once) and return it. Raises ``loader.BuildError``."""
     if not hasattr(torch.ops.hypatia, "linear_relu_aten"):
         loader.aten_library("linear_relu")
-        torch.library.register_fake("hypatia::linear_relu_aten")(
-            lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0])
-        )
+        torch.library.register_fake("hypatia::linear_relu_aten")(output)
         torch.library.register_autograd("hypatia::linear_relu_aten", _formula(masked), setup_context=save_operands)
     return torch.ops.hypatia.linear_relu_aten
 
@@ -352,25 +342,13 @@ def _eager(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
     return torch.relu(functional.linear(x, weight, bias))
 
 
-def bind(function: Callable[..., torch.Tensor], inputs: Inputs) -> Run:
-    """``function(x, weight, bias)`` on ``inputs``; where they hold ``grad``, y and autograd's three gradients."""
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    if "grad" not in inputs:
-        return lambda: function(x, weight, bias)
-    # Leaves of their own on the same memory: whoever refills the inputs refills them.
-    leaves, grad = [tensor.detach().requires_grad_() for tensor in (x, weight, bias)], inputs["grad"]
-
-    def run() -> tuple[torch.Tensor, ...]:
-        y = function(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad)
-
-    return run
+OPERANDS = ("x", "weight", "bias")
 
 
 @variant("linear_relu", "eager", origin="peer", directions=DIRECTIONS, baseline=True)
 def eager(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch: torch.relu(torch.nn.functional.linear(x, W, b))."""
-    return bind(_eager, inputs)
+    return bind(_eager, inputs, OPERANDS)
 
 
 @variant(
@@ -388,7 +366,7 @@ def naive(workload: Workload, inputs: Inputs) -> Run:
 
     v1 has no gradient, and without a formula torch refuses to make one up; its backward here is the library's.
     """
-    return bind(torch.ops.hypatia.linear_relu_naive, inputs)
+    return bind(torch.ops.hypatia.linear_relu_naive, inputs, OPERANDS)
 
 
 @variant(
@@ -403,7 +381,7 @@ def naive(workload: Workload, inputs: Inputs) -> Run:
 )
 def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
     """The library's GEMM, then a hand-written in-place ReLU kernel (S001 v2)."""
-    return bind(torch.ops.hypatia.linear_relu_cublas, inputs)
+    return bind(torch.ops.hypatia.linear_relu_cublas, inputs, OPERANDS)
 
 
 @variant(
@@ -418,32 +396,32 @@ def cublas_relu(workload: Workload, inputs: Inputs) -> Run:
 )
 def aten(workload: Workload, inputs: Inputs) -> Run:
     """One C++ operation: at::linear, then at::relu_ in place (S004 Plan C)."""
-    return bind(load_aten(), inputs)
+    return bind(load_aten(), inputs, OPERANDS)
 
 
 @variant("linear_relu", "epilogue", origin="peer", directions=DIRECTIONS, tags=("fusion",))
 def epilogue(workload: Workload, inputs: Inputs) -> Run:
     """torch._addmm_activation: bias and ReLU in cuBLASLt's epilogue (on a CPU: a product, then an in-place ReLU)."""
     # The custom operation differentiates; without gradients it would only make the call longer.
-    return bind(linear_relu_epilogue if workload.backward else fused_epilogue, inputs)
+    return bind(linear_relu_epilogue if workload.backward else fused_epilogue, inputs, OPERANDS)
 
 
 @variant("linear_relu", "compile", origin="peer", needs=compile_missing, directions=DIRECTIONS, tags=("compiled",))
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, default mode."""
-    return bind(compiled(_eager), inputs)
+    return bind(compiled(_eager), inputs, OPERANDS)
 
 
 @variant("linear_relu", "compile_max_autotune", origin="peer", needs=compile_missing, tags=("tuned",))
 def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
+    return bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs, OPERANDS)
 
 
 @variant("linear", "eager", origin="peer", baseline=True)
 def linear(workload: Workload, inputs: Inputs) -> Run:
     """torch.nn.functional.linear(x, W, b), no ReLU."""
-    return bind(functional.linear, inputs)
+    return bind(functional.linear, inputs, OPERANDS)
 
 
 @variant("relu", "eager", origin="peer", baseline=True)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations.linear_relu import bind, checked, fused_epilogue, masked, save_operands
+from hypatia_lab.operations.forms import bind
+from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output, save_operands
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
@@ -171,9 +172,7 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return fused_epilogue(x, weight, bias)
 
 
-@linear_relu_fused.register_fake
-def _(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return x.new_empty(*x.shape[:-1], weight.shape[0])
+linear_relu_fused.register_fake(output)
 
 
 def _fused_formula(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
@@ -205,4 +204,4 @@ def fused_backward(workload: Workload, inputs: Inputs) -> Run:
     bfloat16 and float16, unless large: both products in one Triton kernel, which adds up grad_bias, too; else the
     library's, on two streams.
     """
-    return bind(linear_relu_fused, inputs)
+    return bind(linear_relu_fused, inputs, OPERANDS)

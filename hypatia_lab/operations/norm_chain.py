@@ -8,20 +8,18 @@ That chain itself has no answer to be held to: see :func:`reported`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compile_missing, compiled
+from hypatia_lab.compiled import compile_missing
 from hypatia_lab.operations.conv_block import normalised
-from hypatia_lab.variants import anywhere, variant
+from hypatia_lab.operations.forms import LAST, Form, Peers, by_part, channels_last, factory, register_peers
+from hypatia_lab.variants import anywhere
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
 LENGTH = 3
@@ -119,7 +117,7 @@ def _faults(inputs: Inputs) -> dict[str, torch.Tensor]:
 
 def _backward_faults(inputs: Inputs) -> dict[str, dict[str, torch.Tensor]]:
     zeros = {"gradient missing (zeros)": tuple(map(torch.zeros_like, gradient_reference(inputs)))}
-    return {part: {name: found[number] for name, found in zeros.items()} for number, part in enumerate(GRADIENTS, 1)}
+    return by_part(zeros, GRADIENTS)
 
 
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
@@ -135,12 +133,7 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
     }
     if workload.backward:
         drawn["grad"] = normal(*shape)
-    inputs = {name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()}
-    return inputs | {
-        f"{name}_channels_last": tensor.contiguous(memory_format=torch.channels_last)
-        for name, tensor in inputs.items()
-        if tensor.dim() == 4
-    }
+    return channels_last({name: tensor.to(getattr(torch, workload.dtype)) for name, tensor in drawn.items()})
 
 
 def _elements(shape: tuple[int, ...]) -> int:
@@ -181,48 +174,15 @@ register(
 # ---------------------------------------------------------------- who computes it
 
 
-def bind(function: Callable[..., torch.Tensor], inputs: Inputs, layout: str = "") -> Run:
-    """``function`` of x, γ and β; where there is ``grad``, y and the three gradients. ``layout``: "_channels_last"."""
-    tensors = [inputs.get(name + layout, inputs[name]) for name in PARAMETERS]
-    if "grad" not in inputs:
-        return lambda: function(*tensors)
-    leaves, grad = [tensor.detach().requires_grad_() for tensor in tensors], inputs["grad" + layout]
-
-    def run() -> tuple[torch.Tensor, ...]:
-        y = function(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad)
-
-    return run
+def _form(workload: Workload) -> Form:
+    return chain
 
 
-def eager(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch, one operation after the other."""
-    return bind(chain, inputs)
-
-
-def eager_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """The same on x that lies channels last in memory."""
-    return bind(chain, inputs, "_channels_last")
-
-
-def compile_default(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the chain, default mode: Inductor fuses across its reductions."""
-    return bind(compiled(chain), inputs)
-
-
-def compile_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the chain on x that lies channels last in memory."""
-    return bind(compiled(chain), inputs, "_channels_last")
-
-
-VARIANTS: dict[str, tuple[Factory, Callable[[Workload, str], str]]] = {
-    "eager": (eager, anywhere),
-    "eager_channels_last": (eager_channels_last, anywhere),
-    "compile": (compile_default, compile_missing),
-    "compile_channels_last": (compile_channels_last, compile_missing),
+PEERS: Peers = {
+    "eager": (factory(_form, PARAMETERS), anywhere, DIRECTIONS),
+    "eager_channels_last": (factory(_form, PARAMETERS, LAST), anywhere, DIRECTIONS),
+    "compile": (factory(_form, PARAMETERS, mode="default"), compile_missing, DIRECTIONS),  # fused across reductions
+    "compile_channels_last": (factory(_form, PARAMETERS, LAST, "default"), compile_missing, DIRECTIONS),
 }
-"""Variant → its factory and its needs; each computes both directions."""
 
-for _name, (_factory, _needs) in VARIANTS.items():
-    _peer = partial(variant, "norm_chain", origin="peer", directions=DIRECTIONS, tags=("library",))
-    _peer(_name, needs=_needs, baseline=_name == "eager")(_factory)
+register_peers("norm_chain", PEERS)

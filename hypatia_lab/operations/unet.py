@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -25,14 +24,25 @@ from typing import TYPE_CHECKING
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab.compiled import compiled
 from hypatia_lab.operations.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, compiles_to_graphs, normalised
 from hypatia_lab.operations.conv_block_points import CAST_ROUNDINGS, compiled_missing, plain_missing
-from hypatia_lab.variants import variant
+from hypatia_lab.operations.forms import (
+    LAST,
+    Peers,
+    bind,
+    by_part,
+    channels_last,
+    factory,
+    register_peers,
+    under_autocast,
+)
+from hypatia_lab.operations.forms import (
+    Form as Function,
+)
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
 if TYPE_CHECKING:
-    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
 
 BLOCKS = ("down1", "down2", "middle", "up2", "up1")
@@ -211,9 +221,7 @@ def _backward_faults(inputs: Inputs, form: Form) -> dict[str, dict[str, torch.Te
         "gradient missing (zeros)": tuple(map(torch.zeros_like, right)),
         "mean over the batch for its sum": tuple(part / len(inputs["x"]) for part in right),
     }
-    return {
-        part: {name: answer[number] for name, answer in answers.items()} for number, part in enumerate(GRADIENTS, 1)
-    }
+    return by_part(answers, GRADIENTS)
 
 
 # ---------------------------------------------------------------- the operations
@@ -233,12 +241,7 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
     if workload.backward:
         drawn["grad"] = normal(batch, channels, height, width)
     own = torch.float32 if workload.operation == "unet_autocast" else getattr(torch, workload.dtype)
-    inputs = {name: tensor.to(own) for name, tensor in drawn.items()}
-    return inputs | {
-        f"{name}_channels_last": tensor.contiguous(memory_format=torch.channels_last)
-        for name, tensor in inputs.items()
-        if tensor.dim() == 4
-    }
+    return channels_last({name: tensor.to(own) for name, tensor in drawn.items()})
 
 
 def _pixels(height: int, width: int) -> dict[str, int]:
@@ -316,25 +319,7 @@ for _operation, _form in FORMS.items():
 
 # ---------------------------------------------------------------- who computes it
 
-Function = Callable[..., torch.Tensor]
-"""Of x and the parameters one by one."""
-
-
-def bind(function: Function, inputs: Inputs, layout: str = "") -> Run:
-    """``function`` of x and the parameters; where there is ``grad``, y and the gradients of all of them.
-
-    ``layout`` is "" or "_channels_last": which of the inputs of four dimensions are taken.
-    """
-    tensors = [inputs.get(name + layout, inputs[name]) for name in ("x", *PARAMETERS)]
-    if "grad" not in inputs:
-        return lambda: function(*tensors)
-    leaves, grad = [tensor.detach().requires_grad_() for tensor in tensors], inputs["grad" + layout]
-
-    def run() -> tuple[torch.Tensor, ...]:
-        y = function(*leaves)
-        return y.detach(), *torch.autograd.grad(y, leaves, grad.to(y.dtype))
-
-    return run
+TENSORS = ("x", *PARAMETERS)
 
 
 def torch_form(workload: Workload, groups: int | None = None) -> Function:
@@ -344,36 +329,7 @@ def torch_form(workload: Workload, groups: int | None = None) -> Function:
     def form(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
         return unet(x, list(parameters), count)
 
-    if workload.operation != "unet_autocast":
-        return form
-    dtype = getattr(torch, workload.dtype)
-
-    def cast(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-        with torch.autocast(x.device.type, dtype):
-            # Autocast leaves some results, such as a GPU's group_norm, in float32.
-            return unet(x, list(parameters), count).to(dtype)
-
-    return cast
-
-
-def eager(workload: Workload, inputs: Inputs) -> Run:
-    """Plain PyTorch, one operation after the other."""
-    return bind(torch_form(workload), inputs)
-
-
-def eager_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """The same on x and weights that lie channels last in memory; instance_norm copies them back."""
-    return bind(torch_form(workload), inputs, "_channels_last")
-
-
-def group_norm(workload: Workload, inputs: Inputs) -> Run:
-    """Instance normalisation as group normalisation with one channel a group: the same function, another kernel."""
-    return bind(torch_form(workload, EACH), inputs)
-
-
-def group_norm_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """The same on tensors that lie channels last, which group_norm keeps so."""
-    return bind(torch_form(workload, EACH), inputs, "_channels_last")
+    return under_autocast(workload, form)
 
 
 def script(workload: Workload, inputs: Inputs) -> Run:
@@ -382,49 +338,32 @@ def script(workload: Workload, inputs: Inputs) -> Run:
         warnings.simplefilter("ignore", DeprecationWarning)  # said in the line above
         scripted = torch.jit.script(unet)
     count = FORMS[workload.operation].groups
-    return bind(lambda x, *parameters: scripted(x, list(parameters), count), inputs)
-
-
-def compile_default(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, default mode."""
-    return bind(compiled(torch_form(workload)), inputs)
-
-
-def compile_channels_last(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form, default mode, on x and weights that lie channels last in memory."""
-    return bind(compiled(torch_form(workload)), inputs, "_channels_last")
-
-
-def compile_reduce_overhead(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the eager form with CUDA graphs of its own (reduce-overhead)."""
-    return bind(compiled(torch_form(workload), mode="reduce-overhead"), inputs)
-
-
-def compile_together(workload: Workload, inputs: Inputs) -> Run:
-    """S000's points together: compiled, channels last, group_norm's kernel, under autocast where that is the operation.
-
-    TorchScript is left out, for torch.compile does not take scripted functions.
-    """
-    return bind(compiled(torch_form(workload, EACH)), inputs, "_channels_last")
+    return bind(lambda x, *parameters: scripted(x, list(parameters), count), inputs, TENSORS)
 
 
 def _compiles_to_graphs(workload: Workload, device: str) -> str:
     return compiles_to_graphs(workload, device) or plain_missing(workload, device)
 
 
-Needs = Callable[["Workload", str], str]
-PEERS: dict[str, tuple[Factory, Needs, tuple[str, ...]]] = {
-    "eager": (eager, plain_missing, DIRECTIONS),
-    "eager_channels_last": (eager_channels_last, plain_missing, DIRECTIONS),
-    "group_norm": (group_norm, plain_missing, DIRECTIONS),
-    "group_norm_channels_last": (group_norm_channels_last, plain_missing, DIRECTIONS),
+EACH_CHANNEL = partial(torch_form, groups=EACH)
+"""Instance normalisation as group normalisation with one channel a group: the same function, another kernel."""
+
+PEERS: Peers = {
+    "eager": (factory(torch_form, TENSORS), plain_missing, DIRECTIONS),
+    "eager_channels_last": (factory(torch_form, TENSORS, LAST), plain_missing, DIRECTIONS),  # instance_norm copies back
+    "group_norm": (factory(EACH_CHANNEL, TENSORS), plain_missing, DIRECTIONS),
+    "group_norm_channels_last": (factory(EACH_CHANNEL, TENSORS, LAST), plain_missing, DIRECTIONS),  # which it keeps so
     "script": (script, plain_missing, DIRECTIONS),
-    "compile": (compile_default, compiled_missing, DIRECTIONS),
-    "compile_channels_last": (compile_channels_last, compiled_missing, DIRECTIONS),
-    "compile_reduce_overhead": (compile_reduce_overhead, _compiles_to_graphs, ("forward",)),
-    "compile_together": (compile_together, compiled_missing, DIRECTIONS),
+    "compile": (factory(torch_form, TENSORS, mode="default"), compiled_missing, DIRECTIONS),
+    "compile_channels_last": (factory(torch_form, TENSORS, LAST, "default"), compiled_missing, DIRECTIONS),
+    "compile_reduce_overhead": (
+        factory(torch_form, TENSORS, mode="reduce-overhead"),
+        _compiles_to_graphs,
+        ("forward",),
+    ),
+    # S000's points together; TorchScript is left out, for torch.compile does not take scripted functions.
+    "compile_together": (factory(EACH_CHANNEL, TENSORS, LAST, "default"), compiled_missing, DIRECTIONS),
 }
-"""Variant → its factory, its needs, and the directions that it computes."""
 
 MEANINGLESS = {
     "unet": (),
@@ -434,8 +373,5 @@ MEANINGLESS = {
 """Operation → variants that it has not: another norm would be another function, TorchScript has an autocast of its
 own."""
 
-for _operation in FORMS:
-    for _name in [name for name in PEERS if name not in MEANINGLESS[_operation]]:
-        _factory, _needs, _directions = PEERS[_name]
-        _peer = partial(variant, _operation, origin="peer", needs=_needs, directions=_directions, tags=("library",))
-        _peer(_name, baseline=_name == "eager")(_factory)
+for _operation, _without in MEANINGLESS.items():
+    register_peers(_operation, {name: peer for name, peer in PEERS.items() if name not in _without})

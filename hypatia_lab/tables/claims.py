@@ -113,28 +113,6 @@ def _on(claim_rows: Sequence[Judgement], machines: Sequence[str]) -> list[Judgem
     return [row for row in claim_rows if not machines or row.machine in (*machines, ANY)]
 
 
-def verdict_counts(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> Any:
-    """How many claims of each verdict: one line a verdict, one column a machine.
-
-    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. Only verdicts that occur
-    have a line, in the order of :data:`VERDICTS`; machines stand in the order of the rows. A claim judged on two
-    machines counts once on each; claims that no machine decides are counted under ``any machine``. Raises
-    :class:`TableError` when there is no claim.
-    """
-    rows = _on(claim_rows, machines)
-    if not rows:
-        raise TableError("verdict_counts: no claims; the ledger is empty, or the filter let nothing through")
-    names = sorted(dict.fromkeys(row.machine for row in rows), key=lambda name: name == ANY)
-    counts = Counter((row.verdict, row.machine) for row in rows)
-    present = [verdict for verdict in VERDICTS if any(counts[verdict, name] for name in names)]
-    lines = [
-        {"verdict": verdict_text(verdict)} | {_machine(name): counts[verdict, name] for name in names}
-        for verdict in present
-    ]
-    total = {_machine(name): sum(row.machine == name for row in rows) for name in names}
-    return frame([*lines, {"verdict": "all"} | total])
-
-
 def _machine(name: str) -> str:
     return "any machine" if name == ANY else name
 

@@ -1,0 +1,99 @@
+"""PyTorch's own forms of an operation as variants, plain and compiled, and how a form is called on a draw of inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import torch
+
+from hypatia_lab.compiled import compiled
+from hypatia_lab.variants import variant
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Factory, Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+Form = Callable[..., torch.Tensor]
+"""Of the tensors of an operation, one by one."""
+Needs = Callable[["Workload", str], str]
+Peers = Mapping[str, "tuple[Factory, Needs, tuple[str, ...]]"]
+"""Variant → its factory, its needs, and the directions that it computes."""
+
+LAST = "_channels_last"
+"""How the names of inputs end that hold the same numbers channels last in memory."""
+
+
+def channels_last(inputs: Inputs) -> Inputs:
+    """``inputs``, and those of four dimensions channels last too: no variant times a conversion it did not ask for."""
+    return inputs | {
+        f"{name}{LAST}": tensor.contiguous(memory_format=torch.channels_last)
+        for name, tensor in inputs.items()
+        if tensor.dim() == 4
+    }
+
+
+def bind(form: Form, inputs: Inputs, names: Iterable[str], layout: str = "", *, cast: bool = False) -> Run:
+    """``form`` of the inputs called ``names``; where there is ``grad``, y and autograd's gradients of all of them.
+
+    ``layout`` is "" or :data:`LAST`: which of the inputs of four dimensions are taken. ``cast``: y may have a dtype of
+    its own, as under autocast.
+    """
+    tensors = tuple(inputs.get(name + layout, inputs[name]) for name in names)
+    if "grad" not in inputs:
+        return lambda: form(*tensors)
+    # Leaves of their own on the same memory: whoever refills the inputs refills them.
+    leaves, grad = [tensor.detach().requires_grad_() for tensor in tensors], inputs.get("grad" + layout, inputs["grad"])
+
+    def run() -> tuple[torch.Tensor, ...]:
+        y = form(*leaves)
+        return y.detach(), *torch.autograd.grad(y, leaves, grad.to(y.dtype) if cast else grad)
+
+    return run
+
+
+def under_autocast(workload: Workload, form: Form) -> Form:
+    """``form``, under autocast to the workload's dtype where that is the operation."""
+    if not workload.operation.endswith("_autocast"):
+        return form
+    dtype = getattr(torch, workload.dtype)
+
+    def cast(x: torch.Tensor, *others: torch.Tensor) -> torch.Tensor:
+        with torch.autocast(x.device.type, dtype):
+            # Autocast leaves some results, such as a GPU's group_norm, in float32.
+            return form(x, *others).to(dtype)
+
+    return cast
+
+
+def by_part(
+    answers: Mapping[str, tuple[torch.Tensor, ...]], gradients: Iterable[str]
+) -> dict[str, dict[str, torch.Tensor]]:
+    """Fault → (y, its ``gradients``), as each gradient's faults."""
+    return {part: {name: answer[n] for name, answer in answers.items()} for n, part in enumerate(gradients, 1)}
+
+
+MODES = {
+    "compile": "default",
+    "compile_reduce_overhead": "reduce-overhead",
+    "compile_max_autotune": "max-autotune-no-cudagraphs",  # graphs are a clock here
+}
+"""Variant → torch.compile's mode."""
+
+
+def factory(form: Callable[[Workload], Form], names: Sequence[str], layout: str = "", mode: str = "") -> Factory:
+    """The variant that calls the ``form`` of a workload, through torch.compile where that has a ``mode``."""
+
+    def prepare(workload: Workload, inputs: Inputs) -> Run:
+        own = form(workload)
+        return bind(compiled(own, mode=mode) if mode else own, inputs, names, layout, cast=True)
+
+    return prepare
+
+
+def register_peers(operation: str, peers: Peers) -> None:
+    """Register ``peers`` as variants of ``operation``; the one called eager is the baseline."""
+    for name, (factory, needs, directions) in peers.items():
+        peer = partial(variant, operation, name, origin="peer", needs=needs, directions=directions, tags=("library",))
+        peer(baseline=name == "eager")(factory)
