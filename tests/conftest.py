@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy
 import pytest
 
-from hypatia_lab import intervals
+from hypatia_lab import intervals, places
 from hypatia_lab.book import build
 
 
@@ -27,7 +27,7 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(scope="session")
 def committed_book() -> Path:
     """Folder of the book built from the committed notebooks and records, as a reader gets it."""
-    return build.build(output=build.REPOSITORY / "_build" / "committed" / "html", say=print).parent
+    return build.build(output=places.BUILD / "committed" / "html", say=print).parent
 
 
 INTERPRETER = """

@@ -21,7 +21,7 @@ from IPython.display import display
 from IPython.utils.capture import capture_output
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_output
 
-from hypatia_lab import tables
+from hypatia_lab import places, tables
 from hypatia_lab.book import build
 from hypatia_lab.book import pdf as printing
 from hypatia_lab.figures import language
@@ -46,7 +46,7 @@ NARROW = {"width": 1100, "height": 800}
 
 
 def _chapters() -> list[str]:
-    toc = yaml.safe_load((build.REPOSITORY / "_toc.yml").read_text(encoding="utf-8"))
+    toc = yaml.safe_load((places.HOME / "_toc.yml").read_text(encoding="utf-8"))
     return [toc["root"], *(chapter["file"] for part in toc["parts"] for chapter in part["chapters"])]
 
 
@@ -187,7 +187,7 @@ def test_index_leads_to_the_front_page(browser: Any, committed_book: Path) -> No
 @pytest.mark.browser
 def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]) -> None:
     for name in _chapters():
-        path = build.REPOSITORY / f"{name}.ipynb"
+        path = places.HOME / f"{name}.ipynb"
         if not path.is_file():
             continue
         notebook = nbformat.read(path, as_version=4)
@@ -322,11 +322,11 @@ def toy(tmp_path: Path) -> Path:
 
 
 def lay_out(repository: Path) -> Path:
-    shutil.copytree(build.REPOSITORY / "book" / "static", repository / "book" / "static")
+    shutil.copytree(places.HOME / "book" / "static", repository / "book" / "static")
     record = repository / "book" / "records" / "toy" / "method.jsonl"
     record.parent.mkdir(parents=True)
     record.write_text("{}\n")
-    shutil.copy(build.REPOSITORY / "_config.yml", repository)
+    shutil.copy(places.HOME / "_config.yml", repository)
     (repository / "_toc.yml").write_text("format: jb-book\nroot: notebooks/00_toy\n")
     good = shown({build.PLOTLY_MIME: FIGURE}, {"text/html": SOURCE})
     write_notebook(repository / "notebooks" / "00_toy.ipynb", new_markdown_cell("# Toy\n\n$x^2$"), good)

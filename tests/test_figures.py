@@ -15,8 +15,7 @@ from typing import Any
 import pytest
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, formats, records, results
-from hypatia_lab.book import build
+from hypatia_lab import figures, formats, places, records, results
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, probe_rows
 from hypatia_lab.results import Row
@@ -487,7 +486,7 @@ def test_labels_of_a_log_axis_have_room_on_a_telephone() -> None:
 
 def test_variants_of_the_committed_records_look_different() -> None:
     looks: dict[tuple[str, str], set[str]] = {}
-    for row in results.rows(records.load(build.REPOSITORY / "book" / "records")):
+    for row in results.rows(records.load(places.HOME / "book" / "records")):
         if not row.variant.endswith(language.AGAIN):
             look = language.style(row.variant, row.origin)
             looks.setdefault((look.colour, look.symbol), set()).add(row.variant)

@@ -23,9 +23,8 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import claims, intervals, reader_kernel, records, results, tables, variants, workloads
+from hypatia_lab import claims, intervals, places, reader_kernel, records, results, tables, variants, workloads
 from hypatia_lab.bench import composer
-from hypatia_lab.book import build
 from hypatia_lab.book import own as own_book
 from hypatia_lab.chapters import own_kernel
 from hypatia_lab.cli import commands
@@ -37,7 +36,7 @@ from hypatia_lab.tables import claims as claim_tables
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-EXAMPLE = build.REPOSITORY / "book" / "examples" / "scaled_softmax.py"
+EXAMPLE = places.HOME / "book" / "examples" / "scaled_softmax.py"
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "40"))
 """How many cases each property is tried on; the environment may ask for more."""
 REPEATED = "HYPATIA_EXAMPLES" not in os.environ
@@ -597,7 +596,7 @@ def test_the_examples_fault_is_told(call):
 
 
 def test_the_page_of_the_book_names_every_argument_and_its_default():
-    page = (build.REPOSITORY / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
+    page = (places.HOME / "book" / "your_own_kernel.md").read_text(encoding="utf-8")
     table = dict(re.findall(r"(?m)^\| `(\w+)` \| .* \| (.*) \|$", page))
     arguments = {
         p.name: p.default for p in inspect.signature(reader_kernel.operation).parameters.values() if p.name != "name"

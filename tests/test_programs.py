@@ -17,7 +17,7 @@ import pytest
 from click.testing import CliRunner
 from synthetic import row, run_line
 
-from hypatia_lab import check, programs, records, results, tables, variants
+from hypatia_lab import check, places, programs, records, results, tables, variants
 from hypatia_lab.bench import composer, probes
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import language
@@ -592,7 +592,7 @@ def test_a_file_that_changes_while_it_is_measured_makes_no_figures(tmp_path):
 
 # ---------------------------------------------------------------- the worked example of the page
 
-EXAMPLE = Path(commands.ROOT) / "book" / "examples" / "outside_program.py"
+EXAMPLE = places.HOME / "book" / "examples" / "outside_program.py"
 
 
 def test_the_example_is_right_and_its_program_prints_its_figures(tmp_path):

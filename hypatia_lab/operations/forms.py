@@ -42,7 +42,7 @@ def bind(form: Form, inputs: Inputs, names: Iterable[str], layout: str = "", *, 
     """
     tensors = tuple(inputs.get(name + layout, inputs[name]) for name in names)
     if "grad" not in inputs:
-        return lambda: form(*tensors)
+        return partial(form, *tensors)  # the shortest way from the clock to the form
     # Leaves of their own on the same memory: whoever refills the inputs refills them.
     leaves, grad = [tensor.detach().requires_grad_() for tensor in tensors], inputs.get("grad" + layout, inputs["grad"])
 
