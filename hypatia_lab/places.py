@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
-CHECKOUT = (_PACKAGE.parent / "_toc.yml").is_file()
+CHECKOUT = not (_PACKAGE / "share").is_dir()
 """Whether this is a checkout of the repository."""
 HOME = _PACKAGE.parent if CHECKOUT else _PACKAGE / "share"
 """Folder of ``book``, ``notebooks``, ``_config.yml`` and ``_toc.yml``."""
