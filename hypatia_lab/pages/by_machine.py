@@ -11,7 +11,7 @@ understood (an old browser, a preview that drops style), the machines stand belo
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from hypatia_lab import claims, tables
@@ -31,7 +31,7 @@ def device(lab: Evidence, machine: str) -> str:
     return lab.of(machine)[0].run["facts"]["name"]
 
 
-def tabs(lab: Evidence, machines: Sequence[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
+def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
     """Each of ``machines`` (left out: all of ``lab``) in turn; what the loop's body displays stands in its tab.
 
     A bar has a tab for every machine of ``lab``, so that all bars of a page are alike; a machine for which nothing is
