@@ -95,11 +95,15 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records behind a page, their tidy rows and details. ``here`` names the machine measured now, if any."""
+    """The records behind a page, their tidy rows and details.
+
+    ``here`` names the machine measured now, if any; ``experiments`` are those that the page is about, none: all.
+    """
 
     records: list[records.Record]
     rows: list[Row]
     here: str = ""
+    experiments: tuple[str, ...] = ()
 
     def select(self, **wanted: Any) -> list[Row]:
         """Rows whose columns equal ``wanted``; a tuple or list of values means any of them."""
@@ -123,12 +127,11 @@ class Evidence:
     def machines(self) -> list[str]:
         """Machines that were read, GPUs first, and first of all the one of which most was recorded.
 
-        One of which only programs from outside and the ceilings are recorded, a second chip say, has no page of its
-        own; the ledger judges its records all the same.
+        One of which nothing that the page is about is recorded stands on other pages, and in the ledger.
         """
         from hypatia_lab.experiments import EXPERIMENTS
 
-        own = set(EXPERIMENTS) - {"ceilings"}
+        own = set(self.experiments or EXPERIMENTS) - {"ceilings"}
         found = Counter(record.machine for record in self.records)
         known = {record.machine for record in self.records if record.experiment in own}
         named = [machine for machine in found if machine in known] or list(found)
@@ -217,4 +220,4 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidenc
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
-    return Evidence(found, results.rows(found), here)
+    return Evidence(found, results.rows(found), here, tuple(experiments))
