@@ -5,11 +5,10 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, row, run_line
+from synthetic import Lines, cell_line, evidence, row, said
 
 from hypatia_lab import claims, results, tables
 from hypatia_lab.chapters import (
@@ -31,9 +30,6 @@ from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages import findings
-from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload, operations
 
@@ -41,7 +37,6 @@ pytestmark = pytest.mark.usefixtures("two_processes")
 
 SMALL, MEDIUM = [256, 256, 512], [1024, 784, 2048]
 SEEDS = ("naive", "cublas_relu", "aten")
-Lines = list[dict[str, Any]]
 
 
 def origin(variant: str) -> str:
@@ -59,15 +54,6 @@ def cells(times: Mapping[str, float], clock: str, shape: Sequence[int] = SMALL, 
     ]
 
 
-def evidence(parts: Mapping[str, Lines], device: str = "cuda") -> Evidence:
-    """Evidence of one machine, ``box``, without a file."""
-    found = [
-        Record(Path("nowhere"), run_line(experiment=name, device=device, processes=3), tuple(lines), "")
-        for name, lines in parts.items()
-    ]
-    return Evidence(found, results.rows(found))
-
-
 GRAPH = {"eager": 8.6, "author_v1": 77.0, "naive": 77.1, "author_v2": 8.5, "cublas_relu": 8.52}
 WALL = {"eager": 25.4, "author_v1": 95.0, "naive": 150.0, "author_v2": 26.5, "cublas_relu": 73.0}
 BOTH = [*cells(WALL, "wall"), *cells(GRAPH, "graph")]
@@ -82,11 +68,6 @@ def test_every_part_that_a_record_can_decide_stands_on_a_page() -> None:
     assert {claim.id for claim in claims.ledger() if claim.workloads} <= shown
     naive, others = ({claim.id for claim in authors.chapter_claims(page)} for page in authors.SHOWN)
     assert naive.isdisjoint(others)
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
 
 
 # ---------------------------------------------------------------- the authors' programs

@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, detail_line, run_line
+from synthetic import cell_line, detail_line, said
+from synthetic import evidence as together
 
-from hypatia_lab import claims, formats, intervals, records, results
+from hypatia_lab import claims, formats, intervals, records
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.chapters.diffraction_findings import called
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.pages import verify
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -58,13 +58,8 @@ def evidence(*lines: dict[str, Any], device: str = "cuda", experiment: str = "di
     copies = [cell_line(operation="copy", shape=[2**28], clock=c, traffic=10**9, flops=0) for c in ("graph", "hot")]
     ceilings = [line | {"medians_us": [1000.0, 1000.0]} for line in copies]
 
-    def record(name: str, own: Sequence[dict[str, Any]]) -> Record:
-        run = run_line(experiment=name, device=device, facts={"name": "box", "cores": 8} | facts)
-        cells, details = (tuple(line for line in own if line["kind"] == kind) for kind in ("cell", "detail"))
-        return Record(Path("nowhere"), run, cells, "", details)
-
-    found = [record("ceilings", ceilings), record(experiment, lines)]
-    return Evidence(found, results.rows(found))
+    facts = {"name": "box", "cores": 8} | facts
+    return together({"ceilings": ceilings, experiment: lines}, device, facts=facts)
 
 
 def flat(lines: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -72,11 +67,6 @@ def flat(lines: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 C_ROWS = (cell("c_pixelwise", [1000.0, 1010.0]), cell("c_openmp", [200.0, 201.0]))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
 
 
 # ---------------------------------------------------------------- findings

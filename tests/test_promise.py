@@ -145,7 +145,7 @@ fusion, ladder = rows["aten_fusion"], rows["gemm_ladder"]
 both = comparisons.speedups([row for row in fusion if row.operation == "linear_relu"])
 climb = over_size.rungs(ladder, gemm_ladder.order(), "Ladder")
 print(json.dumps({
-    "status": [(r["variant"], r["status"]) for r in fusion + ladder if r["clock"] != "none"],
+    "status": [(r.variant, r.status) for r in fusion + ladder if r.clock != "none"],
     "figure": both[0].to_json(), "table": tables.results_table(fusion).to_csv(), "climb": climb[1].to_csv(),
 }))
 """
