@@ -13,6 +13,7 @@ from synthetic import cells as timed
 
 from hypatia_lab import check, claims
 from hypatia_lab.chapters import conv_block, conv_block_checks
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import phrases
@@ -303,7 +304,7 @@ def test_every_name_is_one_of_the_lab() -> None:
 def test_what_is_claimed_of_the_kernels_is_found_in_the_records(tmp_path: Path) -> None:
     top = kernels("naive", {"top kernel": 98.9}, topic="trace", unit="%", math="default")
     lab = read(tmp_path, GPU, defaults=[*DEFAULTS, *top])
-    own = [claim for claim in conv_block.chapter_claims() if claim.experiment in conv_block.EXPERIMENTS.values()]
+    own = [claim for claim in claims_of(conv_block.PAGE) if claim.experiment in conv_block.EXPERIMENTS.values()]
     judged = [row for row in claims.judge(lab.records, own) if row.machine == "box"]
     measured = {row.id for row in judged if not math.isnan(row.measured)}
     expected = {claim.id for claim in own if not claim.untestable}

@@ -12,7 +12,7 @@ import pytest
 from synthetic import cell_line, detail_line, said
 from synthetic import evidence as together
 
-from hypatia_lab import claims, formats, intervals, records
+from hypatia_lab import formats, intervals, records
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.chapters.diffraction_findings import called
 from hypatia_lab.experiments import EXPERIMENTS
@@ -469,26 +469,6 @@ def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None
         "(left out: eager_direct, known to be wrong)"
     )
     assert asked == [(), ["eager_direct"]]
-
-
-def source(page: str) -> str:
-    cells = json.loads((NOTEBOOKS / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def test_every_claim_of_the_document_is_judged_on_one_page() -> None:
-    pages = sorted({diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()})
-    shown = [claim.id for page in pages for claim in diffraction_tables.chapter_claims(page)]
-    assert sorted(shown) == sorted(claim.id for claim in claims.ledger(seeds=["S003"]))
-    assert all(diffraction_tables.chapter_claims(page) for page in pages)
-    for page in pages:
-        assert f'chapter_claims("{page}")' in source(page)
-    places: dict[str, set[str]] = {}
-    for page in pages:
-        for claim in diffraction_tables.chapter_claims(page):
-            places.setdefault(claim.lead, set()).add(page)
-    assert all(len(own) == 1 for own in places.values()), "a claim's parts stand on one page"
-    assert {lead: {page} for lead, page in diffraction_tables.APART.items()}.items() <= places.items()
 
 
 @pytest.mark.parametrize("page", ["07_diffraction", "08_profile", "09_precision", "10_warm_up"])

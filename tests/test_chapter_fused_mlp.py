@@ -13,6 +13,7 @@ from synthetic import evidence as together
 
 from hypatia_lab import claims, experiments
 from hypatia_lab.chapters import fused_mlp
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.figures import over_size
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.operations import safety
@@ -225,7 +226,7 @@ def test_the_table_of_models_has_a_column_a_clock() -> None:
 
 
 def test_claims_of_the_chapter_can_be_judged() -> None:
-    about = fused_mlp.chapter_claims()
+    about = claims_of(fused_mlp.PAGE)
     assert {"S004-46", "S004-49"} <= {claim.lead for claim in about}
     verdicts = {row.id: row.verdict for row in claims.judge(evidence(*nine(), *goal()).records, about)}
     assert (verdicts["S004-46a"], verdicts["S004-49a"]) == ("not_reproduced", "exceeded")

@@ -13,6 +13,7 @@ from synthetic import evidence as together
 
 from hypatia_lab import claims
 from hypatia_lab.chapters import gemm_ladder
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import over_size
 from hypatia_lab.figures.language import FigureError
@@ -82,7 +83,7 @@ def test_every_step_that_is_measured_has_its_place_and_its_reason() -> None:
 
 
 def test_the_ledger_shows_the_same_reasons_by_the_same_steps() -> None:
-    judged = [claim for claim in gemm_ladder.chapter_claims() if claim.lead in gemm_ladder.REASONED]
+    judged = [claim for claim in claims_of(gemm_ladder.PAGE) if claim.lead in gemm_ladder.REASONED]
     numbers = {claim.id: set(map(int, re.findall(r"\d", claim.claim.partition(" of 8")[0]))) for claim in judged}
     assert set().union(*numbers.values()) == set(gemm_ladder.REASONS)
     for claim in (claim for claim in judged if claim.variant):
@@ -245,6 +246,6 @@ def test_a_step_without_a_time_shows_its_status() -> None:
 
 def test_claims_of_the_chapter_can_be_judged() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
-    verdicts = {row.id: row.verdict for row in claims.judge(lab.records, gemm_ladder.chapter_claims())}
+    verdicts = {row.id: row.verdict for row in claims.judge(lab.records, claims_of(gemm_ladder.PAGE))}
     assert verdicts["S001-94e"] == "confirmed"
     assert verdicts["S001-94h"] == "not_reproduced"

@@ -15,6 +15,7 @@ from synthetic import cells as timed
 from hypatia_lab import claims, intervals
 from hypatia_lab.chapters import graph_drawings
 from hypatia_lab.chapters import graph_optimizer as chapter
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.figures import graph as graph_figure
 from hypatia_lab.figures.graph import Node, Panel
@@ -286,7 +287,7 @@ def test_the_plan_asks_what_the_chapter_reads() -> None:
 
 
 def test_claims_on_graphs_are_judged_from_records(tmp_path: Path) -> None:
-    rows = claims.judge(read(tmp_path, GPU).records, chapter.chapter_claims())
+    rows = claims.judge(read(tmp_path, GPU).records, claims_of(chapter.PAGE))
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row.id, set()).add(row.verdict)

@@ -14,6 +14,7 @@ from synthetic import cells as timed
 
 from hypatia_lab import intervals
 from hypatia_lab.chapters import torch_compile, torch_compile_rows, torch_compile_tables
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
@@ -396,7 +397,7 @@ def test_the_seed_preset_measures_what_the_claims_name() -> None:
     }
     probed = {(name(one.workload), one.variant, one.topic) for spec in specs for one in spec.probes("seed", "cuda", ())}
     asked = 0
-    for claim in torch_compile.chapter_claims():
+    for claim in claims_of(torch_compile.PAGE):
         if claim.experiment not in torch_compile_rows.MATHS.values():
             continue  # a document's own program
         for workload in claim.workloads:
