@@ -1,8 +1,7 @@
 """The authors' own programs of Linear+ReLU beside the lab's rewrites of them and eager PyTorch.
 
 By a clock that times the call, a rewrite is timed with the lab's launch path
-(:func:`hypatia_lab.results.launch_path`); there the author's own program alone speaks for its document. Every figure is
-taken from the record when a page is made, and a machine without one is named as such.
+(:func:`hypatia_lab.results.launch_path`); there the author's own program alone speaks for its document.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""The gradient of Linear+ReLU: findings, tables and claims of its chapter.
+"""The gradient of Linear+ReLU: findings and tables of its chapter.
 
 A *step* is a forward and a backward pass together, the direction ``forward_backward``; what is said of the backward
-pass alone is a step less a forward pass of the same variant, which another experiment timed. Every measured figure is
-taken from the records when a page is made, and what a machine has not measured is left out.
+pass alone is a step less a forward pass of the same variant, which another experiment timed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The convolution block: findings, tables and claims of its chapter.
+"""The convolution block: findings and tables of its chapter.
 
 S000 gave up a pipeline of three kernels that was 80 times slower than PyTorch. The chapter measures it again, part by
-part, and holds kernels of our own against the target that S000 gave up. What a machine has not measured is left out.
+part, and holds kernels of our own against the target that S000 gave up.
 
 S000 names no arithmetic. So PyTorch in float32 is met in its default one first, where a machine has that recorded, and
 in IEEE's beside it; S000's loops multiply as IEEE asks in either case. Kernels of our own are held to a named one.

@@ -1,7 +1,4 @@
-"""Tables and short sentences of the chapters on the diffraction simulator, and which chapter shows which claim.
-
-Every figure is taken from the records when a page is made; a table of what a machine has not measured is empty.
-"""
+"""Tables and short sentences of the chapters on the diffraction simulator."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Multilayer perceptrons in one kernel and layer by layer: findings, tables and claims of their chapter.
+"""Multilayer perceptrons in one kernel and layer by layer: findings and tables of their chapter.
 
-Every figure is taken from the records when a page is made; what a machine has not measured is left out: such a function
-returns None or an empty list. "Layer by layer" is eager PyTorch or the library's epilogue, whichever is quicker.
+"Layer by layer" is eager PyTorch or the library's epilogue, whichever is quicker.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""The ladder of Linear+ReLU kernels: what each step buys, how far the last one gets, and the chapter's claims.
-
-Every figure is taken from the records when a page is made. What a machine has not measured is left out: such a function
-returns None, an empty list or an empty text.
-"""
+"""The ladder of Linear+ReLU kernels: what each step buys, and how far the last one gets."""
 
 from __future__ import annotations
 

@@ -1,8 +1,4 @@
-"""The graph optimizer: the rules and their grades, findings, tables and claims of its chapter.
-
-Grades are made as the page is, the same on any machine. Every measured figure is taken from the records; what a
-machine has not measured is left out.
-"""
+"""The graph optimizer: its rules and their grades, which are made as the page is, and the findings of its chapter."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ from hypatia_lab.results import Row
 
 PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
-OWN, SPLIT, BACKEND, REPLAYED = "egraph", "egraph_split", "egraph_compile", "egraph_replayed"
+OWN, SPLIT, REPLAYED = "egraph", "egraph_split", "egraph_replayed"
 STEP = "forward_backward"
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""

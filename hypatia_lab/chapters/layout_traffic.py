@@ -1,15 +1,14 @@
-"""What the records say about memory layout and memory traffic: findings, tables and claims of their chapter.
+"""What the records say about memory layout and memory traffic: findings and tables of their chapter.
 
-As in :mod:`hypatia_lab.pages.findings` every measured figure is taken from the records when a page is made, and what a
-machine has not measured is left out: such a function returns None or an empty list. "Moved" is what kernels read from
-memory plus what they write at all, also where the L2 cache keeps it (if that was not counted: what reaches memory).
+"Moved" is what kernels read from memory plus what they write at all, also where the L2 cache keeps it (if that was not
+counted: what reaches memory).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import formats, intervals, variants
 from hypatia_lab.figures.probe_rows import Configuration
@@ -19,6 +18,9 @@ from hypatia_lab.pages.findings import Finding, answered, silent, span_text, uns
 from hypatia_lab.pages.phrases import COUNTS, kernels, probed, spoken
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
+
+if TYPE_CHECKING:
+    from hypatia_lab.operations.layout import Handling
 
 PAGE = "17_layout_traffic"
 EXPERIMENTS = ("layout", "traffic")
@@ -32,19 +34,6 @@ COPYING = {"x_strided_batch": "x_batch_view", "copy_first": "x_column_major", "p
 """Variant that copies → the same without the copy."""
 CALLED = ("eager", "naive", "cublas_relu", "aten", "epilogue")
 SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
-
-
-class Tried(Protocol):
-    """One call tried on one layout, as :func:`hypatia_lab.operations.layout.handlings` gives it."""
-
-    @property
-    def layout(self) -> str: ...
-    @property
-    def strides(self) -> tuple[int, ...]: ...
-    @property
-    def call(self) -> str: ...
-    @property
-    def copied(self) -> int | None: ...
 
 
 # ---------------------------------------------------------------- reading
@@ -233,7 +222,7 @@ def uncounted(lab: Evidence, machine: str) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def handled(tried: Sequence[Tried]) -> list[dict[str, str]]:
+def handled(tried: Sequence[Handling]) -> list[dict[str, str]]:
     """What each call does to each layout: a line a layout, a column a call."""
     out: dict[str, dict[str, str]] = {}
     for one in tried:

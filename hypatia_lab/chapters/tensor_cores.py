@@ -1,7 +1,6 @@
-"""float32's digits and bfloat16's speed on tensor cores: findings, tables and claims of their chapter.
+"""float32's digits and bfloat16's speed on tensor cores: findings and tables of their chapter.
 
-Every measured figure is taken from the records when a page is made, and what a machine has not measured is left out:
-such a function returns None or an empty list. "cuBLAS's own error" is that of eager in IEEE float32.
+"cuBLAS's own error" is that of eager in IEEE float32.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""S000's strategy in place of own kernels: findings, the curve of break-even and the claims of its chapter.
+"""S000's strategy in place of own kernels: findings and the curve of break-even of its chapter.
 
 Everything is held against one thing: eager PyTorch in float32, of the same shape and direction, even where the variant
 in question belongs to another operation (autocast) or dtype. Its arithmetic is PyTorch's default where a machine has
