@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
@@ -16,6 +16,11 @@ from hypatia_lab import records, results
 from hypatia_lab.claims import Judgement
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.workloads import Workload
+
+Lines = list[dict[str, Any]]
+"""Lines of a record."""
+_Some = TypeVar("_Some")
 
 _NUMBER = r"[-−]?[\d,]*\.?\d+(?:e[-+]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})\S* ?\S* \[({_NUMBER}), ({_NUMBER})\]")
@@ -79,6 +84,16 @@ def cell_line(**changes: Any) -> dict[str, Any]:
         "power_w": [],
         "throttled": False,
     } | changes
+
+
+def cells(
+    times: Mapping[str, float], operation: str = "linear_relu", shape: Sequence[int] = (1024, 784, 2048), **changes: Any
+) -> Lines:
+    """Timed cells of two processes 1% apart, of which a ratio is exact: variant → µs, on a GPU's own clock."""
+    own = {"dtype": "float32", "math": "ieee", "clock": "graph", "direction": "forward"} | changes
+    work = Workload(operation, tuple(shape), own["dtype"], own["math"], own["direction"])
+    size = {"operation": operation, "shape": list(shape), "flops": work.flops, "traffic": work.traffic}
+    return [cell_line(**size | {"variant": name, "medians_us": [us, 1.01 * us]} | own) for name, us in times.items()]
 
 
 def row(**changes: Any) -> results.Row:
@@ -154,6 +169,21 @@ def write_records(root: Path, machine: str, device: str, parts: Mapping[str, Seq
         processes = max((len(cell["medians_us"]) for cell in cells), default=0) or 2
         run = run_line(machine=machine, experiment=name, device=device, processes=processes)
         records.write(root, run, cells, details)
+
+
+def evidence(parts: Mapping[str, Sequence[dict[str, Any]]], device: str = "cuda", **run: Any) -> Evidence:
+    """Evidence of one machine, ``box``, without a file: experiment → its cell and detail lines in any order."""
+    found = []
+    for name, lines in parts.items():
+        own, details = (tuple(line for line in lines if line["kind"] == kind) for kind in ("cell", "detail"))
+        found.append(records.Record(Path("nowhere"), run_line(experiment=name, device=device, **run), own, "", details))
+    return Evidence(found, results.rows(found))
+
+
+def said(found: _Some | None) -> _Some:
+    """What was found, which must be something."""
+    assert found is not None
+    return found
 
 
 def evidence_of(root: Path) -> Evidence:

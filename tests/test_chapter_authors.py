@@ -3,37 +3,30 @@
 from __future__ import annotations
 
 import html
+import itertools
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, row, run_line
+from synthetic import Lines, cell_line, evidence, row, said
 
 from hypatia_lab import claims, results, tables
 from hypatia_lab.chapters import (
     authors,
     backward,
-    conv_block,
-    diffraction_tables,
+    claims_shown,
     front,
     fused_mlp,
     gemm_ladder,
-    graph_optimizer,
-    layout_traffic,
     linear_relu,
     method,
-    tensor_cores,
-    torch_compile,
 )
+from hypatia_lab.claims import Claim
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages import findings
-from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload, operations
 
@@ -41,7 +34,6 @@ pytestmark = pytest.mark.usefixtures("two_processes")
 
 SMALL, MEDIUM = [256, 256, 512], [1024, 784, 2048]
 SEEDS = ("naive", "cublas_relu", "aten")
-Lines = list[dict[str, Any]]
 
 
 def origin(variant: str) -> str:
@@ -59,34 +51,34 @@ def cells(times: Mapping[str, float], clock: str, shape: Sequence[int] = SMALL, 
     ]
 
 
-def evidence(parts: Mapping[str, Lines], device: str = "cuda") -> Evidence:
-    """Evidence of one machine, ``box``, without a file."""
-    found = [
-        Record(Path("nowhere"), run_line(experiment=name, device=device, processes=3), tuple(lines), "")
-        for name, lines in parts.items()
-    ]
-    return Evidence(found, results.rows(found))
-
-
+HOMES_OF_S003 = sorted({"07_diffraction", *claims_shown.DIFFRACTION.values()})
 GRAPH = {"eager": 8.6, "author_v1": 77.0, "naive": 77.1, "author_v2": 8.5, "cublas_relu": 8.52}
 WALL = {"eager": 25.4, "author_v1": 95.0, "naive": 150.0, "author_v2": 26.5, "cublas_relu": 73.0}
 BOTH = [*cells(WALL, "wall"), *cells(GRAPH, "graph")]
 
 
-def test_every_part_that_a_record_can_decide_stands_on_a_page() -> None:
-    own = (gemm_ladder, conv_block, torch_compile, graph_optimizer, tensor_cores, backward, fused_mlp, layout_traffic)
-    shown = {claim.id for chapter in own for claim in chapter.chapter_claims()}
-    shown |= {claim.id for page in authors.SHOWN for claim in authors.chapter_claims(page)}
-    pages = {diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()}
-    shown |= {claim.id for page in pages for claim in diffraction_tables.chapter_claims(page)}
-    assert {claim.id for claim in claims.ledger() if claim.workloads} <= shown
-    naive, others = ({claim.id for claim in authors.chapter_claims(page)} for page in authors.SHOWN)
+@pytest.fixture(scope="module")
+def shown() -> dict[str, list[Claim]]:
+    """Page → the claims that it shows."""
+    return {page: claims_shown.claims_of(page) for page in (*claims_shown.PAGES, *HOMES_OF_S003)}
+
+
+def test_every_part_that_a_record_can_decide_stands_on_a_page(shown: dict[str, list[Claim]]) -> None:
+    every = {claim.id for own in shown.values() for claim in own}
+    assert {claim.id for claim in claims.ledger() if claim.workloads or claim.seed == "S003"} <= every
+    naive, others = ({claim.id for claim in shown[page]} for page in ("02_naive_vs_cublas", "03_aten_fusion"))
     assert naive.isdisjoint(others)
+    for one, other in itertools.combinations(HOMES_OF_S003, 2):  # all parts of a claim stand on one page
+        assert {claim.lead for claim in shown[one]}.isdisjoint(claim.lead for claim in shown[other])
 
 
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+def test_a_page_shows_the_claims_on_its_own_experiments_and_those_set_apart(shown: dict[str, list[Claim]]) -> None:
+    for page, own in shown.items():
+        experiments = {name for name, one in EXPERIMENTS.items() if one.notebook == page} - {"library_defaults"}
+        ids = {claim.id for claim in own}
+        if page not in HOMES_OF_S003:
+            assert {claim.id for claim in claims.ledger() if claim.experiment in experiments} <= ids, page
+        assert {*claims_shown.APART.get(page, ())} <= {claim.lead for claim in own}
 
 
 # ---------------------------------------------------------------- the authors' programs

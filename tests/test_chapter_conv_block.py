@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+from synthetic import Lines, ceilings, detail_line, evidence_of, said, write_records
+from synthetic import cells as timed
 
 from hypatia_lab import check, claims
-from hypatia_lab.chapters import conv_block, conv_block_checks, front
+from hypatia_lab.chapters import conv_block, conv_block_checks
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-Lines = list[dict[str, Any]]
 SEEDS, SMALL = list(SEED_SHAPE), [1, 64, 64, 64]
 RATES = {"ieee": 50.0, "tf32": 350.0, "bfloat16": 700.0}
 CONVOLVE, STATISTICS, FINISH = (
@@ -32,11 +31,8 @@ CONVOLVE, STATISTICS, FINISH = (
 
 def cells(times: Mapping[str, float], operation: str = "conv_block", **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
-    own = {"shape": SEEDS, "dtype": "float32", "math": "ieee", "clock": "graph", "max_error": 3e-6} | changes
-    direction = own.setdefault("direction", "forward")
-    work = Workload(operation, tuple(own["shape"]), own["dtype"], own["math"], direction)
-    own |= {"operation": operation, "flops": work.flops, "traffic": work.traffic, "peak": 6.0}
-    return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
+    own = {"shape": SEEDS, "max_error": 3e-6, "peak": 6.0} | changes
+    return timed(times, operation, **own)
 
 
 def checked(names: Mapping[str, float], operation: str = "conv_block", **changes: Any) -> Lines:
@@ -101,11 +97,6 @@ def read(root: Path, own: Lines, device: str = "cuda", machine: str = "box", def
     parts = {"ceilings": top, "conv_block": own} | ({} if defaults is None else {conv_block.DEFAULTS: defaults})
     write_records(root, machine, device, parts)
     return evidence_of(root)
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
 
 
 # ---------------------------------------------------------------- findings
@@ -310,44 +301,12 @@ def test_every_name_is_one_of_the_lab() -> None:
         assert {*conv_block.OWN} & {*group.variants}
 
 
-def test_the_chapter_judges_its_own_claims() -> None:
-    ids = [claim.id for claim in conv_block.chapter_claims()]
-    assert {"S000-01a", "S000-02d", "S000-13a", "S000-15e"} <= set(ids)
-    assert {claim.id for claim in claims.ledger() if claim.experiment == "conv_block"} <= set(ids)
-
-
 def test_what_is_claimed_of_the_kernels_is_found_in_the_records(tmp_path: Path) -> None:
     top = kernels("naive", {"top kernel": 98.9}, topic="trace", unit="%", math="default")
     lab = read(tmp_path, GPU, defaults=[*DEFAULTS, *top])
-    own = [claim for claim in conv_block.chapter_claims() if claim.experiment in conv_block.EXPERIMENTS.values()]
+    own = [claim for claim in claims_of(conv_block.PAGE) if claim.experiment in conv_block.EXPERIMENTS.values()]
     judged = [row for row in claims.judge(lab.records, own) if row.machine == "box"]
     measured = {row.id for row in judged if not math.isnan(row.measured)}
     expected = {claim.id for claim in own if not claim.untestable}
     assert measured >= expected
     assert len(expected) > 8
-
-
-# ---------------------------------------------------------------- the chapter
-
-
-def test_the_chapter_of_a_gpu_and_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read(tmp_path, CPU, "cpu")
-    lab = read(tmp_path, GPU, "cuda", "card", DEFAULTS)
-    text = played(conv_block.PAGE, tmp_path, monkeypatch)
-    assert text.index("(card)") < text.index("(box)") < text.index(conv_block_checks.gelus().title)
-    for found in conv_block.findings(lab, "card"):
-        assert f"{found.figure}: {found.title}" in text
-    assert "No kernel of our own ran" in text  # on the CPU
-    assert conv_block.slower(lab, "card") in front.findings(lab, "card")
-
-
-def test_the_chapter_of_a_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read(tmp_path, CPU, "cpu")
-    assert "No kernel of our own ran" in played(conv_block.PAGE, tmp_path, monkeypatch)
-
-
-def test_the_chapter_of_a_machine_that_was_never_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_records(tmp_path, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
-    text = played(conv_block.PAGE, tmp_path, monkeypatch)
-    assert conv_block_checks.gelus().title in text
-    assert "rejected: statistics per tile instead of per plane" in text

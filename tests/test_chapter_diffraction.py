@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, detail_line, run_line
+from synthetic import cell_line, detail_line, said
+from synthetic import evidence as together
 
-from hypatia_lab import claims, formats, intervals, records, results
+from hypatia_lab import formats, intervals, records
 from hypatia_lab.chapters import diffraction_findings, diffraction_tables
 from hypatia_lab.chapters.diffraction_findings import called
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.pages import verify
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -58,13 +58,8 @@ def evidence(*lines: dict[str, Any], device: str = "cuda", experiment: str = "di
     copies = [cell_line(operation="copy", shape=[2**28], clock=c, traffic=10**9, flops=0) for c in ("graph", "hot")]
     ceilings = [line | {"medians_us": [1000.0, 1000.0]} for line in copies]
 
-    def record(name: str, own: Sequence[dict[str, Any]]) -> Record:
-        run = run_line(experiment=name, device=device, facts={"name": "box", "cores": 8} | facts)
-        cells, details = (tuple(line for line in own if line["kind"] == kind) for kind in ("cell", "detail"))
-        return Record(Path("nowhere"), run, cells, "", details)
-
-    found = [record("ceilings", ceilings), record(experiment, lines)]
-    return Evidence(found, results.rows(found))
+    facts = {"name": "box", "cores": 8} | facts
+    return together({"ceilings": ceilings, experiment: lines}, device, facts=facts)
 
 
 def flat(lines: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
@@ -72,11 +67,6 @@ def flat(lines: Sequence[Sequence[dict[str, Any]]]) -> list[dict[str, Any]]:
 
 
 C_ROWS = (cell("c_pixelwise", [1000.0, 1010.0]), cell("c_openmp", [200.0, 201.0]))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
 
 
 # ---------------------------------------------------------------- findings
@@ -479,26 +469,6 @@ def test_verify_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None
         "(left out: eager_direct, known to be wrong)"
     )
     assert asked == [(), ["eager_direct"]]
-
-
-def source(page: str) -> str:
-    cells = json.loads((NOTEBOOKS / f"{page}.ipynb").read_text(encoding="utf-8"))["cells"]
-    return "\n".join("".join(cell["source"]) for cell in cells)
-
-
-def test_every_claim_of_the_document_is_judged_on_one_page() -> None:
-    pages = sorted({diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()})
-    shown = [claim.id for page in pages for claim in diffraction_tables.chapter_claims(page)]
-    assert sorted(shown) == sorted(claim.id for claim in claims.ledger(seeds=["S003"]))
-    assert all(diffraction_tables.chapter_claims(page) for page in pages)
-    for page in pages:
-        assert f'chapter_claims("{page}")' in source(page)
-    places: dict[str, set[str]] = {}
-    for page in pages:
-        for claim in diffraction_tables.chapter_claims(page):
-            places.setdefault(claim.lead, set()).add(page)
-    assert all(len(own) == 1 for own in places.values()), "a claim's parts stand on one page"
-    assert {lead: {page} for lead, page in diffraction_tables.APART.items()}.items() <= places.items()
 
 
 @pytest.mark.parametrize("page", ["07_diffraction", "08_profile", "09_precision", "10_warm_up"])

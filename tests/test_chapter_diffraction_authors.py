@@ -8,21 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, detail_line, evidence_of, played, run_line, write_records
+from synthetic import Lines, cell_line, detail_line, evidence_of, played, run_line, said, write_records
+from synthetic import evidence as together
 
-from hypatia_lab import claims, formats, intervals, records, results
+from hypatia_lab import claims, formats, intervals, records
 from hypatia_lab.chapters import diffraction_authors, diffraction_findings, front
 from hypatia_lab.claims import details
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import findings, phrases
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
 ROOT = Path(__file__).resolve().parent.parent
-Lines = list[dict[str, Any]]
 SIDES = (256, 512, 1024, 2048, 4096)
 IMAGE = {"operation": "diffraction", "dtype": "float64"}
 LEDGER = {claim.id: claim for claim in claims.ledger(seeds=["S003"])}
@@ -112,19 +111,8 @@ ALL = [*CELLS, *BENCHMARK, *PROFILE, *DTYPE, *WARM]
 def evidence(*lines: dict[str, Any], device: str = "cuda", own: Sequence[dict[str, Any]] = ()) -> Evidence:
     """Evidence of one machine, ``box``: the author's record, and the lab's kernels in one of the lab's."""
 
-    def record(name: str, found: Sequence[dict[str, Any]], processes: int) -> Record:
-        run = run_line(experiment=name, device=device, processes=processes)
-        cells, details = (tuple(line for line in found if line["kind"] == kind) for kind in ("cell", "detail"))
-        return Record(Path("nowhere"), run, cells, "", details)
-
-    parts = [record(diffraction_authors.EXPERIMENT, lines, 8), record("precision", own, 8)]
-    found = [one for one in parts if one.cells or one.details] or [record("method", [cell_line()], 2)]
-    return Evidence(found, results.rows(found))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    parts = {diffraction_authors.EXPERIMENT: lines, "precision": own}
+    return together({name: found for name, found in parts.items() if found} or {"method": [cell_line()]}, device)
 
 
 def spelt(found: Interval | None, unit: str = "×") -> str:

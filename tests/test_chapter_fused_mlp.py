@@ -2,38 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, played, run_line
+from synthetic import cell_line, said
+from synthetic import cells as timed
+from synthetic import evidence as together
 
-from hypatia_lab import claims, experiments, intervals, records, results
+from hypatia_lab import claims, experiments
 from hypatia_lab.chapters import fused_mlp
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.figures import over_size
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.operations import safety
 from hypatia_lab.operations.mlp import MODELS, WIDEST
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 from hypatia_lab.variants import Variant, label, variants
 from hypatia_lab.workloads import Workload, operations
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "16_fused_mlp.ipynb"
 TOO_WIDE = "the activations do not fit"
 
 
 def cell(variant: str, us: float, shape: Sequence[int], operation: str = "mlp3", **changes: Any) -> dict[str, Any]:
     """A timed cell: two processes 1% apart."""
-    work = Workload(operation, tuple(shape), "float32" if operation == "mlp" else "bfloat16")
-    own = {"operation": operation, "shape": list(shape), "dtype": work.dtype}
-    own |= {"flops": work.flops, "traffic": work.traffic, "clock": "graph", "max_error": 1e-6}
-    return cell_line(variant=variant, **(own | {"medians_us": [us, 1.01 * us]} | changes))
+    dtype = "float32" if operation == "mlp" else "bfloat16"
+    (found,) = timed({variant: us}, operation, shape, **{"dtype": dtype, "max_error": 1e-6} | changes)
+    return found
 
 
 def cells(times: Mapping[str, float], shape: Sequence[int], operation: str = "mlp3", **changes: Any) -> list[dict]:
@@ -85,26 +83,14 @@ def ceilings(clock: str) -> list[dict[str, Any]]:
     return copies + products
 
 
-def parts(own: Sequence[dict[str, Any]], device: str) -> dict[str, list[dict[str, Any]]]:
-    return {
+def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``."""
+    parts = {
         "ceilings": ceilings("graph" if device == "cuda" else "hot"),
         "fused_mlp": [line for line in own if line["operation"] != "mlp"],
         "mlp_models": [line for line in own if line["operation"] == "mlp"],
     }
-
-
-def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
-    """Evidence of one machine, ``box``."""
-    found = [
-        Record(Path("nowhere"), run_line(experiment=name, device=device), tuple(lines), "")
-        for name, lines in parts(own, device).items()
-    ]
-    return Evidence(found, results.rows(found))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    return together(parts, device)
 
 
 # ---------------------------------------------------------------- the goal
@@ -240,20 +226,10 @@ def test_the_table_of_models_has_a_column_a_clock() -> None:
 
 
 def test_claims_of_the_chapter_can_be_judged() -> None:
-    about = fused_mlp.chapter_claims()
+    about = claims_of(fused_mlp.PAGE)
     assert {"S004-46", "S004-49"} <= {claim.lead for claim in about}
     verdicts = {row.id: row.verdict for row in claims.judge(evidence(*nine(), *goal()).records, about)}
     assert (verdicts["S004-46a"], verdicts["S004-49a"]) == ("not_reproduced", "exceeded")
-
-
-def test_noise_decides_nothing() -> None:
-    noisy: dict[str, Any] = {"medians_us": [1.0, 40.0]}
-    lab = evidence(
-        *(line | (noisy if line["variant"] in ("fused", "aten") else {}) for line in [*goal(), *sweep(), *nine()])
-    )
-    found = fused_mlp.findings(lab, "box")
-    assert [finding.figure for finding in found] == 4 * [intervals.TOO_NOISY]
-    assert not any("×" in finding.text for finding in found)
 
 
 # ---------------------------------------------------------------- the documents' own tests
@@ -291,43 +267,3 @@ def test_compiled_forms_are_left_out_of_the_documents_tests() -> None:
 def test_every_operation_can_be_verified_at_small_shapes(operation: str) -> None:
     for shape in operations()[operation].small_shapes:
         assert Workload(operation, shape).flops >= 0
-
-
-# ---------------------------------------------------------------- the page
-
-
-def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) -> None:
-    """Records of ``machine`` under ``root``, as a measurement leaves them."""
-    for name, lines in parts(own, device).items():
-        records.write(root, run_line(machine=machine, experiment=name, device=device), lines)
-
-
-@pytest.fixture
-def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    monkeypatch.setattr(safety, "passed", lambda device: "passed")
-    monkeypatch.setattr(safety, "isolated", lambda device: "isolated")
-    return lambda: played("16_fused_mlp", tmp_path, monkeypatch)
-
-
-def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", CPU_LINES)
-    text = chapter()
-    assert "No kernel of several layers was timed: it needs a GPU." in text
-    assert "Plan C is as fast as eager in the documents' models" in text
-    assert "- Passed.\n- Isolated." in text
-
-
-def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", CPU_LINES)
-    write(tmp_path, "card", "cuda", [*goal(), *sweep(), *nine()])
-    text = chapter()
-    assert text.index("(card)") < text.index("(box)")
-    assert "Three layers in one kernel reach the goal" in text
-    assert "Speed of fused or fused_cuda against the quickest of eager and epilogue" in text
-    assert "S004-49" in text
-
-
-def test_the_page_of_a_machine_that_was_never_asked(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", [])
-    assert "S004-46" in chapter()

@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, played, run_line
+from synthetic import cell_line, said
+from synthetic import evidence as together
 
-from hypatia_lab import claims, intervals, records, results
+from hypatia_lab import claims
 from hypatia_lab.chapters import gemm_ladder
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import over_size
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 from hypatia_lab.variants import label, names, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "04_gemm_ladder.ipynb"
 SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
 
 VECTOR = names("linear_relu", "ladder_vector")
@@ -64,17 +62,7 @@ def ceilings(clock: str) -> list[dict[str, Any]]:
 
 def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
     """Evidence of one machine, ``box``."""
-
-    def record(name: str, lines: Sequence[dict[str, Any]]) -> Record:
-        return Record(Path("nowhere"), run_line(experiment=name, device=device), tuple(lines), "")
-
-    found = [record("ceilings", ceilings("graph" if device == "cuda" else "hot")), record("gemm_ladder", own)]
-    return Evidence(found, results.rows(found))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    return together({"ceilings": ceilings("graph" if device == "cuda" else "hot"), "gemm_ladder": own}, device)
 
 
 # ---------------------------------------------------------------- the ladder itself
@@ -95,7 +83,7 @@ def test_every_step_that_is_measured_has_its_place_and_its_reason() -> None:
 
 
 def test_the_ledger_shows_the_same_reasons_by_the_same_steps() -> None:
-    judged = [claim for claim in gemm_ladder.chapter_claims() if claim.lead in gemm_ladder.REASONED]
+    judged = [claim for claim in claims_of(gemm_ladder.PAGE) if claim.lead in gemm_ladder.REASONED]
     numbers = {claim.id: set(map(int, re.findall(r"\d", claim.claim.partition(" of 8")[0]))) for claim in judged}
     assert set().union(*numbers.values()) == set(gemm_ladder.REASONS)
     for claim in (claim for claim in judged if claim.variant):
@@ -183,16 +171,6 @@ def test_the_triton_kernel_is_ahead_level_or_behind(us: tuple[float, float], wor
     assert gemm_ladder.in_triton(evidence(*cpu(), device="cpu"), "box") is None
 
 
-def test_noise_decides_nothing() -> None:
-    noisy: dict[str, Any] = {"medians_us": [1.0, 400.0]}
-    own = [line | (noisy if line["variant"] in gemm_ladder.LIBRARY else {}) for line in gpu()]
-    found = gemm_ladder.findings(evidence(*own), "box")
-    assert [finding.figure for finding in found] == [intervals.TOO_NOISY] * 4
-    for lines in gemm_ladder.bought(evidence(*own), "box").values():
-        shares = {line["of the library"] for line in lines if line["step"] != gemm_ladder.TOP}
-        assert shares == {intervals.TOO_NOISY}
-
-
 # ---------------------------------------------------------------- tables
 
 
@@ -266,45 +244,8 @@ def test_a_step_without_a_time_shows_its_status() -> None:
 # ---------------------------------------------------------------- the page
 
 
-def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) -> None:
-    """Records of ``machine`` under ``root``, as a measurement leaves them."""
-    parts = {"ceilings": ceilings("graph" if device == "cuda" else "hot"), "gemm_ladder": own}
-    for name, lines in parts.items():
-        records.write(root, run_line(machine=machine, experiment=name, device=device), lines)
-
-
-@pytest.fixture
-def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    return lambda: played("04_gemm_ladder", tmp_path, monkeypatch)
-
-
-def test_the_page_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", cpu())
-    text = chapter()
-    for finding in gemm_ladder.findings(evidence(*cpu(), device="cpu"), "box"):
-        assert finding.title in text
-    assert "void linear_relu_async(" in text  # what a CPU cannot run can be read
-    assert "box/gemm_ladder" in text
-
-
-def test_the_page_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", cpu())
-    write(tmp_path, "card", "cuda", [*gpu(), *gpu(SMALL)])
-    text = chapter()
-    assert text.index("(card)") < text.index("(box)")
-    for finding in gemm_ladder.findings(evidence(*gpu(), *gpu(SMALL)), "box"):
-        assert finding.title in text
-    assert "S001-104" in text
-
-
-def test_the_page_of_a_machine_that_was_never_asked(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", [])
-    assert "S001-94" in chapter()
-
-
 def test_claims_of_the_chapter_can_be_judged() -> None:
     lab = evidence(*gpu(), *gpu(SMALL))
-    verdicts = {row.id: row.verdict for row in claims.judge(lab.records, gemm_ladder.chapter_claims())}
+    verdicts = {row.id: row.verdict for row in claims.judge(lab.records, claims_of(gemm_ladder.PAGE))}
     assert verdicts["S001-94e"] == "confirmed"
     assert verdicts["S001-94h"] == "not_reproduced"

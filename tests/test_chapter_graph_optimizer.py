@@ -9,24 +9,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+from synthetic import Lines, ceilings, detail_line, evidence_of, said, write_records
+from synthetic import cells as timed
 
 from hypatia_lab import claims, intervals
 from hypatia_lab.chapters import graph_drawings
 from hypatia_lab.chapters import graph_optimizer as chapter
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.drawings import graph as graph_figure
 from hypatia_lab.drawings.graph import Node, Panel
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-Lines = list[dict[str, Any]]
 RATES = {"ieee": 50.0, "bfloat16": 760.0}
 SMALL, LARGE = MODELS[0], MODELS[6]
 UNET = {"operation": "unet", "dtype": "bfloat16"}
@@ -34,10 +33,7 @@ UNET = {"operation": "unet", "dtype": "bfloat16"}
 
 def cells(times: Mapping[str, float], shape: Sequence[int] = SMALL, **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
-    own = {"operation": "mlp", "shape": list(shape), "dtype": "float32", "clock": "graph"} | changes
-    work = Workload(own["operation"], tuple(own["shape"]), own["dtype"], direction=own.get("direction", "forward"))
-    own |= {"flops": work.flops, "traffic": work.traffic}
-    return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
+    return timed(times, **{"operation": "mlp", "shape": shape} | changes)
 
 
 def trace(variant: str, launches: float, dtype: str = "float32") -> dict[str, Any]:
@@ -80,36 +76,26 @@ CPU = [
 ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-def read(root: Path, own: Lines, device: str = "cuda", machine: str = "box") -> Evidence:
+def read(tmp_path: Path, own: Lines, device: str = "cuda", machine: str = "box") -> Evidence:
     top = ceilings(RATES, "graph" if device == "cuda" else "hot")
-    write_records(root, machine, device, {"ceilings": top, "graph_optimizer": own})
-    return evidence_of(root)
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    write_records(tmp_path, machine, device, {"ceilings": top, "graph_optimizer": own})
+    return evidence_of(tmp_path)
 
 
 # ---------------------------------------------------------------- findings
 
 
-def test_speed_is_told_by_both_clocks(root: Path) -> None:
-    found = said(chapter.speed(read(root, GPU), "box"))
+def test_speed_is_told_by_both_clocks(tmp_path: Path) -> None:
+    found = said(chapter.speed(read(tmp_path, GPU), "box"))
     assert found.figure == "3 of 3"
     assert "1.03× to 1.33×" in found.text  # replayed
     assert "1.00× to 1.03×" in found.text  # as a caller waits
 
 
-def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
+def test_each_clock_has_the_graph_of_its_own_costs(tmp_path: Path) -> None:
     rows = cells({"eager": 40.0, "egraph": 45.0, "egraph_replayed": 30.0, "compile": 31.0})
     rows += cells({"eager": 80.0, "egraph": 70.0, "egraph_replayed": 160.0}, clock="wall")
-    lab = read(root, rows)
+    lab = read(tmp_path, rows)
     assert said(chapter.speed(lab, "box")).title == "All optimized models are faster than eager"
     assert said(chapter.compilers(lab, "box")).title == "The optimized models keep up with torch.compile"
     for clock, other in (("graph", "egraph"), ("wall", "egraph_replayed")):
@@ -129,77 +115,70 @@ def test_each_clock_has_the_graph_of_its_own_costs(root: Path) -> None:
         ({"eager": 40.0, "egraph": 45.0}, {}, "slower in some cases"),
     ],
 )
-def test_a_longer_wait_is_told(root: Path, replayed: Any, waited: Any, title: str) -> None:
-    lab = read(root, [*cells(replayed), *cells(waited, clock="wall")])
+def test_a_longer_wait_is_told(tmp_path: Path, replayed: Any, waited: Any, title: str) -> None:
+    lab = read(tmp_path, [*cells(replayed), *cells(waited, clock="wall")])
     assert title in said(chapter.speed(lab, "box")).title
 
 
-def test_what_the_intervals_leave_open_is_called_open(root: Path) -> None:
+def test_what_the_intervals_leave_open_is_called_open(tmp_path: Path) -> None:
     rows = cells({"eager": 40.0, "egraph": 40.0, "compile": 40.0})
     for medians, tell in (([39.5, 41.0], lambda f: f.title[-4:]), ([30.0, 50.0], lambda f: f.figure)):
         rows[1]["medians_us"] = medians
-        lab = read(root / str(medians[0]), rows)
+        lab = read(tmp_path / str(medians[0]), rows)
         for found in (said(chapter.speed(lab, "box")), said(chapter.compilers(lab, "box"))):
             assert tell(found) in ("open", intervals.TOO_NOISY)
 
 
-def test_calls_and_time_are_held_against_the_documents_picture(root: Path) -> None:
-    found = said(chapter.same_runtime(read(root, GPU), "box"))
+def test_calls_and_time_are_held_against_the_documents_picture(tmp_path: Path) -> None:
+    found = said(chapter.same_runtime(read(tmp_path, GPU), "box"))
     assert (found.figure, "the time" in found.title) == ("5 → 3", True)
-    replayed = said(chapter.same_runtime(read(root / "replayed", [*GPU, trace("egraph_replayed", 4)]), "box"))
+    replayed = said(chapter.same_runtime(read(tmp_path / "replayed", [*GPU, trace("egraph_replayed", 4)]), "box"))
     assert replayed.figure == "5 → 4"
-    assert said(chapter.same_runtime(read(root / "cpu", CPU, "cpu"), "box")).figure == "5 → 5"
+    assert said(chapter.same_runtime(read(tmp_path / "cpu", CPU, "cpu"), "box")).figure == "5 → 5"
 
 
-def test_compilers_are_rivals(root: Path) -> None:
-    found = said(chapter.compilers(read(root, GPU), "box"))
+def test_compilers_are_rivals(tmp_path: Path) -> None:
+    found = said(chapter.compilers(read(tmp_path, GPU), "box"))
     assert found.figure == "3 of 3"
     assert "1.07×" in found.text  # of max-autotune
     slow = cells({"eager": 40.0, "egraph": 35.0, "compile": 30.0})
-    assert said(chapter.compilers(read(root / "slow", slow), "box")).title == "torch.compile is faster"
+    assert said(chapter.compilers(read(tmp_path / "slow", slow), "box")).title == "torch.compile is faster"
 
 
-def test_split_products_are_judged_in_wide_models_only(root: Path) -> None:
-    assert said(chapter.split(read(root, GPU), "box")).figure == "2.3×"
-    assert chapter.split(read(root / "small", GPU[:5]), "box") is None
+def test_split_products_are_judged_in_wide_models_only(tmp_path: Path) -> None:
+    assert said(chapter.split(read(tmp_path, GPU), "box")).figure == "2.3×"
+    assert chapter.split(read(tmp_path / "small", GPU[:5]), "box") is None
 
 
-def test_the_unet_is_judged_by_both_clocks(root: Path) -> None:
-    found = said(chapter.blocks(read(root, GPU), "box"))
+def test_the_unet_is_judged_by_both_clocks(tmp_path: Path) -> None:
+    found = said(chapter.blocks(read(tmp_path, GPU), "box"))
     assert found.figure == "2.0×"
     assert "0.800×" in found.text  # of torch.compile
     slow = cells({"eager": 500.0, "egraph": 550.0}, SEED_SHAPE, **UNET, clock="wall")
     fast = cells({"eager": 500.0, "egraph_replayed": 400.0, "egraph": 900.0}, SEED_SHAPE, **UNET)
-    assert "slower by another" in said(chapter.blocks(read(root / "slow", slow + fast), "box")).title
-    assert "slower" in said(chapter.blocks(read(root / "slower", slow), "box")).title
-    assert said(chapter.blocks(read(root / "fast", fast), "box")).figure == "1.25×"
-    assert chapter.blocks(read(root / "none", GPU[:5]), "box") is None
+    assert "slower by another" in said(chapter.blocks(read(tmp_path / "slow", slow + fast), "box")).title
+    assert "slower" in said(chapter.blocks(read(tmp_path / "slower", slow), "box")).title
+    assert said(chapter.blocks(read(tmp_path / "fast", fast), "box")).figure == "1.25×"
+    assert chapter.blocks(read(tmp_path / "none", GPU[:5]), "box") is None
 
 
-def test_a_training_step_is_judged_by_both_clocks(root: Path) -> None:
-    assert said(chapter.training(read(root, GPU), "box")).figure == "2 of 2"
+def test_a_training_step_is_judged_by_both_clocks(tmp_path: Path) -> None:
+    assert said(chapter.training(read(tmp_path, GPU), "box")).figure == "2 of 2"
     rows = cells({"eager": 120.0, "egraph": 130.0}, direction="forward_backward")
-    found = said(chapter.training(read(root / "slow", rows), "box"))
+    found = said(chapter.training(read(tmp_path / "slow", rows), "box"))
     assert (found.figure, "slower in some" in found.title) == ("0.923×", True)  # one case is not counted
-    assert chapter.speed(evidence_of(root / "slow"), "box") is None
+    assert chapter.speed(evidence_of(tmp_path / "slow"), "box") is None
 
 
 @pytest.mark.parametrize(("ms", "word"), [(150.0, "within"), (400.0, "longer"), (249.0, "open")])
-def test_a_hundred_layers_have_a_goal(root: Path, ms: float, word: str) -> None:
-    found = said(chapter.optimizing(read(root, [*cells({"eager": 1.0}), *graph(100, ms)]), "box"))
+def test_a_hundred_layers_have_a_goal(tmp_path: Path, ms: float, word: str) -> None:
+    found = said(chapter.optimizing(read(tmp_path, [*cells({"eager": 1.0}), *graph(100, ms)]), "box"))
     assert word in found.title
 
 
-def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
-    lab = read(root, [*cells({"eager": 1.0}), *graph(3, 10.0)])
-    assert chapter.findings(lab, "box") == []
-    assert chapter.calls(lab, "box") == []
-    assert len(chapter.stages(lab, "box")) == 1
-
-
-def test_a_probe_that_failed_says_why(root: Path) -> None:
+def test_a_probe_that_failed_says_why(tmp_path: Path) -> None:
     lines = [detail_line(**(graph(100, 1.0)[0] | {"values": [], "status": "wrong", "reason": "it looks like x"}))]
-    lab = read(root, [*cells({"eager": 1.0}), *lines])
+    lab = read(tmp_path, [*cells({"eager": 1.0}), *lines])
     assert chapter.optimizing(lab, "box") is None
     assert "it looks like x" in chapter.stages(lab, "box")[0]["nodes"]
 
@@ -207,8 +186,8 @@ def test_a_probe_that_failed_says_why(root: Path) -> None:
 # ---------------------------------------------------------------- tables
 
 
-def test_a_line_a_model_dtype_and_direction(root: Path) -> None:
-    lines = chapter.every(read(root, GPU), "box")
+def test_a_line_a_model_dtype_and_direction(tmp_path: Path) -> None:
+    lines = chapter.every(read(tmp_path, GPU), "box")
     assert [(line["dtype"], line["direction"]) for line in lines] == [
         ("bfloat16", "forward"),
         ("float32", "forward"),
@@ -219,8 +198,8 @@ def test_a_line_a_model_dtype_and_direction(root: Path) -> None:
     assert lines[0]["egraph_split, graph"] == "–"
 
 
-def test_stages_are_told_by_length(root: Path) -> None:
-    lines = chapter.stages(read(root, GPU), "box")
+def test_stages_are_told_by_length(tmp_path: Path) -> None:
+    lines = chapter.stages(read(tmp_path, GPU), "box")
     assert [(line["layers"], line["nodes"]) for line in lines] == [
         ("3", "5 → 3"),
         ("100", "199 → 100"),
@@ -299,7 +278,7 @@ def test_the_plan_asks_what_the_chapter_reads() -> None:
     assert {group.workload.shape for group in groups} >= set(MODELS)
     asked = {name.removesuffix("@again") for group in groups for name in group.variants}
     rivals = {"eager", "eager_channels_last", "compile", "compile_max_autotune"}
-    assert asked == rivals | {chapter.OWN, chapter.SPLIT, chapter.BACKEND, chapter.REPLAYED}
+    assert asked == rivals | {chapter.OWN, chapter.SPLIT, "egraph_compile", chapter.REPLAYED}
     for group in groups:
         assert {name.removesuffix("@again") for name in group.variants} <= set(variants(group.workload.operation))
     for device in ("cpu", "cuda"):
@@ -308,42 +287,11 @@ def test_the_plan_asks_what_the_chapter_reads() -> None:
             assert chapter.LONG in layers
 
 
-def test_the_chapter_judges_its_own_claims() -> None:
-    found = chapter.chapter_claims()
-    assert {"S004-56", *chapter.APART} <= {claim.lead for claim in found}
-    assert {claim.id for claim in claims.ledger() if claim.experiment == chapter.EXPERIMENT} <= {c.id for c in found}
-
-
-def test_claims_on_graphs_are_judged_from_records(root: Path) -> None:
-    rows = claims.judge(read(root, GPU).records, chapter.chapter_claims())
+def test_claims_on_graphs_are_judged_from_records(tmp_path: Path) -> None:
+    rows = claims.judge(read(tmp_path, GPU).records, claims_of(chapter.PAGE))
     found: dict[str, set[str]] = {}
     for row in rows:
         found.setdefault(row.id, set()).add(row.verdict)
     expected = {"55a": "confirmed", "56a": "conditional", "17c": "not_testable", "55b": "not_testable"}
     expected |= {"19c": "conditional", "55c": "confirmed", "47b": "not_testable"}
     assert {number: expected[number] in found[f"S004-{number}"] for number in expected} == dict.fromkeys(expected, True)
-
-
-# ---------------------------------------------------------------- the chapter
-
-
-@pytest.fixture
-def page(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    # Tested above; here they would take seconds a page.
-    lines = [{"goal": "relu", "rule": "a → b", "claims": "EXACT", "gate": "holds"}]
-    monkeypatch.setattr(chapter, "rules", lambda: lines)
-    return lambda: played(chapter.PAGE, root, monkeypatch)
-
-
-def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, page: Any) -> None:
-    read(root, CPU, "cpu")
-    read(root, GPU, "cuda", "card")
-    text = page()
-    assert text.index("(card)") < text.index("(box)")
-    for lab, machine in ((evidence_of(root), name) for name in ("card", "box")):
-        assert all(found.title in text for found in chapter.findings(lab, machine))
-
-
-def test_the_chapter_before_anything_was_measured(root: Path, page: Any) -> None:
-    write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
-    assert "round 3" in page()

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-import pandas
 import pytest
-from synthetic import cell_line, detail_line, played, run_line
+from synthetic import cell_line, detail_line, said
+from synthetic import evidence as together
 
-from hypatia_lab import intervals, records, results
+from hypatia_lab import intervals
 from hypatia_lab.chapters import layout_traffic
 from hypatia_lab.figures import traffic as traffic_figures
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.operations import layout
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.records import Record
 from hypatia_lab.variants import label, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-NOTEBOOK = Path(__file__).resolve().parent.parent / "notebooks" / "17_layout_traffic.ipynb"
 SHAPE = [1024, 784, 2048]
 GEMM, RELU = "gemm_kernel", "void at::native::vectorized_elementwise_kernel<4, at::native::relu_kernel_cuda>(int)"
 MB = 1e6
@@ -99,25 +96,12 @@ REFUSED[0]["values"] = []
 def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
     """Evidence of one machine, ``box``: a record of layouts and one of traffic."""
     copies = [cell_line(operation="copy", shape=[2**28], clock=c, traffic=10**9, flops=0) for c in ("graph", "hot")]
-
-    def record(name: str, mine: Sequence[dict[str, Any]]) -> Record:
-        run = run_line(experiment=name, device=device)
-        kinds = (tuple(line for line in mine if line["kind"] == kind) for kind in ("cell", "detail"))
-        measured, details = kinds
-        return Record(Path("nowhere"), run, measured, "", details)
-
     parts = {
         "ceilings": [line | {"medians_us": [1000.0, 1000.0]} for line in copies],
         "layout": [line for line in own if line["operation"] == "linear_relu_layout"],
         "traffic": [line for line in own if line["operation"] == "linear_relu"],
     }
-    found = [record(name, mine) for name, mine in parts.items()]
-    return Evidence(found, results.rows(found))
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    return together(parts, device)
 
 
 # ---------------------------------------------------------------- findings
@@ -196,15 +180,6 @@ def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
     assert said(layout_traffic.traffic(evidence(*own), "box")).figure == "9.8 MB and 18 MB"  # what reaches memory
 
 
-def test_nothing_is_said_of_what_was_not_measured() -> None:
-    lab = evidence(cell("row_major", 75.0))
-    assert layout_traffic.findings(lab, "box") == []
-    for table in (layout_traffic.copies, layout_traffic.totals, layout_traffic.seed_table):
-        assert table(lab, "box") == []
-    assert layout_traffic.figure_lines(lab, "box") == []
-    assert layout_traffic.uncounted(lab, "box") == ""
-
-
 def test_a_wrong_cell_is_no_time() -> None:
     wrong = cell("x_strided_batch", 1.0, status="wrong", reason="off")
     assert layout_traffic.copying(evidence(cell("row_major", 75.0), cell("x_batch_view", 75.0), wrong), "box") is None
@@ -257,11 +232,6 @@ def test_s001_line_by_line() -> None:
     assert rows["effective bandwidth"][2:] == ["600 GB/s", "236 GB/s"]
 
 
-def test_the_chapter_judges_the_table_of_traffic() -> None:
-    found = layout_traffic.chapter_claims()
-    assert {"S001-12", "S001-33", "S001-35", "S001-81", "S001-91"} <= {claim.lead for claim in found}
-
-
 # ---------------------------------------------------------------- the figure
 
 
@@ -298,58 +268,3 @@ def test_the_figure_refuses_what_it_cannot_draw() -> None:
         traffic_figures.traffic(lab.details(operation="linear_relu"), "Traffic")
     with pytest.raises(FigureError, match="on a CUDA GPU only"):
         traffic_figures.traffic(evidence(*REFUSED).details(), "Traffic")
-
-
-# ---------------------------------------------------------------- the chapter
-
-
-def write(root: Path, machine: str, device: str, own: Sequence[dict[str, Any]]) -> None:
-    """Records of ``machine`` under ``root``, as a measurement leaves them."""
-    ceilings = [cell_line(operation="copy", shape=[2**28], traffic=10**9, flops=0, medians_us=[1000.0, 1010.0])]
-    parts = {"ceilings": ceilings}
-    parts["layout"] = [line for line in own if line["operation"] == "linear_relu_layout"]
-    parts["traffic"] = [line for line in own if line["operation"] == "linear_relu"]
-    for name, mine in parts.items():
-        run = run_line(machine=machine, experiment=name, device=device)
-        kinds = [[line for line in mine if line["kind"] == kind] for kind in ("cell", "detail")]
-        records.write(root, run, *kinds)
-
-
-@pytest.fixture
-def chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
-    """Plays the chapter on the records in ``tmp_path``; returns what it displays as text."""
-    return lambda: played("17_layout_traffic", tmp_path, monkeypatch)
-
-
-CPU = [*cells(clock="hot"), *launched("eager", 2), *REFUSED]
-
-
-def test_the_chapter_of_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", CPU)
-    text = chapter()
-    assert "A copy costs time" in text
-    assert "No bytes were counted: on a CUDA GPU only." in text
-    assert "A CPU: there are no kernels to count." in text
-    assert "box/layout" in text
-
-
-def test_the_chapter_of_a_gpu_and_a_cpu(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", CPU)
-    write(tmp_path, "card", "cuda", [*cells(), *cells(dtype="bfloat16"), *gpu_details()])
-    text = chapter()
-    assert text.index("(card)") < text.index("(box)")
-    assert "18 MB and 35 MB" in text
-    assert "Bytes moved by one call, by kernel" in text
-    assert "no kernel of its own" in text
-
-
-def test_the_chapter_of_a_machine_that_was_never_asked(chapter: Callable[[], str], tmp_path: Path) -> None:
-    write(tmp_path, "box", "cpu", CPU)
-    for name in ("layout", "traffic"):
-        (tmp_path / "box" / f"{name}.jsonl").unlink()
-    assert "reshape" in chapter()
-
-
-def test_tables_can_be_shown() -> None:
-    frame = pandas.DataFrame(layout_traffic.totals(evidence(*gpu_details(), *REFUSED), "box")).fillna("–")
-    assert not frame.isna().any().any()

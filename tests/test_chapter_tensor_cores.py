@@ -7,18 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+from synthetic import Lines, ceilings, cell_line, detail_line, evidence_of, said, write_records
 
-from hypatia_lab import claims, intervals
+from hypatia_lab import intervals
 from hypatia_lab.chapters import tensor_cores
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
 from hypatia_lab.variants import label, names, variants
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-Lines = list[dict[str, Any]]
 SMALL, MEDIUM, LARGE = [256, 256, 512], [1024, 784, 2048], [8192, 4096, 4096]
 RATES = {"ieee": 50.0, "tf32": 360.0, "float16": 690.0, "bfloat16": 760.0}
 
@@ -77,21 +75,11 @@ CPU = [
 ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path
-
-
-def read(root: Path, *own: dict[str, Any], device: str = "cuda") -> Evidence:
+def read(tmp_path: Path, *own: dict[str, Any], device: str = "cuda") -> Evidence:
     """Evidence of one machine, ``box``, with ceilings."""
     clock = "graph" if device == "cuda" else "hot"
-    write_records(root, "box", device, {"ceilings": ceilings(RATES, clock), "tensor_cores": own})
-    return evidence_of(root)
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    write_records(tmp_path, "box", device, {"ceilings": ceilings(RATES, clock), "tensor_cores": own})
+    return evidence_of(tmp_path)
 
 
 # ---------------------------------------------------------------- findings
@@ -108,24 +96,24 @@ def said(found: Finding | None) -> Finding:
     ],
 )
 def test_digits_are_judged_by_speed_and_error(
-    root: Path, times: dict[str, float], errors: dict[str, float], figure: str, title: str
+    tmp_path: Path, times: dict[str, float], errors: dict[str, float], figure: str, title: str
 ) -> None:
-    found = said(tensor_cores.digits(read(root, *float32(FAST | times, errors)), "box", "1024x784x2048"))
+    found = said(tensor_cores.digits(read(tmp_path, *float32(FAST | times, errors)), "box", "1024x784x2048"))
     assert found.figure == figure
     assert title in found.title
 
 
-def test_an_interval_that_holds_the_goal_decides_nothing(root: Path) -> None:
+def test_an_interval_that_holds_the_goal_decides_nothing(tmp_path: Path) -> None:
     rows = [cell("eager", 75.0, error=5e-7), cell("fp16x3", 37.0, error=1e-7) | {"medians_us": [36.7, 38.0]}]
-    found = said(tensor_cores.digits(read(root, *rows), "box", "1024x784x2048"))
+    found = said(tensor_cores.digits(read(tmp_path, *rows), "box", "1024x784x2048"))
     assert "open" in found.text
     rows[1]["medians_us"] = [30.0, 45.0]
-    found = said(tensor_cores.digits(read(root / "noisy", *rows), "box", "1024x784x2048"))
+    found = said(tensor_cores.digits(read(tmp_path / "noisy", *rows), "box", "1024x784x2048"))
     assert (found.figure, found.text) == (intervals.TOO_NOISY, "")
 
 
-def test_a_split_is_held_against_its_own_arithmetic(root: Path) -> None:
-    lab = read(root, *float32(FAST))
+def test_a_split_is_held_against_its_own_arithmetic(tmp_path: Path) -> None:
+    lab = read(tmp_path, *float32(FAST))
     limits = {row.variant: row.limit_us for row in lab.rows if row.experiment == "tensor_cores"}
     flops = 2 * 1024 * 784 * 2048
     assert limits["fp16x3"] == pytest.approx(3 * flops / 690e6)
@@ -137,9 +125,9 @@ def test_a_split_is_held_against_its_own_arithmetic(root: Path) -> None:
     }
 
 
-def test_a_split_that_failed_says_so(root: Path) -> None:
+def test_a_split_that_failed_says_so(tmp_path: Path) -> None:
     rows = float32({"eager": 75.0, "fp16x3": 30.0})
-    lab = read(root, *rows, cell("tf32x3", 1.0, status="wrong", reason="off by 3", medians_us=[]))
+    lab = read(tmp_path, *rows, cell("tf32x3", 1.0, status="wrong", reason="off by 3", medians_us=[]))
     (line,) = (row for row in tensor_cores.splits(lab, "box") if row["variant"] == label("linear_relu", "tf32x3"))
     assert line["against eager"] == "wrong: off by 3"
 
@@ -153,13 +141,13 @@ def test_a_split_that_failed_says_so(root: Path) -> None:
         ({"triton": 9.0, "epilogue": 9.2}, "nowhere seen behind"),
     ],
 )
-def test_a_fused_kernel_is_set_against_its_best_peer(root: Path, times: dict[str, float], title: str) -> None:
-    found = said(tensor_cores.fused(read(root, *bfloat16(FUSED | times)), "box"))
+def test_a_fused_kernel_is_set_against_its_best_peer(tmp_path: Path, times: dict[str, float], title: str) -> None:
+    found = said(tensor_cores.fused(read(tmp_path, *bfloat16(FUSED | times)), "box"))
     assert title in found.title
 
 
-def test_the_large_size_has_no_goal_against_eager(root: Path) -> None:
-    lab = read(root, *bfloat16({"eager": 434.0, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
+def test_the_large_size_has_no_goal_against_eager(tmp_path: Path) -> None:
+    lab = read(tmp_path, *bfloat16({"eager": 434.0, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
     found = said(tensor_cores.fused(lab, "box"))
     assert found.figure == "1.08×"
 
@@ -173,8 +161,8 @@ def test_the_large_size_has_no_goal_against_eager(root: Path) -> None:
         (600.0, "A true fusion of a large product gains other than S004 hopes"),
     ],
 )
-def test_what_s004_hopes_of_the_large_size(root: Path, eager: float, title: str) -> None:
-    lab = read(root, *bfloat16({"eager": eager, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
+def test_what_s004_hopes_of_the_large_size(tmp_path: Path, eager: float, title: str) -> None:
+    lab = read(tmp_path, *bfloat16({"eager": eager, "epilogue": 403.0, "triton": 400.0}, shape=LARGE))
     found = said(tensor_cores.hoped(lab, "box"))
     assert found.title == title
 
@@ -187,46 +175,46 @@ def test_what_s004_hopes_of_the_large_size(root: Path, eager: float, title: str)
         (launched("triton", 1, again=2), "0 of 1"),
     ],
 )
-def test_a_single_kernel_is_proven_by_every_count(root: Path, own: Lines, figure: str) -> None:
-    found = said(tensor_cores.single(read(root, *own), "box"))
+def test_a_single_kernel_is_proven_by_every_count(tmp_path: Path, own: Lines, figure: str) -> None:
+    found = said(tensor_cores.single(read(tmp_path, *own), "box"))
     assert found.figure == figure
 
 
-def test_another_experiment_that_counts_the_same_call_adds_nothing(root: Path) -> None:
+def test_another_experiment_that_counts_the_same_call_adds_nothing(tmp_path: Path) -> None:
     own = launched("epilogue", 1)
-    write_records(root, "box", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": own, "traffic": own})
-    lab = evidence_of(root)
+    write_records(tmp_path, "box", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": own, "traffic": own})
+    lab = evidence_of(tmp_path)
     assert said(tensor_cores.single(lab, "box")).title == "The fusions are true: one kernel each"
     assert [row["profiler"] for row in tensor_cores.kernel_counts(lab, "box")] == ["1"]
 
 
-def test_both_directions_are_never_one(root: Path) -> None:
+def test_both_directions_are_never_one(tmp_path: Path) -> None:
     backward = float32({"eager": 300.0, "fp16x3": 10.0}, direction="forward_backward")
-    lab = read(root, *float32(FAST), *backward)
+    lab = read(tmp_path, *float32(FAST), *backward)
     assert said(tensor_cores.digits(lab, "box", "1024x784x2048")).figure == "2.5×"
 
 
-def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
-    lab = read(root, *CPU, device="cpu")
+def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path) -> None:
+    lab = read(tmp_path, *CPU, device="cpu")
     assert tensor_cores.findings(lab, "box") == []
     assert tensor_cores.splits(lab, "box") == tensor_cores.kernel_counts(lab, "box") == []
     assert not tensor_cores.has_splits(lab, "box")
     assert "they need a CUDA GPU" in tensor_cores.library(lab, "box")
-    assert tensor_cores.library(read(root / "gpu", *GPU), "box") == ""
+    assert tensor_cores.library(read(tmp_path / "gpu", *GPU), "box") == ""
 
 
 # ---------------------------------------------------------------- tables
 
 
-def test_the_ceilings_of_splits(root: Path) -> None:
-    rows = {row["split"]: row for row in tensor_cores.limits(read(root, *GPU), "box")}
+def test_the_ceilings_of_splits(tmp_path: Path) -> None:
+    rows = {row["split"]: row for row in tensor_cores.limits(read(tmp_path, *GPU), "box")}
     assert rows["tf32x3"]["a product by 3"] == "120 TFLOP/s"
     assert rows["fp16x3"]["gain at most"] == "4.60×"
     assert set(rows) <= {"tf32x3", "fp16x3", "bf16x3"}
 
 
-def test_splits_stand_beside_cublas(root: Path) -> None:
-    rows = {(row["size"], row["variant"]): row for row in tensor_cores.splits(read(root, *GPU), "box")}
+def test_splits_stand_beside_cublas(tmp_path: Path) -> None:
+    rows = {(row["size"], row["variant"]): row for row in tensor_cores.splits(read(tmp_path, *GPU), "box")}
     half, tf32 = (label("linear_relu", name) for name in ("fp16x3", "tf32x3"))
     medium = rows["1024×784×2048", half]
     assert (medium["error, of cuBLAS's"], medium["goal"]) == ("0.500×", "2×: reached")
@@ -234,8 +222,8 @@ def test_splits_stand_beside_cublas(root: Path) -> None:
     assert rows["256×256×512", tf32]["goal"] == "–"
 
 
-def test_fusions_name_their_best_peer(root: Path) -> None:
-    rows = {(row["size"], row["variant"]): row for row in tensor_cores.fusions(read(root, *GPU), "box")}
+def test_fusions_name_their_best_peer(tmp_path: Path) -> None:
+    rows = {(row["size"], row["variant"]): row for row in tensor_cores.fusions(read(tmp_path, *GPU), "box")}
     own, epilogue = (label("linear_relu", name) for name in ("triton", "epilogue"))
     assert rows["256×256×512 bfloat16", own]["best peer"] == label("linear_relu", "compile_max_autotune")
     assert rows["1024×784×2048 bfloat16", own]["reads"] == "equal"
@@ -260,36 +248,3 @@ def test_every_name_is_one_of_the_lab() -> None:
     )
     assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
     assert set(names("linear_relu", "split")) == set(tensor_cores.SPLITS)
-
-
-def test_the_chapter_judges_its_own_claims() -> None:
-    found = tensor_cores.chapter_claims()
-    assert {"S004-16", "S004-19", *tensor_cores.APART} <= {claim.lead for claim in found}
-    own = {claim.id for claim in claims.ledger() if claim.experiment == "tensor_cores"}
-    assert own <= {claim.id for claim in found}
-
-
-# ---------------------------------------------------------------- the chapter
-
-
-def test_the_chapter_of_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    lab = read(root, *CPU, device="cpu")
-    text = played(tensor_cores.PAGE, root, monkeypatch)
-    assert tensor_cores.library(lab, "box") in text
-    assert "Ceilings of split operands" not in text
-    assert "box/tensor_cores" in text.splitlines()[-1]
-
-
-def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read(root, *CPU, device="cpu")
-    write_records(root, "card", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": GPU})
-    text = played(tensor_cores.PAGE, root, monkeypatch)
-    assert text.index("(card)") < text.index("(box)")
-    found = tensor_cores.findings(evidence_of(root), "card")
-    assert len(found) == 5
-    assert all(f"{one.figure}: {one.title}" in text for one in found)
-
-
-def test_the_chapter_of_a_machine_that_was_never_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
-    assert "fp16x3" in played(tensor_cores.PAGE, root, monkeypatch)

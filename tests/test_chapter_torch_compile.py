@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, detail_line, evidence_of, played, write_records
+from synthetic import Lines, ceilings, cell_line, detail_line, evidence_of, played, said, write_records
+from synthetic import cells as timed
 
-from hypatia_lab import claims, intervals
+from hypatia_lab import intervals
 from hypatia_lab.chapters import torch_compile, torch_compile_rows, torch_compile_tables
+from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import comparisons
@@ -27,7 +29,6 @@ from hypatia_lab.workloads import Workload
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
-Lines = list[dict[str, Any]]
 SEED, SMALL = [5, 64, 128, 128], [2, 16, 64, 64]
 RATES = {"ieee": 50.0, "tf32": 370.0, "bfloat16": 760.0}
 NONE = Interval(math.nan, math.nan, math.nan, 0)
@@ -35,10 +36,8 @@ NONE = Interval(math.nan, math.nan, math.nan, 0)
 
 def cells(operation: str, times: Mapping[str, float], **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
-    own = {"shape": SEED, "dtype": "float32", "math": "ieee", "clock": "graph", "direction": "forward"} | changes
-    work = Workload(operation, tuple(own["shape"]), own["dtype"], own["math"], own["direction"])
-    own |= {"operation": operation, "flops": work.flops, "traffic": work.traffic, "max_error": 1e-3, "peak": 5.0}
-    return [cell_line(variant=name, medians_us=[us, 1.01 * us], **own) for name, us in times.items()]
+    own = {"shape": SEED, "max_error": 1e-3, "peak": 5.0} | changes
+    return timed(times, operation, **own)
 
 
 def start(operation: str, variant: str, case: str, ms: float, **changes: Any) -> Lines:
@@ -98,24 +97,16 @@ CPU = [
 ]
 
 
-@pytest.fixture
-def root(tmp_path: Path) -> Path:
-    return tmp_path
-
-
 def read(
-    root: Path, own: Lines, starts: Lines, device: str = "cuda", machine: str = "box", defaults: Lines | None = None
+    tmp_path: Path, own: Lines, starts: Lines, device: str = "cuda", machine: str = "box", defaults: Lines | None = None
 ) -> Evidence:
     """Evidence of one machine, with ceilings; with ``defaults`` where they are given."""
     top = ceilings(RATES, "graph" if device == "cuda" else "hot")
     parts = {"ceilings": top, "torch_compile": own, "compile_time": starts}
-    write_records(root, machine, device, parts | ({} if defaults is None else {torch_compile_rows.DEFAULTS: defaults}))
-    return evidence_of(root)
-
-
-def said(found: Finding | None) -> Finding:
-    assert found is not None
-    return found
+    write_records(
+        tmp_path, machine, device, parts | ({} if defaults is None else {torch_compile_rows.DEFAULTS: defaults})
+    )
+    return evidence_of(tmp_path)
 
 
 # ---------------------------------------------------------------- findings
@@ -126,26 +117,26 @@ def said(found: Finding | None) -> Finding:
     [(250, 1500, 5000, "less than 2"), (150, 900, 2000, "2 to 5"), (250, 900, 5000, "only"), (50, 300, 800, "more")],
 )
 def test_the_compiler_is_held_to_two_to_five_times(
-    root: Path, block: float, net: float, step: float, verdict: str
+    tmp_path: Path, block: float, net: float, step: float, verdict: str
 ) -> None:
     own = [
         *cells("conv_block", {"eager": 400.0, "compile": block}, clock="wall"),
         *cells("unet", {"eager": 2000.0, "compile": net}, clock="wall"),
         *cells("unet", {"eager": 6000.0, "compile": step}, clock="wall", direction=STEP),
     ]
-    assert verdict in said(torch_compile.compiled(read(root, own, []), "box")).title
+    assert verdict in said(torch_compile.compiled(read(tmp_path, own, []), "box")).title
 
 
-def test_an_interval_that_holds_two_is_open_and_a_wide_one_says_nothing(root: Path) -> None:
+def test_an_interval_that_holds_two_is_open_and_a_wide_one_says_nothing(tmp_path: Path) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 200.0}, clock="wall")
     rows[-1]["medians_us"] = [198.0, 206.0]
-    assert "open" in said(torch_compile.compiled(read(root, rows, []), "box")).title
+    assert "open" in said(torch_compile.compiled(read(tmp_path, rows, []), "box")).title
     rows[-1]["medians_us"] = [180.0, 220.0]
-    noisy = said(torch_compile.compiled(read(root / "noisy", rows, []), "box"))
+    noisy = said(torch_compile.compiled(read(tmp_path / "noisy", rows, []), "box"))
     assert (noisy.figure, noisy.text) == (intervals.TOO_NOISY, "")
 
 
-def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
+def test_channels_last_may_be_what_slows_the_compiler_down(tmp_path: Path) -> None:
     slow = cells("conv_block", {"eager": 400.0, "eager_channels_last": 4000.0, "compile": 3900.0})
     where = {"operation": "conv_block", "shape": SEED, "topic": "kernels", "unit": "us"}
     kernels = [
@@ -153,31 +144,31 @@ def test_channels_last_may_be_what_slows_the_compiler_down(root: Path) -> None:
         for variant in ("eager_channels_last", "compile")
         for name, us in (("vector_fft<0>", 900.0), ("gelu", 100.0))
     ]
-    found = said(torch_compile.slow_order(read(root / "all", [*slow, *kernels], []), "box"))
+    found = said(torch_compile.slow_order(read(tmp_path / "all", [*slow, *kernels], []), "box"))
     assert found.figure == "0.10×"
     assert "90%" in found.text
-    assert "%" not in said(torch_compile.slow_order(read(root / "less", slow, []), "box")).text
+    assert "%" not in said(torch_compile.slow_order(read(tmp_path / "less", slow, []), "box")).text
     quick = cells("conv_block", {"eager": 400.0, "eager_channels_last": 4000.0, "compile": 390.0})
-    assert torch_compile.slow_order(read(root / "quick", quick, []), "box") is None
+    assert torch_compile.slow_order(read(tmp_path / "quick", quick, []), "box") is None
 
 
-def test_all_together_is_held_against_float32_across_operations(root: Path) -> None:
-    found = said(torch_compile.together(read(root, GPU, STARTS), "box"))
+def test_all_together_is_held_against_float32_across_operations(tmp_path: Path) -> None:
+    found = said(torch_compile.together(read(tmp_path, GPU, STARTS), "box"))
     assert found.figure == "6.7×"  # 400 µs of the block in float32 over 60 under autocast
     assert "2.1×" in found.text  # a training step
 
 
-def test_mixed_precision_is_held_to_twice_with_its_error(root: Path) -> None:
-    found = said(torch_compile.precision(read(root, GPU, STARTS), "box"))
+def test_mixed_precision_is_held_to_twice_with_its_error(tmp_path: Path) -> None:
+    found = said(torch_compile.precision(read(tmp_path, GPU, STARTS), "box"))
     assert found.figure == "2.1×"
     assert "does not double" in found.title  # a training step has 1.5×
     twice = [*cells("conv_block", {"eager": 400.0}), *cells("conv_block_autocast", {"eager": 200.0}, dtype="bfloat16")]
-    assert "doubles" in said(torch_compile.precision(read(root / "other", twice, []), "box")).title
+    assert "doubles" in said(torch_compile.precision(read(tmp_path / "other", twice, []), "box")).title
 
 
-def test_wrong_chains_are_counted(root: Path) -> None:
+def test_wrong_chains_are_counted(tmp_path: Path) -> None:
     def correct(name: str, *chains: dict[str, Any]) -> Finding:
-        return said(torch_compile.correct(read(root / name, [*GPU, *chains], []), "box"))
+        return said(torch_compile.correct(read(tmp_path / name, [*GPU, *chains], []), "box"))
 
     assert (right := correct("right", *CHAINS[:2])).figure == "2 of 2 right"
     assert (mine := correct("mine", *CHAINS)).figure == "2 of 3 right"
@@ -190,15 +181,15 @@ def test_wrong_chains_are_counted(root: Path) -> None:
     assert "compiled or not" in both.title  # what eager gets wrong as well is not laid to the compiler
 
 
-def test_the_first_calls_stand_beside_eagers(root: Path) -> None:
-    lines = torch_compile_tables.first_calls(read(root, GPU, STARTS), "box")
+def test_the_first_calls_stand_beside_eagers(tmp_path: Path) -> None:
+    lines = torch_compile_tables.first_calls(read(tmp_path, GPU, STARTS), "box")
     assert [line["model"] for line in lines] == ["block", "U-Net", "U-Net, training"]
     assert "9.0" in lines[0]["call 1"]
-    assert torch_compile_tables.first_calls(read(root / "none", GPU, []), "box") == []
+    assert torch_compile_tables.first_calls(read(tmp_path / "none", GPU, []), "box") == []
 
 
-def test_a_cpu_has_one_clock_and_says_only_what_it_measured(root: Path) -> None:
-    lab = read(root, CPU, [], "cpu")
+def test_a_cpu_has_one_clock_and_says_only_what_it_measured(tmp_path: Path) -> None:
+    lab = read(tmp_path, CPU, [], "cpu")
     assert said(torch_compile.compiled(lab, "box")).figure == "0.990× to 1.25×"
     assert {row.clock for row in torch_compile_rows.promised(lab, "box")} == {"hot"}
     assert torch_compile.together(lab, "box") is None
@@ -209,8 +200,8 @@ def test_the_reported_chain_is_noise_here_too() -> None:
     assert torch_compile.reported().figure == "noise"
 
 
-def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
-    lab = read(root, [], [])
+def test_nothing_is_said_of_what_was_not_measured(tmp_path: Path) -> None:
+    lab = read(tmp_path, [], [])
     assert torch_compile.findings(lab, "box") == torch_compile_tables.summary(lab, "box") == []
     assert torch_compile_rows.maths(lab, "box") == torch_compile_rows.views(lab, "box") == []
     assert torch_compile.pictured(lab, "box") is None
@@ -221,10 +212,10 @@ def test_nothing_is_said_of_what_was_not_measured(root: Path) -> None:
         assert torch_compile.curves(lab, "box", "unet", STEP, mode) == []
 
 
-def test_a_figure_of_what_failed_alone_is_left_out(root: Path) -> None:
+def test_a_figure_of_what_failed_alone_is_left_out(tmp_path: Path) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 250.0})
     rows[-1] |= {"status": "wrong", "reason": "NaN: all", "medians_us": []}
-    lab = read(root, rows, [])
+    lab = read(tmp_path, rows, [])
     assert torch_compile_rows.promised(lab, "box") == []
     (_, line) = torch_compile_tables.summary(lab, "box")
     assert (line["time"], line["× eager"]) == ("wrong: NaN: all", "–")
@@ -233,8 +224,8 @@ def test_a_figure_of_what_failed_alone_is_left_out(root: Path) -> None:
 # ---------------------------------------------------------------- rows of the figures
 
 
-def test_models_stand_side_by_side_by_both_clocks(root: Path) -> None:
-    rows = torch_compile_rows.promised(read(root, GPU, STARTS), "box")
+def test_models_stand_side_by_side_by_both_clocks(tmp_path: Path) -> None:
+    rows = torch_compile_rows.promised(read(tmp_path, GPU, STARTS), "box")
     found = {(row.clock, row.variant): round(row.ratio, 2) for row in rows}
     assert found == {
         (clock, name): ratio
@@ -243,8 +234,8 @@ def test_models_stand_side_by_side_by_both_clocks(root: Path) -> None:
     }
 
 
-def test_every_figure_is_drawn(root: Path) -> None:
-    lab = read(root, GPU, STARTS, defaults=DEFAULTS)
+def test_every_figure_is_drawn(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS, defaults=DEFAULTS)
     for drawn in (torch_compile_rows.promised, torch_compile_rows.strategy, torch_compile_rows.modes):
         rows = drawn(lab, "box")
         figure, table = comparisons.speedups(rows)
@@ -256,8 +247,8 @@ def test_every_figure_is_drawn(root: Path) -> None:
 # ---------------------------------------------------------------- PyTorch's default arithmetic
 
 
-def test_the_default_leads_where_it_is_recorded(root: Path) -> None:
-    lab = read(root, GPU, STARTS, defaults=DEFAULTS)
+def test_the_default_leads_where_it_is_recorded(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS, defaults=DEFAULTS)
     assert torch_compile_rows.maths(lab, "box") == ["default", "ieee"]
     # 150 over 300 µs and 480 over 400 by default.
     assert said(torch_compile.compiled(lab, "box")).figure == "0.500× to 1.20×"
@@ -265,17 +256,17 @@ def test_the_default_leads_where_it_is_recorded(root: Path) -> None:
     assert said(torch_compile.together(lab, "box")).figure == "4.0×"
 
 
-def test_every_finding_names_the_arithmetic_that_it_speaks_of(root: Path) -> None:
+def test_every_finding_names_the_arithmetic_that_it_speaks_of(tmp_path: Path) -> None:
     for folder, defaults, mode in (("with", DEFAULTS, "default"), ("without", None, "ieee")):
-        lab = read(root / folder, GPU, STARTS, defaults=defaults)
+        lab = read(tmp_path / folder, GPU, STARTS, defaults=defaults)
         for ask in (torch_compile.compiled, torch_compile.together, torch_compile.precision, torch_compile.pays):
             found = said(ask(lab, "box"))
             assert FLOAT32[mode] in f"{found.title} {found.text}", ask
             assert (FLOAT32["default"] in f"{found.title} {found.text}") is (mode == "default"), ask
 
 
-def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(root: Path) -> None:
-    lab = read(root, GPU, STARTS, defaults=DEFAULTS)
+def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS, defaults=DEFAULTS)
     lines = [
         line
         for line in torch_compile_tables.summary(lab, "box")
@@ -294,8 +285,8 @@ def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(root: P
     assert other["GELU by tanh (another function)"].startswith("1.01×")
 
 
-def test_what_is_paid_once_in_the_default_was_measured_in_ieee(root: Path) -> None:
-    lab = read(root, GPU, STARTS, defaults=DEFAULTS)
+def test_what_is_paid_once_in_the_default_was_measured_in_ieee(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS, defaults=DEFAULTS)
     eager, compiled = torch_compile.curves(lab, "box", "unet", "forward", "default")
     assert (eager.variant, compiled.variant) == ("eager", "compile")
     assert compiled.paid.value == pytest.approx(20e6, rel=0.02)
@@ -303,11 +294,11 @@ def test_what_is_paid_once_in_the_default_was_measured_in_ieee(root: Path) -> No
     assert torch_compile.pictured(lab, "box") == ("unet", "forward", "default")
 
 
-def test_a_cpu_has_one_arithmetic(root: Path) -> None:
+def test_a_cpu_has_one_arithmetic(tmp_path: Path) -> None:
     own = cells("conv_block", {"eager": 25000.0, "compile": 20000.0}, clock="hot", shape=SMALL, math="default")
-    lab = read(root / "both", CPU, [], "cpu", defaults=own)
+    lab = read(tmp_path / "both", CPU, [], "cpu", defaults=own)
     assert torch_compile_rows.maths(lab, "box") == ["ieee"]
-    lab = read(root / "default", [], [], "cpu", defaults=own)
+    lab = read(tmp_path / "default", [], [], "cpu", defaults=own)
     assert torch_compile_rows.maths(lab, "box") == ["default"]
     assert said(torch_compile.compiled(lab, "box")).figure == "1.25×"
 
@@ -315,8 +306,8 @@ def test_a_cpu_has_one_arithmetic(root: Path) -> None:
 # ---------------------------------------------------------------- break-even
 
 
-def test_calls_to_win_back_are_cost_over_gain(root: Path) -> None:
-    lab = read(root, GPU, STARTS)
+def test_calls_to_win_back_are_cost_over_gain(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS)
     eager, fresh, stored = torch_compile.curves(lab, "box", "conv_block", "forward", "ieee")
     assert [curve.name for curve in (eager, fresh, stored)] == ["eager", "compile", "compile, stored"]
     assert eager.paid.value == pytest.approx(101e3, rel=0.02)
@@ -330,8 +321,8 @@ def test_calls_to_win_back_are_cost_over_gain(root: Path) -> None:
     assert by_wall["won back in"] == calls_text(fresh.calls)
 
 
-def test_directions_have_starts_of_their_own(root: Path) -> None:
-    lab = read(root, GPU, STARTS)
+def test_directions_have_starts_of_their_own(tmp_path: Path) -> None:
+    lab = read(tmp_path, GPU, STARTS)
     forward, step = (torch_compile.curves(lab, "box", "unet", way, "ieee")[1] for way in ("forward", STEP))
     assert forward.paid.value == pytest.approx(20e6, rel=0.02)
     assert step.paid.value == pytest.approx(40e6, rel=0.02)
@@ -342,12 +333,12 @@ def test_directions_have_starts_of_their_own(root: Path) -> None:
     ("compiled", "text"),
     [([400.0, 404.0], "never"), ([390.0, 420.0], "or more, if ever"), ([390.0, 400.0], "or more, if ever")],
 )
-def test_what_saves_nothing_is_never_won_back(root: Path, compiled: list[float], text: str) -> None:
+def test_what_saves_nothing_is_never_won_back(tmp_path: Path, compiled: list[float], text: str) -> None:
     rows = cells("conv_block", {"eager": 400.0, "compile": 400.0}, clock="wall")
     rows[-1]["medians_us"] = compiled
-    own = torch_compile.curves(read(root, rows, STARTS), "box", "conv_block", "forward", "ieee")[1]
+    own = torch_compile.curves(read(tmp_path, rows, STARTS), "box", "conv_block", "forward", "ieee")[1]
     assert text in calls_text(own.calls)
-    title = said(torch_compile.pays(evidence_of(root), "box")).title
+    title = said(torch_compile.pays(evidence_of(tmp_path), "box")).title
     assert ("never" in title) is (text == "never")
     assert ("open" in title) is (text != "never")
 
@@ -391,12 +382,6 @@ def test_every_name_is_one_of_the_lab() -> None:
         assert EXPERIMENTS[name].notebook == torch_compile.PAGE
 
 
-def test_the_chapter_judges_the_strategys_claims() -> None:
-    ids = {claim.id for claim in torch_compile.chapter_claims()}
-    assert {"S000-21a", "S000-32a", "S000-32d", "S000-36a", "S000-36d"} <= ids
-    assert {claim.id for claim in claims.ledger() if claim.experiment == "torch_compile"} <= ids
-
-
 def test_the_seed_preset_measures_what_the_claims_name() -> None:
     specs = [EXPERIMENTS[name] for name in torch_compile_rows.MATHS.values()]
 
@@ -412,7 +397,7 @@ def test_the_seed_preset_measures_what_the_claims_name() -> None:
     }
     probed = {(name(one.workload), one.variant, one.topic) for spec in specs for one in spec.probes("seed", "cuda", ())}
     asked = 0
-    for claim in torch_compile.chapter_claims():
+    for claim in claims_of(torch_compile.PAGE):
         if claim.experiment not in torch_compile_rows.MATHS.values():
             continue  # a document's own program
         for workload in claim.workloads:
@@ -431,31 +416,15 @@ def test_the_seed_preset_measures_what_the_claims_name() -> None:
 # ---------------------------------------------------------------- the chapter
 
 
-def test_the_chapter_of_a_gpu_and_a_cpu(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read(root, CPU, [], "cpu")
-    read(root, [*GPU, *CHAINS], STARTS, "cuda", "card")
-    text = played(torch_compile.PAGE, root, monkeypatch)
-    assert text.index("(card)") < text.index("(box)")
-    for lab, machine in ((evidence_of(root), name) for name in ("card", "box")):
-        assert all(found.title in text for found in torch_compile.findings(lab, machine))
-    assert "calls to break even" in text
-    assert FLOAT32["default"] not in text
-
-
 def _said(text: str) -> str:
     """A page without the digests of its records, which change anyway."""
     return re.sub(r"[0-9a-f]{12}", "", text)
 
 
-def test_an_altered_record_changes_the_chapter(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    read(root / "first", GPU, STARTS, defaults=DEFAULTS)
-    before = played(torch_compile.PAGE, root / "first", monkeypatch)
+def test_an_altered_record_changes_the_chapter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read(tmp_path / "first", GPU, STARTS, defaults=DEFAULTS)
+    before = played(torch_compile.PAGE, tmp_path / "first", monkeypatch)
     assert before.index(FLOAT32["default"]) < before.index(FLOAT32["ieee"])
     altered = [*DEFAULTS[:-1], DEFAULTS[-1] | {"medians_us": [200.0, 202.0]}]
-    read(root / "second", GPU, STARTS, defaults=altered)
-    assert _said(played(torch_compile.PAGE, root / "second", monkeypatch)) != _said(before)
-
-
-def test_the_chapter_of_a_machine_that_was_never_asked(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_records(root, "box", "cpu", {"ceilings": ceilings(RATES, "hot")})
-    assert torch_compile.reported().title in played(torch_compile.PAGE, root, monkeypatch)
+    read(tmp_path / "second", GPU, STARTS, defaults=altered)
+    assert _said(played(torch_compile.PAGE, tmp_path / "second", monkeypatch)) != _said(before)

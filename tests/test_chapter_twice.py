@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, evidence
 
-from hypatia_lab import results
 from hypatia_lab.chapters import two_clocks
-from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.records import Record
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -21,14 +17,6 @@ LARGE = [8192, 4096, 4096]
 def cell(variant: str, *medians_us: float, **changes: Any) -> dict[str, Any]:
     own = {"shape": LARGE, "dtype": "bfloat16", "clock": "graph"} | changes
     return cell_line(variant=variant, medians_us=list(medians_us), **own)
-
-
-def evidence(parts: dict[str, list[dict[str, Any]]], **run: Any) -> Evidence:
-    found = [
-        Record(Path("nowhere"), run_line(experiment=name, device="cuda", **run), tuple(lines), "")
-        for name, lines in parts.items()
-    ]
-    return Evidence(found, results.rows(found))
 
 
 def compiled(us: float, tuned: float) -> list[dict[str, Any]]:

@@ -13,8 +13,7 @@ import pytest
 from synthetic import cell_line, detail_line, run_line
 
 from hypatia_lab import claims, records
-from hypatia_lab.chapters import diffraction_tables
-from hypatia_lab.chapters.diffraction_tables import chapter_claims
+from hypatia_lab.chapters.claims_shown import DIFFRACTION, claims_of
 from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge, ledger, statements
 from hypatia_lab.claims.claim import QUANTITIES, Figure
 from hypatia_lab.claims.ledger import HERE
@@ -623,8 +622,8 @@ def test_a_claim_is_added_by_one_entry_in_any_section(measured, tmp_path, monkey
     assert (row.verdict, row.section) == ("confirmed", "A section that was not there")
     table = claim_tables.statements_table([row])
     assert table["claim"].tolist() == ["Compiled, one image is twice as fast."]
-    pages = {diffraction_tables.CHAPTER, *diffraction_tables.SECTIONS.values()}
-    assert [page for page in pages for claim in chapter_claims(page) if claim.lead == "S003-901"] == ["07_diffraction"]
+    pages = {"07_diffraction", *DIFFRACTION.values()}
+    assert [page for page in pages for claim in claims_of(page) if claim.lead == "S003-901"] == ["07_diffraction"]
 
 
 def test_the_arithmetic_of_the_seeds_is_worked_out():

@@ -1,20 +1,19 @@
 """The authors' own programs of Linear+ReLU beside the lab's rewrites of them and eager PyTorch.
 
 By a clock that times the call, a rewrite is timed with the lab's launch path
-(:func:`hypatia_lab.results.launch_path`); there the author's own program alone speaks for its document. Every figure is
-taken from the record when a page is made, and a machine without one is named as such.
+(:func:`hypatia_lab.results.launch_path`); there the author's own program alone speaks for its document.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from hypatia_lab import claims, formats, intervals
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
+from hypatia_lab.pages.phrases import took
 from hypatia_lab.results import Row
 
 PAGE = "03_aten_fusion"
@@ -75,13 +74,6 @@ def pairs(lab: Evidence, machine: str) -> list[Pair]:
     return [Pair(row, beside(row, REWRITES.get(row.variant, "")), beside(row, "eager")) for row in programs]
 
 
-def _time(row: Row | None) -> str:
-    """The time of a row, or why it has none."""
-    if row is None:
-        return formats.MISSING
-    return row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": ")
-
-
 def table(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Author's program, rewrite and eager side by side: a line a size, clock and program; empty without a record."""
     return [
@@ -89,9 +81,9 @@ def table(lab: Evidence, machine: str) -> list[dict[str, str]]:
             "size": pair.author.at,
             "clock": pair.author.clock,
             "program": NAMES.get(pair.author.variant, pair.author.variant),
-            "the author's": _time(pair.author),
-            "the lab's rewrite": _time(pair.rewrite),
-            "eager": _time(pair.eager),
+            "the author's": took(pair.author),
+            "the lab's rewrite": took(pair.rewrite),
+            "eager": took(pair.eager),
             "rewrite / author's": formats.told(pair.ratio) if pair.ratio.n else formats.MISSING,
             "equal within ±2%": pair.equal or formats.MISSING,
         }
@@ -123,28 +115,3 @@ def finding(lab: Evidence, machine: str) -> Finding | None:
         f"Both take equally long, within ±2%, in {listing(said)}.",
         PAGE,
     )
-
-
-# ---------------------------------------------------------------- claims
-
-SHOWN = {NAIVE: ("naive_vs_cublas", EXPERIMENT), PAGE: ("aten_fusion", EXPERIMENT)}
-"""Page → experiments whose claims it shows."""
-SCRIPTS = ("", "kernel_only_v1", "kernel_only_v2", "kernel_only_planc", "memory")
-"""The author's scripts on one call of Linear+ReLU, as cases; the others belong to other chapters."""
-
-
-def chapter_claims(page: str) -> list[Claim]:
-    """The claims on one call of Linear+ReLU whose verdicts ``page`` shows, in the order of the ledger.
-
-    The one on the naive kernel (:data:`NAIVE`) shows those that name it, :data:`PAGE` the others. What is counted in
-    memory, is about a training step or follows from arithmetic alone is left to other chapters.
-    """
-    found = []
-    for claim in claims.ledger(seeds=["S001", "S002", "S004"]):
-        own = claim.rewritten()
-        elsewhere = any(figure.topic == "counters" or figure.case not in SCRIPTS for figure in own.figures)
-        elsewhere = elsewhere or any(not workload.endswith("/forward") for workload in claim.workloads)
-        about = own.programs.isdisjoint(("naive", "author_v1")) == (page == PAGE)
-        if claim.workloads and claim.experiment in SHOWN[page] and about and not elsewhere:
-            found.append(claim)
-    return found

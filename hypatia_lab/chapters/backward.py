@@ -1,22 +1,19 @@
-"""The gradient of Linear+ReLU: findings, tables and claims of its chapter.
+"""The gradient of Linear+ReLU: findings and tables of its chapter.
 
 A *step* is a forward and a backward pass together, the direction ``forward_backward``; what is said of the backward
-pass alone is a step less a forward pass of the same variant, which another experiment timed. Every measured figure is
-taken from the records when a page is made, and what a machine has not measured is left out.
+pass alone is a step less a forward pass of the same variant, which another experiment timed.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
-from hypatia_lab.pages.phrases import spoken, times
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
+from hypatia_lab.pages.phrases import labelled, spoken, times
 from hypatia_lab.results import LAUNCH, Row
-from hypatia_lab.variants import label
 from hypatia_lab.workloads import DTYPES
 
 PAGE = "15_backward"
@@ -100,7 +97,7 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, "Whether a fused backward pays", PAGE, [factor])
     met = True if factor.above(GOAL) else False if factor.below(GOAL) else None
     waiting = called(lab, machine)
-    text = f"Against {_label(rival)} at {own.at} in bfloat16, where the goal is {GOAL:g}×"
+    text = f"Against {labelled(rival)} at {own.at} in bfloat16, where the goal is {GOAL:g}×"
     text += ". " if met else ", which is missed. " if met is False else ", which is open. "
     return Finding(
         spoken(factor),
@@ -114,10 +111,6 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         (text + waiting).strip(),
         PAGE,
     )
-
-
-def _label(row: Row) -> str:
-    return label("linear_relu", row.variant)
 
 
 def called(lab: Evidence, machine: str) -> str:
@@ -204,8 +197,7 @@ def allocation() -> Finding:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = (goal(lab, machine), default(lab, machine), library(lab, machine))
-    return [found for found in candidates if found is not None]
+    return answered(lab, machine, goal, default, library)
 
 
 # ---------------------------------------------------------------- tables
@@ -266,7 +258,7 @@ def passes(lab: Evidence, machine: str) -> list[dict[str, str]]:
         out.append(
             {
                 "size": f"{step.at} {step.dtype}",
-                "variant": _label(step) + (f" ({LAUNCH})" if step.launch_path else ""),
+                "variant": labelled(step) + (f" ({LAUNCH})" if step.launch_path else ""),
                 "step": step.took,
                 "backward": formats.time(found),
                 "backward / forward": times(ratio),
@@ -318,22 +310,4 @@ def allocations() -> list[dict[str, str]]:
         {"form": form, "new tensors": str(len(made(form, "float32")))}
         | {dtype: formats.scaled(float(sum(made(form, dtype))), "B") for dtype in ("float32", "bfloat16")}
         for form in FORMS
-    ]
-
-
-# ---------------------------------------------------------------- claims
-
-APART = ("S001-66", "S002-37")
-"""Claims about the backward pass that stand in other sections."""
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger()
-        if claim.lead in APART
-        or claim.experiment == EXPERIMENT
-        or "Backward" in claim.section
-        or any(name.startswith("linear_relu/") and name.endswith(f"/{DIRECTION}") for name in claim.workloads)
     ]

@@ -1,7 +1,7 @@
-"""The convolution block: findings, tables and claims of its chapter.
+"""The convolution block: findings and tables of its chapter.
 
 S000 gave up a pipeline of three kernels that was 80 times slower than PyTorch. The chapter measures it again, part by
-part, and holds kernels of our own against the target that S000 gave up. What a machine has not measured is left out.
+part, and holds kernels of our own against the target that S000 gave up.
 
 S000 names no arithmetic. So PyTorch in float32 is met in its default one first, where a machine has that recorded, and
 in IEEE's beside it; S000's loops multiply as IEEE asks in either case. Kernels of our own are held to a named one.
@@ -14,12 +14,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, variants
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals, results, variants
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.findings import Finding, answered, unsaid
 from hypatia_lab.pages.phrases import FLOAT32, fastest, spoken, times, waited
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
@@ -418,8 +417,7 @@ def target(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, by weight."""
-    asked = (slower, target, cause, allocation, accuracy)
-    return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
+    return answered(lab, machine, slower, target, cause, allocation, accuracy)
 
 
 # ---------------------------------------------------------------- tables
@@ -436,14 +434,3 @@ def errors(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line = lines.setdefault((row.operation, row.variant), who | dict.fromkeys(kinds, formats.MISSING))
         line[_kind(row)] = formats.number(row.max_error) + ("" if row.status == "ok" else f", {row.status}")
     return list(lines.values())
-
-
-# ---------------------------------------------------------------- claims
-
-
-SECTIONS = ("Performance Results", "What We Tried", "Root Cause", "Lessons Learned")
-
-
-def chapter_claims() -> list[Claim]:
-    """S000's claims about its kernels, in the order of the ledger; those about the compiler have their own chapter."""
-    return [claim for claim in claims.ledger(seeds=["S000"]) if claim.section in SECTIONS]

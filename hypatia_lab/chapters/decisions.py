@@ -1,8 +1,4 @@
-"""What to do with a kernel of one's own: the questions in order, answered by the crossovers that were measured.
-
-Every figure is taken from the records when the page is made. A question that a machine's records do not answer has no
-finding, and the page says so.
-"""
+"""What to do with a kernel of one's own: the questions in order, answered by the crossovers that were measured."""
 
 from __future__ import annotations
 

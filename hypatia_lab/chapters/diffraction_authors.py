@@ -1,7 +1,7 @@
 """S003's own program by its author's scripts: what the document says, what they print here, and the lab's clock on it.
 
 Figures are those of the ledger: a mean over processes with its interval, and what several figures make together is
-taken from the ledger itself. All of them come from the record when a page is made; a machine without one is named.
+taken from the ledger itself; a machine without a record is named.
 """
 
 from __future__ import annotations

@@ -2,9 +2,7 @@
 
 Here are the lab's own forms of it, which are other programs than S003's. So what is said of them names no claim of that
 document, unless the claim itself is about a library or a kernel of one's own; S003's program has
-:mod:`hypatia_lab.chapters.diffraction_authors`. As in :mod:`hypatia_lab.pages.findings` every figure is taken from the
-records when a page is made, and what a machine has not measured is left out: such a function returns None or an empty
-list.
+:mod:`hypatia_lab.chapters.diffraction_authors`.
 """
 
 from __future__ import annotations

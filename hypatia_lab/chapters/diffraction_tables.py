@@ -1,7 +1,4 @@
-"""Tables and short sentences of the chapters on the diffraction simulator, and which chapter shows which claim.
-
-Every figure is taken from the records when a page is made; a table of what a machine has not measured is empty.
-"""
+"""Tables and short sentences of the chapters on the diffraction simulator."""
 
 from __future__ import annotations
 
@@ -10,9 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import claims, formats, records
+from hypatia_lab import formats, records
 from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
-from hypatia_lab.claims import Claim
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
@@ -185,36 +181,6 @@ def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
         grows = formats.with_unit(formats.number(rows[high].error / rows[low].error), "×")
         out.append(line | {"grows": grows, "the check says": rows[high].status})
     return out
-
-
-# ---------------------------------------------------------------- what the chapters link to and judge
-
-CHAPTER = "07_diffraction"
-"""The chapter of S003, which shows the verdicts on its claims, but for those that another has the figures for."""
-SECTIONS = {
-    "2. Setup Overhead Breakdown": "10_warm_up",
-    "3. CUDA Profiling Results": "08_profile",
-    "4. FP32 vs FP64 Comparison": "09_precision",
-    "5. Warm-up Performance Discovery": "10_warm_up",
-    "Primary Bottleneck: Cold-Start torch.compile Overhead": "10_warm_up",
-    "Secondary Bottleneck: Kernel Launch Overhead": "08_profile",
-    "What's Working Well": "08_profile",
-    "Short-Term (Document & Accept)": "10_warm_up",
-}
-"""Section of S003 → the chapter that shows the verdicts on its claims, where that is not :data:`CHAPTER`."""
-APART = {"S003-97": "09_precision"}
-APART |= {f"S003-{number}": CHAPTER for number in (26, 67, 98)}
-APART |= {f"S003-{number}": "08_profile" for number in (62, 86)}
-APART |= {f"S003-{number}": "10_warm_up" for number in ("02", 71, 89)}
-"""Claims that another chapter than their section's has the figures for, with all of their parts."""
-
-
-def chapter_claims(page: str) -> list[Claim]:
-    """The claims of S003 whose verdicts ``page`` shows, in the order of the ledger: all parts of one on one page."""
-    found = claims.ledger(seeds=["S003"])
-    # A part may stand in another section of the document than the claim.
-    section = {claim.lead: claim.section for claim in reversed(found)}
-    return [claim for claim in found if APART.get(claim.lead, SECTIONS.get(section[claim.lead], CHAPTER)) == page]
 
 
 def main_lines(lines: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,7 +1,6 @@
-"""Multilayer perceptrons in one kernel and layer by layer: findings, tables and claims of their chapter.
+"""Multilayer perceptrons in one kernel and layer by layer: findings and tables of their chapter.
 
-Every figure is taken from the records when a page is made; what a machine has not measured is left out: such a function
-returns None or an empty list. "Layer by layer" is eager PyTorch or the library's epilogue, whichever is quicker.
+"Layer by layer" is eager PyTorch or the library's epilogue, whichever is quicker.
 """
 
 from __future__ import annotations
@@ -9,20 +8,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hypatia_lab import claims, formats, intervals, results, variants
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals, results, variants
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
-from hypatia_lab.pages.phrases import spoken, times
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
+from hypatia_lab.pages.phrases import filled, spoken, times
 from hypatia_lab.results import Row
 
 PAGE = "16_fused_mlp"
 FUSED, MODELS = "fused_mlp", "mlp_models"
 """The chapter's experiments."""
-SCRIPTS = ("mlp_fusion", "multiconfig", "safety")
-"""The author's scripts on models of several layers, as cases of what his programs print."""
 OPERATIONS = ("mlp2", "mlp3")
 LAYERWISE = ("eager", "epilogue")
 ONE_KERNEL = ("fused", "fused_cuda")
@@ -234,8 +230,7 @@ def models(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = (goal(lab, machine), crossover(lab, machine), hoped(lab, machine), models(lab, machine))
-    return [found for found in candidates if found is not None]
+    return answered(lab, machine, goal, crossover, hoped, models)
 
 
 # ---------------------------------------------------------------- tables
@@ -269,23 +264,8 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
         elif not absent(row.ratio):
             mark = f" ({results.LAUNCH})" if row.launch_path else ""
             line[f"{NAMES.get(row.variant, row.variant)}, {row.clock}{mark}"] = times(row.speed)
-    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
-    return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
+    return filled(list(lines.values()))
 
 
 NAMES = {"aten": "Plan C", "epilogue": "epilogue", "compile": "compiled"}
 """Variant → what the table of models calls it."""
-
-
-# ---------------------------------------------------------------- claims
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger()
-        if claim.experiment in (FUSED, MODELS)
-        or any(figure.case in SCRIPTS for figure in claim.figures)
-        or (not claim.experiment and any(w.partition("/")[0] in (*OPERATIONS, "mlp") for w in claim.workloads))
-    ]

@@ -1,20 +1,15 @@
-"""The ladder of Linear+ReLU kernels: what each step buys, how far the last one gets, and the chapter's claims.
-
-Every figure is taken from the records when a page is made. What a machine has not measured is left out: such a function
-returns None, an empty list or an empty text.
-"""
+"""The ladder of Linear+ReLU kernels: what each step buys, and how far the last one gets."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from hypatia_lab import claims, formats, intervals
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, unsaid, way_in
+from hypatia_lab.pages.findings import Finding, answered, silent, unsaid, way_in
 from hypatia_lab.pages.phrases import spoken, times
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, names
@@ -264,8 +259,7 @@ def in_triton(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = (ask(lab, machine) for ask in (reasons, goal, in_triton, full_precision))
-    return [found for found in candidates if found is not None]
+    return answered(lab, machine, reasons, goal, in_triton, full_precision)
 
 
 # ---------------------------------------------------------------- tables
@@ -350,15 +344,3 @@ def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
             )
     kept = [name for name in (out[0] if out else ()) if any(line[name] != formats.MISSING for line in out)]
     return [{name: line[name] for name in kept} for line in out]
-
-
-# ---------------------------------------------------------------- claims
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger()
-        if claim.experiment == EXPERIMENT or (claim.seed, claim.section) == ("S001", "Complexity of Optimized GEMM")
-    ]

@@ -1,8 +1,4 @@
-"""The graph optimizer: the rules and their grades, findings, tables and claims of its chapter.
-
-Grades are made as the page is, the same on any machine. Every measured figure is taken from the records; what a
-machine has not measured is left out.
-"""
+"""The graph optimizer: its rules and their grades, which are made as the page is, and the findings of its chapter."""
 
 from __future__ import annotations
 
@@ -11,21 +7,20 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals
+from hypatia_lab import formats, intervals
 from hypatia_lab.chapters.fused_mlp import SAFETY_MODEL
-from hypatia_lab.claims import Claim
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import probed, spent, spoken, times, waited
+from hypatia_lab.pages.findings import Finding, answered, unsaid
+from hypatia_lab.pages.phrases import clocks, filled, probed, spent, spoken, times, waited
 from hypatia_lab.results import Row
 
 PAGE = "11_graph_optimizer"
 EXPERIMENT = "graph_optimizer"
-OWN, SPLIT, BACKEND, REPLAYED = "egraph", "egraph_split", "egraph_compile", "egraph_replayed"
+OWN, SPLIT, REPLAYED = "egraph", "egraph_split", "egraph_replayed"
 STEP = "forward_backward"
 LONG, LIMIT_MS = 100, 250
 """The goal of optimizing: so many layers, from the captured graph to the rebuilt module, in so many ms."""
@@ -107,11 +102,6 @@ def model_rows(lab: Evidence, machine: str, clock: str = "", direction: str = "f
     wanted = {"direction": direction, "operation": "mlp", "clock": clock or lab.primary(machine)} | wanted
     rows = lab.timed(machine, experiment=EXPERIMENT, **wanted)
     return [row for row in rows if row.shape != SAFETY_MODEL]
-
-
-def clocks(lab: Evidence, machine: str) -> list[str]:
-    """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
-    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
 
 
 Found = list[tuple[Row, Interval]]
@@ -372,8 +362,7 @@ def _layers(way: Configuration) -> int:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
-    candidates = (speed, same_runtime, compilers, split, blocks, training, optimizing)
-    return [found for found in (candidate(lab, machine) for candidate in candidates) if found is not None]
+    return answered(lab, machine, speed, same_runtime, compilers, split, blocks, training, optimizing)
 
 
 # ---------------------------------------------------------------- tables
@@ -390,8 +379,7 @@ def every(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 line[f"eager, {clock}"] = row.took
             elif not absent(row.ratio):
                 line[f"{row.variant}, {clock}"] = times(row.speed)
-    columns = list(dict.fromkeys(name for line in lines.values() for name in line))
-    return [{name: line.get(name, formats.MISSING) for name in columns} for line in lines.values()]
+    return filled(list(lines.values()))
 
 
 def stages(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -416,15 +404,3 @@ def calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
         {"dtype": dtype, f"{word}, eager": f"{a:g}", f"{word}, optimized": f"{b:g}"}
         for dtype, a, b in launches(lab, machine)
     ]
-
-
-# ---------------------------------------------------------------- claims
-
-APART = ("S004-17", "S004-55", "S004-67")
-"""Claims on the scenario's graph, parts of which follow from counting or from the launches of another experiment."""
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    section = "Graph-Level Fusion"
-    return [c for c in claims.ledger() if c.lead in APART or c.experiment == EXPERIMENT or c.section == section]

@@ -1,25 +1,26 @@
-"""What the records say about memory layout and memory traffic: findings, tables and claims of their chapter.
+"""What the records say about memory layout and memory traffic: findings and tables of their chapter.
 
-As in :mod:`hypatia_lab.pages.findings` every measured figure is taken from the records when a page is made, and what a
-machine has not measured is left out: such a function returns None or an empty list. "Moved" is what kernels read from
-memory plus what they write at all, also where the L2 cache keeps it (if that was not counted: what reaches memory).
+"Moved" is what kernels read from memory plus what they write at all, also where the L2 cache keeps it (if that was not
+counted: what reaches memory).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from hypatia_lab import claims, formats, intervals, variants
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals, variants
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import probed, spoken
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid
+from hypatia_lab.pages.phrases import COUNTS, kernels, probed, spoken
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
+
+if TYPE_CHECKING:
+    from hypatia_lab.operations.layout import Handling
 
 PAGE = "17_layout_traffic"
 EXPERIMENTS = ("layout", "traffic")
@@ -33,19 +34,6 @@ COPYING = {"x_strided_batch": "x_batch_view", "copy_first": "x_column_major", "p
 """Variant that copies → the same without the copy."""
 CALLED = ("eager", "naive", "cublas_relu", "aten", "epilogue")
 SEED_NAMES = {"naive": "v1", "cublas_relu": "v2"}
-
-
-class Tried(Protocol):
-    """One call tried on one layout, as :func:`hypatia_lab.operations.layout.handlings` gives it."""
-
-    @property
-    def layout(self) -> str: ...
-    @property
-    def strides(self) -> tuple[int, ...]: ...
-    @property
-    def call(self) -> str: ...
-    @property
-    def copied(self) -> int | None: ...
 
 
 # ---------------------------------------------------------------- reading
@@ -149,13 +137,6 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-def _launches(way: Configuration) -> dict[str, float]:
-    """Kernels of one call by each way of counting that there was."""
-    names = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again", "ncu": "kernels"}
-    found = {label: _value(way, name) for label, name in names.items()}
-    return {label: value for label, value in found.items() if not absent(value)}
-
-
 def _counted(lab: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str, float]]:
     """(shape, dtype/math, variant) → kernels of one call, by each way of counting."""
     if lab.primary(machine) != "graph":  # a CPU has operators, no kernels
@@ -163,7 +144,7 @@ def _counted(lab: Evidence, machine: str) -> dict[tuple[str, str, str], dict[str
     found: dict[tuple[str, str, str], dict[str, float]] = {}
     traced = probed(lab, machine, "trace", operation="linear_relu", variant=CALLED)
     for way in [*traced, *_counters(lab, machine, "")]:
-        if launches := _launches(way):
+        if launches := kernels(way):
             found.setdefault((way.shape, way.math, way.variant), {}).update(launches)
     return found
 
@@ -216,8 +197,7 @@ def traffic(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = (copying(lab, machine), storage(lab, machine), one_kernel(lab, machine), traffic(lab, machine))
-    return [found for found in candidates if found is not None]
+    return answered(lab, machine, copying, storage, one_kernel, traffic)
 
 
 def figure_lines(lab: Evidence, machine: str) -> list[dict[str, Any]]:
@@ -242,7 +222,7 @@ def uncounted(lab: Evidence, machine: str) -> str:
 # ---------------------------------------------------------------- tables
 
 
-def handled(tried: Sequence[Tried]) -> list[dict[str, str]]:
+def handled(tried: Sequence[Handling]) -> list[dict[str, str]]:
     """What each call does to each layout: a line a layout, a column a call."""
     out: dict[str, dict[str, str]] = {}
     for one in tried:
@@ -253,10 +233,9 @@ def handled(tried: Sequence[Tried]) -> list[dict[str, str]]:
 
 def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Kernels of one call, counted up to three ways: a line a workload and variant."""
-    labels = ("profiler", "graph nodes", "ncu")
     return [
         {"workload": f"{shape} {math_mode}", "by": variants.label("linear_relu", variant)}
-        | {label: f"{own[label]:g}" if label in own else formats.MISSING for label in labels}
+        | {label: f"{own[label]:g}" if label in own else formats.MISSING for label in COUNTS}
         for (shape, math_mode, variant), own in _counted(lab, machine).items()
     ]
 
@@ -322,22 +301,3 @@ def seed_table(lab: Evidence, machine: str) -> list[dict[str, str]]:
             lines[name][f"{SEED_NAMES[variant]}, counted"] = counted[name]
     words = {"moved": "all that it moves", "rate": "effective bandwidth"}
     return [line | {"": words.get(name, name)} for name, line in lines.items() if len(line) > 1]
-
-
-# ---------------------------------------------------------------- claims
-
-APART = ("S001-12", "S002-15", "S002-19")
-"""Claims of other sections that this chapter has the figures for, with all of their parts."""
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger()
-        if claim.lead in APART
-        or claim.experiment in EXPERIMENTS
-        or (claim.seed == "S001" and claim.section == "Memory Traffic Analysis")
-        or any(workload.startswith(f"{OPERATION}/") for workload in claim.workloads)
-        or any(figure.topic == "counters" for figure in claim.figures)
-    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ from hypatia_lab.chapters import authors, method
 from hypatia_lab.formats import MISSING
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid, way_in
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
 from hypatia_lab.results import Row
 
 ORIGINALS = {rewrite: program for program, rewrite in authors.REWRITES.items()}
@@ -203,11 +204,5 @@ def _rate(time: Interval, relu: Row, copy: float) -> str:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say, most important first; what was not measured there is left out."""
-    candidates = (
-        naive(lab, machine),
-        epilogue(lab, machine),
-        equivalents(lab, machine, "aten"),
-        equivalents(lab, machine, "cublas_relu"),
-        method.false_alarms(lab, machine),
-    )
-    return [finding for finding in candidates if finding is not None]
+    plan_c, second = (partial(equivalents, variant=name) for name in ("aten", "cublas_relu"))
+    return answered(lab, machine, naive, epilogue, plan_c, second, method.false_alarms)

@@ -16,7 +16,6 @@ from hypatia_lab.chapters import decisions
 from hypatia_lab.claims import Judgement
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
-from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.tables import claims as claim_tables
@@ -134,7 +133,8 @@ def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
                 f"{formats.interval(*one.estimate.triple, first.unit)} on {row.machine}"
                 for one, row in ((twin, first), (case, other))
             ]
-            if not _overlap(twin.estimate, case.estimate):
+            there = case.estimate
+            if not there.doubt and twin.estimate.outside(there.low, there.high):
                 apart.append(f"{formats.workload(case.workload)}: {' and '.join(ends)}")
             else:
                 open_.append(formats.workload(case.workload))
@@ -148,11 +148,6 @@ def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
             f"At {listing(open_)} the intervals overlap, or one says nothing: no difference is sure there.",
         )
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
-
-
-def _overlap(one: Interval, other: Interval) -> bool:
-    """Whether two intervals overlap, or one of them says nothing."""
-    return bool(other.doubt) or not one.outside(other.low, other.high)
 
 
 def _ceilings(lab: Evidence, rows: Sequence[Judgement]) -> str:

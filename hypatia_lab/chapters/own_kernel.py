@@ -110,19 +110,14 @@ def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Find
 
 def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:
     """The title of the card of a variant that was compared ``of`` times."""
-    if words["faster"] == of:
-        return f"{variant} is faster than {baseline}"
-    if words["slower"] == of:
-        return f"{variant} is slower than {baseline}"
-    if words["equal"] == of:
-        return f"{variant} is as fast as {baseline}"
-    if words["faster"] and words["slower"]:
-        return f"{variant} is faster than {baseline} in some cases and slower in others"
-    if words["faster"]:
-        return f"{variant} is faster than {baseline} in some cases"
-    if words["slower"]:
-        return f"{variant} is slower than {baseline} in some cases"
-    return f"Whether {variant} is faster than {baseline}"
+    reads = {"faster": f"is faster than {baseline}", "slower": f"is slower than {baseline}"}
+    for word, text in (reads | {"equal": f"is as fast as {baseline}"}).items():
+        if words[word] == of:
+            return f"{variant} {text}"
+    some = [text for word, text in reads.items() if words[word]]
+    if not some:
+        return f"Whether {variant} is faster than {baseline}"
+    return f"{variant} {some[0]} in some cases" + (" and slower in others" if len(some) > 1 else "")
 
 
 def findings(lab: Evidence, machine: str, experiment: str) -> list[Finding]:

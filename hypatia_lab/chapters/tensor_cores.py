@@ -1,7 +1,6 @@
-"""float32's digits and bfloat16's speed on tensor cores: findings, tables and claims of their chapter.
+"""float32's digits and bfloat16's speed on tensor cores: findings and tables of their chapter.
 
-Every measured figure is taken from the records when a page is made, and what a machine has not measured is left out:
-such a function returns None or an empty list. "cuBLAS's own error" is that of eager in IEEE float32.
+"cuBLAS's own error" is that of eager in IEEE float32.
 """
 
 from __future__ import annotations
@@ -9,14 +8,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from hypatia_lab import claims, formats, intervals, results
-from hypatia_lab.claims import Claim
+from hypatia_lab import formats, intervals, results
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, silent, span_text, unsaid
-from hypatia_lab.pages.phrases import probed, spoken, times
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid
+from hypatia_lab.pages.phrases import kernels, labelled, probed, spoken, times
 from hypatia_lab.results import Row
 from hypatia_lab.variants import find, label, names
 
@@ -93,7 +91,7 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     best = next((row for row in clear if exact(row, eager)), clear[0])
     goal, gain, fine = GOALS[shape], best.speed, exact(best, eager)
     met = reached(gain, goal)
-    text = f"By {_label(best)} at {best.at}, with {formats.spoken(best.error / eager.error)} times the error of "
+    text = f"By {labelled(best)} at {best.at}, with {formats.spoken(best.error / eager.error)} times the error of "
     text += f"cuBLAS's own float32. The goal is {goal:g}×"
     text += " with no larger error" if not fine else ", which is open" if met is None else ""
     return Finding(
@@ -110,10 +108,6 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         f"{text}.",
         PAGE,
     )
-
-
-def _label(row: Row) -> str:
-    return label("linear_relu", row.variant)
 
 
 def rival(found: dict[str, Row], variant: str) -> Row | None:
@@ -181,7 +175,6 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-COUNTS = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again"}
 ONE = ("epilogue", "triton", "step_wgmma")
 """Variants that are to be a single kernel."""
 
@@ -192,15 +185,9 @@ def _traces(lab: Evidence, machine: str) -> list[Configuration]:
     return probed(lab, machine, "trace", operation="linear_relu", experiment=EXPERIMENT)
 
 
-def _launches(way: Configuration) -> dict[str, float]:
-    """Kernels of one call, by each way of counting that there was."""
-    found = {kind: way.triple(name, logarithms=False)[0] for kind, name in COUNTS.items()}
-    return {kind: value for kind, value in found.items() if not absent(value)}
-
-
 def single(lab: Evidence, machine: str) -> Finding | None:
     """Whether each fused form is a single kernel, by every count."""
-    one = [set(_launches(way).values()) for way in _traces(lab, machine) if way.variant in ONE and _launches(way)]
+    one = [set(kernels(way).values()) for way in _traces(lab, machine) if way.variant in ONE and kernels(way)]
     if not one:
         return None
     proven = sum(values == {1} for values in one)
@@ -214,9 +201,8 @@ def single(lab: Evidence, machine: str) -> Finding | None:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
-    candidates = [digits(lab, machine, shape) for shape in GOALS]
-    candidates += [fused(lab, machine), hoped(lab, machine), single(lab, machine)]
-    return [found for found in candidates if found is not None]
+    found = [digits(lab, machine, shape) for shape in GOALS]
+    return [one for one in found if one is not None] + answered(lab, machine, fused, hoped, single)
 
 
 def library(lab: Evidence, machine: str) -> str:
@@ -269,7 +255,7 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
         if eager is None:
             continue
         for row in (found[name] for name in SPLITS if name in found):
-            line = {"size": row.at, "variant": _label(row)}
+            line = {"size": row.at, "variant": labelled(row)}
             if row.status == "ok":
                 line |= {"against eager": times(row.speed), "goal": _goal(row.speed, GOALS.get(shape))}
                 line |= {"error, of cuBLAS's": f"{formats.spoken(row.error / eager.error)}×"}
@@ -296,7 +282,11 @@ def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
                     continue
                 factor = best.over(row)
                 out.append(
-                    {"size": f"{row.at} {KINDS[f'{dtype}/{mode}']}", "variant": _label(row), "best peer": _label(best)}
+                    {
+                        "size": f"{row.at} {KINDS[f'{dtype}/{mode}']}",
+                        "variant": labelled(row),
+                        "best peer": labelled(best),
+                    }
                     | {"against it": times(factor), "reads": intervals.reading(factor)}
                     | {"of its limit": row.attained or formats.MISSING}
                 )
@@ -307,12 +297,12 @@ def kernel_counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Kernels of one call, counted two ways: a line a variant."""
     out = []
     for way in _traces(lab, machine):
-        own = _launches(way)
+        own = kernels(way)
         line = {
             "workload": f"{way.shape} {KINDS[way.math]}",
             "variant": label("linear_relu", way.variant),
         }
-        line |= {kind: f"{own[kind]:g}" if kind in own else formats.MISSING for kind in COUNTS}
+        line |= {kind: f"{own[kind]:g}" if kind in own else formats.MISSING for kind in ("profiler", "graph nodes")}
         out.append(line | {"status": way.fault or "ok"})
     return out
 
@@ -345,20 +335,3 @@ def held() -> list[dict[str, str]]:
             line[name] = f"{max(0, math.floor(-math.log2(worst)))} bits" if worst else "all 24 bits"
         out.append(line)
     return out
-
-
-# ---------------------------------------------------------------- claims
-
-APART = ("S001-07", "S002-58", "S004-21", "S004-24")
-"""Claims of other experiments, or of none, that this chapter speaks of, with all of their parts."""
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger()
-        if claim.lead in APART
-        or claim.experiment == EXPERIMENT
-        or (claim.seed == "S004" and claim.variant == "epilogue" and "fusion" in claim.claim)
-    ]

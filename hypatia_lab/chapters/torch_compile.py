@@ -1,4 +1,4 @@
-"""S000's strategy in place of own kernels: findings, the curve of break-even and the claims of its chapter.
+"""S000's strategy in place of own kernels: findings and the curve of break-even of its chapter.
 
 Everything is held against one thing: eager PyTorch in float32, of the same shape and direction, even where the variant
 in question belongs to another operation (autocast) or dtype. Its arithmetic is PyTorch's default where a machine has
@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals
+from hypatia_lab import formats, intervals
 from hypatia_lab.chapters.torch_compile_rows import (
     AUTOCAST,
     COMPILED,
@@ -29,14 +29,13 @@ from hypatia_lab.chapters.torch_compile_rows import (
     row_of,
     views,
 )
-from hypatia_lab.claims import Claim
 from hypatia_lab.figures.break_even import NEVER, Curve, at_least_one, count
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, unsaid
+from hypatia_lab.pages.findings import Finding, answered, unsaid
 from hypatia_lab.pages.phrases import FLOAT32, only, probed, spoken, waited
 from hypatia_lab.results import Row
 
@@ -403,17 +402,4 @@ def reported() -> Finding:
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, the weightiest first."""
-    asked = (compiled, slow_order, together, precision, pays)
-    return [found for found in (ask(lab, machine) for ask in asked) if found is not None]
-
-
-# ---------------------------------------------------------------- claims
-
-
-def chapter_claims() -> list[Claim]:
-    """The claims whose verdicts the chapter shows, in the order of the ledger."""
-    return [
-        claim
-        for claim in claims.ledger(seeds=["S000"])
-        if claim.experiment == EXPERIMENT or claim.section.startswith(("Strategy", "Expected Results"))
-    ]
+    return answered(lab, machine, compiled, slow_order, together, precision, pays)

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32, waited
+from hypatia_lab.pages.phrases import FLOAT32, clocks, waited
 from hypatia_lab.results import Row
 
 EXPERIMENT, TIMES, DEFAULTS = "torch_compile", "compile_time", "library_defaults"
@@ -67,11 +67,6 @@ POINTS = (
     TOGETHER,
     Point("all", "together, all cast to bfloat16", "compile_together", "", "bfloat16"),
 )
-
-
-def clocks(lab: Evidence, machine: str) -> list[str]:
-    """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
-    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
 
 
 def maths(lab: Evidence, machine: str) -> list[str]:

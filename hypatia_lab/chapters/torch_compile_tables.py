@@ -12,7 +12,6 @@ from hypatia_lab.chapters.torch_compile_rows import (
     Point,
     base,
     beside,
-    clocks,
     named,
     views,
 )
@@ -20,7 +19,7 @@ from hypatia_lab.figures.break_even import calls_text
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32, durations, probed, spent, times, waited
+from hypatia_lab.pages.phrases import FLOAT32, clocks, durations, probed, spent, times, took, waited
 from hypatia_lab.results import Row
 
 EAGER = Point("–", "eager", "eager")
@@ -65,7 +64,7 @@ def _line(point: Point, first: Row, row: Row) -> dict[str, str]:
         "point": point.number,
         "what": point.what,
         "clock": row.clock,
-        "time": row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": "),
+        "time": took(row),
         "× eager": (times(first.over(row)) if row is not first else "1×") if row.timed else formats.MISSING,
         "error": formats.MISSING if absent(wrong) else f"{wrong:.1e}",
     }

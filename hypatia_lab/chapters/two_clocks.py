@@ -1,7 +1,6 @@
 """What two experiments measured alike: where their figures lie apart, and what the records say of it.
 
-Each experiment has processes of its own, at times on another day. Every figure is taken from the records when a page is
-made; a function is empty where nothing was measured twice, or nothing lies apart.
+Each experiment has processes of its own, at times on another day.
 """
 
 from __future__ import annotations

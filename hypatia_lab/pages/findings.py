@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,6 +33,11 @@ class Finding:
     def open(self) -> bool:
         """Whether it says in words that nothing can be said: no headline."""
         return self.figure in (*formats.DOUBTS, "undecided")
+
+
+def answered(lab: Evidence, machine: str, *asked: Callable[[Evidence, str], Finding | None]) -> list[Finding]:
+    """What those of ``asked`` find that find something, in their order."""
+    return [found for ask in asked if (found := ask(lab, machine)) is not None]
 
 
 def headline(found: Sequence[Finding], page: str) -> Finding | None:

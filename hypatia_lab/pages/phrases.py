@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals, records
+from hypatia_lab import formats, intervals, records, variants
 from hypatia_lab.figures import probe_rows
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import listing
@@ -20,6 +20,39 @@ FLOAT32 = {"default": "default float32", "ieee": "IEEE float32"}
 def waited(lab: Evidence, machine: str) -> str:
     """The clock that a caller waits by: ``wall`` on a GPU, ``hot`` on a CPU."""
     return "wall" if lab.primary(machine) == "graph" else "hot"
+
+
+def clocks(lab: Evidence, machine: str) -> list[str]:
+    """The clock that verdicts rest on, and the one that a caller waits by, where they are two."""
+    return list(dict.fromkeys((lab.primary(machine), waited(lab, machine))))
+
+
+def labelled(row: Row) -> str:
+    """What a person calls the variant of ``row``."""
+    return variants.label(row.operation, row.variant)
+
+
+def took(row: Row | None) -> str:
+    """The time of a row for a table, or why it has none."""
+    if row is None:
+        return formats.MISSING
+    return row.took if row.timed else f"{row.status}: {row.reason}".removesuffix(": ")
+
+
+def filled(lines: Sequence[dict[str, str]]) -> list[dict[str, str]]:
+    """``lines`` of a table, each with every column that one of them has."""
+    columns = dict.fromkeys((name for line in lines for name in line), formats.MISSING)
+    return [columns | line for line in lines]
+
+
+COUNTS = {"profiler": "kernel launches", "graph nodes": "kernel launches, counted again", "ncu": "kernels"}
+"""Way of counting the kernels of a call → what a probe calls the count."""
+
+
+def kernels(way: Configuration) -> dict[str, float]:
+    """Kernels of one call, by each way of counting that there was."""
+    found = {label: way.triple(name, logarithms=False)[0] for label, name in COUNTS.items()}
+    return {label: value for label, value in found.items() if not formats.absent(value)}
 
 
 def fastest(rows: Sequence[Row], variants: Sequence[str]) -> Row | None:
