@@ -385,10 +385,10 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
             + (f", error ≤ {found.goal.most:g}" if math.isfinite(found.goal.most) else ""),
             "got": times(found.factor),
             "reads": found.word,
-            "by": variants.label("conv_block", found.own.variant),
-            # Of gradients there is none that means anything without its scale.
-            "largest absolute error": found.own.largest if found.goal.direction == "forward" else formats.MISSING,
             "of its limit": found.own.attained or formats.MISSING,
+            # Of gradients there is no error that means anything without its scale.
+            "by": variants.label("conv_block", found.own.variant)
+            + (f"; largest absolute error {found.own.largest}" if found.goal.direction == "forward" else ""),
         }
         for found in reached(lab, machine)
     ]
