@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
-from hypatia_lab.experiments.plan import PROCESSES, Experiment, Group, Probe, Shapes, asked, dtypes
+from hypatia_lab.experiments.plan import PROCESSES, Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
 
 def _ceilings(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    clocks = ("graph", "cold") if gpu else ("hot", "cold")
+    clocks = ("graph", "cold") if gpu else cpu_clocks(preset)
     budget_s = 0.1 if preset == "quick" else 0.3
     sides = [1024, 2048, 4096, 8192] if gpu else [512, 1024] if preset == "quick" else [512, 1024, 2048]
     cubes = shapes or [(n, n, n) for n in sides] + ([LARGE] if gpu else [])

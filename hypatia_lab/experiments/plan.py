@@ -18,7 +18,7 @@ PROCESSES = {"quick": 5, "seed": 8, "full": 12}
 MOST = {"quick": 7, "seed": 12, "full": 20}
 """And at most, of those workloads whose ratios are not known well enough by then. To stop at a width costs an interval
 little of its coverage: 94.0 to 95.1% of simulated ones hold the truth, whatever the scatter."""
-MORE_S = {"quick": 5.0, "seed": 60.0, "full": 300.0}
+MORE_S = {"quick": 3.0, "seed": 60.0, "full": 300.0}
 """No further process of an experiment is begun after so long (s)."""
 
 Shapes = Sequence[tuple[int, ...]]
