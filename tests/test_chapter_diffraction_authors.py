@@ -432,7 +432,9 @@ def test_a_chapter_tells_the_program_first(name: str, tmp_path: Path, monkeypatc
     records.write(tmp_path, run, *([one for one in ALL if one["kind"] == kind] for kind in ("cell", "detail")))
     own = clocked("cuda", 60.0) | {"medians_us": [60.0, 61.0]}
     write_records(tmp_path, "box", "cuda", {"precision": [own]})
-    write_records(tmp_path, "bare", "cpu", {"method": [cell_line()]})
+    # A machine that measured what the page is about, and not the program.
+    bare = {"precision": [clocked("cpu", 60.0)], "profile": [cell_line()], "warm_up": [cell_line()]}
+    write_records(tmp_path, "bare", "cpu", bare)
     text = played(name, tmp_path, monkeypatch)
     lab = evidence_of(tmp_path)
     script = {"08_profile": "profile", "09_precision": "dtype", "10_warm_up": "benchmark_detailed"}[name]

@@ -191,8 +191,10 @@ def _selected(rows: list[Any], wanted: dict[str, Any], getter: Callable[[str], C
     return found
 
 
-def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidence:
+def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Sequence[str] = ()) -> Evidence:
     """Read the records; in measure mode, measure ``experiments`` on this machine first.
+
+    ``beside`` are programs from outside that the page tells of as well; they are not measured here.
 
     Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
     :class:`ParameterError`, or what :func:`hypatia_lab.bench.composer.measure` raises.
@@ -220,4 +222,4 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = ()) -> Evidenc
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
-    return Evidence(found, results.rows(found), here, tuple(experiments))
+    return Evidence(found, results.rows(found), here, (*experiments, *beside) if experiments else ())
