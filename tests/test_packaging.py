@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tomllib
+import zipfile
 from collections.abc import Callable
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, entry_points, requires
@@ -107,17 +108,40 @@ EXTRAS = (
 """What the core of the package does without."""
 
 
+PIP = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
+
+
 @pytest.fixture(scope="session")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """Calls the command of an installed wheel, in an empty folder and where no extra is installed."""
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel of this checkout."""
     home = tmp_path_factory.mktemp("wheel")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check"]
     built = ["wheel", "-q", "--no-deps", "--no-build-isolation", "-w", str(home), str(ROOT)]
-    subprocess.run([*pip, *built], check=True, capture_output=True)
-    (wheel,) = home.glob("*.whl")
+    subprocess.run([*PIP, *built], check=True, capture_output=True)
+    (found,) = home.glob("*.whl")
+    return found
+
+
+def test_a_wheel_holds_every_file_of_the_package_and_of_the_book(wheel: Path) -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "hypatia_lab", "book", "notebooks", "_config.yml", "_toc.yml"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    files = [name for name in listed.stdout.splitlines() if (ROOT / name).is_file()]
+    wanted = {name if name.startswith("hypatia_lab/") else f"hypatia_lab/share/{name}" for name in files}
+    assert len(wanted) > 100
+    assert wanted <= set(zipfile.ZipFile(wheel).namelist())
+
+
+@pytest.fixture(scope="session")
+def bare(wheel: Path) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """Calls the command of an installed wheel, in an empty folder and where no extra is installed."""
+    home = wheel.parent
     site, empty = home / "site", home / "empty"
     empty.mkdir()
-    subprocess.run([*pip, "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True)
+    subprocess.run([*PIP, "install", "-q", "--no-deps", "--target", str(site), str(wheel)], check=True)
     hide = f"import sys\nsys.modules |= dict.fromkeys({EXTRAS!r})\n"
     (site / "sitecustomize.py").write_text(hide, encoding="utf-8")
 
