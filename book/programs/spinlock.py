@@ -130,23 +130,6 @@ def _printed(out: Output, pattern: str, names: tuple[str, ...]) -> dict[str, flo
 
 
 @spinlock.command(
-    "benchmark_torch_compile", BLOCK, variant="author_operator", processes=3, limit_s=900, needs=_needs_cuda
-)
-def benchmark_torch_compile(shell: Shell) -> Iterator[dict[str, Any]]:
-    """benchmark_torch_compile.py: the operator at 5x3x128x128, eager and max-autotune, the mean of 100 calls each.
-
-    To tune it takes minutes. Caches stay from one process to the next, as they do for whoever runs the script again, so
-    the tuner chooses once and the interval leaves its luck out.
-    """
-    out = _run(shell, "benchmark_torch_compile.py", stored=True)
-    for name, took in _printed(out, r"Time per iteration: ([\d.]+) ms", ("eager", "compiled")).items():
-        yield shell.figure(name, took, "ms")
-    yield shell.figure("speedup", out.number(r"^Speedup: ([\d.]+)×", "speed-up"))
-    tuned = "compile time" if shell.number == 0 else "compile time, tuned before"
-    yield shell.figure(tuned, out.number(r"Compilation time: ([\d.]+) seconds", "compile time"), "s")
-
-
-@spinlock.command(
     "benchmark_mixed_precision", BLOCK, variant="author_operator", processes=3, limit_s=200, needs=_needs_cuda
 )
 def benchmark_mixed_precision(shell: Shell) -> Iterator[dict[str, Any]]:
@@ -178,3 +161,20 @@ def benchmark_additional(shell: Shell) -> Iterator[dict[str, Any]]:
         yield shell.figure(name, float(took[1]), "s")
         if ratio := re.search(r"  Speedup vs baseline: ([\d.]+)×", sections[number]):
             yield shell.figure(f"{name} speedup", float(ratio[1]))
+
+
+@spinlock.command(
+    "benchmark_torch_compile", BLOCK, variant="author_operator", processes=3, limit_s=900, needs=_needs_cuda
+)
+def benchmark_torch_compile(shell: Shell) -> Iterator[dict[str, Any]]:
+    """benchmark_torch_compile.py: the operator at 5x3x128x128, eager and max-autotune, the mean of 100 calls each.
+
+    To tune it takes minutes. Caches stay from one process to the next, as they do for whoever runs the script again, so
+    the tuner chooses once and the interval leaves its luck out.
+    """
+    out = _run(shell, "benchmark_torch_compile.py", stored=True)
+    for name, took in _printed(out, r"Time per iteration: ([\d.]+) ms", ("eager", "compiled")).items():
+        yield shell.figure(name, took, "ms")
+    yield shell.figure("speedup", out.number(r"^Speedup: ([\d.]+)×", "speed-up"))
+    tuned = "compile time" if shell.number == 0 else "compile time, tuned before"
+    yield shell.figure(tuned, out.number(r"Compilation time: ([\d.]+) seconds", "compile time"), "s")

@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 
 UNITS = ("s", "ms", "us", "%", "1", "B", "B/s")
 FENCE = True
-"""Whether Landlock is used where there is one. On a CPU only: CUDA does not start under it (error 304), for its driver
-names its threads in /proc, and no rule covers what lies there of processes yet to come."""
+"""Whether Landlock is used where there is one."""
 
 
 def last_line(text: str) -> str:
