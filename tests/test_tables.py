@@ -492,3 +492,11 @@ def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], o
 )
 def test_a_spoken_number_has_as_many_digits_as_one_says(value: float, text: str) -> None:
     assert formats.spoken(value) == text
+
+
+def test_html_in_a_column_stays_html_whatever_keeps_text_for_pandas() -> None:
+    column = tables.html_column(["<b>so</b>", ""])
+    assert column.dtype == object
+    table = pandas.DataFrame({"a": ["x", "y"]})
+    table["why"] = column
+    assert "<summary>why</summary><b>so</b></details>" in tables.html(table, folded={"why": "a"})

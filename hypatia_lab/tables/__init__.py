@@ -48,6 +48,14 @@ def frame(data: Sequence[dict[str, Any]]) -> Any:
     return pandas.DataFrame(list(data), columns=list(data[0]) if data else None)
 
 
+def html_column(texts: Iterable[str]) -> Any:
+    """HTML as a column for a :func:`frame`, whose rows are as many."""
+    import pandas
+
+    # As text it would be kept by pyarrow where that is installed, which gives plain strings back.
+    return pandas.Series([Html(text) for text in texts], dtype=object)
+
+
 def _remark(row: Row) -> str:
     said = f"{row.status}: {row.reason}".removesuffix(": ")
     if row.reason.startswith(row.status):  # "wrong values: ...", which need not be called wrong twice

@@ -11,7 +11,7 @@ from typing import Any
 from hypatia_lab import formats
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
-from hypatia_lab.tables import Html, TableError, frame, html
+from hypatia_lab.tables import TableError, frame, html, html_column
 
 
 def quantity_text(value: Any, unit: str) -> str:
@@ -154,7 +154,7 @@ def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
             continue
         table = frame([{"id": row.id, "verdict": verdict_text(row.verdict), "claim": row.claim} for row in rows])
         text.append(table.to_string(index=False))
-        table["figures and reasons"] = [Html(_parts([row])) for row in rows]
+        table["figures and reasons"] = html_column(_parts([row]) for row in rows)
         summary = "Not testable here" if untested else ""
         form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary))
     if form:
@@ -229,7 +229,7 @@ def show_statements(claim_rows: Sequence[Judgement], machines: Sequence[str] = (
             if not parts:
                 continue
         stated.setdefault(row.id, []).append(replace(row, parts=tuple(parts)))
-    table["parts"] = [Html(_parts(stated[name])) for name in table["id"]]
+    table["parts"] = html_column(_parts(stated[name]) for name in table["id"])
     dumb = table[[name for name in table if name not in ("id", "claim", "document", "parts")]]
     dumb = (dumb == verdict_text("not_testable")).all(axis=1)
     form = []
