@@ -59,8 +59,10 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
         facts += f" To tune it took {formats.spoken(once.value / 1e6)} s."
     if gain.doubt:
         return unsaid(lab, machine, "Whether their script gains 2 to 5 times", PAGE, [gain], (part,), facts)
+    low, high = CLAIMED
+    than = f"less than {low:g} times" if gain.below(low) else f"more than {high:g} times"
     title = {
         "confirmed": "By its authors' own script torch.compile gains 2 to 5 times",
-        "refuted": f"By its authors' own script torch.compile gains {'less' if gain.value < CLAIMED[0] else 'more'}",
+        "refuted": f"By its authors' own script torch.compile gains {than}",
     }.get(against(gain), "Whether torch.compile gains 2 to 5 times by its authors' script is open")
     return Finding(spoken(gain), title, facts, PAGE, claims=(part,))
