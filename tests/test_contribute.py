@@ -322,6 +322,13 @@ def test_what_is_private_is_taken_out_and_counted(tmp_path: Path, monkeypatch: p
     assert b"annsbox" in path.read_bytes()
 
 
+def test_who_is_called_as_the_lab_calls_something_can_contribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(private, "own_names", lambda: frozenset({"matmul"}))
+    measured(tmp_path)
+    packed = contributed.pack("box", tmp_path, tmp_path / "out", known=of_model("NVIDIA Test"))
+    assert (packed.report.faults, packed.taken_out) == ([], {})
+
+
 # ---------------------------------------------------------------- refused by name
 
 
@@ -402,6 +409,7 @@ ABSURD: dict[str, tuple[st.SearchStrategy[Any], st.SearchStrategy[int], set[str]
         st.just(0),
         {"schema"},
     ),
+    "control characters": (st.just(set_to("facts", "cpu", value="\x1b[2J")), st.just(0), {"schema"}),
     "whole UUID": (st.just(set_to("facts", "chip", value=UUID)), st.just(0), {"schema", "private"}),
     "preset": (st.just(set_to("preset", value="seed")), st.just(0), {"manifest"}),
     "changed code": (st.just(set_to("dirty", value=True)), st.just(0), {"manifest"}),
@@ -417,7 +425,7 @@ def test_an_absurd_contribution_is_refused_by_name_though_its_digests_are_right(
     assert expected <= {one.name for one in found}
     for one in found:
         assert one.file in (file, manifest.NAME, ".")
-        assert "\n" not in str(one)
+        assert str(one).isprintable()
     assert (
         any(one.file == file and one.line == line + 1 for one in found)
         or expected <= {"manifest", "machine"}
@@ -485,7 +493,8 @@ def test_whatever_a_line_holds_the_check_ends_in_a_report(clean: Files, data: st
         (lambda f: f.update({"more.jsonl": f["ceilings.jsonl"]}), "more.jsonl", "stray"),
         (lambda f: f.update({"run.sh": b"rm -r /"}), "run.sh", "stray"),
         (lambda f: f.update({".hidden": b""}), ".hidden", "stray"),
-        (lambda f: f.update({"deep/er/x.jsonl": b"{}"}), "deep/er/x.jsonl", "stray"),
+        (lambda f: f.update({"\x1b[2J.jsonl": b""}), "\x1b[2J.jsonl", "stray"),
+        (lambda f: f.update({"deep/er/x.jsonl": b"{}"}), "deep", "link"),
         (lambda f: f.update({"traces/x.pt": b"\x80\x04."}), "traces/x.pt", "stray"),
         (lambda f: f.update({"ceilings.jsonl": b"0" * (bounded.MAX_BYTES + 1)}), "ceilings.jsonl", "size"),
         (lambda f: f.update({f"traces/{n}.json.gz": b"x" for n in range(500)}), ".", "size"),
@@ -559,7 +568,8 @@ def of_model(name: str, **facts: Any) -> list[Record]:
     """Records, of a machine that is called ``known``, of GPU model ``name``."""
     own = FACTS | {"name": name} | facts
     rows = tuple(lines()["ceilings"])
-    return [Record(Path("known/ceilings.jsonl"), run("ceilings", machine="known", facts=own, cells=2), rows, "")]
+    line = run("ceilings", machine="known", preset="seed", facts=own, cells=2)
+    return [Record(Path("known/ceilings.jsonl"), line, rows, "")]
 
 
 def test_rates_are_held_against_the_model_then_published_peaks_then_a_bound_of_any_gpu():

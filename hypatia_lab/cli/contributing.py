@@ -10,7 +10,7 @@ import click
 from hypatia_lab import places
 from hypatia_lab.cli.reading import as_json_option, print_json, root_of
 from hypatia_lab.cli.terminal import show, wrap
-from hypatia_lab.contributed.faults import Report
+from hypatia_lab.contributed.faults import NAMES, Report, shown
 
 
 @click.command()
@@ -61,7 +61,10 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     show(next_)
 
 
-@click.command("check-records")
+@click.command(
+    "check-records",
+    epilog="\b\nFaults:\n" + "\n".join(f"  {name:<10}{meaning}" for name, meaning in NAMES.items()),
+)
 @click.argument("folder", type=click.Path(path_type=Path))
 @as_json_option
 def check_records(folder: Path, as_json: bool) -> None:
@@ -84,7 +87,7 @@ def check_records(folder: Path, as_json: bool) -> None:
 
 
 def _lines(report: Report) -> list[str]:
-    notes = [line for text in report.notes for line in wrap(f"note: {text}", 2)]
+    notes = [line for text in report.notes for line in wrap(f"note: {shown(text)}", 2)]
     count = len(report.faults)
     found = f"{count} {'fault' if count == 1 else 'faults'}" if count else "no fault"
     return [*map(str, report.faults), *notes, found]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import stat
 import zlib
@@ -31,20 +32,19 @@ class BoundError(ValueError):
 def entries(folder: Path) -> Iterator[tuple[str, int, bool]]:
     """Name relative to ``folder``, size in bytes and whether it is a plain file, of all that lies in ``folder``.
 
-    No link is followed, and no more than :data:`MAX_FILES` + 1 entries are given. A folder itself is none of them,
-    unless it is empty.
+    No link is followed, and no more than :data:`MAX_FILES` + 1 entries are given. Of the folders in it only
+    ``traces`` is looked into; any other is an entry itself.
     """
-    todo, given = [folder], 0
-    while todo:
-        here = todo.pop()
-        inside = sorted(here.iterdir())
-        for path in inside or [here]:
+    given = 0
+    for inside in (folder, folder / "traces"):
+        if not stat.S_ISDIR(inside.lstat().st_mode if os.path.lexists(inside) else 0):
+            continue
+        for path in inside.iterdir():
             status = path.lstat()
-            if stat.S_ISDIR(status.st_mode) and inside:
-                todo.append(path)
+            if path == folder / "traces" and stat.S_ISDIR(status.st_mode):
                 continue
-            given += 1
             yield path.relative_to(folder).as_posix(), status.st_size, stat.S_ISREG(status.st_mode)
+            given += 1
             if given > MAX_FILES:
                 return
 

@@ -273,6 +273,10 @@ def _machine(sound: list[Record], known: list[Record], report: Report) -> bool:
         )
     elif whose := another(sound, known):
         report.fault(".", "machine", f"{sound[0].machine} is the name of another machine in the repository ({whose})")
+    for chip in sorted(identity(sound)[1]):
+        others = {one.machine for one in known if one.run["facts"].get("chip") == chip} - {sound[0].machine}
+        if others:
+            report.notes.append(f"chip {chip} is that of {', '.join(sorted(others))} in the repository")
     today = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
     for record in sound:
         for one in (record.run, *record.run.get("grown", [])):

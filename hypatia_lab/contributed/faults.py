@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 NAMES = {
-    "link": "a symbolic link, or something else that is no plain file",
+    "link": "a symbolic link, a folder, or something else that is no plain file",
     "stray": "a file that the manifest does not list",
     "missing": "a file that the manifest lists and that is not there",
     "size": "too large, or too many files",
     "depth": "JSON nested too deeply",
-    "manifest": "a manifest that is damaged, or says something else than the records",
+    "manifest": "a damaged manifest, or one that says something else than the records",
     "digest": "not the bytes that the manifest was made of",
     "schema": "no record as the lab writes it",
     "machine": "records of several machines, or under another machine's name",
@@ -61,7 +61,8 @@ class Report:
     def rows(self) -> list[dict[str, object]]:
         """The faults, then the notes, as rows for other programs: refused, file, line, name, told."""
         found = [
-            {"refused": True, "file": one.file, "line": one.line, "name": one.name, "told": one.told}
+            {"refused": True, "file": shown(one.file), "line": one.line, "name": one.name, "told": shown(one.told)}
             for one in self.faults
         ]
-        return [*found, *({"refused": False, "file": ".", "line": 0, "name": "note", "told": n} for n in self.notes)]
+        notes = [{"refused": False, "file": ".", "line": 0, "name": "note", "told": shown(text)} for text in self.notes]
+        return [*found, *notes]

@@ -62,8 +62,8 @@ def pack(machine: str, root: Path, output: Path, *, name: str = "", known: Seque
     """
     name = records.machine_name(name or machine)
     found = records.load(root, machines=[records.machine_name(machine)])
-    names = private.own_names()
     known = records.load() if known is None else known
+    names = _telling(private.own_names(), known)
     renamed = [Record(one.path, one.run | {"machine": name}, one.cells, one.digest, one.details) for one in found]
     target = output / name
     if whose := another(renamed, known):
@@ -83,6 +83,13 @@ def pack(machine: str, root: Path, output: Path, *, name: str = "", known: Seque
         report = check(folder, known, names)
         os.replace(folder, target)
     return Packed(target, parcel.left_out, dict(parcel.taken_out), report)
+
+
+def _telling(names: frozenset[str], known: Iterable[Record]) -> frozenset[str]:
+    """Those of ``names`` that are in no record that is ``known``: a word of the lab's own tells nobody."""
+    own = {text for one in known for row in (one.run, *one.cells, *one.details) for _, text in private.strings(row)}
+    taken = {words.lower() for text in own for _, words in private.found(text, names)} if names else set()
+    return frozenset(name for name in names if name.lower() not in taken)
 
 
 def _parcel(found: Iterable[Record], names: frozenset[str]) -> _Parcel:

@@ -41,7 +41,7 @@ _COMMON = ("root", "user", "admin", "ubuntu", "debian", "nvidia", "runner", "jov
 """Names of so many users and hosts that they tell nobody."""
 
 NOBODY: frozenset[str] = frozenset()
-_text = {"type": "string", "maxLength": 100}
+_text = {"type": "string", "maxLength": 100, "pattern": r"^[^\x00-\x1f\x7f-\x9f]*$"}
 _version = {"type": "string", "pattern": r"^[0-9][\w.+!-]{0,59}$"}
 _count = {"type": "integer", "minimum": 0, "maximum": 2**50}
 _amount = {"type": "number", "minimum": 0, "maximum": 1e9}
@@ -110,12 +110,13 @@ def _matches(text: str, names: frozenset[str]) -> Iterator[tuple[str, re.Pattern
 @lru_cache(maxsize=2**15)  # records say the same words again and again
 def found(text: str, names: frozenset[str] = NOBODY) -> list[tuple[str, str]]:
     """What ``text`` tells of its owner: (what it is, the words). ``names`` are words that do so besides."""
-    return [
+    hits = [
         (what, match[0])
         for what, pattern, meant in _matches(text, names)
         for match in pattern.finditer(text)
         if meant(match[0])
     ]
+    return list(dict.fromkeys(hits))
 
 
 def scrubbed(text: str, names: frozenset[str] = NOBODY) -> tuple[str, list[str]]:

@@ -73,6 +73,7 @@ def possible(contributed: Sequence[Record], known: Iterable[Record]) -> Possible
 def _of_gpu(facts: dict[str, Any], known: Iterable[Record]) -> tuple[Rates, str]:
     name = facts.get("name", "")
     same = [one for one in known if one.run["device"] == "cuda" and one.run["facts"].get("name") == name]
+    same = [one for one in same if one.run["preset"] != "quick"]  # whose sizes are too small to reach what it can
     machines = sorted({one.machine for one in same})
     found: Rates = {}
     for machine in machines:
