@@ -57,6 +57,20 @@ ALLOWED: dict[str, set[str]] = {
     "tables": {"claims", "formats", "intervals", "records", "results"},
     "figures": {"claims", "formats", "intervals", "records", "results", "tables", "variants"},
     "drawings": {"figures", "kernels", "names"},
+    # What strangers measured; it measures nothing itself.
+    "contributed": {
+        "claims",
+        "diffraction",
+        "formats",
+        "intervals",
+        "machine",
+        "operations",
+        "places",
+        "records",
+        "results",
+        "tables",
+        "workloads",
+    },
     # The composer of measurements.
     "bench": {
         "check",
@@ -115,6 +129,7 @@ ALLOWED: dict[str, set[str]] = {
         "book",
         "chapters",
         "claims",
+        "contributed",
         "diffraction",
         "experiments",
         "failures",

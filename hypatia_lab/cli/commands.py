@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from hypatia_lab import places
+from hypatia_lab.cli.contributing import check_records, contribute
 from hypatia_lab.cli.execution import RUN, execute, interrupted
 from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results
 from hypatia_lab.cli.simulate import simulate
@@ -444,5 +445,5 @@ def _write_page(folder: Path, notebook: Path) -> None:
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
-for command in (results, claims, compare, simulate):
+for command in (results, claims, compare, simulate, contribute, check_records):
     main.add_command(command)

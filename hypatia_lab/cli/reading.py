@@ -33,10 +33,10 @@ def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any
     from hypatia_lab import records
 
     names = [records.machine_name(name) for name in machines]
-    return records.load(records.COMMITTED, *map(_root, folders), machines=names)
+    return records.load(records.COMMITTED, *map(root_of, folders), machines=names)
 
 
-def _root(folder: Path) -> Path:
+def root_of(folder: Path) -> Path:
     """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
     from hypatia_lab import records
 
@@ -245,7 +245,7 @@ def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
     place = Path(text)
     if not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/")):
         return _load(folders, (text,))
-    found = records.load(_root(place))
+    found = records.load(root_of(place))
     machines = sorted({record.machine for record in found})
     if len(machines) > 1:
         raise click.UsageError(f"{text} holds records of {', '.join(machines)}; name one of its folders")
