@@ -58,12 +58,13 @@ def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
     for model, own in _by_model(found).items():
         named, known = _chips(own), sum(bool(record.chip) for record in own)
         names = f"name {listing([f'`{name}`' for name in named])}" if named else "name a chip"
-        texts = [f"{known} of {len(own)} records {names}."]
-        if named:
-            texts += chips.will_mine_differ(len(named), spread.expectations(side_by_side(own)))
-        if model in held:
-            texts.append(_counted(held[model]))
-        lines += [f"- **{model}**", *(f"  - {text}" for text in texts)]
+        texts = [f"**{model}**: {known} of {len(own)} records {names}."]
+        expected = spread.expectations(side_by_side(own))
+        classes = chips.will_mine_differ(len(named), expected) if named else []
+        if not expected:
+            texts, classes = [*texts, *classes], []
+        texts += [_counted(held[model])] if model in held else []
+        lines += [f"- {' '.join(texts)}", *(f"  - {text}" for text in classes)]
     return "\n".join(lines) or "No GPU was measured."
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.formats import MISSING, number
-from hypatia_lab.spread import LEVELS, Across, Component, Expectation, Kind
+from hypatia_lab.spread import Across, Component, Expectation, Kind
 
 TUNING = {False: "untuned", True: "torch.compile's"}
 """Whether a tuner chose the kernels of a variant → what its ratios are called."""
@@ -32,21 +33,14 @@ def will_mine_differ(chips: int, found: Sequence[Expectation]) -> list[str]:
 
 
 def _expected(found: Expectation) -> str:
-    many = f"all {found.ratios} ratios lie" if found.ratios > 1 else "the one ratio lies"
-    seen = f"{many} within {number(100 * found.within)}% of the chips' mean, on {found.chips} chips seen."
+    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, on at least {found.chips} chips"
+    seen = f"{what}, within {number(100 * found.within)}% of the chips' mean."
     if found.chips < intervals.FEW:
         return f"{seen} Nothing can be promised but this range: an interval takes {intervals.FEW} chips."
-    ends = formats.interval(1.0, found.low, found.high).partition(" [")[2]
-    return f"{seen} Expect yours within [{ends} times that mean." if ends else f"{seen} That is too wide to expect any."
-
-
-_FROM = {
-    "process": ("from process to process", f"{intervals.FEW} processes"),
-    "visit": ("from visit to visit", f"{intervals.FEW} visits to one chip"),
-    "chip": ("from chip to chip", f"{intervals.FEW} chips of one model"),
-    "model": ("from model to model", f"{intervals.FEW} models"),
-}
-"""A level → the scatter at it, and what it takes to tell it; visits and chips may also lie in several groups."""
+    if found.high > intervals.UNTOLD:
+        return f"{seen} That is too wide to expect any of yours."
+    places = 2 if found.high == 1 else max(2, 1 - math.floor(math.log10(found.high - 1)))
+    return f"{seen} Expect yours within [{number(found.low, places)}, {number(found.high, places)}] times that mean."
 
 
 def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
@@ -80,24 +74,23 @@ def ratios_table(found: Sequence[Across], names: Sequence[str]) -> Any:
 
 
 def components_table(found: Mapping[Kind, Sequence[Component]]) -> Any:
-    """Where the scatter of the ratios comes from: a line a level, a column a class of ratios, as a DataFrame of text.
+    """Where the scatter of the ratios comes from: a line a class of ratios, a column a level, as a DataFrame of text.
 
-    A cell has the standard deviation in percent, and the share of the variance where more than one level is known.
+    A cell has the standard deviation in percent, and the share of the variance where more than one level is known; a
+    dash where there is not enough to say.
     """
     import pandas
 
-    lines = []
-    for level in LEVELS:
-        line = {"scatter": _FROM[level][0]}
-        for kind, own in found.items():
-            line[class_name(kind)] = _told({one.level: one for one in own}[level], own)
-        lines.append(line | {"to say it takes": _FROM[level][1]})
+    lines = [
+        {"ratios": TUNING[tuned], "clock": clock} | {one.level: _told(one, own) for one in own}
+        for (clock, tuned), own in found.items()
+    ]
     return pandas.DataFrame(lines)
 
 
 def _told(one: Component, beside: Sequence[Component]) -> str:
     if not one.holds:
-        return "not enough to say"
+        return MISSING
     text = f"{number(100 * one.deviation)}%"
     if sum(bool(other.holds) for other in beside) > 1:
         text += f" ({number(100 * one.share)}% of the variance)"
