@@ -252,6 +252,13 @@ def test_what_is_expected_is_said_as_finely_as_it_is_known(values: tuple[float, 
     assert ends in text
 
 
+def test_ends_are_written_however_far_apart_they_lie() -> None:
+    assert chips.span(1.0162, 1.0181) == "[1.0162, 1.0181]"
+    assert chips.span(0.01, 50.0) == "[0.0100, 50.0]"
+    assert chips.span(2.0, 2.0) == "[2.00, 2.00]"
+    assert chips.span(math.nan, math.nan) == "–"
+
+
 # ---------------------------------------------------------------- where the scatter comes from
 
 

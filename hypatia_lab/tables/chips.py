@@ -39,7 +39,7 @@ def _expected(found: Expectation) -> str:
         return f"{seen} Nothing can be promised but this range: an interval takes {intervals.FEW} chips."
     if found.high > intervals.UNTOLD:
         return f"{seen} That is too wide to expect any of yours."
-    places = 2 if found.high == 1 else max(2, 1 - math.floor(math.log10(found.high - 1)))
+    places = 2 if found.high == 1 else min(6, max(2, 1 - math.floor(math.log10(found.high - 1))))
     return f"{seen} Expect yours within [{number(found.low, places)}, {number(found.high, places)}] times that mean."
 
 
@@ -53,7 +53,10 @@ def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
 
 def span(low: float, high: float) -> str:
     """Two ends as text: ``[0.99, 1.02]``, a dash where there are none."""
-    return MISSING if formats.absent(low) else formats.interval((low * high) ** 0.5, low, high).partition(" ")[2]
+    if formats.absent(low):
+        return MISSING
+    _, _, ends = formats.interval(math.sqrt(low * high), low, high).partition(" [")
+    return f"[{ends or f'{number(low)}, {number(high)}]'}"  # ends that lie far apart are no noise here
 
 
 def ratios_table(found: Sequence[Across], names: Sequence[str]) -> Any:
