@@ -53,8 +53,9 @@ ALLOWED: dict[str, set[str]] = {
     "programs": {"experiments", "names", "profiler", "source_file", "variants", "workloads"},
     # From records to pages; these measure nothing.
     "results": {"formats", "intervals", "records", "variants"},
+    "spread": {"formats", "intervals", "records", "results"},
     "claims": {"formats", "intervals", "names", "records", "results"},
-    "tables": {"claims", "formats", "intervals", "records", "results"},
+    "tables": {"claims", "formats", "intervals", "records", "results", "spread"},
     "figures": {"claims", "formats", "intervals", "records", "results", "tables", "variants"},
     "drawings": {"figures", "kernels", "names"},
     # What strangers measured; it measures nothing itself.
@@ -119,6 +120,7 @@ ALLOWED: dict[str, set[str]] = {
         "pages",
         "records",
         "results",
+        "spread",
         "tables",
         "variants",
         "workloads",
@@ -145,6 +147,7 @@ ALLOWED: dict[str, set[str]] = {
         "reader_kernel",
         "records",
         "results",
+        "spread",
         "tables",
         "variants",
         "workloads",
