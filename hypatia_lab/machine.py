@@ -140,6 +140,19 @@ def default_name(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:64] or "unnamed"
 
 
+def chip_machine(device: str) -> str:
+    """A folder name for this very GPU, its model and :func:`chip`: ``h200-1a2b3c``.
+
+    Raises :class:`MachineError` on a CPU, which has no such number, and where there is no GPU.
+    """
+    if choose_device(device) != "cuda":
+        raise MachineError("a CPU has no number that tells it from another of its model; name the machine yourself")
+    import torch
+
+    own = chip(f"GPU-{torch.cuda.get_device_properties(0).uuid}")
+    return f"{default_name('cuda').removeprefix('nvidia-')[:57]}-{own}"
+
+
 class Probe:
     """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none."""
 

@@ -110,6 +110,7 @@ ALLOWED: dict[str, set[str]] = {
         "workloads",
     },
     "book": {"experiments", "places", "records", "workloads"},
+    "fleet": {"machine", "names", "records"},
     "cli": {
         "bench",
         "book",
@@ -119,6 +120,7 @@ ALLOWED: dict[str, set[str]] = {
         "experiments",
         "failures",
         "figures",
+        "fleet",
         "formats",
         "kernels",
         "machine",
