@@ -46,10 +46,17 @@ def lines(layout: Layout) -> list[Line]:
     slurm = any(sent and sent.place == "slurm" for sent, _ in found.values())
     queue = scheduler.queue() if slurm else {}
     out = [_line(layout, number, sent, told, queue) for number, (sent, told) in found.items()]
+    taken = {line.machine for line in out if line.state != "twice"}
+    out = [_left(line) if line.state == "twice" and line.machine not in taken else line for line in out]
     silent = [line.number for line in out if line.reason == SILENT]
     names = {number: name for number in silent if (name := _name(*found[number]))}
     ended = scheduler.accounts(names.values()) if slurm else {}
     return [_with_account(line, ended.get(names.get(line.number, ""), "")) for line in out]
+
+
+def _left(line: Line) -> Line:
+    """A job whose chip another one began and, put back into the queue, left for a different chip."""
+    return replace(line, state="waiting", reason="whoever was measuring this chip has left it", idle=True)
 
 
 def _name(sent: Submission | None, told: Told | None) -> str:
@@ -76,22 +83,26 @@ def _state(
     """State, reason, and whether nothing works on it."""
     if sent is None:
         return "waiting", "not submitted yet", True
-    if told and told.state in (*ENDED, "failed"):
+    if told and told.state in ENDED:
         return told.state, told.reason, True
     if records.is_held(layout.job(number)):
-        return ("preempted" if told and told.state == "preempted" else "running"), "", False
+        return (told.state if told else "running"), "", False
     begun = "preempted" if told else "waiting"
+    name = _name(sent, told)
+    if sent.place == "slurm" and queue and name in queue and queue[name] not in scheduler.RUNNING:
+        return begun, "", False  # a job that Slurm itself puts back is told to end first, and may say that it failed
+    if told and told.state == "failed":
+        return "failed", told.reason, True
     if sent.place == "box":
         if told and told.state == "running":
             return "failed", SILENT, True
         # It is about to start, or between two attempts, for as long as somebody sees to it.
         busy = records.is_held(layout.folder)
         return begun, "" if busy else "not started", not busy
-    name = _name(sent, told)
     if queue is None:
         return begun, "Slurm does not answer here (squeue)", False
     if name in queue:
-        return ("running" if queue[name] in scheduler.RUNNING else begun), "", False
+        return "running", "", False
     if not name:
         return "waiting", "not known to be submitted", True
     return "failed", SILENT, True
