@@ -102,7 +102,7 @@ def run(
             _wait(layout, works, not one_after_the_other)
         elif works:
             names = submit.slurm(layout, works, given)
-            click.echo(f"submitted {len(names)} jobs: {names[0]}{f' to {names[-1]}' if names[1:] else ''}", err=True)
+            click.echo(f"submitted {_jobs(len(names))}: {' to '.join(dict.fromkeys([names[0], names[-1]]))}", err=True)
     _tell(layout.folder)
     _next(layout.folder)
 
@@ -152,8 +152,12 @@ def _tell(folder: Path, as_json: bool = False) -> None:
     counts = Counter(line.state for line in lines)
     said = ", ".join(f"{counts[state]} {state}" for state in overview.STATES if counts[state])
     pages = " ".join(asked.notebooks) or "all notebooks"
-    out = [*wrap(f"{len(lines)} jobs: {said or 'none'}."), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), ""]
+    out = [*wrap(f"{_jobs(len(lines))}: {said or 'none'}."), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), ""]
     show([*out, *_job_lines(lines)])
+
+
+def _jobs(count: int) -> str:
+    return f"{count} job{'' if count == 1 else 's'}"
 
 
 def _job_lines(lines: Sequence[Line]) -> list[str]:

@@ -63,11 +63,11 @@ class Work:
         if asked is None:
             return "submitted anew"
         with _patiently_held(layout.job(self.number)):
-            asked = self._wanted(layout)
-            before = asked and layout.told(self.number, asked)
-            if asked is None or (before and before.state in ENDED):
-                return before.state if before else "submitted anew"
-            told = Told(self.round, self.attempt, "running", **_place())
+            before = layout.told(self.number, asked)
+            if before and before.state in ENDED:  # killed before submitit could note that
+                return before.state
+            name, log = _place()
+            told = Told(self.round, self.attempt, "running", name=name, log=log)
             layout.tell(self.number, told)
             try:
                 return self._on_its_chip(layout, asked, told)
@@ -160,12 +160,12 @@ def _ending(code: int, said: list[str], notebooks: tuple[str, ...] | list[str]) 
     return _short(causes[0] if causes else last.removeprefix("hypatia-lab: ")) + more
 
 
-def _place() -> dict[str, str]:
+def _place() -> tuple[str, str]:
     """The scheduler's name of this job, and the file that holds what it prints."""
     import submitit
 
     environment = submitit.JobEnvironment()
-    return {"name": environment.job_id, "log": str(environment.paths.stderr)}
+    return environment.job_id, str(environment.paths.stderr)
 
 
 def _tidy() -> None:
