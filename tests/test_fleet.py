@@ -46,6 +46,7 @@ def layout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Layout:
     monkeypatch.setenv("HYPATIA_STAND_IN", str(told))
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, sys.path)))
     monkeypatch.setattr(submit, "BEAT_S", 0.05)
+    monkeypatch.setattr(submit, "ALL_TOLD_S", 0.5)
     return Layout(tmp_path / "fleet")
 
 
@@ -82,6 +83,7 @@ def test_a_killed_and_a_preempted_job_go_on_and_a_chip_that_is_held_is_not_measu
     for pause in pauses:
         pause.touch()
     said: list[overview.Line] = []
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as of what a shell runs in the background
     with records.held(layout.folder):
         box = threading.Thread(target=submit.box, args=(layout, ask(layout, 3), True, said.append))
         box.start()
@@ -89,10 +91,11 @@ def test_a_killed_and_a_preempted_job_go_on_and_a_chip_that_is_held_is_not_measu
         until(lambda: all(path.exists() and path.read_text() for path in at))
         until(lambda: sorted(states(layout)) == ["running", "running", "twice"])
         assert sorted(line.notebook for line in overview.lines(layout)) == ["", "02_two", "02_two"]
-        (preempted, _, _), (killed, _, own) = (path.read_text().split() for path in at)
+        (preempted, _, _), (killed, orphan, own) = (path.read_text().split() for path in at)
         assert own == "g1"
         os.kill(int(killed), signal.SIGKILL)
         os.kill(int(preempted), signal.SIGUSR2)
+        until(lambda: not Path(f"/proc/{orphan}").exists())
         until(lambda: states(layout)[1] == "failed")
         until(lambda: at[0].read_text().split()[:1] not in ([], [preempted]))  # it is at that notebook again
         for pause in pauses:
@@ -126,10 +129,12 @@ with records.held(layout.folder):
     submit.box(layout, submit.works(layout, asked, numbers, "box", ["g0"], programs), True, print)
 """
     program = program.replace("PosixPath", "__import__('pathlib').Path")
-    with subprocess.Popen([sys.executable, "-c", program], stderr=subprocess.DEVNULL) as process:
+    printed = tmp_path / "printed"
+    with printed.open("w") as said, subprocess.Popen([sys.executable, "-c", program], stderr=said) as process:
         at = tmp_path / "at-h200-aaaaaa-02_two"
         until(lambda: at.exists() and len(at.read_text().split()) == 3)
         process.send_signal(signal.SIGINT)
+    assert printed.read_text().count("Traceback") == 1  # its own: nothing catches it here
     pids = [int(text) for text in at.read_text().split()[:2]]
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
     assert states(layout) == ["failed"]
@@ -171,6 +176,7 @@ def test_an_array_on_slurm_measures_a_chip_once_and_its_failed_and_requeued_jobs
                 if name == names[1]:
                     with pytest.raises(FleetError, match="SIGKILL at 02_two"):
                         submission.process_job(layout.logs)
+                    del queue[name]
                 else:
                     submission.process_job(layout.logs)
         layout.tell(3, Told(1, 1, "running", "h200-cccccc"))

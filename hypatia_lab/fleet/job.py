@@ -204,6 +204,7 @@ def _started(command: list[str], environment: dict[str, str]) -> Iterator[subpro
     """A process whose errors are read, in a group of its own; interrupted when this one is, or dies."""
 
     def begin() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell lets its background processes ignore it
         if _LIBC is not None:
             _LIBC.prctl(_PARENT_DEATH_SIGNAL, signal.SIGINT, 0, 0, 0)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from hypatia_lab.fleet import overview
@@ -21,6 +23,8 @@ MINUTES = 120
 FOR_EVER = 60 * 24 * 365
 """Minutes of a job on this machine, which is ended by nobody but itself; submitit's own two are too few."""
 BEAT_S = 1.0
+ALL_TOLD_S = 2.0
+"""Seconds in which jobs that were interrupted with this process have ended."""
 
 
 def ask(layout: Layout, asked: Asked, count: int | None) -> tuple[Asked, list[int]]:
@@ -141,6 +145,20 @@ def visible() -> list[str]:
     return (named or [str(number) for number in range(count)])[:count]
 
 
+@contextlib.contextmanager
+def _errors_to(path: Path) -> Iterator[None]:
+    """What is started within writes its errors to ``path``: submitit's keeper of a job ends with a traceback when it is
+    interrupted."""
+    kept = os.dup(2)
+    with path.open("a") as stream:
+        os.dup2(stream.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def box(layout: Layout, started: Sequence[Work], together: bool, say: Callable[[overview.Line], None]) -> None:
     """Run ``started`` on this machine, ``together`` or one after the other, and wait for these and for what runs
     there already; ``say`` is told of every change. An interrupt ends the jobs that were started here.
@@ -155,7 +173,8 @@ def box(layout: Layout, started: Sequence[Work], together: bool, say: Callable[[
         while True:
             while waiting and (together or not running):
                 work = waiting.pop(0)
-                running.append(executor.submit(work))
+                with _errors_to(layout.logs / "box.log"):
+                    running.append(executor.submit(work))
                 _submitted(layout, work, "box", running[-1].job_id)
             now = {line.number: line for line in overview.lines(layout)}
             for number, line in now.items():
@@ -167,6 +186,11 @@ def box(layout: Layout, started: Sequence[Work], together: bool, say: Callable[[
                 return
             time.sleep(BEAT_S)
     except KeyboardInterrupt:
+        # A terminal has interrupted them all; whoever interrupted this process alone has not.
+        due = time.monotonic() + ALL_TOLD_S
+        while time.monotonic() < due and not all(job.done() for job in running):
+            time.sleep(0.1)
         for job in running:
-            job.cancel()
+            if not job.done():
+                job.cancel()
         raise
