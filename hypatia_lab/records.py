@@ -521,3 +521,22 @@ def held(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
             with suppress(OSError):  # the parts of what was interrupted stay
                 path.parent.rmdir()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process holds ``folder`` (see :func:`held`); not, as far as can be told, where files have no locks.
+
+    Who wants to hold it in the very moment of asking is refused.
+    """
+    import fcntl
+
+    if folder in _HELD:
+        return True
+    try:
+        with (folder / ".parts" / "lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

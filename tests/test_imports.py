@@ -126,6 +126,7 @@ ALLOWED: dict[str, set[str]] = {
         "workloads",
     },
     "book": {"experiments", "places", "records", "workloads"},
+    "fleet": {"machine", "names", "records"},
     "cli": {
         "bench",
         "book",
@@ -136,6 +137,7 @@ ALLOWED: dict[str, set[str]] = {
         "experiments",
         "failures",
         "figures",
+        "fleet",
         "formats",
         "kernels",
         "machine",
