@@ -28,7 +28,7 @@ from hypatia_lab.cli import commands
 from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
-COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book")
+COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "investigate")
 
 
 @dataclass(frozen=True)
