@@ -156,7 +156,7 @@ def _of_blocks(tokens: Sequence[Token]) -> Iterator[Found]:
                     yield from _of_text(line, number)
 
 
-def _lines(token: Token) -> list[str]:
+def _lines(token: Token) -> Sequence[str]:
     """What a reader sees of a paragraph or cell, line by line; of code only what is a figure and nothing else."""
     text = ""
     for child in token.children or []:
