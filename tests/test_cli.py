@@ -29,7 +29,7 @@ from hypatia_lab.fleet import steps
 from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
-COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet")
+COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet", "investigate")
 
 
 @dataclass(frozen=True)

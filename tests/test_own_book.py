@@ -144,7 +144,7 @@ def test_what_a_file_says_is_shown_and_never_run(summary, source):
 
 
 def test_a_description_keeps_its_signs_and_gives_no_markup():
-    assert own_book._escaped("y = a_b*c  <script>\n# [x](y)") == r"y \= a\_b\*c \<script\> \# \[x\]\(y\)"
+    assert own_book.escaped("y = a_b*c  <script>\n# [x](y)") == r"y \= a\_b\*c \<script\> \# \[x\]\(y\)"
 
 
 def page_of(*cells: dict[str, Any]) -> Evidence:

@@ -12,6 +12,7 @@ import re
 import shutil
 import sys
 import sysconfig
+from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -131,7 +132,7 @@ def ensure_ours(folder: Path) -> None:
             raise BookError(f"{folder} holds something else than a book of yours; choose another --output")
 
 
-def _escaped(text: str) -> str:
+def escaped(text: str) -> str:
     """``text`` so that Markdown shows it as it is: a description is data."""
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
 
@@ -143,9 +144,10 @@ def _fenced(source: str) -> str:
     return f"{fence}python\n{source.rstrip()}\n{fence}"
 
 
-def _cell(kind: str, source: str, *tags: str) -> dict[str, object]:
-    cell: dict[str, object] = {"cell_type": kind, "metadata": {"tags": list(tags)}, "source": source}
-    return cell | ({"execution_count": None, "outputs": []} if kind == "code" else {})
+def cell(kind: str, source: str, *tags: str) -> dict[str, object]:
+    """A notebook's cell of ``kind`` code or markdown; code has not been executed."""
+    both: dict[str, object] = {"cell_type": kind, "metadata": {"tags": list(tags)}, "source": source}
+    return both | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
 def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> str:
@@ -155,11 +157,11 @@ def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> st
     whose tab stands first.
     """
     code, text = (
-        (lambda body, *tags: _cell("code", body, "hide-input", *tags)),
-        (lambda body: _cell("markdown", body)),
+        (lambda body, *tags: cell("code", body, "hide-input", *tags)),
+        (lambda body: cell("markdown", body)),
     )
     cells = [
-        text(f"# {name}\n\n{_escaped(summary)}"),
+        text(f"# {name}\n\n{escaped(summary)}"),
         code(
             "from pathlib import Path\n\n"
             "from hypatia_lab.chapters import own_kernel\n"
@@ -213,10 +215,14 @@ def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> st
         text("## Records behind this page\n\nA digest each. An altered record changes it."),
         code("print(data.digest())"),
     ]
-    for number, cell in enumerate(cells):
-        cell["id"] = f"cell-{number}"
+    return notebook(cells)
+
+
+def notebook(cells: Sequence[dict[str, object]]) -> str:
+    """The text of a notebook of ``cells``, each made by :func:`cell`."""
+    named = [one | {"id": f"cell-{number}"} for number, one in enumerate(cells)]
     kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    return json.dumps({"cells": cells, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    return json.dumps({"cells": named, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
 
 
 def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | None, here: str) -> Path:

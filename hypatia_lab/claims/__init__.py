@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
 from hypatia_lab.claims.differences import HOLDS, agreement, differences
+from hypatia_lab.claims.drafts import Draft
 from hypatia_lab.claims.judgement import ANY, COLUMNS, UNJUDGED, VERDICTS, Judgement
-from hypatia_lab.claims.ledger import ClaimError, ledger, load, load_file
+from hypatia_lab.claims.ledger import ClaimError, Contents, gather, ledger, load, load_file
 from hypatia_lab.claims.statements import statements, together
 from hypatia_lab.claims.verdicts import judge
 
@@ -17,10 +18,13 @@ __all__ = [
     "VERDICTS",
     "Claim",
     "ClaimError",
+    "Contents",
+    "Draft",
     "Judgement",
     "agreement",
     "arithmetic",
     "differences",
+    "gather",
     "judge",
     "ledger",
     "load",

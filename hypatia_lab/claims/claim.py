@@ -187,6 +187,9 @@ Not here: the unit of quantity ``figure`` is converted to, a ``quotient`` is in 
 and ``none`` are in whatever the document says.
 """
 
+KINDS = ("ratio", "share", "time", "rate", "size")
+"""What a figure of a document seems to be by its unit, before anybody has said what is claimed of it."""
+
 AUTHOR = "author_"
 """How the names of an author's variants begin, and of the experiments that measure them."""
 

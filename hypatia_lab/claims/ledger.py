@@ -9,6 +9,10 @@ as far as that goes with the part's quantity; ``key: ~`` takes nothing. Keys may
 A file may give ``workloads`` short names. A unit is the quantity's, a band follows from what is claimed
 (:func:`hypatia_lab.claims.claim.usual_band`), and a contradiction is said by one of both parts.
 
+An entry of a reader's file whose ``claim`` is empty is a :class:`Draft`: it has an id and the place of a figure, and
+nothing else of it is read but ``claimed``, ``unit`` and ``kind``. Such a file may say of which ``document`` its claims
+are, by the name and sha256 of that.
+
 Only text and numbers are ever built from the YAML, so a ledger file can name nothing that runs; every fault is
 one :class:`ClaimError` that names the file and the line.
 """
@@ -18,7 +22,7 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +32,7 @@ import yaml
 from hypatia_lab.claims.claim import (
     ALWAYS,
     AUTHOR,
+    KINDS,
     PROGRAMS,
     QUANTITIES,
     SENSES,
@@ -38,6 +43,7 @@ from hypatia_lab.claims.claim import (
     goes_with,
     usual_band,
 )
+from hypatia_lab.claims.drafts import Draft
 from hypatia_lab.names import unknown
 
 HERE = Path(__file__).resolve().parent
@@ -60,9 +66,10 @@ _CHOICES = {
     "program": PROGRAMS[:-1],
     "sense": SENSES,
     "favour": ("high", "low"),
+    "kind": KINDS,
 }
 _SEED = r"S[0-9]{3}"
-_ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,3}"
+_ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,4}"
 """Of a seed, which has a file of its own; or of a reader's claim, in a file of any name."""
 _PATTERNS = {
     "id": (_ID, "S001-01 or MINE-1"),
@@ -79,6 +86,7 @@ _PATTERNS = {
     "conflicts": (f"({_ID})[a-z]", "S001-01a or MINE-1a"),
     "band_set": (r"[0-9]{4}-[0-9]{2}-[0-9]{2} (before|after)", "2026-11-21 before"),
     "rewrites": (r"[a-z][a-z0-9_]*", "naive"),
+    "sha256": (r"[0-9a-f]{64}", "the 64 hexadecimal digits that sha256sum prints"),
 }
 
 
@@ -251,7 +259,8 @@ def _values(file: _File, nodes: Nodes) -> dict[str, Any]:
 
 def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     """The parts of one entry, each with its node. Raises :class:`_Fault` at the node that is wrong."""
-    shared = _mapping(node, (*_READERS, "parts"), "an entry")
+    shared = _mapping(node, (*_READERS, "parts", "kind"), "an entry")
+    shared.pop("kind", None)  # of its time as a draft
     for name in _WHOLE:
         if name not in shared:
             raise _Fault(node, f"key {name!r} is missing")
@@ -276,6 +285,23 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
         if name not in taken:
             raise _Fault(key, f"key {name!r} goes with none of the parts")
     return found
+
+
+def _draft(file: _File, node: yaml.Node) -> Draft | None:
+    """The entry as a draft, where a reader has left its wording empty. Raises :class:`_Fault`."""
+    nodes = _mapping(node, (*_READERS, "parts", "kind"), "an entry")
+    wording = nodes["claim"][1] if "claim" in nodes else None
+    if not isinstance(wording, yaml.ScalarNode) or "id" not in nodes:
+        return None
+    if wording.tag != "tag:yaml.org,2002:null" and wording.value.strip():
+        return None
+    name = _text(file, nodes["id"][1], "id")
+    if re.match(f"{_SEED}-", name):
+        return None
+    said = {key: _text(file, nodes[key][1], key) for key in ("section", "unit", "kind") if key in nodes}
+    if "section" not in said:
+        raise _Fault(node, "key 'section' is missing")
+    return Draft(name, claimed=_figure(file, nodes["claimed"][1], "claimed") if "claimed" in nodes else None, **said)
 
 
 def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[str, Any]) -> Claim:
@@ -371,30 +397,64 @@ def _short_names(file: _File, node: yaml.Node) -> dict[str, str]:
     return {_text(file, name, "name"): _text(file, value, "workload") for name, value in node.value}
 
 
-def _header(plain: _File, root: yaml.Node) -> tuple[_File, list[yaml.Node]]:
-    """What a file says once, and its entries: the file is a list of them, or a mapping that has them as ``claims``."""
+def _document(plain: _File, node: yaml.Node) -> tuple[str, str]:
+    """Name and sha256 of a document, ``{file: README.md, sha256: …}``."""
+    nodes = _mapping(node, ("file", "sha256"), "document")
+    if len(nodes) != 2:
+        raise _Fault(node, "document must say file and sha256 of the file that the claims are of")
+    return _text(plain, nodes["file"][1], "file"), _text(plain, nodes["sha256"][1], "sha256")
+
+
+def _header(plain: _File, root: yaml.Node) -> tuple[_File, tuple[str, str] | None, list[yaml.Node]]:
+    """What a file says once, its document and its entries: a list of them, or a mapping that has them as ``claims``."""
+    document = None
     if isinstance(root, yaml.MappingNode):
-        nodes = _mapping(root, ("workloads", "defaults", "claims"), "a ledger file")
+        nodes = _mapping(root, ("document", "workloads", "defaults", "claims"), "a ledger file")
         if "claims" not in nodes:
             raise _Fault(root, "key 'claims' is missing: the list of entries")
         root = nodes["claims"][1]
         names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
+        document = _document(plain, nodes["document"][1]) if "document" in nodes else None
         known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
         defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
         plain = replace(plain, defaults=defaults, workloads=names)
         _values(plain, defaults)
     if not isinstance(root, yaml.SequenceNode) or not root.value:
         raise _Fault(root, "a ledger file is a list of entries, each starting with '- id: …'")
-    return plain, root.value
+    return plain, document, root.value
 
 
-def load_file(path: Path) -> list[tuple[int, Claim]]:
-    """The parts of the claims of one ledger file, each with the line it starts on.
+@dataclass(frozen=True)
+class Contents:
+    """What ledger files hold: parts of claims, drafts, and the documents that they name (name and sha256 of a file)."""
+
+    claims: tuple[Claim, ...]
+    drafts: tuple[Draft, ...]
+    documents: tuple[tuple[str, str], ...]
+
+    @property
+    def drafted(self) -> str:
+        """How many drafts there are, as a sentence; empty where there are none."""
+        if len(self.drafts) == 1:
+            return "1 is a draft without words and is not judged."
+        return f"{len(self.drafts)} are drafts without words and are not judged." if self.drafts else ""
+
+
+_Lines = list[tuple[int, Claim]]
+
+
+def load_file(path: Path) -> _Lines:
+    """The parts of the claims of one ledger file, each with the line it starts on; drafts are left out.
 
     Raises :class:`ClaimError` naming file and line of the first fault: not YAML, not a list of entries, an
     unknown, missing, doubled or misplaced key, a value of the wrong type, a unit that the quantity does not have, an
     expression that cannot be worked out, a band without its claim, an id that is used twice or belongs to another seed.
     """
+    return _read(path)[0]
+
+
+def _read(path: Path) -> tuple[_Lines, list[Draft], list[tuple[str, str]]]:
+    """Parts of claims with their lines, drafts and documents of one file. Raises as :func:`load_file` does."""
     try:
         raw = path.read_bytes()
     except OSError as cause:
@@ -409,17 +469,20 @@ def load_file(path: Path) -> list[tuple[int, Claim]]:
         root = loader.get_single_node()
         if root is None:
             raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
-        file, listed = _header(_File(path.stem, loader, {}, {}), root)
-        claims: list[tuple[int, Claim]] = []
+        file, document, listed = _header(_File(path.stem, loader, {}, {}), root)
+        claims: _Lines = []
+        drafts: list[Draft] = []
         lines: dict[str, int] = {}
         for node in listed:
-            entry = _entry(file, node)
-            lead = entry[0][1].lead
+            draft = _draft(file, node)
+            entry = [] if draft else _entry(file, node)
+            lead = draft.id if draft else entry[0][1].lead
             if lead in lines:
                 raise _Fault(node, f"id {lead} is used twice (first on line {lines[lead]})")
             lines[lead] = node.start_mark.line + 1
+            drafts += [draft] if draft else []
             claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
-        return claims
+        return claims, drafts, [document] if document else []
     except _Fault as fault:
         raise ClaimError(f"{path}:{fault.line}: {fault}") from None
     except yaml.reader.ReaderError as cause:
@@ -457,8 +520,30 @@ def load(path: Path) -> list[Claim]:
 
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`) or a ``conflicts`` id that no part has.
     """
-    found = load_file(path)
-    return _linked([claim for _, claim in found], {claim.id: f"{path}:{line}" for line, claim in found})
+    return list(gather([path]).claims)
+
+
+def gather(paths: Iterable[Path]) -> Contents:
+    """What a reader's ledger files hold together, in order of file and line.
+
+    Raises :class:`ClaimError` as :func:`load` does, and for an id that two files use.
+    """
+    claims: _Lines = []
+    places: dict[str, str] = {}
+    drafts: list[Draft] = []
+    documents: list[tuple[str, str]] = []
+    taken: dict[str, Path] = {}
+    for path in paths:
+        own, more, named = _read(path)
+        for lead in dict.fromkeys([*(claim.lead for _, claim in own), *(draft.id for draft in more)]):
+            if lead in taken:
+                raise ClaimError(f"{path}: id {lead} is used in {taken[lead].name} already")
+            taken[lead] = path
+        claims += own
+        places |= {claim.id: f"{path}:{line}" for line, claim in own}
+        drafts += more
+        documents += named
+    return Contents(tuple(_linked([claim for _, claim in claims], places)), tuple(drafts), tuple(documents))
 
 
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:

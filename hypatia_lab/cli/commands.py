@@ -15,7 +15,8 @@ from hypatia_lab.cli import execution
 from hypatia_lab.cli.contributing import check_records, contribute
 from hypatia_lab.cli.execution import RUN, execute, interrupted
 from hypatia_lab.cli.fleet import fleet
-from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results
+from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results, tell_drafts
+from hypatia_lab.cli.report import build_book, investigate
 from hypatia_lab.cli.simulate import simulate
 from hypatia_lab.cli.terminal import show, wrap
 from hypatia_lab.fleet.steps import Step
@@ -270,6 +271,7 @@ def doctor(device: str, paged: bool, as_json: bool) -> None:
 
 
 @main.command()
+@click.argument("report", metavar="[DIR]", required=False, type=click.Path(path_type=Path))
 @click.option(
     "--notebooks",
     type=click.Path(path_type=Path, file_okay=False),
@@ -279,15 +281,22 @@ def doctor(device: str, paged: bool, as_json: bool) -> None:
 @click.option(
     "--output",
     type=click.Path(path_type=Path, file_okay=False),
-    default=places.BUILD / "html",
-    help="Folder for the pages.  [default: _build/html]",
+    help="Folder for the pages.  [default: _build/html, of DIR where it is given]",
 )
 @click.option("--pdf", is_flag=True, help="Print the whole book as PDF too, by Chromium: book.pdf among the pages.")
-def book(notebooks: Path | None, records: Path | None, output: Path, pdf: bool) -> None:
-    """Build the book as HTML that needs no network: _build/html/index.html."""
+def book(report: Path | None, notebooks: Path | None, records: Path | None, output: Path | None, pdf: bool) -> None:
+    """Build the book as HTML that needs no network: _build/html/index.html.
+
+    With DIR, a report that hypatia-lab investigate began, the book of that: its claims and its records.
+    """
     from hypatia_lab.book import build as pages
 
-    click.echo(pages.build(notebooks=notebooks, records=records, output=output, pdf=pdf))
+    if report is not None:
+        if notebooks or records:
+            raise click.UsageError("a report's book is made of its own folder; leave --notebooks and --records out")
+        click.echo(build_book(report, output or report / "_build" / "html", pdf=pdf))
+        return
+    click.echo(pages.build(notebooks=notebooks, records=records, output=output or places.BUILD / "html", pdf=pdf))
 
 
 @main.command()
@@ -362,7 +371,8 @@ def judge(
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)
-    claimed = ledger.load(claims_file) if claims_file else []
+    held = ledger.gather([claims_file] if claims_file else [])
+    claimed = list(held.claims)
     folder = (output or Path(f"{file.stem}_book")).resolve()
     from hypatia_lab import reader_kernel
     from hypatia_lab.bench import composer
@@ -370,6 +380,7 @@ def judge(
     from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.machine import choose_device, default_name
 
+    tell_drafts(held)
     place = choose_device(device)
     reader_kernel.digest(file)  # before anything is started
     own_book.ensure_ours(folder)
@@ -433,5 +444,5 @@ def _write_page(folder: Path, notebook: Path) -> None:
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
-for command in (results, claims, compare, simulate, contribute, check_records, fleet):
+for command in (results, claims, compare, simulate, contribute, check_records, fleet, investigate):
     main.add_command(command)

@@ -31,11 +31,12 @@ paged_option = click.option(
 )
 
 
-def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = ()) -> list[Any]:
+def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = (), home: Path | None = None) -> list[Any]:
+    """The records in ``home`` (left out: the committed ones) and ``folders``."""
     from hypatia_lab import records
 
     names = [records.machine_name(name) for name in machines]
-    return records.load(records.COMMITTED, *map(root_of, folders), machines=names)
+    return records.load(home or records.COMMITTED, *map(root_of, folders), machines=names)
 
 
 def root_of(folder: Path) -> Path:
@@ -123,6 +124,11 @@ def results(
 @click.option("--verdict", "verdicts", multiple=True, help="Only this verdict, such as refuted; may be given again.")
 @_machines
 @click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
+@click.option(
+    "--report",
+    type=click.Path(path_type=Path),
+    help="Folder of a report: its claims and records instead of the lab's.",
+)
 @_records
 @paged_option
 @as_json_option
@@ -132,6 +138,7 @@ def claims(
     verdicts: tuple[str, ...],
     machines: tuple[str, ...],
     as_parts: bool,
+    report: Path | None,
     folders: tuple[Path, ...],
     paged: bool,
     as_json: bool,
@@ -141,16 +148,20 @@ def claims(
     A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
     tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
     """
-    from hypatia_lab.claims import ANY, VERDICTS, judge, statements
+    from hypatia_lab.claims import ANY, VERDICTS, judge, ledger, statements
     from hypatia_lab.cli import printing
 
     words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
     for word in words:
         if word not in VERDICTS:
             raise click.UsageError(unknown("verdict", word, VERDICTS))
+    home, known = (report / "records", _of_report(report)) if report else (None, ledger())
     # What shows a rewrite equal to its original may be another machine's record.
-    parts = judge(_load(folders, machines), beside=_load(folders) if machines else ())
-    stated = [] if as_parts else statements(parts)
+    parts = judge(_load(folders, machines, home), known, beside=_load(folders, home=home) if machines else ())
+    if report and not as_json and not any(row.machine != ANY for row in parts):
+        _unmeasured(report, paged)
+        return
+    stated = [] if as_parts else statements(parts, known)
     rows = _kept(stated or parts, attrgetter("seed"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
     on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ANY]
@@ -170,6 +181,32 @@ def claims(
         show([line for text in texts for line in [*text, ""]][:-1], paged)
     else:
         show(printing.claim_lines(rows, on, everything=bool(words)), paged)
+
+
+def _of_report(folder: Path) -> list[Any]:
+    """The claims of the report in ``folder``; how many drafts there are besides is said."""
+    from hypatia_lab.book.report import ensure_report
+    from hypatia_lab.claims import gather
+
+    ensure_report(folder)
+    found = gather(sorted((folder / "claims").glob("*.yaml")))
+    tell_drafts(found)
+    return list(found.claims)
+
+
+def tell_drafts(found: Any) -> None:
+    """Say how many drafts ledger files hold, if any, where it is in nobody's way."""
+    if said := found.drafted:
+        click.echo(said, err=True)
+
+
+def _unmeasured(folder: Path, paged: bool) -> None:
+    """Tell the claims of a report of which nothing is measured, or that there are none yet."""
+    from hypatia_lab.chapters.report import NOTHING, read
+    from hypatia_lab.cli.terminal import table, wrap
+
+    lines = [line for own in read(folder).unmeasured() for line in table(own.to_dict("records"), "claim", least=20)]
+    show([*wrap(NOTHING if lines else "There is no claim yet: put a draft into your own words."), "", *lines], paged)
 
 
 def _ids(row: Any) -> list[str]:

@@ -1,0 +1,400 @@
+"""``hypatia-lab investigate``: from documents of others to a report with drafts, verdicts and a book of its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import shutil
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nbformat
+import pytest
+import yaml
+from click.testing import CliRunner
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import detail_line, run_line
+
+from hypatia_lab import claims, places, programs, records
+from hypatia_lab.book import report as report_book
+from hypatia_lab.book.build import BookError
+from hypatia_lab.chapters.report import NOTHING
+from hypatia_lab.claims import documents, drafts
+from hypatia_lab.claims.claim import KINDS
+from hypatia_lab.cli import commands
+from hypatia_lab.profiler.program import Output, Shell
+from hypatia_lab.profiler.subject import Ended
+
+pytestmark = pytest.mark.usefixtures("two_processes")
+
+DOCUMENT = """\
+# Zebra kernels, 3 ms a stripe (release 2.5)
+
+On 2024-05-01 zebra-gemm v1.2.3 was built with CUDA 12.4 for a 4096x4096 herd on 8x H100, see herd.py:120 and #77.
+One gallop lasts 29.19 ms instead of 3.80 ms, **7.67x** slower than before; trotting needs 3–5 ms, from 40 to 12 s.
+A lion eats 10-20% of 1,234.5 GB/s, is 12 times as hungry, roared 12 times, and weighs 80GB with 7B stripes.
+Tails wag at 120 tok/s ± 3 tok/s and 1.4 GHz; `tail = 9 ms` but `5 us`. Since the 1990s [2-fold](a/6ms) taller.
+
+```python
+zebra_wait = "11 ms"
+```
+
+```text
+Hoofbeat: 0.25 ms/iter
+```
+
+    sleeping giraffe 13 ms
+
+| Animal        | GFLOPs/s | against lions | Naps (ms) | min | herd |
+|:--------------|---------:|:--------------|----------:|----:|-----:|
+| 1: Plain 2D   |  `309.0` | 1.3%          | ~4.5      |   3 |   64 |
+| 2: Spotted    | **1,986.5** | 8.5%       | 4 ± 0.1   |   3 |   64 |
+| Speedup       |        - |               |           |     |  2.5 |
+"""
+EXPECTED = [
+    *[(4, 29.19, "ms", "time"), (4, 3.8, "ms", "time"), (4, 7.67, "×", "ratio"), (4, (3.0, 5.0), "ms", "time")],
+    *[(4, 40.0, "s", "time"), (4, 12.0, "s", "time")],
+    *[(5, (10.0, 20.0), "%", "share"), (5, 1234.5, "GB/s", "rate"), (5, 12.0, "×", "ratio"), (5, 80.0, "GB", "size")],
+    *[(6, 120.0, "tok/s", "rate"), (6, 1.4, "GHz", "rate"), (6, 5.0, "µs", "time"), (6, 2.0, "×", "ratio")],
+    (13, 0.25, "ms", "time"),
+    *[(20, 309.0, "GFLOP/s", "rate"), (20, 1.3, "%", "share"), (20, 4.5, "ms", "time")],
+    *[(21, 1986.5, "GFLOP/s", "rate"), (21, 8.5, "%", "share"), (21, 4.0, "ms", "time")],
+    (22, 2.5, "×", "ratio"),
+]
+"""Line, figure, unit and kind of each figure of the document."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of the command left: exit code, standard output, lines of standard error."""
+
+    code: int
+    out: str
+    err: list[str]
+
+
+def call(*arguments: object) -> Outcome:
+    """Call the command in this process."""
+    done = CliRunner().invoke(commands.main, [str(one) for one in arguments], prog_name="hypatia-lab")
+    assert done.exception is None or isinstance(done.exception, SystemExit), done.exception
+    return Outcome(done.exit_code, done.stdout, done.stderr.splitlines())
+
+
+@pytest.fixture
+def zebra(tmp_path: Path) -> Path:
+    path = tmp_path / "zebra.md"
+    path.write_text(DOCUMENT, encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def report(tmp_path: Path, zebra: Path) -> Path:
+    """A report that has just begun."""
+    done = call("investigate", tmp_path / "stripes", "--document", zebra)
+    assert (done.code, done.err) == (0, [])
+    return tmp_path / "stripes"
+
+
+def texts(folder: Path) -> dict[str, str]:
+    return {str(path.relative_to(folder)): path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_figures_of_a_document_and_nothing_that_only_looks_like_one():
+    found = documents.figures(DOCUMENT)
+    plain = [(one.line, one.claimed[0] if one.claimed[0] == one.claimed[1] else one.claimed) for one in found]
+    assert [(*at, one.unit, one.kind) for at, one in zip(plain, found, strict=True)] == EXPECTED
+    assert {kind for *_, kind in EXPECTED} == set(KINDS)
+    assert [one.line for one in documents.figures("    set in, 13 ms", markdown=False)] == [1]
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(st.text(max_size=120) | st.text("0123456789.,-–±x×%msGB/s |`*\n", max_size=120))
+def test_whatever_a_document_holds_its_drafts_load(text):
+    found = tuple(documents.figures(text))
+    lines = len(re.split(r"\r\n|\r|\n", text))
+    assert all(1 <= one.line <= lines and one.claimed[0] <= one.claimed[1] and one.unit for one in found)
+
+
+@pytest.mark.parametrize("name", ["zebra.md", "12 a, b}: 'c'.md", "S001.md", "größe.txt", "- !!x.md"])
+def test_a_made_folder_has_every_figure_and_no_sentence(tmp_path, name):
+    path = tmp_path / name
+    path.write_text(DOCUMENT, encoding="utf-8")
+    folder = tmp_path / "stripes"
+    done = call("investigate", folder, "--document", path)
+    assert (done.code, done.err) == (0, [])
+    made = texts(folder)
+    assert len(made["README.md"].splitlines()) <= 10
+    (ledger,) = [file for file in made if file.startswith("claims/")]
+    (tmp_path / "none").mkdir()
+    assert call("investigate", tmp_path / "none" / "stripes").code == 0
+    without = texts(tmp_path / "none" / "stripes")
+    assert made.pop(ledger) != without.pop("claims/document.yaml")
+    assert made == without, "what a document says must not reach any other file"
+    held = claims.gather([folder / ledger])
+    assert held.claims == ()
+    assert held.documents == ((name, hashlib.sha256(path.read_bytes()).hexdigest()),)
+    told = [(int(one.section.removeprefix("line ")), one.claimed, one.unit, one.kind) for one in held.drafts]
+    assert told == [
+        (one.line, one.claimed, one.unit, one.kind)
+        for one in documents.figures(DOCUMENT, markdown=path.suffix == ".md")
+    ]
+    for entry in yaml.safe_load((folder / ledger).read_text("utf-8"))["claims"]:
+        assert set(entry) == {"id", "section", "claim", "claimed", "unit", "kind"}
+        assert entry["claim"] is None
+    nbformat.validate(nbformat.reads(made["notebooks/report.ipynb"], 4))
+    compile(made["experiments.py"], "experiments.py", "exec")
+
+
+def test_two_documents_of_one_name_and_none_at_all(tmp_path, zebra):
+    (tmp_path / "other").mkdir()
+    other = shutil.copy(zebra, tmp_path / "other")
+    assert call("investigate", tmp_path / "two", "--document", zebra, "--document", other).code == 0
+    files = sorted((tmp_path / "two" / "claims").iterdir())
+    assert [path.name for path in files] == ["zebra.yaml", "zebra2.yaml"]
+    assert len(claims.gather(files).drafts) == 2 * len(EXPECTED)
+    assert call("investigate", tmp_path / "none").code == 0
+    assert len(claims.gather((tmp_path / "none" / "claims").iterdir()).drafts) == 1
+
+
+def test_what_will_not_do_is_one_line_and_leaves_nothing(tmp_path, zebra):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "mine").write_text("mine")
+    (tmp_path / "image.md").write_bytes(b"\x89PNG\r\n\x1a\n\0")
+    (tmp_path / "empty.md").write_text("# 3 ms\n\nNo figure in 2024.\n")
+    for folder, document, told in (
+        ("taken", "zebra.md", "taken exists and is not empty"),
+        ("zebra.md", "zebra.md", "exists and is not empty"),
+        ("new", "image.md", "image.md: is not text"),
+        ("new", "empty.md", "empty.md: holds no figure"),
+        ("new", "gone.md", "gone.md: cannot be read (No such file or directory)"),
+    ):
+        done = call("investigate", tmp_path / folder, "--document", tmp_path / document, "--document", zebra)
+        assert (done.code, done.out, len(done.err)) == (2, "", 1)
+        assert told in done.err[0]
+    assert [path.name for path in (tmp_path / "taken").iterdir()] == ["mine"]
+    assert not (tmp_path / "new").exists()
+    for command in (["book", tmp_path / "taken"], ["claims", "--report", tmp_path / "taken"]):
+        done = call(*command)
+        assert (done.code, len(done.err)) == (2, 1)
+        assert "holds no report" in done.err[0]
+
+
+def test_drafts_are_counted_and_not_judged(report):
+    count = f"{len(EXPECTED)} are drafts"
+    done = call("claims", "--report", report)
+    assert (done.code, len(done.err)) == (0, 1)
+    assert count in done.err[0]
+    done = call("claims", "--report", report, "--json")
+    assert (done.code, json.loads(done.out)) == (0, [])
+    assert count in done.err[0]
+
+
+def test_a_seeds_entry_is_never_a_draft_and_a_drafts_slips_are_told(tmp_path):
+    path = tmp_path / "zebra.yaml"
+    good = drafts.text(documents.Document("a", "a" * 64, (documents.Found(7, (1e-6, 1e-6), "s", "time"),)), "ZEBRA")
+    path.write_text(good)
+    (draft,) = claims.gather([path]).drafts
+    assert draft == claims.Draft("ZEBRA-1", "line 7", (1e-6, 1e-6), "s", "time")
+    for old, new, told in (
+        ("kind: time", "kind: hue", "unknown kind 'hue'"),
+        ("unit: s", "colour: s", "unknown key 'colour'"),
+        ("section: line 7", "section:", "section must be text"),
+        ("a" * 64, "b", "sha256 'b' is not of the form"),
+        ("claim:\n", "claim: Stripes.\n", "key 'quantity' is missing"),
+    ):
+        path.write_text(good.replace(old, new))
+        with pytest.raises(claims.ClaimError, match=told):
+            claims.gather([path])
+    seed = tmp_path / "s001.yaml"
+    seed.write_text(good.replace("ZEBRA-1", "S001-01"))
+    with pytest.raises(claims.ClaimError, match="claim must be text"):
+        claims.gather([seed])
+
+
+def filled(report: Path) -> None:
+    """Put one draft into words, and record what its program printed: 29.19 against 3.80 ms, five times over."""
+    path = report / "claims" / "zebra.yaml"
+    said = yaml.safe_load(path.read_text())
+    entry = next(one for one in said["claims"] if one["claimed"] == 7.67)
+    figure = {"topic": "program", "case": "benchmark", "variant": "author_stripes"}
+    entry |= {"claim": "A gallop is slower than it was.", "quantity": "quotient", "why": "Both are printed."}
+    entry |= {"workloads": ["linear_relu/2x3x4/float32/ieee/forward"]}
+    entry |= {"over": figure | {"name": "after"}, "under": figure | {"name": "before"}}
+    path.write_text(yaml.safe_dump(said, sort_keys=False))
+    details = [
+        detail_line(variant="author_stripes", topic="program", case="benchmark", name=name, values=[1.01 * ms, ms] * 2)
+        for name, ms in (("after", 29.19), ("before", 3.80))
+    ]
+    run = run_line(experiment="author_stripes", processes=4)
+    records.write(report / "records", run, [], details)
+
+
+def test_a_claim_in_words_is_judged_by_the_reports_own_records(report):
+    filled(report)
+    done = call("claims", "--report", report, "--json")
+    (row,) = json.loads(done.out)
+    assert (done.code, row["verdict"], row["machine"], row["program"]) == (0, "confirmed", "box", "author")
+    assert row["measured"] == pytest.approx(29.19 / 3.80)
+    assert f"{len(EXPECTED) - 1} are drafts" in done.err[0]
+
+
+def shown(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What the page of the report in ``folder`` displays as text."""
+    import IPython.display
+
+    from hypatia_lab.pages import notebook as common
+
+    told: list[str] = []
+
+    def display(*objects: Any, raw: bool = False) -> None:
+        told.extend(one["text/plain"] if raw else getattr(one, "data", str(one)) for one in objects)
+
+    for home in (IPython.display, common):  # the second has bound the name
+        monkeypatch.setattr(home, "display", display)
+    monkeypatch.chdir(folder / "notebooks")
+    space: dict[str, Any] = {"print": lambda *said: told.append(" ".join(map(str, said)))}
+    for one in json.loads(Path("report.ipynb").read_text(encoding="utf-8"))["cells"]:
+        if one["cell_type"] == "code":
+            exec(one["source"], space)
+    return "\n".join(told)
+
+
+def test_the_page_of_a_report_has_ledger_drafts_and_records(report, monkeypatch):
+    before = shown(report, monkeypatch)
+    assert NOTHING in before
+    assert before.count("ZEBRA-") == len(EXPECTED)
+    filled(report)
+    after = shown(report, monkeypatch)
+    (record,) = records.load(report / "records")
+    assert NOTHING not in after
+    assert after.count("ZEBRA-") == len(EXPECTED)
+    for told in ("✓\N{NO-BREAK SPACE}confirmed", "1 claim in 1 part", "Measured on box", "29.3", record.digest):
+        assert told in after, told
+
+
+@pytest.mark.slow
+def test_the_book_of_a_report_has_ledger_drafts_figures_and_records(report):
+    filled(report)
+    done = call("book", report)
+    assert done.code == 0, done.err
+    html = report / "_build" / "html"
+    assert done.out.split() == [str(html / "index.html")]
+    page = (html / "notebooks" / "report.html").read_text(encoding="utf-8")
+    (record,) = records.load(report / "records")
+    for told in ("ZEBRA-3", "✓\N{NO-BREAK SPACE}confirmed", "ZEBRA-4", "lab-figure", record.digest, "stripes"):
+        assert told in page, told
+    assert (html / "records" / "box" / "author_stripes.jsonl").is_file()
+    assert not json.loads((report / "notebooks" / "report.ipynb").read_text())["cells"][1]["outputs"]
+
+
+def test_settings_of_a_report_go_over_the_labs_and_a_broken_file_is_named(report, tmp_path):
+    path = report / "_config.yml"
+    path.write_text("title: Other\nsphinx: {config: {numfig: true}}\n")
+    report_book.lay_out(report, tmp_path / "source")
+    own = yaml.safe_load((places.HOME / "_config.yml").read_text())
+    own["title"], own["sphinx"]["config"]["numfig"] = "Other", True
+    assert yaml.safe_load((tmp_path / "source" / "_config.yml").read_text()) == own
+    for number, text in enumerate(("title: [", "- title", "")):
+        path.write_text(text)
+        with pytest.raises(BookError, match=re.escape(str(path))):
+            report_book.lay_out(report, tmp_path / f"broken{number}")
+
+
+def test_the_program_file_that_a_report_begins_with_says_what_it_lacks(report):
+    with pytest.raises(programs.ProgramError, match=r"experiments\.pins: cannot be read"):
+        programs.load(report / "experiments.py")
+
+
+# ---------------------------------------------------------------- the worked one
+
+SGEMM = places.HOME / "reports" / "sgemm"
+PRINTED = "Average elapsed time: ({:7.6f}) s, performance: ({:7.1f}) GFLOPS. size: ({})."
+
+
+@pytest.fixture
+def sgemm(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> programs.Program:
+    """The program of the worked report, whose upstream is not on this machine."""
+    monkeypatch.setattr(programs, "_DECLARED", [])
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(programs.Provenance, "verify", lambda self: None)
+    monkeypatch.setenv("SGEMM_BIN", str(tmp_path / "sgemm"))
+    return programs.load(SGEMM / "experiments.py")
+
+
+def test_the_figures_of_the_worked_report_go_together():
+    found = claims.load(SGEMM / "claims" / "sgemm.yaml")
+    rates = {claim.of[0].variant: claim.claimed[0] for claim in found if claim.unit == "GFLOP/s"}
+    shares = {claim.over[0].variant: claim.claimed[0] for claim in found if claim.unit == "%"}
+    told = {name: round(100 * rate / rates["author_cublas"], 1) for name, rate in rates.items()}
+    assert shares | {"author_cublas": 100.0} == told
+    order = [(claim.under[0].variant, claim.over[0].variant) for claim in found if claim.sense == "at_least"]
+    by_rate = sorted(rates, key=lambda name: rates[name])
+    assert order == list(zip(by_rate, by_rate[1:], strict=False))
+    assert all(claim.untestable for claim in found if claim.unit == "GFLOP/s")
+
+
+def test_the_worked_report_claims_what_its_program_measures(sgemm):
+    found = claims.load(SGEMM / "claims" / "sgemm.yaml")
+    named = {(figure.case, figure.variant) for claim in found for figure in claim.figures}
+    assert named == {(name, command.variant) for name, command in sgemm.commands.items()}
+    assert {claim.experiment for claim in found} == {sgemm.name}
+    for command in sgemm.commands.values():
+        assert command.needs(command.workload, "cpu")
+        assert "not built" in command.needs(command.workload, "cuda")
+
+
+def test_the_worked_reports_program_reads_what_the_upstream_prints(sgemm, tmp_path):
+    sizes = (128, 256, 512, 1024, 2048, 4096)
+    lines = [PRINTED.format(n * 1e-6, 1.5 * n, n) for n in sizes]
+    asked: list[Any] = []
+
+    class Told(Shell):
+        def run(self, command, **given):
+            asked.append(command)
+            return Output("Running kernel 10 on device 0.\n" + "\n".join(lines), 1.0, tmp_path)
+
+    command = sgemm.commands["warp_tiles"]
+    shell = Told(command.workload, command.variant, "cuda", 0, tmp_path, 1e9, (), lambda *given, **more: None)
+    figures = list(command.figures(shell))
+    assert asked == [[(tmp_path / "sgemm").resolve(), "10"]]
+    rates = {tuple(one["shape"]): one["value"] for one in figures if one["name"] == "rate"}
+    assert rates == {(n, n, n): 1.5 * n for n in sizes}
+    assert {one["shape"][0]: one["value"] for one in figures if one["unit"] == "s"}[4096] == 0.004096
+    lines.pop()
+    with pytest.raises(Ended, match="5 of 6 sizes"):
+        list(command.figures(shell))
+
+
+def test_the_worked_report_is_judged_from_records(tmp_path):
+    folder = tmp_path / "sgemm"
+    shutil.copytree(SGEMM, folder, ignore=shutil.ignore_patterns("_build", "records"))
+    rates = {"naive": 13.0, "coalesced": 60.0, "cublas": 1000.0}
+    square = {"operation": "matmul", "shape": [4096] * 3, "topic": "program", "name": "rate", "unit": "1"}
+    details = [
+        detail_line(**square, variant=f"author_{name}", case=name, values=[rate, 1.001 * rate])
+        for name, rate in rates.items()
+    ]
+    records.write(folder / "records", run_line(experiment="author_sgemm", device="cuda"), [], details)
+    rows = {row["id"]: row for row in json.loads(call("claims", "--report", folder, "--json").out)}
+    told = {name: rows[f"SGEMM-{name}"]["verdict"] for name in ("01", "02", "03", "12", "13")}
+    assert told == {
+        "01": "confirmed",
+        "02": "refuted",
+        "03": "not_testable",
+        "12": "confirmed",
+        "13": "not_testable",
+    }
+
+
+def test_the_book_of_the_worked_report_is_built_from_its_folder(tmp_path):
+    done = call("book", SGEMM, "--output", tmp_path / "html")
+    assert done.code == 0, done.err
+    page = (tmp_path / "html" / "notebooks" / "report.html").read_text(encoding="utf-8")
+    held = records.load(SGEMM / "records")
+    assert all(record.digest in page for record in held)
+    assert (NOTHING in page) is not bool(held)
+    assert all(f"SGEMM-{number:02d}" in page for number in range(1, 14))
