@@ -50,6 +50,7 @@ ALLOWED: dict[str, set[str]] = {
     },
     "experiments": {"clock", "names", "operations", "profiler", "variants", "workloads"},
     "reader_kernel": {"compiled", "experiments", "names", "profiler", "source_file", "variants", "workloads"},
+    "tasks": {"compiled", "experiments", "reader_kernel", "source_file", "variants", "workloads"},
     "programs": {"experiments", "names", "profiler", "source_file", "variants", "workloads"},
     # From records to pages; these measure nothing.
     "results": {"formats", "intervals", "records", "variants"},
@@ -71,6 +72,7 @@ ALLOWED: dict[str, set[str]] = {
         "reader_kernel",
         "records",
         "results",
+        "tasks",
         "variants",
         "workloads",
     },
@@ -132,6 +134,7 @@ ALLOWED: dict[str, set[str]] = {
         "records",
         "results",
         "tables",
+        "tasks",
         "variants",
         "workloads",
     },

@@ -321,6 +321,14 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--task",
+    nargs=2,
+    type=(click.Choice(["kernelbench"]), click.Path(path_type=Path)),
+    metavar="kernelbench PROBLEM",
+    help="FILE is a candidate (ModelNew) for PROBLEM, a file in the format of KernelBench (Model, get_inputs, "
+    "get_init_inputs).",
+)
 @click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
 @click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
@@ -361,6 +369,7 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 @as_json_option
 def judge(
     file: Path,
+    task: tuple[str, Path] | None,
     claims_file: Path | None,
     shapes: str,
     dtypes: str,
@@ -400,6 +409,10 @@ def judge(
     for option, value in (("--against", against), ("--undecided", undecided)):
         if value is not None and fail_below is None:
             raise click.UsageError(f"{option} {value} goes with --fail-below, such as --fail-below 1.05")
+    if task and (shapes or dtypes):
+        raise click.UsageError(
+            f"{'--shapes' if shapes else '--dtypes'} is for a file of your own; {task[1]} says its own"
+        )
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)
@@ -411,15 +424,26 @@ def judge(
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.machine import choose_device, default_name
+    from hypatia_lab.tasks import kernelbench
 
     place = choose_device(device)
     reader_kernel.digest(file)  # before anything is started
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        reader_kernel.rehearse(file, Path(scratch) / "log.txt", time_limit)
+        log = Path(scratch) / "log.txt"
+        if task:
+            kernelbench.digest(file, task[1])
+            kernelbench.rehearse(file, task[1], log, time_limit)
+        else:
+            reader_kernel.rehearse(file, log, time_limit)
     text = reader_kernel.text(file)
-    found = reader_kernel.load(file)
-    experiment = reader_kernel.experiment(file, found, sizes, kinds)
+    if task:
+        found = kernelbench.load(file, task[1])
+        experiment = kernelbench.experiment(file, task[1], found)
+        click.echo(f"{found.name}: {found.summary}", err=True)
+    else:
+        found = reader_kernel.load(file)
+        experiment = reader_kernel.experiment(file, found, sizes, kinds)
     ensure_named(claimed, str(claims_file), experiment=found.name)
     peer = against or variants.baseline(found.name)
     gate.ensure_named(peer, variants.variants(found.name), found.name)
