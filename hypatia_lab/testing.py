@@ -32,6 +32,7 @@ def judge(
     at_least: float,
     against: str = "eager",
     undecided: str = "fail",
+    task: tuple[str, str | os.PathLike[str]] | None = None,
     shapes: Sequence[str] = (),
     dtypes: Sequence[str] = (),
     preset: str = "quick",
@@ -41,7 +42,8 @@ def judge(
     """Check and measure the kernel in the file ``path``; it must be right, and ``at_least`` so fast.
 
     ``at_least`` is a multiple of the speed of ``against``, a variant of the same operation; the 95% interval decides.
-    ``undecided="pass"`` lets through what holds the limit within. ``shapes`` (such as ``"1024x512"``) and ``dtypes``
+    ``undecided="pass"`` lets through what holds the limit within. ``task``, such as ``("kernelbench", "problem.py")``:
+    the file is a candidate for that. ``shapes`` (such as ``"1024x512"``) and ``dtypes``
     replace the file's own. ``output`` is the folder of a book of the reader's, whose measured ceilings are used again;
     without one they are measured each time and nothing is left behind.
 
@@ -51,6 +53,7 @@ def judge(
     __tracebackhide__ = True  # pytest then shows the line that called
     asked = ["judge", str(path), "--fail-below", str(at_least), "--against", against, "--undecided", undecided]
     asked += ["--shapes", ",".join(shapes), "--dtypes", ",".join(dtypes), "--preset", preset, "--device", device]
+    asked += ["--task", *map(str, task)] if task else []
     with tempfile.TemporaryDirectory() as scratch:
         asked += ["--output", str(output or Path(scratch) / "book"), "--overwrite", "--no-page", "--json"]
         code, told, said = _run(asked)

@@ -288,6 +288,16 @@ def test_a_test_passes_or_fails_by_the_same_message(kernel, call):
     assert len(judged(kernel, at_least=1.05, undecided="pass")) == 2
 
 
+def test_a_test_asks_what_the_command_understands(kernel, call, monkeypatch):
+    """Of all that a test may say; the first that cannot be is what the command complains of."""
+    monkeypatch.setattr(testing, "_run", lambda asked: call(*asked))
+    task = ("kernelbench", kernel.with_name("gone.py"))
+    with pytest.raises(testing.JudgeError, match=r"gone\.py: cannot be read"):
+        testing.judge(kernel, at_least=1.05, undecided="pass", task=task, device="cpu", output="book")
+    with pytest.raises(testing.JudgeError, match="--shapes is for a file of your own"):
+        testing.judge(kernel, at_least=1.05, task=task, shapes=["4x4"], device="cpu")
+
+
 @pytest.mark.usefixtures("here")
 def test_a_question_that_cannot_be_asked_is_no_failed_assertion(kernel):
     with pytest.raises(testing.JudgeError, match="^unknown variant 'eagre' of tiny"):
