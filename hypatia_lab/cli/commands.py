@@ -392,8 +392,8 @@ def judge(
 
     With --fail-below it is 1, too, when a variant of yours is slower than that at some shape and dtype, was skipped, or
     cannot be compared. Where the limit lies within the interval nothing is decided: that fails, and the message says
-    what would decide; --undecided pass lets it through. --json prints a line's worth of each variant at each shape and
-    dtype, as an array, and nothing else.
+    what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
+    shape and dtype, and nothing else.
     """
     import tempfile
 
