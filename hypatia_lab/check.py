@@ -83,9 +83,8 @@ class Problem:
         """The float64 answer for the inputs as now drawn, a tensor for each of the workload's parts."""
         if self._drawn not in self._references:
             spec, backward = self.workload.spec, self.workload.backward
-            self._references[self._drawn] = (
-                backward.reference(self.inputs, None, 0.0) if backward else (spec.reference(self.inputs),)
-            )
+            found = backward.reference(self.inputs, None, 0.0) if backward else spec.reference(self.inputs)
+            self._references[self._drawn] = found if isinstance(found, tuple) else (found,)
         return self._references[self._drawn]
 
     def scales(self) -> dict[str, float]:
@@ -246,13 +245,13 @@ def _worse(a: Check, b: Check) -> Check:
 def judge(out: object, problem: Problem, *, place: str = "") -> Check:
     """Compare one output with the reference of the inputs as now drawn; name the fault if it is wrong.
 
-    ``place`` is where the output must lie, if not on the problem's device. In direction ``forward_backward`` the output
-    is the tuple of the workload's parts. Its y is judged first; the gradients are then held against a reference whose
-    kinks lie where that y has them, as far as an error that y may have could have moved it across.
+    ``place`` is where the output must lie, if not on the problem's device. Of several parts the output is the tuple.
+    Its y is judged first; in direction ``forward_backward`` the gradients are then held against a reference whose kinks
+    lie where that y has them, as far as an error that y may have could have moved it across.
     """
     workload, names = problem.workload, problem.workload.parts
     y = _Part(problem, 0, problem.reference())
-    if workload.backward is None:
+    if len(names) == 1:
         return _judge(out, y, place)
     if not isinstance(out, tuple) or len(out) != len(names):
         what = f"tuple of {len(out)}" if isinstance(out, tuple) else type(out).__name__
@@ -260,7 +259,9 @@ def judge(out: object, problem: Problem, *, place: str = "") -> Check:
     worst = _judge(out[0], y, place)
     if not worst.ok:
         return replace(worst, reason=f"y: {worst.reason}")
-    own = workload.backward.reference(problem.inputs, out[0].to(problem.device), y.allowed)
+    own = problem.references()
+    if workload.backward is not None:
+        own = workload.backward.reference(problem.inputs, out[0].to(problem.device), y.allowed)
     for number, name in enumerate(names[1:], 1):
         found = _judge(out[number], _Part(problem, number, own[number]), place)
         if not found.ok:

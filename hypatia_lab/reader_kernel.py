@@ -317,8 +317,12 @@ def experiment(path: Path, own: Own, shapes: Sequence[tuple[int, ...]] = (), dty
     return Experiment(own.name, own.name, own.summary, own.name, plan, source=source)
 
 
-def rehearse(path: Path, log: Path, silence_s: float) -> None:
+def rehearse(
+    path: Path, log: Path, silence_s: float, *, module: str = "hypatia_lab.reader_kernel", **more: str
+) -> None:
     """Import ``path`` in a fresh process first, which may crash or hang where this one must not.
+
+    That runs ``module``, whose plan has ``path`` and ``more``.
 
     Raises :class:`OwnError` with the reason when the file cannot be imported there; ``log`` gets what it printed.
     """
@@ -329,7 +333,7 @@ def rehearse(path: Path, log: Path, silence_s: float) -> None:
             said.append(event["reason"])
 
     casualty = sessions.run_session(
-        "hypatia_lab.reader_kernel", {"path": str(path.resolve())}, log, on_event=on_event, silence_s=silence_s
+        module, {"path": str(path.resolve())} | more, log, on_event=on_event, silence_s=silence_s
     )
     if said:
         raise OwnError(said[0])
@@ -337,12 +341,12 @@ def rehearse(path: Path, log: Path, silence_s: float) -> None:
         raise OwnError(f"{path}: cannot be imported: {casualty.reason}")
 
 
-def rehearsal_main() -> None:
-    """Entry of the process of :func:`rehearse`."""
+def rehearsal_main(read: Callable[[dict[str, Any]], Own] = lambda plan: load(Path(plan["path"]))) -> None:
+    """Entry of the process of :func:`rehearse`: ``read`` what its plan says."""
     plan, emit = sessions.child_plan()
     emit("begin", what=plan["path"])
     try:
-        load(Path(plan["path"]))
+        read(plan)
     except OwnError as cause:
         emit("refused", reason=str(cause))
     emit("end")  # a thread that the file has left behind refuses nothing

@@ -1,7 +1,8 @@
 """A reader's Python file: its digest, running it as a module, and what is said of one that fails.
 
-Shared by :mod:`hypatia_lab.reader_kernel` (a kernel of the reader's) and :mod:`hypatia_lab.programs` (a program from
-outside). Each raises an ``error`` of its own, whose message begins with file and line.
+Shared by :mod:`hypatia_lab.reader_kernel` (a kernel of the reader's), :mod:`hypatia_lab.tasks` (a problem from
+elsewhere, and its candidate) and :mod:`hypatia_lab.programs` (a program from outside). Each raises an ``error`` of its
+own, whose message begins with file and line.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ def digest(path: Path, error: type[ValueError]) -> str:
         raise error(f"{path}: cannot be read ({cause.strerror})") from None
 
 
-def run(path: Path, error: type[ValueError]) -> None:
-    """Run the file as a module. Raises ``error`` naming file and line when it cannot be read or fails."""
+def run(path: Path, error: type[ValueError]) -> types.ModuleType:
+    """Run the file as a module, and return that.
+
+    Raises ``error`` naming file and line when it cannot be read or fails.
+    """
     try:
         code = compile(path.read_bytes(), str(path), "exec")
     except OSError as cause:
@@ -44,6 +48,7 @@ def run(path: Path, error: type[ValueError]) -> None:
         raise
     except BaseException as cause:  # SystemExit too: a script that ends itself declares nothing
         raise error(f"{path}{said(cause, path)}") from None
+    return module
 
 
 @contextmanager

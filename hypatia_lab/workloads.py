@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from hypatia_lab.names import unknown
 
@@ -118,14 +118,15 @@ class Operation:
     for outputs such as images, whose dark parts carry no digits worth holding. ``small``: shapes that take a moment, an
     odd and an even one, where those that its number of extents gives would not do.
     ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
-    convolutions, which PyTorch as installed may compute in TF32.
+    convolutions, which PyTorch as installed may compute in TF32. ``outputs``: names of the tensors of an answer, y
+    first; of several, ``reference`` and every variant return the tuple.
     """
 
     name: str
     dims: tuple[str, ...]
     summary: str
     make_inputs: Callable[[Workload, str, torch.Generator], Inputs]
-    reference: Callable[[Inputs], torch.Tensor]
+    reference: Callable[[Inputs], Any]
     flops: Callable[[tuple[int, ...]], int]
     traffic: Callable[[tuple[int, ...], int], int]
     faults: Callable[[Inputs], dict[str, torch.Tensor]] = lambda inputs: {}
@@ -137,6 +138,7 @@ class Operation:
     peak_error: Callable[[Workload], float] | None = None
     backward: Backward | None = None
     convolves: bool = False
+    outputs: tuple[str, ...] = ("y",)
     small: tuple[tuple[int, ...], ...] = ()
 
     @property
@@ -241,7 +243,7 @@ class Workload:
     @property
     def parts(self) -> tuple[str, ...]:
         """Names of the tensors of an answer: y, and in direction ``forward_backward`` the gradients."""
-        return ("y", *self.backward.depth(self.shape)) if self.backward else ("y",)
+        return ("y", *self.backward.depth(self.shape)) if self.backward else self.spec.outputs
 
     def part_dtype(self, part: str) -> str:
         """dtype of a ``part`` of an answer: the workload's, unless its gradients have another."""
@@ -315,7 +317,9 @@ class Workload:
         that the answer does not have.
         """
         spec, backward = self.spec, self.backward
-        depth = ({"y": spec.depth(self.shape)} | (backward.depth(self.shape) if backward else {}))[part]
+        depth = (
+            dict.fromkeys(spec.outputs, spec.depth(self.shape)) | (backward.depth(self.shape) if backward else {})
+        )[part]
         if spec.peak_error is not None:
             return spec.peak_error(self)
         accumulator = UNIT["float64" if self.dtype == "float64" else "float32"]

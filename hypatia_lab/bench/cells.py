@@ -12,6 +12,7 @@ from typing import Any
 from hypatia_lab import check, clock, failures, machine, programs, reader_kernel, variants
 from hypatia_lab.experiments import Group
 from hypatia_lab.profiler import sessions
+from hypatia_lab.tasks import kernelbench
 from hypatia_lab.workloads import Workload
 
 LONGEST_CALL_S = 5.0
@@ -187,9 +188,13 @@ def _group(data: dict[str, Any]) -> Group:
 def main() -> None:
     """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
     plan, emit = sessions.child_plan()
-    if plan["source"]:
-        load = programs.load if plan["source"]["kind"] == "program" else reader_kernel.load
-        load(Path(plan["source"]["path"]), plan["source"]["digest"])
+    if source := plan["source"]:
+        path = Path(source["path"])
+        if source["kind"] == kernelbench.KIND:
+            kernelbench.load(path, Path(source["problem"]), source["digest"], plan["number"])
+        else:
+            load = programs.load if source["kind"] == "program" else reader_kernel.load
+            load(path, source["digest"])
     session = Session(plan, emit)
     for index, data in plan["groups"]:
         try:

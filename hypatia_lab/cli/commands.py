@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -309,15 +310,23 @@ def new(file: Path) -> None:
     click.echo(f"{file}: now hypatia-lab judge {file}")
 
 
-def _number(context: click.Context, option: click.Parameter, value: float) -> float:
+def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
     """``value``, which lies in every range if it is NaN."""
-    if math.isnan(value):
+    if value is not None and math.isnan(value):
         raise click.BadParameter("nan is no number", context, option)
     return value
 
 
 @main.command()
 @click.argument("file", type=click.Path(path_type=Path))
+@click.option(
+    "--task",
+    nargs=2,
+    type=(click.Choice(["kernelbench"]), click.Path(path_type=Path)),
+    metavar="kernelbench PROBLEM",
+    help="FILE is a candidate (ModelNew) for PROBLEM, a file in the format of KernelBench (Model, get_inputs, "
+    "get_init_inputs).",
+)
 @click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
 @click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
@@ -339,8 +348,26 @@ def _number(context: click.Context, option: click.Parameter, value: float) -> fl
     help="Seconds of silence after which a variant is taken to hang.",
 )
 @click.option("--no-page", is_flag=True, help="Records and verdicts only: no notebook and no page.")
+@click.option(
+    "--fail-below",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    callback=_number,
+    help="Lowest speed, as a multiple of that of --against, at which a kernel of yours passes, such as 1.05. Its 95% "
+    "interval decides: wholly below the limit it fails, wholly at or above it passes.",
+)
+@click.option(
+    "--against",
+    help="Variant that --fail-below is a multiple of: eager, compile or one of the file's.  [default: eager]",
+)
+@click.option(
+    "--undecided",
+    type=click.Choice(["fail", "pass"]),
+    help="What becomes of a kernel whose interval holds the limit.  [default: fail]",
+)
+@as_json_option
 def judge(
     file: Path,
+    task: tuple[str, Path] | None,
     claims_file: Path | None,
     shapes: str,
     dtypes: str,
@@ -351,11 +378,20 @@ def judge(
     overwrite: bool,
     time_limit: float,
     no_page: bool,
+    fail_below: float | None,
+    against: str | None,
+    undecided: str | None,
+    as_json: bool,
 ) -> None:
     """Check and measure the kernel in FILE, judge its claims, and write a chapter of your own book.
 
     FILE is a program of yours and runs as such; hypatia-lab new FILE writes one to begin with. The exit status is 1
     when a variant is wrong, too fast to be believed, crashed or hung; a refuted claim is a result.
+
+    With --fail-below it is 1, too, when a variant of yours is slower than that at some shape and dtype, was skipped, or
+    cannot be compared. Where the limit lies within the interval nothing is decided: that fails, and the message says
+    what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
+    shape and dtype, and nothing else.
     """
     import tempfile
 
@@ -368,28 +404,49 @@ def judge(
 
     if preset not in PRESETS:
         raise click.UsageError(unknown("preset", preset, PRESETS))
+    for option, value in (("--against", against), ("--undecided", undecided)):
+        if value is not None and fail_below is None:
+            raise click.UsageError(f"{option} {value} goes with --fail-below, such as --fail-below 1.05")
+    if task and (shapes or dtypes):
+        raise click.UsageError(
+            f"{'--shapes' if shapes else '--dtypes'} is for a file of your own; {task[1]} says its own"
+        )
     sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
     kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
     named = machine and records.machine_name(machine)
     held = ledger.gather([claims_file] if claims_file else [])
     claimed = list(held.claims)
     folder = (output or Path(f"{file.stem}_book")).resolve()
-    from hypatia_lab import reader_kernel
+    from hypatia_lab import reader_kernel, variants
     from hypatia_lab.bench import composer
+    from hypatia_lab.cli import gate
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.printing import cell_lines
     from hypatia_lab.machine import choose_device, default_name
+    from hypatia_lab.tasks import kernelbench
 
     tell_drafts(held)
     place = choose_device(device)
     reader_kernel.digest(file)  # before anything is started
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
-        reader_kernel.rehearse(file, Path(scratch) / "log.txt", time_limit)
+        log = Path(scratch) / "log.txt"
+        if task:
+            kernelbench.digest(file, task[1])
+            kernelbench.rehearse(file, task[1], log, time_limit)
+        else:
+            reader_kernel.rehearse(file, log, time_limit)
     text = reader_kernel.text(file)
-    found = reader_kernel.load(file)
-    experiment = reader_kernel.experiment(file, found, sizes, kinds)
+    if task:
+        found = kernelbench.load(file, task[1])
+        experiment = kernelbench.experiment(file, task[1], found)
+        click.echo(f"{found.name}: {found.summary}", err=True)
+    else:
+        found = reader_kernel.load(file)
+        experiment = reader_kernel.experiment(file, found, sizes, kinds)
     ensure_named(claimed, str(claims_file), experiment=found.name)
+    peer = against or variants.baseline(found.name)
+    gate.ensure_named(peer, variants.variants(found.name), found.name)
     name = named or default_name(place)
     records.ensure_writable(folder)
     own_book.begin(folder)
@@ -408,24 +465,40 @@ def judge(
     except KeyboardInterrupt:
         interrupted()
     data = own_kernel.read(root, found.name, name)
-    lines = cell_lines(data.select(machine=name, experiment=found.name))
-    for finding in own_kernel.findings(data, name, found.name):
-        lines += ["", *wrap(f"{finding.title}. {finding.text}")]
-    for row in ledger.judge(data.of(name), claimed) if claimed else []:
-        lines += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
-        lines += wrap(row.reason, 2, 2)
-    show(lines)
+    rows = data.select(machine=name, experiment=found.name)
+    rulings = gate.rulings(rows, data.primary(name), peer, fail_below)
+    if as_json:
+        print_json([one.entry() for one in rulings])
+    else:
+        lines = cell_lines(rows)
+        for finding in own_kernel.findings(data, name, found.name):
+            lines += ["", *wrap(f"{finding.title}. {finding.text}")]
+        for row in ledger.judge(data.of(name), claimed) if claimed else []:
+            lines += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
+            lines += wrap(row.reason, 2, 2)
+        passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]
+        show([*lines, *([""] if passed else []), *(line for text in passed for line in wrap(text, 2))])
     if not no_page:
-        _write_page(folder, own_book.lay_out(folder, found.name, found.summary, text, claims_file, name))
-    bad = own_kernel.failures(data.select(machine=name, experiment=found.name))
-    if bad:
+        page = own_book.lay_out(folder, found.name, found.summary, text, claims_file, name)
+        _write_page(folder, page, quiet=as_json)
+    bad = own_kernel.failures(rows)
+    if fail_below is None and bad:
         said = dict.fromkeys(f"{row.variant} ({row.status.replace('_', ' ')})" for row in bad)
         click.echo(f"hypatia-lab: not right: {', '.join(said)}", err=True)
         sys.exit(1)
+    stopped = [one for one in rulings if one.stops(let_undecided=undecided == "pass")]
+    for one in rulings:
+        if one in stopped or one.outcome == gate.UNDECIDED:
+            click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
+    if stopped:
+        sys.exit(1)
 
 
-def _write_page(folder: Path, notebook: Path) -> None:
-    """Execute the chapter ``notebook`` of the reader's book in ``folder`` and build the book, where it can be built."""
+def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
+    """Execute the chapter ``notebook`` of the reader's book in ``folder`` and build the book, where it can be built.
+
+    ``quiet``: standard output is a program's.
+    """
     from hypatia_lab.book import build as pages
 
     if told := places.lacking("the chapter", "run", *RUN):
@@ -441,7 +514,8 @@ def _write_page(folder: Path, notebook: Path) -> None:
     if told := places.lacking("the page", "book", "jupyter_book"):
         click.echo(f"{notebook}: {told}", err=True)
         return
-    click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
+    say = partial(click.echo, err=quiet)
+    say(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html', say=say)}")
 
 
 for command in (results, claims, compare, simulate, contribute, check_records, fleet, investigate):

@@ -72,14 +72,15 @@ class Probe:
 class Source:
     """A reader's file: its path, and the digest of its text as it was planned.
 
-    ``kind``: own (it registers an operation) or program (it runs programs from outside, and says whose in
-    ``provenance``, in the form of a record).
+    ``kind``: own (it registers an operation), program (it runs programs from outside, and says whose in
+    ``provenance``, in the form of a record) or kernelbench (it is a candidate for the file ``problem``).
     """
 
     path: str
     digest: str
     kind: str = "own"
     provenance: tuple[dict[str, Any], ...] = ()
+    problem: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,11 @@
+import torch
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    def __init__(self, columns):
+        super().__init__()
+        self.bias = nn.Parameter(torch.empty(columns))
+
+    def forward(self, a, b, scale):
+        return torch.addmm(self.bias, a, b, beta=scale)

@@ -1,0 +1,8 @@
+from torch import nn
+
+
+class ModelNew(nn.Module):
+    """Forgets the second output."""
+
+    def forward(self, x):
+        return x.mean(0)
