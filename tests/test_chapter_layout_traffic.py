@@ -255,6 +255,13 @@ def test_the_figure_stacks_reads_and_writes_by_kernel() -> None:
     assert figure.to_json() == drawn(*gpu_details())[0].to_json()
 
 
+def test_what_another_experiment_counted_too_stands_once() -> None:
+    lab = together({"traffic": gpu_details(), "author_hypatia": gpu_details()})
+    alone = together({"traffic": gpu_details()})
+    assert layout_traffic.figure_lines(lab, "box") == layout_traffic.figure_lines(alone, "box") != []
+    assert layout_traffic.totals(lab, "box") == layout_traffic.totals(alone, "box") != []
+
+
 def test_a_way_that_failed_is_named() -> None:
     failed = REFUSED[0] | {"variant": "aten", "shape": SHAPE, "status": "crashed", "reason": "ncu ended"}
     figure, table = drawn(*gpu_details(), failed)

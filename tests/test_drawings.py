@@ -209,7 +209,8 @@ def test_bars_are_as_long_as_their_numbers_and_reach_no_edge():
     widths = [float(found) for found in re.findall(r'<rect [^>]*? width="([\d.]+)"', text)]
     assert widths[1] == pytest.approx(4 * widths[0], rel=1e-3)
     assert max(widths) < WIDTH - ROOM
-    assert text.count("<polyline") == 3  # an interval that is wider than the edge, and the mark across both bars
+    # An interval that is wider than the edge, with a cap at either end, and the mark across both bars.
+    assert text.count("<polyline") == 3 + 2
     assert "10 ms" in text
     assert "claimed" in text
     with pytest.raises(ValueError, match="nothing"):

@@ -17,7 +17,7 @@ from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, places, records, results
 from hypatia_lab.figures import ceilings as ceiling_figures
-from hypatia_lab.figures import comparisons, display, language, probe_rows
+from hypatia_lab.figures import comparisons, display, language, panels, probe_rows
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, load, registered, variants
 
@@ -544,3 +544,19 @@ def test_a_bar_that_leaves_its_axis_is_cut_and_marked(tmp_path: Path) -> None:
     assert set(table["ratio"]) >= {"too noisy (n = 5)"}
     calm, _ = comparisons.speedups([row for row in results.rows(records.load(tmp_path)) if row.variant != "epilogue"])
     assert "goes on" not in calm.layout.meta["alt"]
+
+
+def test_titles_of_panels_end_before_their_neighbours_whatever_rows_are_called() -> None:
+    looks = language.style("eager", "peer")
+    titles = [f"{width} → 2 × 256 → 10, batch 64" for width in range(784, 789)]
+    cells = [
+        panels.Cell("a name as long as names of rows are", title, looks, (1.0, 1.0, 1.0), "said") for title in titles
+    ]
+    block = panels.Block("", cells, {"range": [0, 2], "title": {"text": "time"}})
+    figure = panels.draw([block], language.heading("Some panels", []), "five panels").to_dict()["layout"]
+    plot = panels.PAGE - figure["margin"]["l"] - figure["margin"]["r"]
+    ends = [figure[f"xaxis{n or ''}"]["domain"] for n in (0, 2, 3, 4, 5)]
+    pitch = plot * (ends[1][0] - ends[0][0])
+    lines = [line for note in figure["annotations"] if "→" in note["text"] for line in note["text"].split("<br>")]
+    assert len(lines) > len(titles)
+    assert max(6.8 * len(line) for line in lines) < pitch

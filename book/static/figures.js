@@ -66,11 +66,20 @@
     };
   }
 
+  // The dark rim that carries pale colours on white would only make a marker smaller on black; a cross within needs it.
+  function rimmed(trace) {
+    const { marker } = trace;
+    const dark = document.documentElement.dataset.theme === "dark";
+    if (!dark || !marker?.line || typeof marker.symbol !== "string" || /-(x|cross)$/.test(marker.symbol)) return trace;
+    return { ...trace, marker: { ...marker, line: { ...marker.line, color: marker.color } } };
+  }
+
   const figures = [...document.querySelectorAll(".lab-figure")].map((figure) => ({
     plot: figure.querySelector(".lab-plot"),
     spec: JSON.parse(figure.querySelector('script[type="application/json"]').textContent),
   }));
-  const one = ({ plot, spec, layout }) => Plotly.react(plot, spec.data, themed(layout), { ...config, ...spec.config });
+  const one = ({ plot, spec, layout }) =>
+    Plotly.react(plot, spec.data.map(rimmed), themed(layout), { ...config, ...spec.config });
   const inView = ({ plot }) => {
     const { top, bottom } = plot.getBoundingClientRect();
     return bottom > 0 && top < window.innerHeight;

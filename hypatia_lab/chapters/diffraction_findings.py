@@ -187,7 +187,7 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     judged = tuple(dict.fromkeys(parts)) if lab.primary(machine) == "graph" else ()
     if stored.doubt:
         facts = f"From {KEPT.get(config.case, config.case)} the first image takes {lasted(config, 'first image')}."
-        return unsaid(lab, machine, "Whether a fresh process need compile", "10_warm_up", [stored], judged, facts)
+        return unsaid(lab, machine, "Whether a fresh process has to compile", "10_warm_up", [stored], judged, facts)
     empty = only(found, config.variant, "empty")
     long = None if empty is None else empty.estimate("first image")
     kept = KEPT.get(config.case, config.case)

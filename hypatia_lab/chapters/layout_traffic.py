@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 PAGE = "17_layout_traffic"
 EXPERIMENTS = ("layout", "traffic")
+COUNTED = "traffic"
+"""Where the chapter's counters come from: the authors' programs count eager's bytes, too, and it would stand twice."""
 OPERATION = "linear_relu_layout"
 SEED_SHAPE = "1024x784x2048"
 """The size that S001's tables speak of."""
@@ -55,7 +57,7 @@ def at_one_size(lab: Evidence, machine: str) -> list[Row]:
 
 def _counters(lab: Evidence, machine: str, case: str | None = None) -> list[Configuration]:
     """What hardware counters saw of Linear+ReLU (in one ``case``), smallest workload first."""
-    found = probed(lab, machine, "counters", operation="linear_relu", variant=CALLED)
+    found = probed(lab, machine, "counters", experiment=COUNTED, operation="linear_relu", variant=CALLED)
     return [way for way in found if case is None or way.case == case]
 
 
@@ -203,7 +205,8 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
 def figure_lines(lab: Evidence, machine: str) -> list[dict[str, Any]]:
     """The counted lines of one workload, S001's or else the largest, caches emptied once a call; [] without one."""
     topics = ("counters", "dram_read", "dram_written", "l2_written")
-    lines = lab.details(machine=machine, topic=topics, operation="linear_relu", variant=CALLED, case="")
+    linear = {"operation": "linear_relu", "variant": CALLED}
+    lines = lab.details(machine=machine, experiment=COUNTED, topic=topics, case="", **linear)
 
     def place(line: dict[str, Any]) -> tuple[bool, int, int, str]:
         seeds = "x".join(map(str, line["shape"])) == SEED_SHAPE
@@ -265,7 +268,7 @@ def totals(lab: Evidence, machine: str) -> list[dict[str, str]]:
 def _by_kernel(lab: Evidence, machine: str, way: Configuration, *topics: str) -> list[float]:
     """Bytes of the first of ``topics`` that was counted, by each kernel of a way, in order of launch."""
     for topic in topics:
-        for other in probed(lab, machine, topic, operation="linear_relu", variant=way.variant):
+        for other in probed(lab, machine, topic, experiment=COUNTED, operation="linear_relu", variant=way.variant):
             if (other.case, other.place) == (way.case, way.place):
                 return [_value(other, line["name"]) for line in other.details]
     return []

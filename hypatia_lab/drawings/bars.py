@@ -45,6 +45,8 @@ def bars(name: str, title: str, lanes: Sequence[Bar], *, mark: tuple[float, str]
         middle, ends = top + 23 + HIGH / 2, [LEFT + end * scale for end in (bar.low, bar.high)]
         if ends[1] - ends[0] > 3:  # a narrower one lies within the bar's own edge
             draw.line([(ends[0], middle), (ends[1], middle)], stroke=2)
+            for end in ends:  # without caps a short one reads as the minus of the number behind it
+                draw.line([(end, middle - 5), (end, middle + 5)], stroke=2)
         draw.label(ends[1] + 8, middle + 6, bar.text, size=17, bold=True)
     if mark:
         at = LEFT + mark[0] * scale

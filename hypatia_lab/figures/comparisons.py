@@ -243,7 +243,7 @@ def ladder(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
 def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tuple[Any, Any]:
     """The A/A control of ``machine``: the ratio interval of each pair of identical variants, sorted.
 
-    Pairs whose interval excludes 1 are false differences: they are drawn as red crosses, and the title counts them
+    Pairs whose interval excludes 1 are false differences: they are drawn as crosses, and the title counts them
     (by :func:`hypatia_lab.results.agreement`) against the 5% that a 95% interval leaves.
     Raises :class:`FigureError` when that machine has no pair with an interval.
     """

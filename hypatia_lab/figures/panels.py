@@ -34,6 +34,8 @@ NAME, LONG = 34, 52
 """Characters of a name on one line at the left, and beside a single panel."""
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
+GAP = 0.03
+"""Share of the width that lies between two panels."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +200,7 @@ def _placed(
     spans, below, y, since = [], [], 0, 0
     for n, (block, own, first) in enumerate(lines):
         y += 22 if first and block.heading else 0
-        y += max((15 * len(_wrapped(one.name, own, narrow)) + 5 for one in own if one.name), default=0)
+        y += max((15 * len(_wrapped(one.name, own, left, narrow)) + 5 for one in own if one.name), default=0)
         spans.append((y, y + pitch * len(block.names) + (8 if narrow else 0)))
         y, since = spans[-1][1], since + pitch * len(block.names)
         last = n + 1 == len(lines)
@@ -210,11 +212,10 @@ def _placed(
         below.append((ticked, titled))
         y += 0 if last else 22 * ticked + 20 * titled + 8
     for (block, own, first), (top, bottom), (ticked, titled) in zip(lines, spans, below, strict=True):
-        gap = 0.03 if len(own) > 1 else 0
-        wide = (1 - gap * (len(own) - 1)) / len(own)
+        wide = _share(own)
         room = (PHONE - 40 if narrow else PAGE - left - 26) * wide
         for column, one in enumerate(own):
-            start = column * (wide + gap)
+            start = column * (wide + GAP)
             axis = {key: value for key, value in one.axis.items() if key != "title"}
             longest = max(map(len, axis.get("ticktext", ["0.00"])), default=4)
             ticks = max(2, int(room / (7 * longest + 18)))
@@ -232,12 +233,12 @@ def _placed(
                 "gridcolor": FAINT,
             }
             if one.name:
-                title = {"text": "<br>".join(_wrapped(one.name, own, narrow)), "yanchor": "bottom", "y": 1}
+                title = {"text": "<br>".join(_wrapped(one.name, own, left, narrow)), "yanchor": "bottom", "y": 1}
                 notes.append(
                     SMALL | title | {"xref": f"x{one.suffix} domain", "x": 0.5, "yref": f"y{one.suffix} domain"}
                 )
             notes += _statuses(block, one)
-        high = top - max((15 * len(_wrapped(one.name, own, narrow)) + 5 for one in own if one.name), default=0)
+        high = top - max((15 * len(_wrapped(one.name, own, left, narrow)) + 5 for one in own if one.name), default=0)
         paper = SMALL | {"xref": "paper", "yref": "paper"}
         if first and block.heading:
             place = {"x": 0, "xanchor": "left", "xshift": 8 - left, "y": round(1 - high / y, 5), "yanchor": "bottom"}
@@ -255,9 +256,16 @@ def _placed(
     return layout | {"margin": margin, "height": y + margin["t"] + margin["b"], "annotations": notes}
 
 
-def _wrapped(name: str, beside: Sequence[_Panel], narrow: bool) -> list[str]:
-    """A panel's name on lines that are no wider than it."""
-    return textwrap.wrap(name, max(9, int((PHONE - 40 if narrow else 560) / len(beside) / 6.8))) if name else []
+def _share(beside: Sequence[_Panel]) -> float:
+    """What one of the panels beside each other has of the width."""
+    return (1 - GAP * (len(beside) - 1)) / len(beside)
+
+
+def _wrapped(name: str, beside: Sequence[_Panel], left: float, narrow: bool) -> list[str]:
+    """A panel's name on lines that end before its neighbour's; ``left`` is what the names of rows take of a page."""
+    room = (PHONE - 40 if narrow else 560) / len(beside)
+    room = room if narrow else min(room, (PAGE - left - 26) * (_share(beside) + GAP / 2))
+    return textwrap.wrap(name, max(9, int(room / 6.8))) if name else []
 
 
 def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
