@@ -32,7 +32,7 @@ from hypatia_lab.intervals import Triple
 Axis = dict[str, Any]
 LETTER = 7.4
 """Width of a letter of :data:`SMALL` words in a wide typeface, px."""
-NAME, LONG, ABOVE = 34, 52, 46
+NAME, LONG, ABOVE = 34, 52, 50
 """Characters of a name on one line at the left, beside a single panel, and above its row on a telephone."""
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
