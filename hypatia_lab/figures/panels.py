@@ -273,24 +273,31 @@ def _beside(panels: Sequence[_Panel]) -> int:
     gap, wide = ((PHONE - 40) * share for share in _shares(3, narrow=True))
     named = all(LETTER * len(word) <= wide for one in panels for word in one.name.split())
     ticks = [_ticks_inside(one.axis, wide, gap) for one in panels if "tickvals" in one.axis]
-    return 3 if named and all(len(own) > 1 for own in ticks) else 2
+    return 3 if named and all(ticks) else 2
 
 
 def _ticks_inside(axis: Axis, room: float, gap: float) -> list[tuple[float, str]]:
-    """Ticks of a log ``axis`` of ``room`` px whose labels reach into the ``gap`` before the next panel by half."""
+    """Ticks of a log ``axis`` of ``room`` px whose labels meet neither each other nor, over the ``gap``, a neighbour's.
+
+    None where fewer than two are left.
+    """
     low, high = axis["range"]
     found = []
     for value, text in zip(axis["tickvals"], axis["ticktext"], strict=True):
         at, half = room * (axis_place(axis, value) - low) / (high - low), LETTER * len(text) / 2
-        if at - half >= -gap / 2 and at + half <= room + gap / 2:
-            found.append((value, text))
-    return found
+        if at - half >= 3 - gap / 2 and at + half <= room + gap / 2 - 3:
+            found.append((at, half, (value, text)))
+    for stride in range(1, len(found)):
+        kept = found[::stride]
+        if all(a[0] + a[1] + 6 <= b[0] - b[1] for a, b in itertools.pairwise(kept)):
+            return [tick for _, _, tick in kept]
+    return []
 
 
 def _inside(axis: Axis, room: float, gap: float) -> Axis:
-    """``axis`` without the ticks whose labels would meet those of the next panel, unless fewer than two were left."""
+    """``axis`` with the ticks of :func:`_ticks_inside`; as it is where there are none."""
     kept = _ticks_inside(axis, room, gap)
-    if len(kept) < 2:
+    if not kept:
         return axis
     return axis | {"tickvals": [value for value, _ in kept], "ticktext": [text for _, text in kept]}
 
@@ -327,7 +334,7 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], ta
     """
 
     def placed(columns: int) -> dict[str, Any]:
-        said = textwrap.wrap(across["title"]["text"], 54 if columns < 3 else 110)
+        said = textwrap.wrap(across["title"]["text"], 44 if columns < 3 else 110)
         columns = min(columns, len(names))
         rows = math.ceil(len(names) / columns)
         broken = [textwrap.wrap(name, 17 if columns < 3 else 34) for name in names]
