@@ -17,7 +17,7 @@ from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, places, records, results
 from hypatia_lab.figures import ceilings as ceiling_figures
-from hypatia_lab.figures import comparisons, display, language, panels, probe_rows
+from hypatia_lab.figures import comparisons, display, language, over_size, panels, probe_rows
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, load, registered, variants
 
@@ -243,6 +243,27 @@ def test_a_telephone_has_the_names_above_their_rows_and_three_panels_beside_each
     names = {label("linear_relu", r.variant) for r in rows if r.variant in ("aten", "epilogue", "compile")}
     assert names <= {note["text"] for note in narrow["annotations"]}
     assert not any(axis["showticklabels"] for name, axis in narrow.items() if name.startswith("yaxis"))
+
+
+def test_on_a_telephone_no_name_and_no_tick_of_a_panel_meets_those_of_the_next(rows: list[Row]) -> None:
+    figure, _ = over_size.over_sizes(_by(rows, "graph"), "Time")
+    narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]
+    lines: dict[tuple[str, float], list[tuple[float, float]]] = {}
+    for name, axis in ((name, axis) for name, axis in narrow.items() if name.startswith("xaxis")):
+        (first, last), (low, high) = ([310 * end for end in axis["domain"]], axis["range"])
+        height = narrow[name.replace("x", "y", 1)]["domain"][1]
+        for value, text in zip(axis["tickvals"], axis["ticktext"], strict=True):
+            middle = first + (math.log10(value) - low) / (high - low) * (last - first)
+            lines.setdefault(("tick", height), []).append((middle - 3.7 * len(text), middle + 3.7 * len(text)))
+        assert len(axis["tickvals"]) > 1
+        for note in narrow["annotations"]:
+            if note.get("xref") == f"x{name.removeprefix('xaxis')} domain" and "×" in note["text"]:
+                half = 4 * max(map(len, note["text"].split("<br>")))  # digits and crosses are wide
+                lines.setdefault(("name", height), []).append(((first + last) / 2 - half, (first + last) / 2 + half))
+    assert sum(len(found) for (kind, _), found in lines.items() if kind == "name") == len(SHAPES)
+    for found in lines.values():
+        for (_, end), (start, _) in itertools.pairwise(sorted(found)):
+            assert end + 4 < start
 
 
 def test_what_has_nothing_beside_it_is_a_row_that_says_what_it_computes(rows: list[Row]) -> None:

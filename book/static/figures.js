@@ -9,6 +9,7 @@
   };
   const ink = () => getComputedStyle(document.body).color;
   const page = () => getComputedStyle(document.body).backgroundColor;
+  const veil = () => page().replace("rgb(", "rgba(").replace(")", ", 0.75)");
 
   const pen = document.createElement("canvas").getContext("2d");
 
@@ -58,6 +59,8 @@
     return {
       ...rest,
       autosize: true,
+      // A name above its row lies on a veil of the page's colour, so that it can be read where a line crosses it.
+      annotations: rest.annotations?.map((note) => (note.name === "row" ? { ...note, bgcolor: veil() } : note)),
       paper_bgcolor: "rgba(0,0,0,0)",
       plot_bgcolor: "rgba(0,0,0,0)",
       font: { ...rest.font, color: ink() },

@@ -1,7 +1,7 @@
 """Rows by panels: names at the left, and for each size (or whatever else differs) a narrow panel on the same rows.
 
-On a telephone a name stands above its row, and three panels beside each other: ``meta["narrow"]`` holds what changes
-in the layout, and the page's ``figures.js`` puts it in place.
+On a telephone a name stands above its row, and two or three panels beside each other: ``meta["narrow"]`` holds what
+changes in the layout, and the page's ``figures.js`` puts it in place.
 """
 
 from __future__ import annotations
@@ -30,12 +30,14 @@ from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Triple
 
 Axis = dict[str, Any]
-NAME, LONG = 34, 52
-"""Characters of a name on one line at the left, and beside a single panel."""
+LETTER = 7.4
+"""Width of a letter of :data:`SMALL` words in a wide typeface, px."""
+NAME, LONG, ABOVE = 34, 52, 50
+"""Characters of a name on one line at the left, beside a single panel, and above its row on a telephone."""
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
-GAP = 0.03
-"""Share of the width that lies between two panels."""
+ROW_NAME = "row"
+"""``name`` of an annotation above its row: ``figures.js`` lays it on a veil of the page's colour."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _traces(block: Block, panel: _Panel) -> list[dict[str, Any]]:
                 "cliponaxis": False,
             }
             bar = bar_trace(own[0].look.colour, "", None, values, places, hovertext=said, name=key, **shown)
-            data.append(bar | {"showlegend": False, "width": 0.7} | panel.on)
+            data.append(bar | {"showlegend": False, "width": 0.5} | panel.on)
             continue
         triples = [cell.triple for cell in own]
         data.append(points_trace(own[0].look, triples, places, said, name=key, showlegend=False, size=9) | panel.on)
@@ -192,7 +194,7 @@ def _placed(
     pitch = 33 if narrow else 29 if two else 21
     lines: list[tuple[Block, Sequence[_Panel], bool]] = []
     for block, own in zip(blocks, panels, strict=True):
-        rows = math.ceil(len(own) / (3 if narrow else 5))
+        rows = math.ceil(len(own) / (_beside(own) if narrow else 5))
         columns = math.ceil(len(own) / rows)
         lines += [(block, own[n : n + columns], n == 0) for n in range(0, len(own), columns)]
     layout: dict[str, Any] = {}
@@ -212,11 +214,14 @@ def _placed(
         below.append((ticked, titled))
         y += 0 if last else 22 * ticked + 20 * titled + 8
     for (block, own, first), (top, bottom), (ticked, titled) in zip(lines, spans, below, strict=True):
-        wide = _share(own)
-        room = (PHONE - 40 if narrow else PAGE - left - 26) * wide
+        gap, wide = _shares(len(own), narrow)
+        page = PHONE - 40 if narrow else PAGE - left - 26
+        room = page * wide
         for column, one in enumerate(own):
-            start = column * (wide + GAP)
+            start = column * (wide + gap)
             axis = {key: value for key, value in one.axis.items() if key != "title"}
+            if narrow and gap and "tickvals" in axis:
+                axis = _inside(axis, room, page * gap)
             longest = max(map(len, axis.get("ticktext", ["0.00"])), default=4)
             ticks = max(2, int(room / (7 * longest + 18)))
             axis = thinned(axis, ticks) if "tickvals" in axis else axis | {"nticks": min(6, ticks + 1)}
@@ -248,24 +253,60 @@ def _placed(
             notes.append(paper | place | {"text": own[0].axis["title"]["text"]})
         if narrow:
             above = {"xref": "paper", "x": 0, "xanchor": "left", "yref": f"y{own[0].suffix}", "yanchor": "bottom"}
+            above |= {"name": ROW_NAME, "yshift": 9 if block.bars else 6}
             notes += [
-                SMALL | above | {"text": textwrap.shorten(name, 54, placeholder="…"), "y": row, "yshift": 3}
+                SMALL | above | {"text": textwrap.shorten(name, ABOVE, placeholder="…"), "y": row}
                 for row, name in enumerate(block.names)
             ]
     margin = head["margin"] | {"l": left, "r": 14 if narrow else 26}
     return layout | {"margin": margin, "height": y + margin["t"] + margin["b"], "annotations": notes}
 
 
-def _share(beside: Sequence[_Panel]) -> float:
-    """What one of the panels beside each other has of the width."""
-    return (1 - GAP * (len(beside) - 1)) / len(beside)
+def _shares(panels: int, narrow: bool) -> tuple[float, float]:
+    """Of a line of so many ``panels``: the share of its width that lies between two, and that of each."""
+    gap = (0.06 if narrow else 0.03) if panels > 1 else 0
+    return gap, (1 - gap * (panels - 1)) / panels
+
+
+def _beside(panels: Sequence[_Panel]) -> int:
+    """How many of ``panels`` stand beside each other on a telephone: three where names and ticks have room, or two."""
+    gap, wide = ((PHONE - 40) * share for share in _shares(3, narrow=True))
+    named = all(LETTER * len(word) <= wide for one in panels for word in one.name.split())
+    ticks = [_ticks_inside(one.axis, wide, gap) for one in panels if "tickvals" in one.axis]
+    return 3 if named and all(ticks) else 2
+
+
+def _ticks_inside(axis: Axis, room: float, gap: float) -> list[tuple[float, str]]:
+    """Ticks of a log ``axis`` of ``room`` px whose labels meet neither each other nor, over the ``gap``, a neighbour's.
+
+    None where fewer than two are left.
+    """
+    low, high = axis["range"]
+    found = []
+    for value, text in zip(axis["tickvals"], axis["ticktext"], strict=True):
+        at, half = room * (axis_place(axis, value) - low) / (high - low), LETTER * len(text) / 2
+        if at - half >= 3 - gap / 2 and at + half <= room + gap / 2 - 3:
+            found.append((at, half, (value, text)))
+    for stride in range(1, len(found)):
+        kept = found[::stride]
+        if all(a[0] + a[1] + 6 <= b[0] - b[1] for a, b in itertools.pairwise(kept)):
+            return [tick for _, _, tick in kept]
+    return []
+
+
+def _inside(axis: Axis, room: float, gap: float) -> Axis:
+    """``axis`` with the ticks of :func:`_ticks_inside`; as it is where there are none."""
+    kept = _ticks_inside(axis, room, gap)
+    if not kept:
+        return axis
+    return axis | {"tickvals": [value for value, _ in kept], "ticktext": [text for _, text in kept]}
 
 
 def _wrapped(name: str, beside: Sequence[_Panel], left: float, narrow: bool) -> list[str]:
     """A panel's name on lines that end before its neighbour's; ``left`` is what the names of rows take of a page."""
-    room = (PHONE - 40 if narrow else 560) / len(beside)
-    room = room if narrow else min(room, (PAGE - left - 26) * (_share(beside) + GAP / 2))
-    return textwrap.wrap(name, max(9, int(room / 6.8))) if name else []
+    gap, wide = _shares(len(beside), narrow)
+    room = (PHONE - 40) * wide if narrow else min(560 / len(beside), (PAGE - left - 26) * (wide + gap / 2))
+    return textwrap.wrap(name, max(9, int(room / (LETTER if narrow else 6.8)))) if name else []
 
 
 def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
@@ -294,10 +335,10 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], ta
     """
 
     def placed(columns: int) -> dict[str, Any]:
-        said = textwrap.wrap(across["title"]["text"], 54 if columns < 3 else 110)
+        said = textwrap.wrap(across["title"]["text"], 44 if columns < 3 else 110)
         columns = min(columns, len(names))
         rows = math.ceil(len(names) / columns)
-        broken = [textwrap.wrap(name, 22 if columns < 3 else 34) for name in names]
+        broken = [textwrap.wrap(name, 17 if columns < 3 else 34) for name in names]
         between = 15 * max(map(len, broken)) + 14
         height, wide = rows * (tall + between), (1 - 0.04 * (columns - 1)) / columns
         layout: dict[str, Any] = {}
@@ -328,19 +369,22 @@ def tiles(names: Sequence[str], across: Axis, up: Axis, head: dict[str, Any], ta
     return head | placed(3) | {"meta": head["meta"] | {"narrow": placed(2)}}
 
 
-def above_rows(layout: dict[str, Any], names: Sequence[str], tall: int = 44) -> dict[str, Any]:
-    """``layout`` of lanes in one panel, with its form on a telephone: names above the lanes in place of the left."""
+def above_rows(layout: dict[str, Any], names: Sequence[str], tall: int = 44, share: float = 0.5) -> dict[str, Any]:
+    """``layout`` of lanes in one panel, with its form on a telephone: names above the lanes in place of the left.
+
+    A lane is ``tall`` px high, and its name stands by this ``share`` of it above the middle.
+    """
     pitch = layout["height"] - layout["margin"]["t"] - layout["margin"]["b"]
     height = layout["height"] - pitch + tall * len(names)
     above = SMALL | {"xref": "paper", "x": 0, "xanchor": "left", "yanchor": "middle"}
     notes = [
-        above | {"text": textwrap.shorten(name, 54, placeholder="…"), "y": round(n - 0.43, 2)}
+        above | {"text": textwrap.shorten(name, ABOVE, placeholder="…"), "y": round(n - share, 2)}
         for n, name in enumerate(names)
     ]
     narrow = {
         "height": height,
         "margin": layout["margin"] | {"l": 14},
-        "yaxis": layout["yaxis"] | {"showticklabels": False, "range": [len(names) - 0.5, -0.6]},
+        "yaxis": layout["yaxis"] | {"showticklabels": False, "range": [len(names) - 0.5, round(-share - 0.18, 2)]},
         "annotations": [*layout.get("annotations", ()), *notes],
     }
     for legend in ("legend", "legend2"):

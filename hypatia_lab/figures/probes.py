@@ -159,7 +159,9 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         ]
     )
     return assemble(
-        data, above_rows(legend(layout), names), f"Stages of a start ({', '.join(common)}). {points}."
+        data,
+        above_rows(legend(layout), names, tall=56, share=0.43),
+        f"Stages of a start ({', '.join(common)}). {points}.",
     ), table
 
 
@@ -237,9 +239,11 @@ def _replayed(trace: Mapping[str, Any]) -> list[dict[str, Any]]:
     """What the first calls under CUDA graphs do: the third and all later ones replay."""
     on = {"xref": trace.get("xaxis", "x"), "yref": trace.get("yaxis", "y")}
     beside = {"xanchor": "left", "xshift": 6, "yanchor": "bottom", "yshift": -2}
+    first = {"yanchor": "middle", "yshift": 0}
     at = dict(zip(trace["x"], trace["y"], strict=True))
     return [
-        SMALL | beside | on | {"text": word, "x": n, "y": round(math.log10(at[n]), 4)}
+        # The first lies beside its point, which is the highest: above it stands the panel's name.
+        SMALL | beside | on | {"text": word, "x": n, "y": round(math.log10(at[n]), 4)} | (first if n == 1 else {})
         for n, word in ((1, "compile"), (2, "record"), (3, "replay"))
         if n in at
     ]
@@ -337,6 +341,7 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
     timed_what = "time" if host else "device time"
     data: list[dict[str, Any]] = []
     notes: list[dict[str, Any]] = []
+    shortened: dict[str, str] = {}
     rows: list[dict[str, Any]] = []
     told: list[str] = []
     y, longest = 0.0, 0.0
@@ -365,7 +370,9 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
             places.append(y)
             text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
             end = significant((t[0] if absent(t[2]) else t[2]) / size)
-            notes.append(SMALL | {"text": short_kernel(name), "y": y} | _AT_LEFT | {"xshift": 6})
+            at = SMALL | {"y": y} | _AT_LEFT | {"xshift": 6}
+            notes.append(at | {"text": short_kernel(name)})
+            shortened[short_kernel(name)] = short_kernel(name, 40 - max(len(text), 4))
             notes.append(SMALL | {"text": text, "xref": "paper", "x": 1, "xanchor": "right", "y": y})
             longest = max(longest, end)
         hover = [
@@ -404,6 +411,9 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         "yaxis": {"range": [round(y - 0.4, 2), -0.6], "showticklabels": False, "showgrid": False},
         "annotations": notes,
     }
+    # Beside its time a telephone has less room for a name.
+    own = [note | {"text": shortened.get(note["text"], note["text"])} for note in notes]
+    layout["meta"] = head["meta"] | {"narrow": {"annotations": own}}
     return assemble(data, closed(layout), f"Top kernels ({', '.join(common)}). {'. '.join(told)}."), frame(rows)
 
 
