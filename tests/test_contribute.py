@@ -19,9 +19,10 @@ from hypothesis import strategies as st
 from synthetic import cell_line, cells, detail_line, run_line
 
 import hypatia_lab.operations  # noqa: F401  (registers)
-from hypatia_lab import claims, contributed, formats, machine, records, results
+from hypatia_lab import claims, formats, machine, records, results
 from hypatia_lab.cli import commands
-from hypatia_lab.contributed import bounded, checking, commits, manifest, private, rates
+from hypatia_lab.contributed import bounded, checking, commits, manifest, packing, private, rates
+from hypatia_lab.contributed.faults import NAMES
 from hypatia_lab.records import COMMITTED, Record
 from hypatia_lab.tables.claims import verdict_text
 
@@ -77,7 +78,7 @@ def clean() -> Iterator[Files]:
     with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patched:
         patched.setattr(commits, "history", lambda: None)
         measured(Path(scratch))
-        packed = contributed.pack("box", Path(scratch), Path(scratch) / "out", known=[])
+        packed = packing.pack("box", Path(scratch), Path(scratch) / "out", known=[])
         assert packed.report.faults == []
         assert (packed.left_out, packed.taken_out) == ([], {})
         yield read(packed.folder)
@@ -120,11 +121,11 @@ def faults(files: Files, known: list[Record] | None = None, prepare: Callable[[P
     if "deep" not in "".join(files):
         shutil.rmtree(folder / "deep", ignore_errors=True)
     if prepare is None:
-        return contributed.check(folder, known or []).faults
+        return checking.check(folder, known or []).faults
     with tempfile.TemporaryDirectory() as scratch:
         shutil.copytree(folder, Path(scratch) / "box")
         prepare(Path(scratch) / "box")
-        return contributed.check(Path(scratch) / "box", known or []).faults
+        return checking.check(Path(scratch) / "box", known or []).faults
 
 
 def names(files: Files, known: list[Record] | None = None, prepare: Callable[[Path], Any] | None = None) -> set[str]:
@@ -172,7 +173,7 @@ def committed() -> list[Record]:
 
 @pytest.mark.parametrize("name", ["epyc-2c", "h200"])
 def test_committed_records_come_out_whole_and_are_taken(tmp_path: Path, committed: list[Record], name: str):
-    packed = contributed.pack(name, COMMITTED, tmp_path, known=committed)
+    packed = packing.pack(name, COMMITTED, tmp_path, known=committed)
     assert packed.report.faults == []
     assert packed.taken_out == {}
     before = {one.experiment: one for one in committed if one.machine == name}
@@ -299,7 +300,7 @@ def test_what_is_private_is_taken_out_and_counted(tmp_path: Path, monkeypatch: p
     path.write_text(path.read_text().replace("checked only", f"by ann@example.org on {UUID}, annsbox"))
     trace = next((folder / "traces").iterdir())
     trace.write_bytes(gzip.compress(json.dumps(TRACE | {"where": "/home/ann/trace"}).encode()))
-    packed = contributed.pack("box", tmp_path, tmp_path / "out", known=[])
+    packed = packing.pack("box", tmp_path, tmp_path / "out", known=[])
     assert packed.report.faults == []
     found = {one.experiment: one for one in records.load(packed.folder)}["naive_vs_cublas"]
     assert found.run["facts"] == FACTS | {
@@ -325,7 +326,7 @@ def test_what_is_private_is_taken_out_and_counted(tmp_path: Path, monkeypatch: p
 def test_who_is_called_as_the_lab_calls_something_can_contribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(private, "own_names", lambda: frozenset({"matmul"}))
     measured(tmp_path)
-    packed = contributed.pack("box", tmp_path, tmp_path / "out", known=of_model("NVIDIA Test"))
+    packed = packing.pack("box", tmp_path, tmp_path / "out", known=of_model("NVIDIA Test"))
     assert (packed.report.faults, packed.taken_out) == ([], {})
 
 
@@ -482,7 +483,7 @@ def test_whatever_a_line_holds_the_check_ends_in_a_report(clean: Files, data: st
         else:
             path = (key,)
         report = faults(edited(clean, file, number, set_to(*path, value=value)))
-    assert all(one.name in contributed.NAMES for one in report)
+    assert all(one.name in NAMES for one in report)
 
 
 @pytest.mark.parametrize(
@@ -534,7 +535,14 @@ def test_the_folder_itself_may_be_no_link_and_no_file(tmp_path: Path):
     (tmp_path / "link").symlink_to(tmp_path)
     (tmp_path / "file").write_text("")
     for name in ("link", "file", "nothing"):
-        assert [one.name for one in contributed.check(tmp_path / name, []).faults] == ["link"]
+        assert [one.name for one in checking.check(tmp_path / name, []).faults] == ["link"]
+
+
+def test_a_record_of_another_machine_is_refused_however_it_is_written(clean: Files):
+    moved = edited(clean, "ceilings.jsonl", 0, set_to("machine", value="other"))
+    assert any("other/ceilings.jsonl" in one.told for one in faults(moved) if one.file == "ceilings.jsonl")
+    spaced = moved | {"ceilings.jsonl": moved["ceilings.jsonl"].replace(b",", b", ")}
+    assert any("other/ceilings.jsonl" in one.told for one in faults(spaced) if one.file == "ceilings.jsonl")
 
 
 def test_a_manifest_cannot_name_a_file_outside(clean: Files):

@@ -35,11 +35,12 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     What had to be left out for that, or was taken out as private, is said. It is then checked as check-records does;
     the exit status is 1 when it would be refused.
     """
-    from hypatia_lab import contributed, records
+    from hypatia_lab import records
+    from hypatia_lab.contributed.packing import pack
 
     root = root_of(folder or (records.COMMITTED if places.CHECKOUT else places.BUILD / "records"))
     click.echo(f"packing the records of {machine} in {root}, and checking them", err=True)
-    found = contributed.pack(machine, root, output, name=name)
+    found = pack(machine, root, output, name=name)
     lines = [f"{found.folder}: {sum(path.is_file() for path in found.folder.rglob('*'))} files"]
     for text in found.left_out:
         lines += wrap(f"left out: {text}", 2)
@@ -73,11 +74,11 @@ def check_records(folder: Path, as_json: bool) -> None:
     Nothing in it is run. It is held against this lab's committed records: what their model of GPU reaches, and whose
     names are taken. The exit status is 1 with any fault and 0 with none.
     """
-    from hypatia_lab import contributed
+    from hypatia_lab.contributed.checking import check
 
     if not folder.exists() and not folder.is_symlink():
         raise click.UsageError(f"{folder} is not there; name the folder that contribute made")
-    report = contributed.check(folder)
+    report = check(folder)
     if as_json:
         print_json(report.rows())
     else:

@@ -164,36 +164,43 @@ def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
         report.fault(path.name, "depth", f"nested deeper than {bounded.MAX_DEPTH} levels", number)
     if deep:
         return None
-    kinds = [_line(line, path, number, names, report) for number, line in enumerate(lines, 1) if line]
+    if not lines[-1]:
+        lines.pop()  # the end of the last line
+    rows = [_line(line, path, number, names, report) for number, line in enumerate(lines, 1)]
+    kinds = [row["kind"] if row else "" for row in rows]
+    odd = [
+        number for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if row and line != written(row)
+    ]
+    if odd:
+        said = f"{len(odd)} lines are not written as hypatia-lab contribute writes them"
+        report.fault(path.name, "schema", said, odd[0])
     if "" not in kinds and kinds != sorted(kinds, key=("run", "cell", "detail").index):
         report.fault(path.name, "schema", "details before cells, or the run not first")
     try:
         found = records.load_file(path)
     except RecordError as cause:
         told, number = _placed(str(cause), path)
-        if not any(one.file == path.name and one.line == number for one in report.faults[before:]):
+        if None not in rows:  # else it says again what was said of the first of them
             report.fault(path.name, "schema", told, number)
         return None
     return found if not any(one.name == "schema" for one in report.faults[before:]) else None
 
 
-def _line(line: str, path: Path, number: int, names: frozenset[str], report: Report) -> str:
-    """The kind of a ``line`` of a record, empty where it is none; adds to ``report`` what is wrong with it alone."""
+def _line(line: str, path: Path, number: int, names: frozenset[str], report: Report) -> dict[str, Any] | None:
+    """What a ``line`` of a record holds, None where it is none; adds to ``report`` what is wrong with it alone."""
     import fastjsonschema
 
     try:
         row = records.parse(line, str(path))
     except RecordError as cause:
         report.fault(path.name, "schema", _placed(str(cause), path)[0], number)
-        return ""
+        return None
     try:
         _strict(row["kind"])(row)
     except fastjsonschema.JsonSchemaException as cause:
         report.fault(path.name, "schema", str(cause), number)
-    if line != written(row):
-        report.fault(path.name, "schema", "not written as hypatia-lab contribute writes it", number)
     _ensure_silent(row, path.name, number, names, report)
-    return row["kind"]
+    return row
 
 
 def _placed(told: str, path: Path) -> tuple[str, int]:

@@ -11,9 +11,10 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-from hypatia_lab import formats, records, results
+from hypatia_lab import claims, formats, records, results
 from hypatia_lab.contributed import bounded, manifest, private, pull_request
 from hypatia_lab.contributed.checking import another, check, written
 from hypatia_lab.contributed.faults import Report
@@ -163,11 +164,15 @@ def _add_trace(parcel: _Parcel, path: Path, names: frozenset[str]) -> None:
 def _fit(parcel: _Parcel) -> None:
     """Leave out what is missed least until no more than :data:`bounded.MAX_BYTES` are left.
 
-    First traces; then raw samples, which no verdict and no figure reads; then whole records, the ceilings last.
+    First traces; then raw samples, which no verdict and no figure reads; then whole records, those first that time
+    nothing and that the fewest claims name, and the ceilings last.
     """
     sizes = {name: len(_file(rows)) for name, rows in parcel.lines.items()}
     sampled = {name: sizes[name] - len(_file(_unsampled(rows))) for name, rows in parcel.lines.items()}
     spare = {name: size for name, size in sampled.items() if size}
+    asked = Counter(claim.experiment for claim in claims.ledger())
+    # A claim that names no experiment may be judged by any that has timed cells.
+    asked.update(name for name, rows in parcel.lines.items() if any(row["kind"] == "cell" for row in rows))
     counts = {"traces": len(parcel.traces), "records": len(sizes)}
     gone: dict[str, list[str]] = {"traces": [], "raw samples": [], "records": []}
 
@@ -186,7 +191,7 @@ def _fit(parcel: _Parcel) -> None:
             sizes[chosen] -= spare.pop(chosen)
             gone["raw samples"].append(chosen)
         else:
-            chosen = _least({name: size for name, size in sizes.items() if name != "ceilings"} or sizes, excess)
+            chosen = _least({name: size for name, size in sizes.items() if name != "ceilings"} or sizes, excess, asked)
             del sizes[chosen], parcel.lines[chosen]
             gone["records"].append(chosen)
     if not sizes:
@@ -199,9 +204,12 @@ def _fit(parcel: _Parcel) -> None:
         parcel.left_out.append(f"the records of {formats.listing(sorted(gone['records']))}")
 
 
-def _least(sizes: Mapping[str, int], over: int) -> str:
-    """What to leave out of ``sizes``: the smallest that is ``over`` bytes at least, or else the largest."""
-    return min(sizes, key=lambda name: (sizes[name] < over, sizes[name] if sizes[name] >= over else -sizes[name]))
+def _least(sizes: Mapping[str, int], over: int, asked: Mapping[str, int] = MappingProxyType({})) -> str:
+    """What to leave out of ``sizes``: of those of ``over`` bytes at least the least ``asked`` for, and of several such
+    the smallest; where there are none the largest."""
+    if enough := [name for name in sizes if sizes[name] >= over]:
+        return min(enough, key=lambda name: (asked.get(name, 0), sizes[name]))
+    return max(sizes, key=sizes.__getitem__)
 
 
 def _unsampled(rows: Lines) -> Lines:
