@@ -86,3 +86,23 @@ def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.Probe("cuda").facts() == {}
     assert machine.Probe("cuda")() is None
     assert machine.Probe("cpu").facts() == {}
+
+
+def test_a_gpus_machine_is_named_by_model_and_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA H200")
+    assert machine.chip_machine() == "h200-e173c4"
+    assert records.model(machine.chip_machine("auto"), {machine.Probe("cuda").facts()["chip"]}) == "h200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: 80 * "X")
+    assert records.machine_name(machine.chip_machine()).endswith("-e173c4")
+    driver(monkeypatch, nvmlDeviceGetUUID=refuse)
+    with pytest.raises(machine.MachineError, match="NVML"):
+        machine.chip_machine()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
+def test_a_cpu_has_no_chip_to_be_named_by(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(machine.MachineError, match="--machine NAME"):
+        machine.chip_machine(device)

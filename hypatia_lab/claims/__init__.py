@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
-from hypatia_lab.claims.differences import differences
-from hypatia_lab.claims.judgement import ANY, COLUMNS, VERDICTS, Judgement
+from hypatia_lab.claims.differences import HOLDS, agreement, differences
+from hypatia_lab.claims.judgement import ANY, COLUMNS, UNJUDGED, VERDICTS, Judgement
 from hypatia_lab.claims.ledger import ClaimError, ledger, load, load_file
 from hypatia_lab.claims.statements import statements, together
 from hypatia_lab.claims.verdicts import judge
@@ -12,10 +12,13 @@ from hypatia_lab.claims.verdicts import judge
 __all__ = [
     "ANY",
     "COLUMNS",
+    "HOLDS",
+    "UNJUDGED",
     "VERDICTS",
     "Claim",
     "ClaimError",
     "Judgement",
+    "agreement",
     "arithmetic",
     "differences",
     "judge",

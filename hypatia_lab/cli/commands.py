@@ -12,6 +12,7 @@ import click
 
 from hypatia_lab import places
 from hypatia_lab.cli import execution
+from hypatia_lab.cli.contributing import check_records, contribute
 from hypatia_lab.cli.execution import RUN, execute, interrupted
 from hypatia_lab.cli.fleet import fleet
 from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results
@@ -432,5 +433,5 @@ def _write_page(folder: Path, notebook: Path) -> None:
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
-for command in (results, claims, compare, simulate, fleet):
+for command in (results, claims, compare, simulate, contribute, check_records, fleet):
     main.add_command(command)
