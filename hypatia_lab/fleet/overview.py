@@ -12,6 +12,7 @@ from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission, Told
 STATES = ("waiting", "running", "done", "twice", "failed", "preempted")
 """``twice``: another job has measured its chip, or does. ``preempted``: it had to make room, and waits to go on."""
 SILENT = "it ended without a word"
+_Seen = tuple[Submission | None, Told | None, bool]
 
 
 @dataclass(frozen=True)
@@ -42,16 +43,25 @@ def wanted(layout: Layout) -> Asked:
 def lines(layout: Layout) -> list[Line]:
     """A line a job. Raises :class:`FleetError` where there is no fleet."""
     asked = wanted(layout)
-    found = {number: (layout.submission(number, asked), layout.told(number, asked)) for number in layout.numbers()}
-    slurm = any(sent and sent.place == "slurm" for sent, _ in found.values())
+    found = {number: _seen(layout, number, asked) for number in layout.numbers()}
+    slurm = any(sent and sent.place == "slurm" for sent, _, _ in found.values())
     queue = scheduler.queue() if slurm else {}
-    out = [_line(layout, number, sent, told, queue) for number, (sent, told) in found.items()]
+    out = [_line(layout, number, seen, queue) for number, seen in found.items()]
     taken = {line.machine for line in out if line.state != "twice"}
     out = [_left(line) if line.state == "twice" and line.machine not in taken else line for line in out]
     silent = [line.number for line in out if line.reason == SILENT]
-    names = {number: name for number in silent if (name := _name(*found[number]))}
+    names = {number: name for number in silent if (name := _name(*found[number][:2]))}
     ended = scheduler.accounts(names.values()) if slurm else {}
     return [_with_account(line, ended.get(names.get(line.number, ""), "")) for line in out]
+
+
+def _seen(layout: Layout, number: int, asked: Asked) -> _Seen:
+    """What is known of a job, and whether a process holds it: seen between two readings that tell the same."""
+    while True:
+        sent, told = layout.submission(number, asked), layout.told(number, asked)
+        held = records.is_held(layout.job(number))
+        if told == layout.told(number, asked):
+            return sent, told, held
 
 
 def _left(line: Line) -> Line:
@@ -67,10 +77,9 @@ def _with_account(line: Line, state: str) -> Line:
     return replace(line, reason=f"{line.reason}; Slurm says {state}") if state else line
 
 
-def _line(
-    layout: Layout, number: int, sent: Submission | None, told: Told | None, queue: dict[str, str] | None
-) -> Line:
-    state, reason, idle = _state(layout, number, sent, told, queue)
+def _line(layout: Layout, number: int, seen: _Seen, queue: dict[str, str] | None) -> Line:
+    state, reason, idle = _state(layout, *seen, queue)
+    told = seen[1]
     if told is None:
         return Line(number, state, reason=reason, idle=idle)
     step = f"{told.number}/{told.of}" if told.of else ""
@@ -78,14 +87,14 @@ def _line(
 
 
 def _state(
-    layout: Layout, number: int, sent: Submission | None, told: Told | None, queue: dict[str, str] | None
+    layout: Layout, sent: Submission | None, told: Told | None, held: bool, queue: dict[str, str] | None
 ) -> tuple[str, str, bool]:
     """State, reason, and whether nothing works on it."""
     if sent is None:
         return "waiting", "not submitted yet", True
     if told and told.state in ENDED:
         return told.state, told.reason, True
-    if records.is_held(layout.job(number)):
+    if held:
         return (told.state if told else "running"), "", False
     begun = "preempted" if told else "waiting"
     name = _name(sent, told)
