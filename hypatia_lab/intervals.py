@@ -118,6 +118,20 @@ def geometric(values: Sequence[float]) -> Interval:
     return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)
 
 
+def prediction(values: Sequence[float]) -> Interval:
+    """Geometric mean of positive ``values``, one a machine, with a 95% prediction interval for the next of their kind.
+
+    On logarithms: mean ± t·s·√(1 + 1/n), with t Student's factor for n − 1 degrees of freedom and s the standard
+    deviation of the n values. They are measured, so s holds what measuring adds to what the machines differ by, and
+    the interval is one for what would be measured next, in as many processes. Raises ``ValueError`` as
+    :func:`geometric` does.
+    """
+    found = geometric(values)
+    reach = math.sqrt(found.n + 1)  # the interval of the mean reaches t·s/√n
+    low, high = (found.value * (end / found.value) ** reach for end in (found.low, found.high))
+    return replace(found, low=low, high=high)
+
+
 def mean(values: Sequence[float]) -> Interval:
     """Arithmetic mean of ``values`` with a 95% t-interval. Raises ``ValueError`` when empty."""
     if not values:

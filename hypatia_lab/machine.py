@@ -140,6 +140,21 @@ def default_name(device: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:64] or "unnamed"
 
 
+def chip_machine(device: str = "cuda") -> str:
+    """A folder name for this very GPU, from its model and its :func:`chip`: ``h200-cb31d3``.
+
+    The model is :func:`default_name` without the maker. Raises :class:`MachineError` on a CPU, or where NVML does not
+    tell the GPU's UUID.
+    """
+    if choose_device("auto" if device == "cuda" else device) == "cpu":
+        raise MachineError(f"no GPU whose chip could name this machine ({build()}); name it yourself: --machine NAME")
+    named = Probe("cuda").facts().get("chip")
+    if not named:
+        raise MachineError("NVML does not tell this GPU's UUID, which names its chip; name it yourself: --machine NAME")
+    # Together at most the 64 characters that a machine's name may have.
+    return f"{default_name('cuda').removeprefix('nvidia-')[:57].strip('-')}-{named}"
+
+
 class Probe:
     """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none."""
 

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
@@ -236,6 +236,16 @@ class Record:
         """Name of the experiment."""
         return self.run["experiment"]
 
+    @property
+    def device_name(self) -> str:
+        """What the device calls itself, such as ``NVIDIA H200``; the machine's name where the record does not say."""
+        return str(self.run["facts"].get("name") or self.machine)
+
+    @property
+    def chip(self) -> str:
+        """The chip that it was measured on, as :func:`hypatia_lab.machine.chip` has it; empty where it names none."""
+        return str(self.run["facts"].get("chip") or "")
+
 
 def machine_name(text: str) -> str:
     """``text`` if it can name a machine and so a folder. Raises :class:`RecordError` otherwise."""
@@ -245,6 +255,28 @@ def machine_name(text: str) -> str:
             "without a path in it, such as h200 or my-laptop"
         )
     return text
+
+
+def model(machine: str, chips: Container[str]) -> str:
+    """The model of ``machine``: ``h200`` of ``h200-cb31d3``, if ``cb31d3`` is among ``chips``, those that its records
+    name. Any other machine is a model of its own.
+    """
+    name, _, chip = machine.rpartition("-")
+    return name if name and chip and chip in chips else machine
+
+
+def models(found: Iterable[Record]) -> dict[str, str]:
+    """The :func:`model` of every machine of ``found``."""
+    chips: dict[str, set[str]] = {}
+    for record in found:
+        chips.setdefault(record.machine, set()).add(record.chip)
+    return {machine: model(machine, own) for machine, own in chips.items()}
+
+
+def _model_like(folder: str) -> str:
+    """The model that a folder's name alone lets one think of, empty where none; its records may say no."""
+    found = re.fullmatch(r"(.+)-[0-9a-f]{6}", folder)
+    return found[1] if found else ""
 
 
 @cache
@@ -350,21 +382,24 @@ def files(root: Path) -> list[Path]:
 def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] = ()) -> list[Record]:
     """All records of ``roots`` (see :func:`files`; default: the committed ones), by machine and experiment.
 
-    ``machines`` and ``experiments`` restrict the result; empty means all. Where two roots hold the same
-    machine and experiment the later root wins. Raises :class:`RecordError` for a malformed file or for a
-    machine that was asked for and has no records.
+    ``machines`` and ``experiments`` restrict the result; empty means all. The name of a :func:`model` means the
+    machine of that name and all chips of the model. Where two roots hold the same machine and experiment the later
+    root wins. Raises :class:`RecordError` for a malformed file or for a machine that was asked for and has no records.
     """
+    paths = [path for root in roots or (COMMITTED,) for path in files(root)]
     found: dict[tuple[str, str], Record] = {}
-    for root in roots or (COMMITTED,):
-        for path in files(root):
-            wanted = (not machines or path.parent.name in machines) and (not experiments or path.stem in experiments)
-            if wanted:
-                found[path.parent.name, path.stem] = load_file(path)
+    for path in paths:
+        folder = path.parent.name
+        asked = not machines or folder in machines or _model_like(folder) in machines
+        if asked and (not experiments or path.stem in experiments):
+            found[folder, path.stem] = load_file(path)
+    known = models(found.values())
     for name in machines:
-        if name not in {machine for machine, _ in found}:
-            known = sorted({path.parent.name for root in roots or (COMMITTED,) for path in files(root)})
-            raise RecordError(f"no records: {unknown('machine', name, known)}")
-    return [found[key] for key in sorted(found)]
+        if name not in {*known, *known.values()}:
+            chips = models(load_file(path) for path in paths if _model_like(path.parent.name))
+            there = {path.parent.name for path in paths} | {*chips.values()}
+            raise RecordError(f"no records: {unknown('machine', name, sorted(there))}")
+    return [found[key] for key in sorted(found) if not machines or {key[0], known[key[0]]} & set(machines)]
 
 
 def digests(records: Iterable[Record]) -> str:
@@ -486,3 +521,22 @@ def held(folder: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
             with suppress(OSError):  # the parts of what was interrupted stay
                 path.parent.rmdir()
+
+
+def is_held(folder: Path) -> bool:
+    """Whether some process holds ``folder`` (see :func:`held`); not, as far as can be told, where files have no locks.
+
+    Who wants to hold it in the very moment of asking is refused.
+    """
+    import fcntl
+
+    if folder in _HELD:
+        return True
+    try:
+        with (folder / ".parts" / "lock").open("rb") as stream:
+            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+    return False

@@ -112,6 +112,11 @@ class Row:
         return self.variant.endswith(AGAIN)
 
     @property
+    def tuned(self) -> bool:
+        """Whether a tuner, torch.compile's, chose its kernels: it may choose others on the next machine."""
+        return "compile" in self.variant
+
+    @property
     def timed(self) -> bool:
         """Whether it carries a time."""
         return not math.isnan(self.median_us)

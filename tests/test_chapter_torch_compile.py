@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from synthetic import Lines, ceilings, cell_line, detail_line, evidence_of, played, said, write_records
 from synthetic import cells as timed
+from synthetic import evidence as together
 
 from hypatia_lab import intervals
-from hypatia_lab.chapters import torch_compile, torch_compile_rows, torch_compile_tables
+from hypatia_lab.chapters import torch_compile, torch_compile_authors, torch_compile_rows, torch_compile_tables
 from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.chapters.torch_compile_rows import POINTS, STEP
 from hypatia_lab.experiments import EXPERIMENTS
@@ -428,3 +429,48 @@ def test_an_altered_record_changes_the_chapter(tmp_path: Path, monkeypatch: pyte
     altered = [*DEFAULTS[:-1], DEFAULTS[-1] | {"medians_us": [200.0, 202.0]}]
     read(tmp_path / "second", GPU, STARTS, defaults=altered)
     assert _said(played(torch_compile.PAGE, tmp_path / "second", monkeypatch)) != _said(before)
+
+
+# ---------------------------------------------------------------- the authors' own scripts
+
+
+def scripted(eager: list[float], compiled: list[float], **figures: list[float]) -> Evidence:
+    """Evidence of a machine, ``box``, where S000's script printed so many ms a call, and figures of others."""
+    where = {"topic": "program", "shape": SEED, "operation": "conv_block", "math": "default", "origin": "author"}
+    where |= {"variant": torch_compile_authors.OPERATOR, "case": "benchmark_torch_compile"}
+    gains = [a / b for a, b in zip(eager, compiled, strict=True)]
+    lines = [
+        detail_line(**where, name="eager", unit="ms", values=eager),
+        detail_line(**where, name="compiled", unit="ms", values=compiled),
+        detail_line(**where, name="speedup", unit="1", values=gains),
+    ]
+    lines += [
+        detail_line(**where | {"case": "benchmark_mixed_precision"}, name=name, unit="1", values=values)
+        for name, values in figures.items()
+    ]
+    return together({torch_compile_authors.EXPERIMENT: lines})
+
+
+@pytest.mark.parametrize(
+    ("compiled", "word"),
+    [
+        ([2.0, 2.01, 1.99], "less"),
+        ([1.0, 1.01, 0.99], "2 to 5"),
+        ([0.5, 0.51, 0.505], "more"),
+        ([1.6, 1.4, 1.5], "open"),
+    ],
+)
+def test_the_authors_script_is_held_to_two_to_five_times(compiled: list[float], word: str) -> None:
+    found = said(torch_compile_authors.compiled(scripted([3.0, 3.0, 3.0], compiled), "box"))
+    assert word in found.title
+    assert "3 ms eager" in found.text.replace("3.0 ms", "3 ms")
+
+
+def test_what_the_scripts_print_is_a_line_a_figure_and_only_what_was_printed() -> None:
+    lab = scripted([3.0, 3.0, 3.0], [2.0, 2.01, 1.99], **{"fp16 speedup": [1.4, 1.41, 1.39]})
+    lines = torch_compile_authors.printed(lab, "box")
+    assert len(lines) == 4
+    assert [line["S000"] for line in lines if "×" in line["the script here"]] == ["2–5×", "2×"]
+    other = together({"method": [cell_line()]})
+    assert torch_compile_authors.printed(other, "box") == []
+    assert torch_compile_authors.compiled(other, "box") is None

@@ -25,10 +25,11 @@ from hypatia_lab import claims, records
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import commands
+from hypatia_lab.fleet import steps
 from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
 
-COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "investigate")
+COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet", "investigate")
 
 
 @dataclass(frozen=True)
@@ -649,7 +650,7 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of the lab's notebooks."""
     home = tmp_path / "pages"
     home.mkdir()
-    monkeypatch.setattr(commands, "NOTEBOOKS", home)
+    monkeypatch.setattr("hypatia_lab.cli.execution.NOTEBOOKS", home)
     return home
 
 
@@ -664,6 +665,12 @@ def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_sta
     found = call("run", *arguments, "--output", str(output))
     assert found.code == 1
     assert "01_bad: RuntimeError: no luck" in found.err
+    told = [step for line in found.err if (step := steps.read(line))]  # by which a fleet knows where its jobs are
+    assert [(step.number, step.of, step.notebook) for step in told] == [
+        (1, 3, "01_bad"),
+        (2, 3, "02_dies"),
+        (3, 3, "03_good"),
+    ]
     assert found.err[-1] == f"failed: 01_bad, 02_dies; their outputs are in {output}"
     cells = json.loads((output / "03_good.ipynb").read_text())["cells"]
     (printed,) = [out["text"] for c in cells if c["cell_type"] == "code" for out in c["outputs"] if "text" in out]
@@ -777,7 +784,7 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, c
 def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):
     import nbformat
 
-    monkeypatch.setattr(commands, "NOTEBOOKS", tmp_path)
+    monkeypatch.setattr("hypatia_lab.cli.execution.NOTEBOOKS", tmp_path)
     monkeypatch.setattr(bytecode, "environment", dict)  # which tells when it first keeps some
     cell = nbformat.v4.new_code_cell("mode = 'recorded'", metadata={"tags": ["parameters"]})
     kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}

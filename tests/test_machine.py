@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import machine
+from hypatia_lab import machine, records
 
 UUID = "8a2b1c9e-0f3d-4e57-9c11-2d6f5e4b7a80"
 
@@ -66,6 +66,17 @@ def test_a_chips_name_is_the_same_in_every_release() -> None:
     assert machine.chip(f"GPU-{UUID}") == "e173c4"
 
 
+def test_a_gpus_folder_is_named_by_its_model_and_chip_and_a_cpu_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(machine.MachineError, match="name the machine yourself"):
+        machine.chip_machine("cpu")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="1-2-3"))
+    assert machine.chip_machine("cuda") == f"h200-{machine.chip('GPU-1-2-3')}"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA " + "X" * 80)
+    assert records.machine_name(machine.chip_machine("cuda")).endswith(machine.chip("GPU-1-2-3"))
+
+
 def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     driver(monkeypatch, nvmlDeviceGetMigMode=refuse, nvmlDeviceGetEccMode=refuse)
     facts = machine.Probe("cuda").facts()
@@ -75,3 +86,23 @@ def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> N
     assert machine.Probe("cuda").facts() == {}
     assert machine.Probe("cuda")() is None
     assert machine.Probe("cpu").facts() == {}
+
+
+def test_a_gpus_machine_is_named_by_model_and_chip(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: "NVIDIA H200")
+    assert machine.chip_machine() == "h200-e173c4"
+    assert records.model(machine.chip_machine("auto"), {machine.Probe("cuda").facts()["chip"]}) == "h200"
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda number: 80 * "X")
+    assert records.machine_name(machine.chip_machine()).endswith("-e173c4")
+    driver(monkeypatch, nvmlDeviceGetUUID=refuse)
+    with pytest.raises(machine.MachineError, match="NVML"):
+        machine.chip_machine()
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto", "cuda"])
+def test_a_cpu_has_no_chip_to_be_named_by(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(machine.MachineError, match="--machine NAME"):
+        machine.chip_machine(device)

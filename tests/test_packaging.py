@@ -37,7 +37,7 @@ def _constraints() -> dict[str, str]:
 
 def _direct() -> list[Requirement]:
     extras = PROJECT["optional-dependencies"]
-    named = [text for extra in ("run", "egraph", "book", "test") for text in extras[extra]]
+    named = [text for extra in ("run", "egraph", "book", "fleet", "test") for text in extras[extra]]
     found = [Requirement(text) for text in (*PROJECT["dependencies"], *named)]
     return [one for one in found if one.name != PROJECT["name"]]  # an extra may ask for another
 

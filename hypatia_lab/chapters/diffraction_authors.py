@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats
+from hypatia_lab.chapters import scripts
+from hypatia_lab.chapters.scripts import judged, measured
 from hypatia_lab.figures.probe_rows import Configuration, rare
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
@@ -91,28 +93,7 @@ PARITY = {"cuda": ("S003-67a", 10.0), "cpu": ("S003-98a", 0.5)}
 
 def way(lab: Evidence, machine: str, case: str, shape: str = MAIN, variant: str = TORCH) -> Configuration | None:
     """The figures that command ``case`` gave of ``variant`` at ``shape``; None without a record of them."""
-    found = probed(lab, machine, "program", experiment=EXPERIMENT, case=case, variant=variant)
-    return next((own for own in found if own.shape == formats.shape(shape)), None)
-
-
-def measured(found: Configuration | None, name: str) -> Interval | None:
-    """The figure called ``name`` (times in µs) over its processes, as the ledger has it; None where there is none."""
-    value = intervals.NOTHING if found is None else found.estimate(name)
-    return value if value.n else None
-
-
-def judged(lab: Evidence, machine: str, part: str, shape: str = "", *, rewrite: bool = False) -> Interval | None:
-    """What the ledger's ``part`` measured on ``machine``, where several sizes were judged that of ``shape``.
-
-    None where nothing was measured, or, unless ``rewrite``, where a rewrite stood in for the author's program.
-    """
-    row = lab.judged.get(part, {}).get(machine)
-    if row is None or (row.program == "rewrite") != rewrite:
-        return None
-    for case in row.cases:
-        if shape in ("", case.workload.split("/")[1]):
-            return case.estimate
-    return None
+    return scripts.way(lab, machine, EXPERIMENT, case, variant, shape)
 
 
 def clocked(lab: Evidence, machine: str) -> list[Row]:
@@ -127,38 +108,8 @@ def _warm(lab: Evidence, machine: str, shape: str = MAIN) -> Row | None:
     return next((row for row in clocked(lab, machine) if (row.variant, row.shape) == (TORCH, shape)), None)
 
 
-def _unit(found: Configuration | None, name: str) -> str:
-    lines = [] if found is None else found.details
-    return next((line["unit"] for line in lines if line["name"] == name), "1")
-
-
-def _number(found: Interval, unit: str) -> str:
-    """A figure with its interval; times are in µs, what is the same in all processes has none."""
-    return formats.time(found) if unit in ("s", "ms", "us") else formats.figure(found, unit.replace("1", ""))
-
-
 def _text(found: Configuration | None, name: str) -> str:
-    """The figure called ``name`` for a reader, without n; ``–`` where there is none."""
-    value = measured(found, name)
-    if value is None:
-        return formats.MISSING
-    if name == "correlation":
-        return f"{value.value:.6f}"  # written as S003 writes it
-    return _number(value, "×" if name in TIMES else _unit(found, name))
-
-
-def _counted(text: str, found: Interval | None) -> str:
-    """``text`` with the number of processes behind it, where there are several and it does not say so itself."""
-    return text if found is None or found.n < 2 or text.startswith(formats.UNTOLD) else f"{text}, n = {found.n}"
-
-
-def _shown(found: Configuration | None, name: str) -> str:
-    return _counted(_text(found, name), measured(found, name))
-
-
-def _said(found: Interval | None, unit: str) -> str:
-    """A figure of the ledger with n; ``–`` where there is none."""
-    return formats.MISSING if found is None else _counted(_number(found, unit), found)
+    return scripts.text(found, name, TIMES)
 
 
 # ---------------------------------------------------------------- tables
@@ -171,12 +122,12 @@ def benchmark(lab: Evidence, machine: str) -> list[dict[str, str]]:
         torch, c = (way(lab, machine, "benchmark_detailed", shape, variant) for variant in (TORCH, C))
         clock = {}
         if row := _warm(lab, machine, shape):
-            clock["simulation"] = _said(row.time, "us")
+            clock["simulation"] = scripts.estimated(row.time, "us")
             ratio = None if c is None else quotient(row.medians_us, c.per_process("c"))
-            clock["simulation slowdown"] = _said(ratio, "×")
+            clock["simulation slowdown"] = scripts.estimated(ratio, "×")
         said: dict[str, str] = dict(zip(NAMES, SAID[shape], strict=True))
         for name, what in BENCHMARK.items():
-            here, warm = _shown(c if name == "c" else torch, name), clock.get(name, formats.MISSING)
+            here, warm = scripts.shown(c if name == "c" else torch, name, TIMES), clock.get(name, formats.MISSING)
             if (here, warm) != (formats.MISSING, formats.MISSING):
                 line = {"detector": formats.shape(shape), "figure": what, "S003": said[name]}
                 out.append(line | {"the script here": here, "warm, by the lab's clock": warm})
@@ -184,11 +135,7 @@ def benchmark(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def _lines(found: Configuration | None, figures: dict[str, tuple[str, str]]) -> list[dict[str, str]]:
-    if found is None or found.fault:
-        return []
-    return [
-        {"figure": what, "S003": said, "the script here": _shown(found, name)} for name, (what, said) in figures.items()
-    ]
+    return scripts.lines(found, "S003", figures, TIMES)
 
 
 def profiled(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -196,7 +143,7 @@ def profiled(lab: Evidence, machine: str) -> list[dict[str, str]]:
     lines = _lines(way(lab, machine, "profile"), PROFILE)
     if lines and (busy := judged(lab, machine, "S003-62a")):
         what = "the GPU's time as a share of a warm call by the lab's clock"
-        lines.append({"figure": what, "S003": formats.MISSING, "the script here": _said(busy, "%")})
+        lines.append({"figure": what, "S003": formats.MISSING, "the script here": scripts.estimated(busy, "%")})
     return lines
 
 
@@ -205,7 +152,7 @@ def dtypes(lab: Evidence, machine: str) -> list[dict[str, str]]:
     lines = _lines(way(lab, machine, "dtype"), DTYPE)
     if lines and (fastest := judged(lab, machine, "S003-50c")):
         line = {"figure": "float64 / float32, by these", "S003": formats.MISSING}
-        lines.insert(list(DTYPE).index("correlation"), line | {"the script here": _said(fastest, "×")})
+        lines.insert(list(DTYPE).index("correlation"), line | {"the script here": scripts.estimated(fastest, "×")})
     return lines
 
 
@@ -233,14 +180,18 @@ def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line |= {f"call {number}": _text(found, f"call {number}") for number in CALLS}
         three = quotients(found.per_process("call 2", "call 3", "call 4"), found.per_process("call 12"))
         ratio = rare(three) if three else None
-        out.append(line | {"calls 2 to 4 / call 12": _said(ratio, "×")})
+        out.append(line | {"calls 2 to 4 / call 12": scripts.estimated(ratio, "×")})
     return out
 
 
 def steady(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """What S003 says of the warm state beside what the ledger makes of the same quotients here: a line each."""
     found = [(judged(lab, machine, part, shape), unit, what, said) for part, shape, unit, what, said in STEADY]
-    return [{"figure": what, "S003": said, "here": _said(value, unit)} for value, unit, what, said in found if value]
+    return [
+        {"figure": what, "S003": said, "here": scripts.estimated(value, unit)}
+        for value, unit, what, said in found
+        if value
+    ]
 
 
 def without(lab: Evidence, machines: Sequence[str], case: str) -> str:
@@ -334,7 +285,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     if calls.doubt:
         question = "How many kernel calls S003's simulator makes"
         return unsaid(lab, machine, question, "08_profile", [calls], tuple(parts))
-    text = f"S003's own script counts {_number(calls, '')} kernel calls for an image, the document 907."
+    text = f"S003's own script counts {scripts.number(calls, '')} kernel calls for an image, the document 907."
     if (busy := judged(lab, machine, "S003-62a")) and not busy.doubt:
         text += f" The GPU works {spoken(busy, '%')} of a warm call's time and else waits for the host."
         parts.append("S003-62a")
@@ -342,7 +293,7 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     titles = {"confirmed": "makes about as many kernel calls as it says"}
     titles["refuted"] = f"makes {fewer} kernel calls than it says"
     title = titles.get(lab.verdicts["S003-40a"][machine], "makes how many kernel calls? Undecided")
-    return Finding(_number(calls, ""), f"S003's simulator {title}", text, "08_profile", claims=tuple(parts))
+    return Finding(scripts.number(calls, ""), f"S003's simulator {title}", text, "08_profile", claims=tuple(parts))
 
 
 def early(lab: Evidence, machine: str) -> Finding | None:

@@ -13,14 +13,13 @@ from collections.abc import Iterable, Sequence
 
 from hypatia_lab import formats, results
 from hypatia_lab.chapters import decisions
-from hypatia_lab.claims import Judgement
+from hypatia_lab.claims import UNJUDGED, Judgement
 from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.tables import claims as claim_tables
 
-UNJUDGED = ("not_testable", "not_reproduced", "invalid")
 BASELINES = ("eager", "row_major")
 IDLE = 0.1
 """Below this share of the limit no ceiling is what takes the time: launches, waiting and idle multiprocessors are."""
@@ -48,10 +47,9 @@ def rates(lab: Evidence) -> list[dict[str, str]]:
 
 def chips(one: Record, other: Record) -> str:
     """Whether two records are of the ``same chip`` or of ``another chip``, or ``chip not recorded`` in one of them."""
-    found = [record.run["facts"].get("chip") for record in (one, other)]
-    if not all(found):
+    if not (one.chip and other.chip):
         return "chip not recorded"
-    return "same chip" if found[0] == found[1] else "another chip"
+    return "same chip" if one.chip == other.chip else "another chip"
 
 
 def compared(pairs: Iterable[tuple[Record, Record]]) -> str:

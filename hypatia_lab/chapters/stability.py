@@ -80,7 +80,7 @@ def verdicts(visit: Visit) -> list[tuple[Judgement, Judgement]]:
         for found in (visit.then, visit.now)
     )
     pairs = [(then[name], now[name]) for name in then if name in now]
-    return [pair for pair in pairs if not any(row.verdict in machines.UNJUDGED for row in pair)]
+    return [pair for pair in pairs if not any(row.verdict in claims.UNJUDGED for row in pair)]
 
 
 def equal(pairs: Sequence[tuple[Judgement, Judgement]]) -> str:
@@ -189,13 +189,13 @@ def coverage(lab: Evidence, visited: Sequence[Visit]) -> list[Coverage]:
             kind = clock, machines.chips(then, now), "same" if _code(then) == _code(now) else "another"
             for a, b in _shared(old[clock], new[clock]).values():
                 if not a.is_twin:
-                    counts[(*kind, "compile" in a.variant, _agree(a, b))] += 1
+                    counts[(*kind, a.tuned, _agree(a, b))] += 1
     kinds = sorted({key[:4] for key in counts})
     return [Coverage(*kind, counts[(*kind, True)], counts[(*kind, True)] + counts[(*kind, False)]) for kind in kinds]
 
 
 def _subject(record: Record) -> tuple[str, str]:
-    return record.experiment, record.run["facts"].get("name", record.machine)
+    return record.experiment, record.device_name
 
 
 def _code(record: Record) -> object:

@@ -210,13 +210,14 @@ def called(first: Row) -> str:
     return f"the {MODELS[first.operation]}" if first.direction == FORWARD else "a training step"
 
 
-def _against(gain: Interval) -> str:
+def against(gain: Interval) -> str:
+    """The verdict on 2 to 5 times."""
     return "confirmed" if gain.within(*CLAIMED) else "refuted" if gain.outside(*CLAIMED) else "undecided"
 
 
 def _promise(what: str, found: Gains) -> str:
     """A title: ``what`` against the 2 to 5 times that S000 promises."""
-    seen = {_against(gain) for gain in found.all}
+    seen = {against(gain) for gain in found.all}
     if {"confirmed", "refuted"} <= seen:
         return f"{what} gains 2 times in some cases only"
     if seen == {"confirmed"}:

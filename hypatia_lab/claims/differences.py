@@ -1,11 +1,12 @@
-"""Where two machines, or two folders of records, disagree: the claims whose verdicts differ."""
+"""Where machines, or folders of records, disagree: the claims whose verdicts differ, and on how many one holds."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.claims.judgement import Judgement
+from hypatia_lab.claims.judgement import ANY, UNJUDGED, VERDICTS, Judgement
 
 SIDES = ("machine", "verdict", "measured", "low", "high", "n", "program", "reason")
 """What is told of either side, with ``_a`` or ``_b`` behind it."""
@@ -31,3 +32,30 @@ def differences(rows: Sequence[Judgement], machine_a: str, machine_b: str) -> li
         out.append(line)
     silent = {"not_testable", "not_reproduced"}
     return sorted(out, key=lambda line: not silent.isdisjoint((line["verdict_a"], line["verdict_b"])))
+
+
+HOLDS = ("all", "most", "some", "one")
+"""On how many machines the commonest verdict holds of those that could test the claim: on all of at least two, on more
+than half, on at least two, on one."""
+
+
+def agreement(rows: Sequence[Judgement]) -> list[dict[str, Any]]:
+    """On how many machines a verdict holds, a line a claim that any of them could test, in order of the ledger.
+
+    ``rows`` are those of :func:`hypatia_lab.claims.judge`. Keys: id, claim, lead, verdicts (machine → verdict, of those
+    that could test it), verdict (the commonest, and of two the first in order of :data:`VERDICTS`), holds
+    (:data:`HOLDS`). A claim that no machine decides (arithmetic) is left out.
+    """
+    found: dict[str, list[Judgement]] = {}
+    for row in rows:
+        if row.machine != ANY and row.verdict not in UNJUDGED:
+            found.setdefault(row.id, []).append(row)
+    out = []
+    for own in found.values():
+        counts = Counter(row.verdict for row in own)
+        verdict = min(counts, key=lambda word: (-counts[word], list(VERDICTS).index(word)))
+        share = counts[verdict] / len(own)
+        holds = "one" if counts[verdict] == 1 else "all" if share == 1 else "most" if share > 0.5 else "some"
+        line = {key: getattr(own[0], key) for key in ("id", "claim", "lead")}
+        out.append(line | {"verdicts": {row.machine: row.verdict for row in own}, "verdict": verdict, "holds": holds})
+    return out

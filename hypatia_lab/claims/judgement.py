@@ -21,6 +21,8 @@ VERDICTS = {
     "invalid": "!",
 }
 """Every verdict there is, in the order of tables, and the sign beside its word."""
+UNJUDGED = ("not_testable", "not_reproduced", "invalid")
+"""Verdicts that say nothing of the claim on a machine."""
 ANY = "any"
 """Machine of a judgement that holds on every machine: arithmetic, and claims that no lab can test."""
 COLUMNS = (

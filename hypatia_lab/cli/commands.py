@@ -11,15 +11,17 @@ from typing import Any
 import click
 
 from hypatia_lab import places
+from hypatia_lab.cli import execution
+from hypatia_lab.cli.contributing import check_records, contribute
 from hypatia_lab.cli.execution import RUN, execute, interrupted
+from hypatia_lab.cli.fleet import fleet
 from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results, tell_drafts
 from hypatia_lab.cli.report import build_book, investigate
 from hypatia_lab.cli.simulate import simulate
 from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab.fleet.steps import Step
 from hypatia_lab.names import unknown
 from hypatia_lab.tables import claims as claim_tables
-
-NOTEBOOKS = places.HOME / "notebooks"
 
 
 class _Clear(click.Group):
@@ -115,7 +117,7 @@ def run(
     from hypatia_lab.pages.evidence import Parameters
     from hypatia_lab.records import ensure_writable
 
-    chosen = _choose(notebooks) if notebooks or not programs else []
+    chosen = execution.choose(notebooks) if notebooks or not programs else []
     if chosen and (told := places.lacking("a notebook", "run", *RUN)):
         raise click.UsageError(told)
     records = records or ("" if places.CHECKOUT else str(places.BUILD / "records"))
@@ -153,7 +155,7 @@ def run(
     failed = _measure_programs(specs, given, parameters.root)
     for number, path in enumerate(chosen, 1):
         try:
-            if not execute(path, folder, given, f"[{number}/{len(chosen)}]"):
+            if not execute(path, folder, given, str(Step(number, len(chosen), path.stem))):
                 failed.append(path.stem)
         except KeyboardInterrupt:
             interrupted()
@@ -251,19 +253,6 @@ def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
     for spec in specs:
         composer.plan(spec, preset, device)
     return specs
-
-
-def _choose(names: tuple[str, ...]) -> list[Path]:
-    known = sorted(NOTEBOOKS.glob("*.ipynb"))
-    if not names:
-        return known
-    chosen = []
-    for name in names:
-        found = [path for path in known if path.stem == name.removesuffix(".ipynb") or path.stem.split("_")[0] == name]
-        if not found:
-            raise click.UsageError(unknown("notebook", name, [path.stem for path in known]))
-        chosen += [path for path in found if path not in chosen]
-    return chosen
 
 
 @main.command()
@@ -443,7 +432,7 @@ def _write_page(folder: Path, notebook: Path) -> None:
         click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
         return
     try:
-        executed = execute(notebook, notebook.parent, {}, "chapter")
+        executed = execute(notebook, notebook.parent, {}, f"chapter {notebook.stem}")
     except KeyboardInterrupt:
         interrupted()
     if not executed:
@@ -455,5 +444,5 @@ def _write_page(folder: Path, notebook: Path) -> None:
     click.echo(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html')}")
 
 
-for command in (results, claims, compare, simulate, investigate):
+for command in (results, claims, compare, simulate, contribute, check_records, fleet, investigate):
     main.add_command(command)

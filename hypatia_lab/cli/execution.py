@@ -10,12 +10,30 @@ from typing import Any, NoReturn
 
 import click
 
+from hypatia_lab import places
+from hypatia_lab.names import unknown
+
+NOTEBOOKS = places.HOME / "notebooks"
 RUN = ("papermill", "nbclient", "ipykernel", "plotly")
 """What executes a notebook: modules of the extra run."""
 
 
+def choose(names: tuple[str, ...]) -> list[Path]:
+    """The notebooks that are meant by number or name, all where none is. Raises :class:`click.UsageError`."""
+    known = sorted(NOTEBOOKS.glob("*.ipynb"))
+    if not names:
+        return known
+    chosen = []
+    for name in names:
+        found = [path for path in known if path.stem == name.removesuffix(".ipynb") or path.stem.split("_")[0] == name]
+        if not found:
+            raise click.UsageError(unknown("notebook", name, [path.stem for path in known]))
+        chosen += [path for path in found if path not in chosen]
+    return chosen
+
+
 def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool:
-    """Execute one notebook through papermill; False, with the reason printed, when it fails."""
+    """Print ``label`` and execute one notebook through papermill; False, with the reason printed, when it fails."""
     import papermill
     from nbclient.exceptions import DeadKernelError
 
@@ -24,7 +42,7 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
     os.environ.setdefault("TQDM_MININTERVAL", "1")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")
     os.environ.update(bytecode.environment())
-    click.echo(f"{label} {path.stem}", err=True)
+    click.echo(label, err=True)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         papermill.execute_notebook(

@@ -22,7 +22,9 @@ _records = click.option(
     type=click.Path(path_type=Path, exists=True, file_okay=False),
     help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
 )
-_machines = click.option("--machine", "machines", multiple=True, help="Only this machine; may be given again.")
+_machines = click.option(
+    "--machine", "machines", multiple=True, help="Only this machine, or all chips of this model; may be given again."
+)
 as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
 paged_option = click.option(
     "--no-pager", "paged", is_flag=True, flag_value=False, default=True, help="Print all at once."
@@ -34,10 +36,10 @@ def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = (), home: Path 
     from hypatia_lab import records
 
     names = [records.machine_name(name) for name in machines]
-    return records.load(home or records.COMMITTED, *map(_root, folders), machines=names)
+    return records.load(home or records.COMMITTED, *map(root_of, folders), machines=names)
 
 
-def _root(folder: Path) -> Path:
+def root_of(folder: Path) -> Path:
     """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
     from hypatia_lab import records
 
@@ -229,41 +231,67 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
 
 
 @click.command()
-@click.argument("machine_a")
-@click.argument("machine_b")
-@click.option("--all", "everything", is_flag=True, help="Tell verdicts that one side could not test, too.")
+@click.argument("machines", nargs=-1, required=True)
+@click.option("--all", "everything", is_flag=True, help="Tell verdicts that one of two could not test, too.")
 @_records
 @paged_option
 @as_json_option
-def compare(
-    machine_a: str, machine_b: str, everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool
-) -> None:
-    """Set MACHINE_A beside MACHINE_B: the same ratios with their intervals, and the verdicts that differ.
+def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool) -> None:
+    """Set MACHINES side by side: the same ratios with their intervals, and the verdicts that differ.
 
-    Verdicts are those on the parts of claims, for each has figures of its own. Told is what both sides measured.
+    Verdicts are those on the parts of claims, for each has figures of its own. Told is what both of two measured, or at
+    least two of more.
 
-    Either is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
-    --output of judge. Two folders may hold records of one machine. With --json: all verdicts that differ, those that
-    both sides reached first.
+    Each is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
+    --output of judge. Two folders may hold records of one machine. A model's name stands for its chips, where several
+    are recorded. Of three and more it is told how far a ratio ranges, from five chips of a model on where the next
+    one's will lie, and on how many machines a verdict holds.
+
+    With --json, of two: all verdicts that differ, those that both sides reached first. Of more: a line a ratio, a class
+    of ratios and a verdict, told apart by their kind: ratio, expectation, verdict.
     """
-    from hypatia_lab import records, tables
-    from hypatia_lab import results as tidy
-    from hypatia_lab.claims import differences, judge
-    from hypatia_lab.cli import printing
+    from hypatia_lab import records
+    from hypatia_lab.claims import judge
 
-    sides = [_side(text, folders) for text in (machine_a, machine_b)]
-    if sides[0] == sides[1]:
-        raise click.UsageError(f"{machine_a} and {machine_b} are the same records; name two machines or folders")
-    names = [side[0].machine for side in sides]
-    if names[0] == names[1]:
-        names = [machine_a, machine_b]
+    sides: list[tuple[str, list[Any]]] = []
+    for text in machines:
+        for side in _sides(text, folders):
+            if twin := [name for name, other in sides if other == side]:
+                raise click.UsageError(f"{twin[0]} and {text} are the same records; name two machines or folders")
+            sides.append((text, side))
+    if len(sides) < 2:
+        raise click.UsageError(f"Missing argument: a second machine or folder to set beside {machines[0]}")
+    names = [side[0].machine for _, side in sides]
+    names = [text if names.count(name) > 1 else name for name, (text, _) in zip(names, sides, strict=True)]
     loaded = [
         replace(record, run=record.run | {"machine": name})
-        for name, side in zip(names, sides, strict=True)
+        for name, (_, side) in zip(names, sides, strict=True)
         for record in side
     ]
-    ledger = _own_ledger(machine_a, machine_b)
-    found = differences(judge(loaded, ledger, beside=records.load()), *names)
+    ledger = _own_ledger(*machines)
+    parts = judge(loaded, ledger, beside=records.load())
+    if len(names) == 2:
+        _compare_two(names, loaded, parts, ledger, everything=everything, paged=paged, as_json=as_json)
+    else:
+        _compare_many(names, loaded, parts, paged=paged, as_json=as_json)
+
+
+def _compare_two(
+    names: list[str],
+    loaded: list[Any],
+    parts: list[Any],
+    ledger: list[Any],
+    *,
+    everything: bool,
+    paged: bool,
+    as_json: bool,
+) -> None:
+    from hypatia_lab import results as tidy
+    from hypatia_lab import tables
+    from hypatia_lab.claims import differences
+    from hypatia_lab.cli import printing
+
+    found = differences(parts, *names)
     if as_json:
         print_json(found)
         return
@@ -275,18 +303,31 @@ def compare(
     show(printing.comparison_lines(rows, names, found, leads, everything=everything), paged)
 
 
-def _side(text: str, folders: tuple[Path, ...]) -> list[Any]:
-    """The records of one side of a comparison: a machine's, by its name or by a folder that holds no other's."""
+def _compare_many(names: list[str], loaded: list[Any], parts: list[Any], *, paged: bool, as_json: bool) -> None:
+    from hypatia_lab import claims
+    from hypatia_lab.cli import side_by_side
+
+    found = side_by_side.of(names, loaded, claims.agreement(parts))
+    if as_json:
+        print_json(side_by_side.json_rows(found))
+    else:
+        show(side_by_side.lines(found), paged)
+
+
+def _sides(text: str, folders: tuple[Path, ...]) -> list[list[Any]]:
+    """The records of each side that ``text`` names: a machine, the chips of a model, a folder with one machine's."""
     from hypatia_lab import records
 
     place = Path(text)
-    if not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/")):
-        return _load(folders, (text,))
-    found = records.load(_root(place))
-    machines = sorted({record.machine for record in found})
-    if len(machines) > 1:
-        raise click.UsageError(f"{text} holds records of {', '.join(machines)}; name one of its folders")
-    return found
+    named = not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/"))
+    sides: dict[str, list[Any]] = {}
+    for record in _load(folders, (text,)) if named else records.load(root_of(place)):
+        sides.setdefault(record.machine, []).append(record)
+    if not named and len(sides) > 1:
+        raise click.UsageError(f"{text} holds records of {', '.join(sorted(sides))}; name one of its folders")
+    if text in sides and len(sides) == 2:  # with one chip beside it the machine of that name is meant
+        return [sides[text]]
+    return list(sides.values())
 
 
 def _own_ledger(*places: str) -> list[Any]:

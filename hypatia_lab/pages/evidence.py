@@ -31,9 +31,10 @@ class ParameterError(ValueError):
 class Parameters:
     """The validated parameters of a notebook. Raises :class:`ParameterError` naming the one that is off.
 
-    ``machine``: in recorded mode the machines to read (comma-separated, empty = all committed); in measure
-    mode the name this machine gets (empty = its device's name). ``shapes``: comma-separated shapes such as
-    ``1024x784x2048`` to measure instead of the preset's. ``records``: folder of this machine's records.
+    ``machine``: in recorded mode the machines to read (comma-separated, empty = all committed; a model's name means
+    all its chips, as in :func:`records.load`); in measure mode the name this machine gets (empty = its device's name).
+    ``shapes``: comma-separated shapes such as ``1024x784x2048`` to measure instead of the preset's. ``records``: folder
+    of this machine's records.
     """
 
     mode: str = "recorded"

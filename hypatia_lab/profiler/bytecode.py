@@ -63,7 +63,7 @@ def environment() -> dict[str, str]:
 
 def _import_everything(kept: dict[str, str]) -> None:
     with tempfile.TemporaryDirectory() as empty:
-        caches = {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty}
+        caches = {"TORCHINDUCTOR_CACHE_DIR": empty, "TRITON_CACHE_DIR": empty, "TMPDIR": empty}
         subprocess.run(
             [sys.executable, "-P", "-c", _EVERYTHING],
             stdin=subprocess.DEVNULL,

@@ -1,0 +1,132 @@
+"""GPUs of one model side by side: how far their ratios and verdicts agree, and where the scatter comes from.
+
+Only records that name their chip can tell one from another. Those of other visits count beside the book's.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from hypatia_lab import claims, results, spread
+from hypatia_lab.chapters.stability import Visit
+from hypatia_lab.formats import MISSING, listing
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.records import Record
+from hypatia_lab.spread import Across
+from hypatia_lab.tables import chips
+from hypatia_lab.tables import claims as claim_tables
+
+CLOCKS = ("graph", "wall")
+Verdict = dict[str, Any]
+"""A line of :func:`hypatia_lab.claims.agreement`."""
+
+
+def taken(lab: Evidence, visited: Sequence[Visit]) -> list[Record]:
+    """Every record of a GPU, those that other visits left among them."""
+    everything = [*lab.records, *(record for visit in visited for record in visit.kept)]
+    return [record for record in everything if record.run["device"] == "cuda"]
+
+
+def _by_model(found: Sequence[Record]) -> dict[str, list[Record]]:
+    models: dict[str, list[Record]] = {}
+    for record in found:
+        models.setdefault(record.device_name, []).append(record)
+    return models
+
+
+def _chips(found: Sequence[Record]) -> list[str]:
+    return sorted({record.chip for record in found} - {""})
+
+
+def side_by_side(found: Sequence[Record]) -> list[Across]:
+    """The ratios that two or more chips have, of the records of one model."""
+    # Each record under a name of its own, for a chip may have been visited twice.
+    named = [replace(one, run=one.run | {"machine": one.digest}) for one in found if one.chip]
+    rows = [row for record in named for row in results.rows([record]) if row.clock in CLOCKS]
+    return [one for one in spread.across(rows, spread.chips(named)) if len(one.values) > 1]
+
+
+def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
+    """Which chips were seen of each model, whether the next one will differ, and what their verdicts say: Markdown.
+
+    ``held`` are the :func:`verdicts` of ``found``.
+    """
+    lines = []
+    for model, own in _by_model(found).items():
+        named, known = _chips(own), sum(bool(record.chip) for record in own)
+        names = f"name {listing([f'`{name}`' for name in named])}" if named else "name a chip"
+        texts = [f"**{model}**: {known} of {len(own)} records {names}."]
+        expected = spread.expectations(side_by_side(own))
+        classes = chips.will_mine_differ(len(named), expected) if named else []
+        if not expected:
+            texts, classes = [*texts, *classes], []
+        texts += [_counted(held[model])] if model in held else []
+        lines += [f"- {' '.join(texts)}", *(f"  - {text}" for text in classes)]
+    return "\n".join(lines) or "No GPU was measured."
+
+
+def ratio_tables(found: Sequence[Record]) -> dict[str, Any]:
+    """Model → its ratios chip by chip (pandas), of the models of which two chips have one."""
+    sides = {model: (side_by_side(own), _chips(own)) for model, own in _by_model(found).items()}
+    return {model: chips.ratios_table(own, names) for model, (own, names) in sides.items() if own}
+
+
+def verdicts(found: Sequence[Record]) -> dict[str, list[Verdict]]:
+    """Model → on how many of its chips a verdict holds, of the claims that at least two could test.
+
+    Of the models of which two chips are named; a chip that was visited twice is judged by the later records.
+    """
+    out = {}
+    for model, own in _by_model(found).items():
+        latest: dict[tuple[str, str], Record] = {}
+        for record in sorted(own, key=lambda one: one.run["started"]):
+            if record.chip:
+                latest[record.chip, record.experiment] = replace(record, run=record.run | {"machine": record.chip})
+        if len(_chips(own)) > 1:
+            lines = claims.agreement(claims.judge(list(latest.values()), beside=found))
+            out[model] = [line for line in lines if len(line["verdicts"]) > 1]
+    return out
+
+
+def _counted(held: Sequence[Verdict]) -> str:
+    if not held:
+        return "No claim could be judged on two of them."
+    counts = Counter(line["holds"] for line in held)
+    places = {"all": "every chip", "most": "most", "some": "some", "one": "one each"}
+    told = listing([f"{counts[word]} on {where}" for word, where in places.items() if counts[word]])
+    return f"Of {len(held)} verdicts these hold: {told}."
+
+
+def verdict_tables(held: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:
+    """Model → the claims whose :func:`verdicts` differ from chip to chip (pandas), of the models that have any."""
+    import pandas
+
+    out = {}
+    for model, lines in held.items():
+        names = sorted({name for line in lines for name in line["verdicts"]})
+        if apart := [line for line in lines if line["holds"] != "all"]:
+            out[model] = pandas.DataFrame(
+                [
+                    {"id": line["id"], "claim": line["claim"]}
+                    | {name: _word(line["verdicts"].get(name)) for name in names}
+                    | {"one verdict holds on": line["holds"]}
+                    for line in apart
+                ]
+            )
+    return out
+
+
+def _word(verdict: str | None) -> str:
+    return claim_tables.verdict_text(verdict) if verdict else MISSING
+
+
+def scatter(found: Sequence[Record]) -> Any:
+    """Where the scatter of ratios comes from, by class of ratios (pandas); None where there is no ratio."""
+    kinds: dict[spread.Kind, list[spread.Sighting]] = {}
+    for one in spread.sightings(found):
+        if one.kind[0] in CLOCKS:
+            kinds.setdefault(one.kind, []).append(one)
+    return chips.components_table({kind: spread.components(kinds[kind]) for kind in sorted(kinds)}) if kinds else None

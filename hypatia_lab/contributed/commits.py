@@ -1,0 +1,44 @@
+"""Whether the commits that records name are known."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+from hypatia_lab import places
+
+_FORM = re.compile(r"[0-9a-f]{7,40}")
+
+
+def well_formed(commit: str) -> bool:
+    """Whether ``commit`` can name one: 7 to 40 hexadecimal digits."""
+    return bool(_FORM.fullmatch(commit))
+
+
+@cache
+def history() -> Path | None:
+    """The checkout that this package lies in, where it is one with its whole history; else None."""
+    if not places.CHECKOUT:
+        return None
+    try:
+        asked = ("rev-parse", "--show-toplevel", "--is-shallow-repository")
+        top, shallow = _git(places.HOME, asked).splitlines()
+    except (OSError, subprocess.CalledProcessError, ValueError):
+        return None
+    return places.HOME if Path(top).resolve() == places.HOME and shallow == "false" else None
+
+
+@cache
+def missing(commits: tuple[str, ...], repository: Path) -> list[str]:
+    """Those of ``commits``, all :func:`well_formed`, that ``repository`` does not have."""
+    asked = "".join(f"{commit}^{{commit}}\n" for commit in commits)
+    found = _git(repository, ("cat-file", "--batch-check"), asked).splitlines()
+    return [commit for commit, line in zip(commits, found, strict=True) if line.split()[1:2] != ["commit"]]
+
+
+def _git(repository: Path, asked: Sequence[str], given: str = "") -> str:
+    command = ["git", "-C", str(repository), *asked]
+    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout

@@ -1,0 +1,243 @@
+"""Packing: one machine's records into a folder that may be sent, without what tells whose machine it is."""
+
+from __future__ import annotations
+
+import datetime
+import gzip
+import json
+import os
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import formats, records, results
+from hypatia_lab.contributed import bounded, manifest, private, pull_request
+from hypatia_lab.contributed.checking import another, check, written
+from hypatia_lab.contributed.faults import Report
+from hypatia_lab.records import Record
+
+_ROOM, _ENTRY = 10_000, 200
+"""Bytes kept for the manifest and the text of the pull request: in any case, and for each file."""
+_FREE = {"cell": ("reason",), "detail": ("reason", "case", "name")}
+"""Fields of free text, which are told without what is private; all others are names that the lab checks."""
+
+Lines = list[dict[str, Any]]
+
+
+class ContributionError(ValueError):
+    """A contribution that cannot be made: the message names cause and remedy."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """What was packed: the ``folder``, what was ``left_out`` for its size, what was ``taken_out`` as private, by kind
+    and number, and the ``report`` of the check on it."""
+
+    folder: Path
+    left_out: list[str]
+    taken_out: dict[str, int]
+    report: Report
+
+
+@dataclass
+class _Parcel:
+    """Lines by experiment and traces by name, on their way into the folder, and what became of the rest."""
+
+    lines: dict[str, Lines] = field(default_factory=dict)
+    traces: dict[str, bytes] = field(default_factory=dict)
+    left_out: list[str] = field(default_factory=list)
+    taken_out: Counter[str] = field(default_factory=Counter)
+
+
+def pack(machine: str, root: Path, output: Path, *, name: str = "", known: Sequence[Record] | None = None) -> Packed:
+    """Pack the records of ``machine`` under ``root`` into ``output``/``name`` (default: ``machine``), and check them.
+
+    Nothing is left behind when it is stopped. ``known`` are the lab's records (default: the committed ones). Raises
+    :class:`ContributionError` when the folder is there already, or when the name is that of this computer or of another
+    machine among ``known``; :class:`records.RecordError` for records that are not there or damaged, and where nothing
+    can be written.
+    """
+    name = records.machine_name(name or machine)
+    found = records.load(root, machines=[records.machine_name(machine)])
+    known = records.load() if known is None else known
+    names = _telling(private.own_names(), known)
+    renamed = [Record(one.path, one.run | {"machine": name}, one.cells, one.digest, one.details) for one in found]
+    target = output / name
+    if whose := another(renamed, known):
+        raise ContributionError(
+            f"{name} is the name of another machine in the repository ({whose}); choose one with --name"
+        )
+    if private.found(name, names):
+        raise ContributionError(f"{name} is what this computer, or you, are called; choose another name with --name")
+    if os.path.lexists(target):
+        raise ContributionError(f"{target} is there already; remove it, or choose another --output")
+    records.ensure_writable(output)
+    parcel = _parcel(renamed, names)
+    _fit(parcel)
+    with tempfile.TemporaryDirectory(prefix=".contribute-", dir=output) as scratch:
+        folder = Path(scratch) / name
+        _write(folder, parcel, known)
+        report = check(folder, known, names)
+        os.replace(folder, target)
+    return Packed(target, parcel.left_out, dict(parcel.taken_out), report)
+
+
+def _telling(names: frozenset[str], known: Iterable[Record]) -> frozenset[str]:
+    """Those of ``names`` that are in no record that is ``known``: a word of the lab's own tells nobody."""
+    own = {text for one in known for row in (one.run, *one.cells, *one.details) for _, text in private.strings(row)}
+    taken = {words.lower() for text in own for _, words in private.found(text, names)} if names else set()
+    return frozenset(name for name in names if name.lower() not in taken)
+
+
+def _parcel(found: Iterable[Record], names: frozenset[str]) -> _Parcel:
+    parcel = _Parcel()
+    for record in found:
+        rows = (record.run, *record.cells, *record.details)
+        parcel.lines[record.experiment] = [_cleaned(row, names, parcel.taken_out) for row in rows]
+        for path in sorted((record.path.parent / "traces").glob("*.json.gz")):
+            if f"traces/{path.name}" not in parcel.traces:
+                _add_trace(parcel, path, names)
+    return parcel
+
+
+def _cleaned(row: dict[str, Any], names: frozenset[str], gone: Counter[str]) -> dict[str, Any]:
+    """A line of a record without what is private in it; ``gone`` counts that."""
+    row = dict(row)
+    if row["kind"] == "run":
+        row["facts"], lost = _facts(row["facts"], names)
+        gone.update(lost)
+        if "provenance" in row:
+            row["provenance"] = [dict(one) for one in row["provenance"]]
+            for one in row["provenance"]:
+                for key in ("licence", "files"):
+                    one[key], lost = private.without(one[key], names)
+                    gone.update(lost)
+    for key in _FREE.get(row["kind"], ()):
+        row[key], lost = private.scrubbed(row[key], names)
+        row[key] = row[key][:200] if key == "name" else row[key][:64] if key == "case" else row[key]
+        gone.update(lost)
+    return row
+
+
+def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
+    """The facts that a contribution tells, and what it does not; a whole UUID becomes the hash that stands for it."""
+    import fastjsonschema
+
+    from hypatia_lab.machine import chip
+
+    kept, gone = {}, []
+    for key, value in facts.items():
+        if key == "chip" and isinstance(value, str) and private.found(value):
+            value = chip(value)
+            gone.append("GPU UUID")
+        if key in ("name", "cpu") and isinstance(value, str):
+            value, lost = private.scrubbed(value, names)
+            gone += lost
+        try:
+            fastjsonschema.validate(private.FACTS[key], value)
+        except (KeyError, fastjsonschema.JsonSchemaException):
+            gone.append(f"fact {key}")
+        else:
+            kept[key] = value
+    return kept, gone
+
+
+def _add_trace(parcel: _Parcel, path: Path, names: frozenset[str]) -> None:
+    name = f"traces/{path.name}"
+    try:
+        data = path.read_bytes()
+        found = bounded.parsed(bounded.unpacked(data))
+    except (OSError, bounded.BoundError) as cause:
+        parcel.left_out.append(f"{name}: {cause}")
+        return
+    clean, lost = private.without(found, names)
+    parcel.taken_out.update(lost)
+    if lost:
+        data = gzip.compress(json.dumps(clean, separators=(",", ":")).encode(), mtime=0)
+    parcel.traces[name] = data
+
+
+def _fit(parcel: _Parcel) -> None:
+    """Leave out what is missed least until no more than :data:`bounded.MAX_BYTES` are left.
+
+    First traces; then raw samples, which no verdict and no figure reads; then whole records, the ceilings last.
+    """
+    sizes = {name: len(_file(rows)) for name, rows in parcel.lines.items()}
+    sampled = {name: sizes[name] - len(_file(_unsampled(rows))) for name, rows in parcel.lines.items()}
+    spare = {name: size for name, size in sampled.items() if size}
+    counts = {"traces": len(parcel.traces), "records": len(sizes)}
+    gone: dict[str, list[str]] = {"traces": [], "raw samples": [], "records": []}
+
+    def over() -> int:
+        room = _ROOM + _ENTRY * (len(sizes) + len(parcel.traces))
+        return room + sum(sizes.values()) + sum(map(len, parcel.traces.values())) - bounded.MAX_BYTES
+
+    while sizes and (excess := over()) > 0:
+        if parcel.traces:
+            chosen = _least({name: len(data) for name, data in parcel.traces.items()}, excess)
+            del parcel.traces[chosen]
+            gone["traces"].append(chosen)
+        elif spare:
+            chosen = _least(spare, excess)
+            parcel.lines[chosen] = _unsampled(parcel.lines[chosen])
+            sizes[chosen] -= spare.pop(chosen)
+            gone["raw samples"].append(chosen)
+        else:
+            chosen = _least({name: size for name, size in sizes.items() if name != "ceilings"} or sizes, excess)
+            del sizes[chosen], parcel.lines[chosen]
+            gone["records"].append(chosen)
+    if not sizes:
+        raise ContributionError(f"not even one record fits into {bounded.MAX_BYTES:,} bytes; nothing was written")
+    if gone["traces"]:
+        parcel.left_out.append(f"{len(gone['traces'])} of {counts['traces']} traces")
+    if gone["raw samples"]:
+        parcel.left_out.append(f"raw samples of {len(gone['raw samples'])} of {counts['records']} records")
+    if gone["records"]:
+        parcel.left_out.append(f"the records of {formats.listing(sorted(gone['records']))}")
+
+
+def _least(sizes: Mapping[str, int], over: int) -> str:
+    """What to leave out of ``sizes``: the smallest that is ``over`` bytes at least, or else the largest."""
+    return min(sizes, key=lambda name: (sizes[name] < over, sizes[name] if sizes[name] >= over else -sizes[name]))
+
+
+def _unsampled(rows: Lines) -> Lines:
+    return [row | {"samples_us": []} if row["kind"] == "cell" else row for row in rows]
+
+
+def _file(rows: Lines) -> bytes:
+    return "".join(written(row) + "\n" for row in rows).encode()
+
+
+def _write(folder: Path, parcel: _Parcel, known: Sequence[Record]) -> None:
+    """Write records, traces, manifest and letter into ``folder``."""
+    contents = {f"{name}.jsonl": _file(rows) for name, rows in parcel.lines.items()}
+    for name, data in {**contents, **parcel.traces}.items():
+        _put(folder / name, data)
+    packed = [_record(folder / f"{name}.jsonl", rows) for name, rows in sorted(parcel.lines.items())]
+    told = manifest.described(packed, results.agreement(packed)) | {
+        "schema": manifest.SCHEMA,
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
+        "records": {name: manifest.digest(data) for name, data in contents.items()},
+        "traces": {name: manifest.digest(data) for name, data in parcel.traces.items()},
+        "left_out": parcel.left_out,
+    }
+    records.write_text(folder / manifest.NAME, json.dumps(told, indent=1, sort_keys=True) + "\n")
+    records.write_text(folder / manifest.LETTER, pull_request.text(packed, told, known))
+
+
+def _record(path: Path, rows: Lines) -> Record:
+    """What the lab's loader makes of ``rows``, but for the digest, which the check is to find out."""
+    cells, details = (tuple(row for row in rows if row["kind"] == kind) for kind in ("cell", "detail"))
+    return Record(path, rows[0], cells, "", details)
+
+
+def _put(path: Path, data: bytes) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    except OSError as cause:
+        raise records.explain(cause, path) from None

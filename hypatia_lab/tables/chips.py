@@ -1,0 +1,101 @@
+"""What several chips of a model say of the next one, and where the scatter of ratios comes from, as text."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from hypatia_lab import formats, intervals
+from hypatia_lab.formats import MISSING, number
+from hypatia_lab.spread import Across, Component, Expectation, Kind
+
+TUNING = {False: "untuned", True: "torch.compile's"}
+"""Whether a tuner chose the kernels of a variant → what its ratios are called."""
+
+
+def class_name(kind: Kind) -> str:
+    """A class of ratios: ``untuned, graph clock``."""
+    clock, tuned = kind
+    return f"{TUNING[tuned]}, {clock} clock"
+
+
+def will_mine_differ(chips: int, found: Sequence[Expectation]) -> list[str]:
+    """What is to be expected of the next chip of a model of which ``chips`` were seen, a text a class of ratios.
+
+    ``found`` are those of :func:`hypatia_lab.spread.expectations`.
+    """
+    if chips < 2:
+        return ["One chip was seen. Nothing can be promised of another."]
+    if not found:
+        return [f"{chips} chips were seen, but no ratio on two of them. Nothing can be promised of another."]
+    return [f"Ratios ({class_name((one.clock, one.tuned))}): {_expected(one)}" for one in found]
+
+
+def _expected(found: Expectation) -> str:
+    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, on at least {found.chips} chips"
+    seen = f"{what}, within {number(100 * found.within)}% of the chips' mean."
+    if found.chips < intervals.FEW:
+        return f"{seen} Nothing can be promised but this range: an interval takes {intervals.FEW} chips."
+    if found.high > intervals.UNTOLD:
+        return f"{seen} That is too wide to expect any of yours."
+    places = 2 if found.high == 1 else min(6, max(2, 1 - math.floor(math.log10(found.high - 1))))
+    return f"{seen} Expect yours within [{number(found.low, places)}, {number(found.high, places)}] times that mean."
+
+
+def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
+    """What is said of a ratio on the next machine, and its ends: ``next``, a prediction interval, where all machines
+    are ``alike`` and there are enough of them, else ``range``, of what was seen.
+    """
+    predicted = one.next
+    return ("next", (predicted.low, predicted.high)) if alike and predicted.n else ("range", one.range)
+
+
+def span(low: float, high: float) -> str:
+    """Two ends as text: ``[0.99, 1.02]``, a dash where there are none."""
+    if formats.absent(low):
+        return MISSING
+    _, _, ends = formats.interval(math.sqrt(low * high), low, high).partition(" [")
+    return f"[{ends or f'{number(low)}, {number(high)}]'}"  # ends that lie far apart are no noise here
+
+
+def ratios_table(found: Sequence[Across], names: Sequence[str]) -> Any:
+    """Ratios on several chips ``names`` of a model, a line a ratio, as a DataFrame of text.
+
+    Columns: ratio, a column a chip, and range or next (:func:`bounds`) where any has one.
+    """
+    import pandas
+
+    lines = []
+    for one in found:
+        line = {"ratio": f"{one.row.variant} over {one.row.baseline}, {one.row.text}, {one.row.clock} clock"}
+        line |= {name: formats.number(one.values[name]) if name in one.values else MISSING for name in names}
+        word, ends = bounds(one, alike=True)
+        lines.append(line | {"range": "", "next": ""} | {word: span(*ends)})
+    table = pandas.DataFrame(lines)
+    return table.drop(columns=[name for name in ("range", "next") if not any(table[name])])
+
+
+def components_table(found: Mapping[Kind, Sequence[Component]]) -> Any:
+    """Where the scatter of the ratios comes from: a line a class of ratios, a column a level, as a DataFrame of text.
+
+    A cell has the standard deviation in percent, and the share of the variance where more than one level is known; a
+    dash where there is not enough to say.
+    """
+    import pandas
+
+    lines = [
+        {"ratios": TUNING[tuned], "clock": clock} | {one.level: _told(one, own) for one in own}
+        for (clock, tuned), own in found.items()
+    ]
+    return pandas.DataFrame(lines)
+
+
+def _told(one: Component, beside: Sequence[Component]) -> str:
+    if not one.holds:
+        return MISSING
+    text = f"{number(100 * one.deviation)}%"
+    if sum(bool(other.holds) for other in beside) > 1:
+        text += f" ({number(100 * one.share)}% of the variance)"
+    more = [name for name in one.holds if name != one.level]
+    return f"{text}, {formats.listing([f'{name}s' for name in more])} included" if more else text

@@ -1,0 +1,693 @@
+"""Contributed records: what is packed tells nobody's name and is taken; what was tampered with is refused by name."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from synthetic import cell_line, cells, detail_line, run_line
+
+import hypatia_lab.operations  # noqa: F401  (registers)
+from hypatia_lab import claims, contributed, formats, machine, records, results
+from hypatia_lab.cli import commands
+from hypatia_lab.contributed import bounded, checking, commits, manifest, private, rates
+from hypatia_lab.records import COMMITTED, Record
+from hypatia_lab.tables.claims import verdict_text
+
+Files = dict[str, bytes]
+UUID = "GPU-8f6a2b1c-1234-5678-9abc-def012345678"
+FACTS = {
+    "name": "NVIDIA Test",
+    "cpu": "A processor",
+    "cores": 8,
+    "system": "Linux x86_64",
+    "capability": "9.0",
+    "chip": "c0ffee",
+    "driver": "580.159.04",
+    "vbios": "94.02.42.00.01",
+    "sm_mhz_max": 1980,
+    "power_limit_w": 700.0,
+    "versions": {"torch": "2.13.0+cu130", "cuda": "13.0", "cuda-core": "1.2.0.1"},
+}
+TRACE = {"traceEvents": [{"ph": "X", "name": "void at::native::relu<float, 4>(int)", "ts": 1.5, "dur": 2}]}
+
+
+def run(experiment: str, **changes: Any) -> dict[str, Any]:
+    """A run line of a GPU that there is not, by a commit of the right form."""
+    own = {"experiment": experiment, "device": "cuda", "commit": "0123abc", "dirty": False, "facts": FACTS}
+    return run_line(**own | changes)
+
+
+def lines() -> dict[str, list[dict[str, Any]]]:
+    """Cells and details by experiment: a copy and a product for ceilings, and a kernel with its A/A control."""
+    size = 2**20
+    work = {"dtype": "float32", "math": "ieee", "clock": "graph", "samples_us": [], "max_error": 1e-7}
+    copy = cell_line(operation="copy", shape=[size], flops=0, traffic=8 * size, medians_us=[4.0, 4.0], **work)
+    product = cells({"eager": 60.0}, "matmul", (1024, 1024, 1024), samples_us=[59.0, 61.0])
+    own = cells({"eager": 200.0, "eager@again": 201.0, "naive": 900.0}, samples_us=[], sm_mhz=[1900.0], power_w=[600.0])
+    own[1]["medians_us"].reverse()  # a twin that does not differ
+    seen = [detail_line(values=[2.5, 3.5]), detail_line(name="launch", unit="us", reason="checked only")]
+    return {"ceilings": [copy, *product], "naive_vs_cublas": [*own, *seen]}
+
+
+def measured(root: Path, **changes: Any) -> Path:
+    """The folder of records that a machine called ``box`` has left under ``root``, with one trace."""
+    for name, rows in lines().items():
+        own, details = ([one for one in rows if one["kind"] == kind] for kind in ("cell", "detail"))
+        records.write(root, run(name, **changes), own, details)
+    (root / "box" / "traces").mkdir()
+    (root / "box" / "traces" / "relu-2x3-eager-trace.json.gz").write_bytes(gzip.compress(json.dumps(TRACE).encode()))
+    return root / "box"
+
+
+@pytest.fixture(scope="module")
+def clean() -> Iterator[Files]:
+    """The files of a contribution that nothing is wrong with."""
+    with tempfile.TemporaryDirectory() as scratch, pytest.MonkeyPatch.context() as patched:
+        patched.setattr(commits, "history", lambda: None)
+        measured(Path(scratch))
+        packed = contributed.pack("box", Path(scratch), Path(scratch) / "out", known=[])
+        assert packed.report.faults == []
+        assert (packed.left_out, packed.taken_out) == ([], {})
+        yield read(packed.folder)
+
+
+@pytest.fixture(autouse=True)
+def no_history(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Commits are checked by their form, unless a test says otherwise."""
+    monkeypatch.setattr(commits, "history", lambda: None)
+
+
+def read(folder: Path) -> Files:
+    """Every file below ``folder`` by its name."""
+    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder that one contribution after the other lies in while it is checked."""
+    DESK.append(tmp_path_factory.mktemp("desk") / "box")
+    return DESK[-1]
+
+
+DESK: list[Path] = []
+LAID: Files = {}
+"""What lies on the desk: of a thousand contributions each shares most files with the one before."""
+
+
+def faults(files: Files, known: list[Record] | None = None, prepare: Callable[[Path], Any] | None = None) -> list[Any]:
+    """What the check says of a folder with ``files``, which ``prepare`` may change."""
+    folder = DESK[-1]
+    for name in set(LAID) - set(files):
+        (folder / name).unlink()
+        del LAID[name]
+    for name, data in files.items():
+        if LAID.get(name) != data:
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(data)
+            LAID[name] = data
+    if "deep" not in "".join(files):
+        shutil.rmtree(folder / "deep", ignore_errors=True)
+    if prepare is None:
+        return contributed.check(folder, known or []).faults
+    with tempfile.TemporaryDirectory() as scratch:
+        shutil.copytree(folder, Path(scratch) / "box")
+        prepare(Path(scratch) / "box")
+        return contributed.check(Path(scratch) / "box", known or []).faults
+
+
+def names(files: Files, known: list[Record] | None = None, prepare: Callable[[Path], Any] | None = None) -> set[str]:
+    """The names of :func:`faults`."""
+    return {one.name for one in faults(files, known, prepare)}
+
+
+def sealed(files: Files) -> Files:
+    """``files`` with a manifest that has their digests, as one who knows how it is made would send them."""
+    told = json.loads(files[manifest.NAME])
+    own = set(files) - {manifest.NAME, manifest.LETTER}
+    kinds = {"traces": {one for one in own if one.startswith("traces/")}}
+    kinds["records"] = own - kinds["traces"]
+    told |= {kind: {name: manifest.digest(files[name]) for name in of} for kind, of in kinds.items()}
+    return files | {manifest.NAME: json.dumps(told).encode()}
+
+
+def edited(files: Files, name: str, number: int, edit: Callable[[dict[str, Any]], Any]) -> Files:
+    """``files`` with line ``number`` (from 0) of a record changed by ``edit``, and sealed again."""
+    rows = [json.loads(line) for line in files[name].splitlines()]
+    edit(rows[number])
+    text = "".join(checking.written(row) + "\n" for row in rows)
+    return sealed(files | {name: text.encode()})
+
+
+def set_to(*path: Any, value: Any) -> Callable[[Any], None]:
+    """An edit that puts ``value`` at ``path`` of a line."""
+
+    def edit(row: Any) -> None:
+        for key in path[:-1]:
+            row = row[key]
+        row[path[-1]] = value
+
+    return edit
+
+
+# ---------------------------------------------------------------- round trips
+
+
+@pytest.fixture(scope="module")
+def committed() -> list[Record]:
+    """The records of the repository."""
+    return records.load()
+
+
+@pytest.mark.parametrize("name", ["epyc-2c", "h200"])
+def test_committed_records_come_out_whole_and_are_taken(tmp_path: Path, committed: list[Record], name: str):
+    packed = contributed.pack(name, COMMITTED, tmp_path, known=committed)
+    assert packed.report.faults == []
+    assert packed.taken_out == {}
+    before = {one.experiment: one for one in committed if one.machine == name}
+    after = {one.experiment: one for one in records.load(packed.folder)}
+    dropped = [text for text in packed.left_out if text.startswith("the records of")]
+    assert set(after) <= set(before)
+    assert len(before) - len(after) <= len(dropped)  # one at most, of the largest machine there is
+    for experiment, found in after.items():
+        own = [cell | {"samples_us": []} for cell in found.cells]
+        assert own == [cell | {"samples_us": []} for cell in before[experiment].cells]
+        assert (found.run, found.details) == (before[experiment].run, before[experiment].details)
+        assert found.digest == before[experiment].digest or any("raw samples" in text for text in packed.left_out)
+    assert sum(map(len, read(packed.folder).values())) <= bounded.MAX_BYTES
+    if name == "epyc-2c":
+        ensure_said((packed.folder / manifest.LETTER).read_text(encoding="utf-8"), list(after.values()), committed)
+
+
+def ensure_said(text: str, own: list[Record], known: list[Record]) -> None:
+    """The ``text`` of a pull request says what its ``own`` records say."""
+    (control,) = results.agreement(own)
+    assert f"{control['differences']} of {control['pairs']} pairs" in text
+    for record in own:
+        assert f"| {record.experiment} | {record.run['preset']} | {record.run['processes']} |" in text
+    judged = claims.statements(claims.judge(own, beside=known))
+    counts = Counter(row.verdict for row in judged if row.machine == own[0].machine)
+    assert {verdict_text(name): str(count) for name, count in counts.items()}.items() <= dict(
+        line.strip("| ").split(" | ")[:2] for line in text.splitlines() if line.startswith("| ")
+    ).items()
+    assert formats.scaled(results.ceilings(own)["copy", "", "cold"], "B/s") in text
+
+
+def test_a_synthetic_contribution_is_clean_and_its_manifest_is_that_of_its_records(clean: Files):
+    assert faults(clean) == []
+    told = json.loads(clean[manifest.NAME])
+    assert told["machine"] == "box"
+    assert told["model"] == "NVIDIA Test"
+    assert told["versions"] == {"torch": ["2.13.0+cu130"], "cuda": ["13.0"], "driver": ["580.159.04"]}
+    assert told["control"]["pairs"] == 1
+    assert {*told["records"], *told["traces"]} == set(clean) - {manifest.NAME, manifest.LETTER}
+
+
+# ---------------------------------------------------------------- private
+
+
+PRIVATE = {
+    "path": ["/home/ann/work/kernel.cu", "C:\\Users\\ann\\k.cu", "~/k.cu", "/scratch/ann/k.cu", "/root/.cache/x"],
+    "address": ["ann@example.org", "ann@gpu01"],
+    "UUID": ["8f6a2b1c-1234-5678-9abc-def012345678", "0123456789abcdef0123456789abcdef"],
+    "GPU UUID": [UUID],
+    "IP address": ["192.168.1.17", "2001:db8::17", "fe80::1"],
+    "hardware address": ["0a:1b:2c:3d:4e:5f"],
+    "host name": ["gpu01.corp.example.com", "ip-10-0-0-12", "node7.cluster"],
+    "URL": ["http://git.example/ann/x"],
+}
+PLAIN = [
+    "void at::native::vectorized_elementwise_kernel<4, c10::Add, std::array<char*, 3ul> >(int, c10::add)",
+    "wrong values: off by 5.6e-05 of the peak, at most 5.0e-05 is right; 1 of 65536 elements (rows 66–66 of 256)",
+    "linear_relu/1024x784x2048/float32/ieee eager@again 580.159.04 2026-11-23T15:53:14Z 835 GB/s and/or 1/2 ~ 3/4",
+    "please file an issue at https://github.com/pytorch/pytorch/issues",
+    "torch.nn.functional, triton_poi_fused__to_copy_add_0, nvjet_sm90_tst_64x8_64x16_2x4_h_bz_bias_TNT",
+]
+
+
+@pytest.mark.parametrize("text", PLAIN)
+def test_what_records_say_is_not_private(text: str):
+    assert private.found(text) == []
+    assert private.scrubbed(text) == (text, [])
+
+
+def test_every_fact_that_the_lab_writes_of_a_processor_may_be_told():
+    assert set(machine.facts("cpu")) <= set(private.FACTS)
+
+
+secrets = st.sampled_from([(what, text) for what, texts in PRIVATE.items() for text in texts])
+sentences = st.lists(
+    st.one_of(st.text(max_size=5), secrets.map(lambda one: one[1]), st.sampled_from(PLAIN)), max_size=5
+)
+
+
+@settings(max_examples=250, deadline=None)
+@given(sentences, st.sampled_from(["", " ", "'", ", ", ": "]))
+def test_nothing_private_is_left_in_a_text_that_was_scrubbed(words: list[str], gap: str):
+    text, gone = private.scrubbed(gap.join(words), frozenset(["ann-desktop"]))
+    assert private.found(text, frozenset(["ann-desktop"])) == []
+    assert bool(gone) == (text != gap.join(words))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    secrets, st.sampled_from(["reason", "case", "name", "licence", "fact", "version", "trace", "letter", "manifest"])
+)
+def test_a_private_fact_is_found_wherever_it_stands(clean: Files, secret: tuple[str, str], place: str):
+    what, words = secret
+    files, told = dict(clean), f"failed: {words} is there"
+    file = "naive_vs_cublas.jsonl"
+    if place in ("reason", "case", "name"):
+        files = edited(files, file, 4, set_to(place, value=told))
+    elif place == "licence":
+        program = {"repository": "a/b", "commit": "0" * 40, "licence": told, "files": {}}
+        files = edited(files, file, 0, set_to("provenance", value=[program]))
+    elif place in ("fact", "version"):
+        path = ("facts", "cpu") if place == "fact" else ("facts", "versions", "torch")
+        files = edited(files, file, 0, set_to(*path, value=told))
+    elif place == "trace":
+        (file,) = (name for name in files if name.startswith("traces/"))
+        files = sealed(files | {file: gzip.compress(json.dumps(TRACE | {"host": [told]}).encode())})
+    elif place == "letter":
+        file = manifest.LETTER
+        files[file] += told.encode()
+    else:
+        file = manifest.NAME
+        files[file] = json.dumps(json.loads(files[file]) | {"left_out": [told]}).encode()
+    found = [one for one in faults(files) if one.file == file and one.name == "private"]
+    assert any(one.told.startswith(what) and words.split("/")[0] in one.told for one in found)
+
+
+def test_what_is_private_is_taken_out_and_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(private, "own_names", lambda: frozenset({"annsbox"}))
+    facts = FACTS | {"chip": UUID, "hostname": "annsbox", "user": "ann", "cpu": "A processor of annsbox"}
+    program = {"repository": "a/b", "commit": "0" * 40, "licence": "see /home/ann/LICENSE", "files": {}}
+    program["files"] = {"/home/ann/a.cu": "1" * 40, "/home/ann/b.cu": "2" * 40, "src/c.cu": "3" * 40}
+    folder = measured(tmp_path, facts=facts, provenance=[program])
+    path = folder / "naive_vs_cublas.jsonl"
+    path.write_text(path.read_text().replace("checked only", f"by ann@example.org on {UUID}, annsbox"))
+    trace = next((folder / "traces").iterdir())
+    trace.write_bytes(gzip.compress(json.dumps(TRACE | {"where": "/home/ann/trace"}).encode()))
+    packed = contributed.pack("box", tmp_path, tmp_path / "out", known=[])
+    assert packed.report.faults == []
+    found = {one.experiment: one for one in records.load(packed.folder)}["naive_vs_cublas"]
+    assert found.run["facts"] == FACTS | {
+        "chip": machine.chip(UUID),
+        "cpu": "A processor of <name of host or user>",
+    }
+    assert found.details[1]["reason"] == f"by <address> on <chip {machine.chip(UUID)}>, <name of host or user>"
+    own = found.run["provenance"][0]
+    assert own["licence"] == "see <path>"
+    assert sorted(own["files"].values()) == sorted(program["files"].values())
+    whole = b"".join(
+        gzip.decompress(data) if name.endswith(".gz") else data for name, data in read(packed.folder).items()
+    )
+    for word in (b"ann@", b"annsbox", b"/home", UUID.encode(), b"hostname"):
+        assert word not in whole
+    assert {"path", "address", "GPU UUID", "name of host or user", "fact hostname", "fact user"} == set(
+        packed.taken_out
+    )
+    assert read(folder)["naive_vs_cublas.jsonl"] == path.read_bytes()  # the owner's own stay as they are
+    assert b"annsbox" in path.read_bytes()
+
+
+def test_who_is_called_as_the_lab_calls_something_can_contribute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(private, "own_names", lambda: frozenset({"matmul"}))
+    measured(tmp_path)
+    packed = contributed.pack("box", tmp_path, tmp_path / "out", known=of_model("NVIDIA Test"))
+    assert (packed.report.faults, packed.taken_out) == ([], {})
+
+
+# ---------------------------------------------------------------- refused by name
+
+
+cell_numbers = st.integers(1, 3)
+
+
+@st.composite
+def absurd(draw: st.DrawFn) -> tuple[str, int, Callable[[Any], None], set[str]]:
+    """A file, a line, what is done to it, and the names of the faults of which one must be told."""
+    kind = draw(st.sampled_from(sorted(ABSURD)))
+    make, line, expected = ABSURD[kind]
+    return "naive_vs_cublas.jsonl", draw(line), draw(make), expected
+
+
+def _scaled(factor: float) -> Callable[[Any], None]:
+    return lambda row: row.update(medians_us=[us * factor for us in row["medians_us"]])
+
+
+ABSURD: dict[str, tuple[st.SearchStrategy[Any], st.SearchStrategy[int], set[str]]] = {
+    "faster than any GPU": (st.floats(1e-5, 1e-3).map(_scaled), cell_numbers, {"rate"}),
+    "no time": (
+        st.sampled_from([0, 0.0, -1.0, 1e30, float("nan"), float("inf"), "1", True, []]).map(
+            lambda us: set_to("medians_us", 0, value=us)
+        ),
+        cell_numbers,
+        {"schema"},
+    ),
+    "other samples": (
+        st.floats(5, 1e6).map(lambda factor: set_to("samples_us", value=[factor * 1000.0])),
+        cell_numbers,
+        {"time"},
+    ),
+    "work": (st.integers(1, 10**12).map(lambda n: set_to("flops", value=n + 10**11)), cell_numbers, {"work"}),
+    "bytes": (st.integers(0, 10**6).map(lambda n: set_to("traffic", value=n)), cell_numbers, {"work"}),
+    "an extent": (st.integers(2**21, 10**20).map(lambda n: set_to("shape", 0, value=n)), cell_numbers, {"work"}),
+    "another shape": (st.just(set_to("shape", value=[7])), cell_numbers, {"work"}),
+    "clock": (
+        st.one_of(st.floats(-1e9, -1e-3), st.floats(2100, 1e12)).map(lambda mhz: set_to("sm_mhz", value=[mhz])),
+        cell_numbers,
+        {"time"},
+    ),
+    "power": (
+        st.one_of(st.floats(-1e9, -1e-3), st.floats(1051, 1e12)).map(lambda watt: set_to("power_w", value=[watt])),
+        cell_numbers,
+        {"time"},
+    ),
+    "outliers": (st.just(set_to("outliers", "severe", value=3)), cell_numbers, {"time"}),
+    "splits": (
+        st.sampled_from([["a", 0], [[], {}], ["a", "b"], [1, 2]]).map(lambda of: set_to("splits", value=of)),
+        cell_numbers,
+        {"schema"},
+    ),
+    "negative detail": (
+        st.floats(-1e12, -1e-9).map(lambda ms: set_to("values", 0, value=ms)),
+        st.integers(4, 5),
+        {"time"},
+    ),
+    "commit": (
+        st.sampled_from(["unknown", "main", "", "0123", "-h", "HEAD", "0" * 41]).map(
+            lambda c: set_to("commit", value=c)
+        ),
+        st.just(0),
+        {"commit"},
+    ),
+    "date": (
+        st.sampled_from(["2099-01-01T00:00:00Z", "2098-12-31T23:59:59Z"]).map(lambda at: set_to("started", value=at)),
+        st.just(0),
+        {"date"},
+    ),
+    "no date": (
+        st.sampled_from(["yesterday", "", "2025-01-01", "9999"]).map(lambda at: set_to("started", value=at)),
+        st.just(0),
+        {"schema"},
+    ),
+    "another machine's": (st.just(set_to("facts", "name", value="NVIDIA Other")), st.just(0), {"machine"}),
+    "fact": (
+        st.sampled_from(["hostname", "serial", "uuid"]).map(lambda name: set_to("facts", name, value="x")),
+        st.just(0),
+        {"schema"},
+    ),
+    "control characters": (st.just(set_to("facts", "cpu", value="\x1b[2J")), st.just(0), {"schema"}),
+    "whole UUID": (st.just(set_to("facts", "chip", value=UUID)), st.just(0), {"schema", "private"}),
+    "preset": (st.just(set_to("preset", value="seed")), st.just(0), {"manifest"}),
+    "changed code": (st.just(set_to("dirty", value=True)), st.just(0), {"manifest"}),
+    "more cells": (st.integers(4, 10**9).map(lambda n: set_to("cells", value=n)), st.just(0), {"schema"}),
+}
+
+
+@settings(max_examples=250, deadline=None)
+@given(absurd())
+def test_an_absurd_contribution_is_refused_by_name_though_its_digests_are_right(clean: Files, case: Any):
+    file, line, edit, expected = case
+    found = faults(edited(clean, file, line, edit))
+    assert expected <= {one.name for one in found}
+    for one in found:
+        assert one.file in (file, manifest.NAME, ".")
+        assert str(one).isprintable()
+    assert (
+        any(one.file == file and one.line == line + 1 for one in found)
+        or expected <= {"manifest", "machine"}
+        or line == 0
+    )
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.data())
+def test_any_change_of_bytes_is_refused(clean: Files, data: st.DataObject):
+    name = data.draw(st.sampled_from(sorted(set(clean) - {manifest.LETTER})))
+    whole = clean[name]
+    at = data.draw(st.integers(0, len(whole) - 1))
+    what = data.draw(st.sampled_from(["cut", "flip", "insert", "drop"]))
+    new = {
+        "cut": whole[:at],
+        "flip": whole[:at] + bytes([whole[at] ^ data.draw(st.integers(1, 255))]) + whole[at + 1 :],
+        "insert": whole[:at] + data.draw(st.binary(min_size=1, max_size=3)) + whole[at:],
+        "drop": whole[:at] + whole[at + 1 :],
+    }[what]
+    found = faults(clean | {name: new})
+    if name != manifest.NAME:
+        assert (name, "digest") in {(one.file, one.name) for one in found}
+    elif not found:  # another layout, or another day
+        own = ("date", "left_out")
+        same = [{key: value for key, value in json.loads(text).items() if key not in own} for text in (whole, new)]
+        assert same[0] == same[1]
+
+
+anything = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(-(10**30), 10**30), st.floats(), st.text(max_size=9)),
+    lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(st.text(max_size=9), inner, max_size=3)),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_whatever_a_line_holds_the_check_ends_in_a_report(clean: Files, data: st.DataObject):
+    file = data.draw(st.sampled_from(["ceilings.jsonl", "naive_vs_cublas.jsonl", manifest.NAME]))
+    value = data.draw(anything)
+    if file == manifest.NAME:
+        told = json.loads(clean[file])
+        told[data.draw(st.sampled_from(sorted(told)))] = value
+        report = faults(clean | {file: json.dumps(told).encode()})
+    else:
+        number = data.draw(st.integers(0, len(clean[file].splitlines()) - 1))
+        row = json.loads(clean[file].splitlines()[number])
+        key = data.draw(st.sampled_from(sorted(row)))
+        if isinstance(row[key], dict) and row[key] and data.draw(st.booleans()):
+            path = (key, data.draw(st.sampled_from(sorted(row[key]))))
+        elif isinstance(row[key], list) and row[key] and data.draw(st.booleans()):
+            path = (key, 0)
+        else:
+            path = (key,)
+        report = faults(edited(clean, file, number, set_to(*path, value=value)))
+    assert all(one.name in contributed.NAMES for one in report)
+
+
+@pytest.mark.parametrize(
+    ("change", "file", "name"),
+    [
+        (lambda f: f.pop("ceilings.jsonl"), "ceilings.jsonl", "missing"),
+        (lambda f: f.pop(manifest.NAME), manifest.NAME, "missing"),
+        (lambda f: f.update({"more.jsonl": f["ceilings.jsonl"]}), "more.jsonl", "stray"),
+        (lambda f: f.update({"run.sh": b"rm -r /"}), "run.sh", "stray"),
+        (lambda f: f.update({".hidden": b""}), ".hidden", "stray"),
+        (lambda f: f.update({"\x1b[2J.jsonl": b""}), "\x1b[2J.jsonl", "stray"),
+        (lambda f: f.update({"deep/er/x.jsonl": b"{}"}), "deep", "link"),
+        (lambda f: f.update({"traces/x.pt": b"\x80\x04."}), "traces/x.pt", "stray"),
+        (lambda f: f.update({"ceilings.jsonl": b"0" * (bounded.MAX_BYTES + 1)}), "ceilings.jsonl", "size"),
+        (lambda f: f.update({f"traces/{n}.json.gz": b"x" for n in range(500)}), ".", "size"),
+        (lambda f: f.update({f"{n}.jsonl": b"0" * 10**6 for n in range(3)}), ".", "size"),
+        (lambda f: f.update({manifest.NAME: b"[" * 10**5}), manifest.NAME, "depth"),
+        (lambda f: f.update({manifest.NAME: b'{"schema": NaN}'}), manifest.NAME, "manifest"),
+        (lambda f: f.update({manifest.NAME: b"\xff"}), manifest.NAME, "manifest"),
+        (lambda f: f.update({"ceilings.jsonl": b'{"kind":' + b"[" * 10**5 + b"\n"}), "ceilings.jsonl", "depth"),
+        (lambda f: f.update({"ceilings.jsonl": b"\xff\n"}), "ceilings.jsonl", "schema"),
+        (lambda f: f.update({"ceilings.jsonl": b""}), "ceilings.jsonl", "schema"),
+        (lambda f: f.update({"ceilings.jsonl": f["ceilings.jsonl"].replace(b",", b", ")}), "ceilings.jsonl", "schema"),
+        (lambda f: f.update({"traces/x.json.gz": gzip.compress(b" " * 10**7)}), "traces/x.json.gz", "size"),
+        (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"[" * 10**5)}), "traces/x.json.gz", "depth"),
+        (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"[]")}), "traces/x.json.gz", "schema"),
+        (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"{}")[:-5]}), "traces/x.json.gz", "schema"),
+        (lambda f: f.update({"traces/x.json.gz": b"\x80\x04."}), "traces/x.json.gz", "schema"),
+    ],
+)
+def test_a_folder_that_is_no_contribution_is_refused_by_file_and_name(clean: Files, change: Any, file: str, name: str):
+    files = dict(clean)
+    change(files)
+    assert (file, name) in {(one.file, one.name) for one in faults(files)}
+
+
+@pytest.mark.parametrize("target", ["/etc/passwd", "../box/ceilings.jsonl", "nowhere", "."])
+def test_no_link_is_followed(clean: Files, target: str):
+    def link(folder: Path) -> None:
+        (folder / "ceilings.jsonl").unlink()
+        (folder / "ceilings.jsonl").symlink_to(target)
+
+    assert {"link", "missing"} <= names(clean, prepare=link)
+    assert "link" in names(clean, prepare=lambda folder: (folder / "traces" / "more").symlink_to(target))
+    assert "link" in names(clean, prepare=lambda folder: os.mkfifo(folder / "pipe.jsonl"))
+
+
+def test_the_folder_itself_may_be_no_link_and_no_file(tmp_path: Path):
+    (tmp_path / "link").symlink_to(tmp_path)
+    (tmp_path / "file").write_text("")
+    for name in ("link", "file", "nothing"):
+        assert [one.name for one in contributed.check(tmp_path / name, []).faults] == ["link"]
+
+
+def test_a_manifest_cannot_name_a_file_outside(clean: Files):
+    for name in ("../x.jsonl", "/etc/passwd", "traces/../../x.json.gz"):
+        told = json.loads(clean[manifest.NAME])
+        told["records"][name] = manifest.digest(b"x")
+        assert names(clean | {manifest.NAME: json.dumps(told).encode()}) == {"manifest"}
+
+
+def test_identical_code_that_seems_different_too_often_is_refused(clean: Files):
+    def with_twins(apart: int) -> Files:
+        """Twenty A/A pairs, so many of them three parts in a hundred apart."""
+        own = []
+        for number in range(20):
+            factor = 1.03 if number < apart else 1.0
+            times = {"eager": 200.0, "eager@again": 200.0 * factor}
+            own += cells(times, shape=(1024, 784, 2048 + number), samples_us=[])
+        with tempfile.TemporaryDirectory() as scratch:
+            path = records.write(Path(scratch), run("naive_vs_cublas"), own)
+            rows = [json.loads(line) for line in path.read_text().splitlines()]
+        return sealed(clean | {path.name: "".join(checking.written(row) + "\n" for row in rows).encode()})
+
+    assert "control" in names(with_twins(12))
+    assert "control" not in names(with_twins(1))
+
+
+# ---------------------------------------------------------------- what a machine can do
+
+
+def of_model(name: str, **facts: Any) -> list[Record]:
+    """Records, of a machine that is called ``known``, of GPU model ``name``."""
+    own = FACTS | {"name": name} | facts
+    rows = tuple(lines()["ceilings"])
+    line = run("ceilings", machine="known", preset="seed", facts=own, cells=2)
+    return [Record(Path("known/ceilings.jsonl"), line, rows, "")]
+
+
+def test_rates_are_held_against_the_model_then_published_peaks_then_a_bound_of_any_gpu():
+    mine = of_model("NVIDIA Test")
+    cell = next(one for one in lines()["ceilings"] if one["operation"] == "matmul")
+    reached = cell["flops"] / (cell["medians_us"][0] * 1e-6)
+    key = ("matmul", "float32/ieee", "graph")
+    by_model = rates.possible(mine, of_model("NVIDIA Test"))
+    assert by_model.rates[key] == pytest.approx(rates.MARGIN * reached)
+    assert "(known)" in by_model.source
+    by_table = rates.possible(mine, of_model("NVIDIA Other"))
+    assert by_table.rates[key] == pytest.approx(rates.MARGIN * rates.PEAKS["9.0"][2])
+    assert "9.0" in by_table.source
+    assert by_table.source != by_model.source
+    by_bound = rates.possible(of_model("Some GPU", capability="99.0"), mine)
+    assert by_bound.rates[key] == rates.GPU_BOUND[0]
+    assert "Some GPU" in by_bound.source
+
+
+def test_the_committed_gpus_reach_what_is_published_of_them_and_no_more(committed: list[Record]):
+    for name in ("h100", "h200"):
+        mine = [one for one in committed if one.machine == name]
+        published = rates.possible(mine, [])
+        assert "9.0" in published.source
+        for (quantity, kind, clock), rate in results.ceilings(mine).items():
+            if (quantity, kind, clock) in published.rates:
+                assert rate < published.rates[quantity, kind, clock], (name, kind, clock)
+
+
+def test_faster_than_the_model_is_refused_and_within_the_margin_is_not(clean: Files):
+    def known(factor: float) -> list[Record]:
+        """The lab's own record of the model, whose ceilings are ``factor`` times lower."""
+        slow = []
+        for one in of_model("NVIDIA Test"):
+            rows = [row | {"medians_us": [us * factor for us in row["medians_us"]]} for row in one.cells]
+            slow.append(Record(one.path, one.run, tuple(rows), ""))
+        return slow
+
+    assert "rate" not in names(clean, known(1.2))
+    assert "rate" in names(clean, known(1.6))
+
+
+# ---------------------------------------------------------------- names, commits, commands
+
+
+def test_another_machines_name_is_refused_and_ones_own_is_not(clean: Files):
+    def box(**facts: Any) -> list[Record]:
+        return [Record(Path("x"), run("method", facts=FACTS | facts), (), "")]
+
+    assert names(clean, box()) == set()
+    assert names(clean, box(chip="123abc")) == {"machine"}
+    assert names(clean, box(name="NVIDIA Other")) == {"machine"}
+
+
+def test_a_commit_that_the_repository_lacks_is_refused(clean: Files, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    import subprocess
+
+    def git(*asked: str) -> str:
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a", "-C", str(tmp_path), *asked]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "x")
+    head, tree = git("rev-parse", "HEAD"), git("rev-parse", "HEAD^{tree}")
+    monkeypatch.setattr(commits, "history", lambda: tmp_path)
+    assert commits.missing((head, head[:7], tree, "0" * 40), tmp_path) == [tree, "0" * 40]
+    assert "commit" in names(clean)  # 0123abc
+
+
+@pytest.fixture
+def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """Calls the command, for a lab whose only committed machine is ``h100``."""
+    own = tmp_path / "committed"
+    shutil.copytree(COMMITTED / "h100", own / "h100")
+    monkeypatch.setattr(records, "COMMITTED", own)
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: CliRunner().invoke(commands.main, list(arguments), prog_name="hypatia-lab")
+
+
+def test_contribute_and_check_records_agree(call: Callable[..., Result], tmp_path: Path):
+    measured(tmp_path / "mine")
+    done = call("contribute", "box", "--records", "mine", "--output", "out", "--name", "test-gpu")
+    assert done.exit_code == 0, done.output
+    assert "book/records" in done.output
+    assert {one.machine for one in records.load(tmp_path / "out")} == {"test-gpu"}
+    again = call("check-records", "out/test-gpu")
+    assert again.exit_code == 0, again.output
+    (tmp_path / "out" / "test-gpu" / "ceilings.jsonl").write_text("nonsense")
+    (tmp_path / "out" / "test-gpu" / "more.txt").write_text("")
+    refused = call("check-records", "out/test-gpu")
+    assert refused.exit_code == 1
+    rows = json.loads(call("check-records", "out/test-gpu", "--json").output)
+    found = {(row["file"], row["name"]) for row in rows if row["refused"]}
+    assert {("ceilings.jsonl", "digest"), ("ceilings.jsonl", "schema"), ("more.txt", "stray")} <= found
+    for file, name in found:
+        assert any(line.startswith(file) and f" {name}: " in line for line in refused.output.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["contribute", "bx", "--records", "mine"], "did you mean 'box'"),
+        (["contribute", "../box", "--records", "mine"], "machine name"),
+        (["contribute", "box", "--records", "mine", "--name", "h100"], "h100 is the name of another machine"),
+        (["contribute", "box", "--records", "mine", "--output", "there"], "is there already"),
+        (["contribute", "box", "--records", "empty"], "holds no records"),
+        (["check-records", "nothing"], "nothing is not there"),
+    ],
+)
+def test_what_cannot_be_contributed_is_said_in_one_line(
+    call: Callable[..., Result], tmp_path: Path, arguments: list[str], told: str
+):
+    measured(tmp_path / "mine")
+    (tmp_path / "there" / "box").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+    done = call(*arguments)
+    assert done.exit_code == 2
+    (line,) = [line for line in done.output.splitlines() if line.startswith("hypatia-lab: ")]
+    assert told in line
+    assert not list((tmp_path / "there" / "box").iterdir())
+    assert not (tmp_path / "_build").exists()
