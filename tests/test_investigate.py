@@ -111,7 +111,7 @@ def test_the_figures_of_a_document_and_nothing_that_only_looks_like_one():
     assert [one.line for one in documents.figures("    set in, 13 ms", markdown=False)] == [1]
 
 
-@settings(max_examples=60, derandomize=True, deadline=None)
+@settings(max_examples=30, derandomize=True, deadline=None)
 @given(st.text(max_size=120) | st.text("0123456789.,-–±x×%msGB/s |`*\n", max_size=120))
 def test_whatever_a_document_holds_its_drafts_load(text):
     found = tuple(documents.figures(text))

@@ -33,7 +33,7 @@ def test_both_configurations_say_the_same():
     from myst_nb.core.config import NbParserConfig
     from sphinx.config import Config
 
-    theirs = get_final_config(
+    theirs: dict[str, Any] = get_final_config(
         user_yaml=ROOT / "_config.yml", sourcedir=ROOT, cli_config={"latex_individualpages": False}
     )[0]
     own = runpy.run_path(str(ROOT / "sphinx" / "conf.py"))

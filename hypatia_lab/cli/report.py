@@ -74,7 +74,7 @@ def build_book(folder: Path, output: Path, *, pdf: bool) -> Path:
         report.lay_out(folder, source)
         for path in sorted((folder / "notebooks").glob("*.ipynb")):
             try:
-                executed = execute(path.resolve(), source / "notebooks", {}, "page")
+                executed = execute(path.resolve(), source / "notebooks", {}, f"page {path.stem}")
             except KeyboardInterrupt:
                 interrupted()
             if not executed:
