@@ -66,17 +66,6 @@ def test_a_chips_name_is_the_same_in_every_release() -> None:
     assert machine.chip(f"GPU-{UUID}") == "e173c4"
 
 
-def test_a_gpus_folder_is_named_by_its_model_and_chip_and_a_cpu_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(machine.MachineError, match="name the machine yourself"):
-        machine.chip_machine("cpu")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="1-2-3"))
-    assert machine.chip_machine("cuda") == f"h200-{machine.chip('GPU-1-2-3')}"
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "NVIDIA " + "X" * 80)
-    assert records.machine_name(machine.chip_machine("cuda")).endswith(machine.chip("GPU-1-2-3"))
-
-
 def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     driver(monkeypatch, nvmlDeviceGetMigMode=refuse, nvmlDeviceGetEccMode=refuse)
     facts = machine.Probe("cuda").facts()
