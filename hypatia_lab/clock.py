@@ -15,7 +15,6 @@ that no call has touched of late. On an H200 that costs most calls under 1%, sho
 from __future__ import annotations
 
 import contextlib
-import os
 import random
 import statistics
 import time
@@ -33,6 +32,8 @@ MAX_CALLS = 200
 MAX_ROUNDS = 10
 SETTLE_S = 30.0
 """Longest wait for background work to end before anything is timed."""
+TICK_S = 0.01
+"""Linux counts processor time in steps of this."""
 QUIET_S = 0.05
 """So long nobody in the background may have computed."""
 
@@ -85,40 +86,30 @@ def settle(limit_s: float = SETTLE_S) -> float:
     """Wait until no process that this one has started computes any more, at most ``limit_s``; seconds waited.
 
     torch.compile starts a pool of compilers at its first kernel for a GPU, which imports torch in the background. While
-    it does, a variant that takes every core waits for one of them, some milliseconds a call. Linux only; elsewhere it
-    returns at once.
+    it does, a variant that takes every core waits for one of them, some milliseconds a call.
     """
     begun = time.monotonic()
     before = _children()
     while before and time.monotonic() - begun < limit_s:
         time.sleep(QUIET_S)
         now = _children()
-        spent = sum(ticks - before.get(pid, (0, ""))[0] for pid, (ticks, _) in now.items())
-        # The clock of /proc ticks every 10 ms; on a busy machine, who has not computed may be waiting to ("R").
-        if spent <= 1 and all(state != "R" for _, state in now.values()):
+        spent = sum(seconds - before.get(pid, (0.0, ""))[0] for pid, (seconds, _) in now.items())
+        # Processor time is counted in ticks; on a busy machine, who has not computed may be waiting to ("running").
+        if spent < 1.5 * TICK_S and all(state != "running" for _, state in now.values()):
             break
         before = now
     return time.monotonic() - begun
 
 
-def _children() -> dict[int, tuple[int, str]]:
-    """Pid → processor time (ticks) and state of each descendant of this process; empty where /proc has none."""
-    from pathlib import Path
+def _children() -> dict[int, tuple[float, str]]:
+    """Pid → processor time (s) and status, in psutil's word, of each descendant of this process."""
+    import psutil
 
-    families: dict[int, list[int]] = {}
-    seen: dict[int, tuple[int, str]] = {}
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):  # a process may end while it is looked at
-            told = path.read_bytes().rpartition(b")")[2].split()  # its name, before that, may hold any bytes
-            pid = int(path.parent.name)
-            families.setdefault(int(told[1]), []).append(pid)
-            seen[pid] = int(told[11]) + int(told[12]), told[0].decode()
-    found: dict[int, tuple[int, str]] = {}
-    due = families.get(os.getpid(), [])
-    while due:
-        pid = due.pop()
-        found[pid] = seen[pid]
-        due += families.get(pid, [])
+    found: dict[int, tuple[float, str]] = {}
+    for child in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
+            spent = child.cpu_times()
+            found[child.pid] = spent.user + spent.system, child.status()
     return found
 
 

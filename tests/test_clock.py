@@ -347,7 +347,7 @@ def test_a_process_whose_name_is_cut_in_mid_character_is_seen():
         try:
             assert named.stdout is not None
             named.stdout.readline()
-            assert clock._children()[named.pid][1] in ("R", "S")
+            assert clock._children()[named.pid][1] in ("running", "sleeping")
         finally:
             named.kill()
 
@@ -359,8 +359,8 @@ def test_nobody_to_wait_for_takes_no_time(monkeypatch):
 
 
 def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
-    states = iter(["R", "R", "S", "S"])
-    monkeypatch.setattr(clock, "_children", lambda: {7: (100, next(states))})
+    states = iter(["running", "running", "sleeping", "sleeping"])
+    monkeypatch.setattr(clock, "_children", lambda: {7: (1.0, next(states))})
     monkeypatch.setattr(clock, "QUIET_S", 0.0)
     clock.settle()
-    assert list(states) == ["S"]
+    assert list(states) == ["sleeping"]
