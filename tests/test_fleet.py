@@ -118,11 +118,13 @@ def test_an_interrupt_ends_what_it_started_and_the_same_call_goes_on(layout, tmp
     pause = tmp_path / "pause-h200-aaaaaa-02_two"
     pause.touch()
     program = f"""
+import signal
 import sys
 from hypatia_lab import records
 from hypatia_lab.fleet import submit
 from hypatia_lab.fleet.job import Programs
 from hypatia_lab.fleet.layout import Asked, Layout
+signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background have been told to ignore it
 layout, programs = Layout({layout.folder!r}), Programs(*{(STAND_IN.chip, STAND_IN.run)!r})
 with records.held(layout.folder):
     asked, numbers = submit.ask(layout, Asked({PAGES!r}, "quick", "cuda"), 1)
@@ -134,6 +136,10 @@ with records.held(layout.folder):
         at = tmp_path / "at-h200-aaaaaa-02_two"
         until(lambda: at.exists() and len(at.read_text().split()) == 3)
         process.send_signal(signal.SIGINT)
+        try:
+            process.wait(timeout=60)
+        finally:
+            process.kill()
     assert printed.read_text().count("Traceback") == 1  # its own: nothing catches it here
     pids = [int(text) for text in at.read_text().split()[:2]]
     until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))
