@@ -219,7 +219,7 @@ def test_a_synthetic_contribution_is_clean_and_its_manifest_is_that_of_its_recor
 
 
 PRIVATE = {
-    "path": ["/home/ann/work/kernel.cu", "C:\\Users\\ann\\k.cu", "~/k.cu", "/scratch/ann/k.cu", "/root/.cache/x"],
+    "path": ["/home/ann/src/kernel.cu", "C:\\Users\\ann\\k.cu", "~/k.cu", "/scratch/ann/k.cu", "/root/k.cu"],
     "address": ["ann@example.org", "ann@gpu01"],
     "UUID": ["8f6a2b1c-1234-5678-9abc-def012345678", "0123456789abcdef0123456789abcdef"],
     "GPU UUID": [UUID],
