@@ -59,6 +59,16 @@ def test_what_is_kept_already_is_not_made_again(package, monkeypatch, capsys):
     assert capsys.readouterr().err == ""
 
 
+def test_what_the_process_writes_to_the_temporary_folder_goes_with_it(package, tmp_path, monkeypatch):
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
+    wrote = "import pathlib, tempfile; pathlib.Path(tempfile.mkdtemp(), 'left').touch()\n"
+    monkeypatch.setattr(bytecode, "_EVERYTHING", wrote + bytecode._EVERYTHING)
+    assert bytecode.environment()
+    assert kept(tmp_path) == ["__init__", "__init__", "compile_fx"]
+    assert not list((tmp_path / "tmp").iterdir())
+
+
 def test_bytecode_that_lies_beside_its_source_is_enough(package):
     py_compile.compile(str(package / LATE))
     assert bytecode.environment() == {}
