@@ -67,13 +67,19 @@ class Problem:
         self._references: dict[int, tuple[torch.Tensor, ...]] = {}
         self._scales: dict[int, dict[str, float]] = {}
         self._jumps: dict[int, dict[str, torch.Tensor]] = {}
-        self._drawn = 0
+        self.drawn = 0
 
     def draw(self, number: int) -> None:
         """Refill the inputs in place with draw ``number``."""
         for name, fresh in self.workload.inputs(self.device, draw=number).items():
             self.inputs[name].copy_(fresh)
-        self._drawn = number
+        self.drawn = number
+
+    def forget(self, *numbers: int) -> None:
+        """Forget the answers to all draws but ``numbers`` and the one that is drawn now."""
+        for known in (self._references, self._scales, self._jumps):
+            for number in known.keys() - {*numbers, self.drawn}:
+                del known[number]
 
     def reference(self) -> torch.Tensor:
         """The float64 answer for the inputs as now drawn; of several parts the first, y."""
@@ -81,28 +87,28 @@ class Problem:
 
     def references(self) -> tuple[torch.Tensor, ...]:
         """The float64 answer for the inputs as now drawn, a tensor for each of the workload's parts."""
-        if self._drawn not in self._references:
+        if self.drawn not in self._references:
             spec, backward = self.workload.spec, self.workload.backward
             found = backward.reference(self.inputs, None, 0.0) if backward else spec.reference(self.inputs)
-            self._references[self._drawn] = found if isinstance(found, tuple) else (found,)
-        return self._references[self._drawn]
+            self._references[self.drawn] = found if isinstance(found, tuple) else (found,)
+        return self._references[self.drawn]
 
     def scales(self) -> dict[str, float]:
         """By part, the size that errors are judged against where its own is smaller; for inputs as now drawn."""
-        if self._drawn not in self._scales:
-            self._scales[self._drawn] = self.workload.spec.scale(self.inputs)
-        return self._scales[self._drawn]
+        if self.drawn not in self._scales:
+            self._scales[self.drawn] = self.workload.spec.scale(self.inputs)
+        return self._scales[self.drawn]
 
     def jumps(self) -> dict[str, torch.Tensor]:
         """By gradient and element, what kinks that rounding may move make of it; for inputs as now drawn."""
-        if self._drawn not in self._jumps:
+        if self.drawn not in self._jumps:
             backward = self.workload.backward
-            self._jumps[self._drawn] = backward.jumps(self.inputs, self.workload.tolerance() / 2) if backward else {}
-        return self._jumps[self._drawn]
+            self._jumps[self.drawn] = backward.jumps(self.inputs, self.workload.tolerance() / 2) if backward else {}
+        return self._jumps[self.drawn]
 
     def stale(self, part: int = 0) -> list[torch.Tensor]:
         """References of the other draws: what an output of an earlier call would look like."""
-        return [found[part] for number, found in self._references.items() if number != self._drawn]
+        return [found[part] for number, found in self._references.items() if number != self.drawn]
 
 
 @dataclass(frozen=True)
@@ -226,17 +232,17 @@ def check(run: Callable[[], object], problem: Problem, *, place: str = "") -> Ch
         with poisoned(place or problem.device, *sizes):
             out = run()
         for name, tensor in problem.inputs.items():
-            if not _same_bits(tensor, before[name]):
+            if not same_bits(tensor, before[name]):
                 return Check(f"input changed: the call wrote into {name!r}")
         found = judge(out, problem, place=place)
         if not found.ok:
             return found
-        worst = _worse(worst, found)
+        worst = worse(worst, found)
     return worst
 
 
-def _worse(a: Check, b: Check) -> Check:
-    """What two right outputs are together."""
+def worse(a: Check, b: Check) -> Check:
+    """What the checks of two right outputs are together."""
     # The smaller peak: errors relative to it are then never flattered.
     peak = b.peak if a.peak is None or b.peak is None else min(a.peak, b.peak)
     return Check("", max(a.error or 0.0, b.error or 0.0), max(a.max_error or 0.0, b.max_error or 0.0), peak)
@@ -266,7 +272,7 @@ def judge(out: object, problem: Problem, *, place: str = "") -> Check:
         found = _judge(out[number], _Part(problem, number, own[number]), place)
         if not found.ok:
             return replace(found, reason=f"{name}: {found.reason}")
-        worst = _worse(worst, found)
+        worst = worse(worst, found)
     return worst
 
 
@@ -302,7 +308,8 @@ def _judge(out: object, part: _Part, place: str) -> Check:
     return Check(_diagnose(out, part, error, bad), error, largest, peak)
 
 
-def _same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether both hold the same numbers, NaN where the other has NaN."""
     return bool(((a == b) | (a.isnan() & b.isnan())).all())
 
 

@@ -38,6 +38,8 @@ QUIET_S = 0.05
 """So long nobody in the background may have computed."""
 
 Run = Callable[[], Any]
+Sampler = Callable[[], tuple[float, Any]]
+"""Takes one sample: seconds a call, and what the last call returned."""
 
 
 class ClockError(RuntimeError):
@@ -160,41 +162,47 @@ class _Flusher:
         self._buffer.zero_()
 
 
-def _wall(run: Run, device: str, calls: int) -> Callable[[], float]:
-    def sample() -> float:
-        total = 0.0
-        for _ in range(calls):
+def _wall(run: Run, device: str, calls: int) -> Sampler:
+    def sample() -> tuple[float, Any]:
+        total, out = 0.0, None
+
+        def keep() -> None:
+            nonlocal out
+            out = run()
+
+        for _ in range(calls - 1):
             total += once_s(run, device)
-        return total / calls
+        return (total + once_s(keep, device)) / calls, out
 
     return sample
 
 
-def _hot(run: Run, device: str, calls: int) -> Callable[[], float]:
+def _hot(run: Run, device: str, calls: int) -> Sampler:
     if device == "cpu":
 
-        def sample() -> float:
+        def sample() -> tuple[float, Any]:
             start = time.perf_counter()
-            for _ in range(calls):
+            for _ in range(calls - 1):
                 run()
-            return (time.perf_counter() - start) / calls
+            out = run()
+            return (time.perf_counter() - start) / calls, out
 
         return sample
     return _between_events(lambda: [run() for _ in range(calls)], calls)
 
 
-def _between_events(work: Run, calls: int) -> Callable[[], float]:
+def _between_events(work: Callable[[], list[Any]], calls: int) -> Sampler:
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
-    def sample() -> float:
+    def sample() -> tuple[float, Any]:
         torch.cuda.synchronize()
         start.record()
-        work()
+        outs = work()
         end.record()
         end.synchronize()
-        return start.elapsed_time(end) * 1e-3 / calls
+        return start.elapsed_time(end) * 1e-3 / calls, outs[-1]
 
     return sample
 
@@ -221,24 +229,41 @@ def capture(work: Run) -> Any:
     return graph
 
 
-def _graph(run: Run, device: str, calls: int) -> Callable[[], float]:
+def _graph(run: Run, device: str, calls: int) -> Sampler:
     if device == "cpu":
         raise ClockError("CUDA graphs need a CUDA device")
-    graph = capture(lambda: [run() for _ in range(calls)])
-    return _between_events(graph.replay, calls)
+    last: list[Any] = []
+
+    def work() -> None:
+        outs = [run() for _ in range(calls)]
+        last[:] = outs[-1:]
+
+    graph = capture(work)
+
+    def replay() -> list[Any]:
+        graph.replay()
+        return last
+
+    return _between_events(replay, calls)
 
 
-def _cold(run: Run, device: str, calls: int) -> Callable[[], float]:
+def _cold(run: Run, device: str, calls: int) -> Sampler:
     flush = _Flusher(device)
     calls = min(calls, 10)
+    out: Any = None
+
+    def keep() -> None:
+        nonlocal out
+        out = run()
+
     if device == "cpu":
 
-        def sample_cpu() -> float:
+        def sample_cpu() -> tuple[float, Any]:
             total = 0.0
             for _ in range(calls):
                 flush()
-                total += once_s(run, device)
-            return total / calls
+                total += once_s(keep, device)
+            return total / calls, out
 
         return sample_cpu
     import torch
@@ -250,27 +275,27 @@ def _cold(run: Run, device: str, calls: int) -> Callable[[], float]:
     def work() -> None:
         flush()
         start.record()
-        run()
+        keep()
         end.record()
 
     graph = capture(work)
 
-    def sample() -> float:
+    def sample() -> tuple[float, Any]:
         total = 0.0
         for _ in range(calls):
             graph.replay()
             torch.cuda.synchronize()
             total += start.elapsed_time(end) * 1e-3
-        return total / calls
+        return total / calls, out
 
     return sample
 
 
-def _profiler(run: Run, device: str, calls: int) -> Callable[[], float]:
+def _profiler(run: Run, device: str, calls: int) -> Sampler:
     calls = min(calls, 20)
 
-    def sample() -> float:
-        return sum(us for _, us in kernels(run, device, calls=calls)) * 1e-6 / calls
+    def sample() -> tuple[float, Any]:
+        return sum(us for _, us in kernels(run, device, calls=calls)) * 1e-6 / calls, run()
 
     return sample
 
@@ -325,7 +350,7 @@ def measure(
     """
     prepare = _SAMPLERS[clock]
     out: dict[str, Timing | ClockError] = {}
-    samplers: dict[str, Callable[[], float]] = {}
+    samplers: dict[str, Sampler] = {}
     slowest = 0.0
     shuffle = random.Random(seed).shuffle
     names = list(runs)
@@ -333,12 +358,10 @@ def measure(
     for name in names:
         announce(name)
         try:
-            seconds = warm_up(runs[name], device)
+            calls, seconds = sized(runs[name], clock, device)
             slowest = max(slowest, seconds)
-            if clock == "graph" and device == "cuda":
-                seconds = _replayed_s(runs[name], seconds)
-            timing = Timing(_calls(seconds, device))
-            sampler = prepare(runs[name], device, timing.calls)
+            timing = Timing(calls)
+            sampler = prepare(runs[name], device, calls)
             sampler()
         except ClockError as cause:
             out[name] = cause
@@ -360,7 +383,7 @@ def measure(
                 continue  # failed in an earlier round
             announce(name)
             try:
-                timing.samples_us.append(samplers[name]() * 1e6)
+                timing.samples_us.append(samplers[name]()[0] * 1e6)
             except ClockError as cause:
                 out[name] = cause
                 continue
@@ -373,6 +396,19 @@ def measure(
     return out
 
 
+def sized(run: Run, clock: str, device: str) -> tuple[int, float]:
+    """How many calls of ``run`` make up one sample of ``clock``, and the seconds of a call by the host's clock."""
+    seconds = paced = warm_up(run, device)
+    if clock == "graph" and device == "cuda":
+        paced = _replayed_s(run, seconds)
+    return max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(paced, 1e-9)))), seconds
+
+
+def sampler(clock: str, run: Run, device: str, calls: int) -> Sampler:
+    """What takes a sample of ``calls`` calls of ``run`` by ``clock``. Raises :class:`ClockError` where it cannot."""
+    return _SAMPLERS[clock](run, device, calls)
+
+
 def _replayed_s(run: Run, seconds: float) -> float:
     """Seconds of one call replayed from a CUDA graph, of which ``seconds`` by the host clock may be mostly launch.
 
@@ -381,9 +417,4 @@ def _replayed_s(run: Run, seconds: float) -> float:
     if seconds > SAMPLE_S["cuda"]:
         return seconds
     sample = _graph(run, "cuda", 10)
-    return min(sample() for _ in range(3))
-
-
-def _calls(seconds: float, device: str) -> int:
-    """How many calls of ``seconds`` make up one sample."""
-    return max(1, min(MAX_CALLS, round(SAMPLE_S[device] / max(seconds, 1e-9))))
+    return min(sample()[0] for _ in range(3))

@@ -23,7 +23,7 @@ import tokenize
 import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +32,6 @@ from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Source
 from hypatia_lab.experiments.plan import cpu_clocks
 from hypatia_lab.names import unknown
-from hypatia_lab.profiler import sessions
 from hypatia_lab.variants import AGAIN, registered, variant, variants
 from hypatia_lab.workloads import DTYPES, Operation, Workload, operations, parse_shape, register
 
@@ -51,6 +50,8 @@ ROUNDINGS = 4
 """How often a number is rounded on its way to the output, unless the reader says otherwise."""
 BUDGET_S = 0.3
 """Time that each variant may take under each clock in one process."""
+WITHIN_S = 75.0
+"""So long (s) processes are added to a measurement that is not decided: on two cores the whole takes two minutes."""
 BASELINES = ("eager", "compile")
 
 
@@ -112,7 +113,7 @@ def operation(
         raise OwnError(f"dims of {name} must name the extents of a shape, such as ('rows', 'columns')")
     chosen = tuple(parse_shape(text) for text in ([shapes] if isinstance(shapes, str) else shapes))
     kinds = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
-    _fitting(name, tuple(dims), chosen, kinds)
+    ensure_fitting(name, tuple(dims), chosen, kinds)
     if type(roundings) is not int or roundings < 1:
         raise OwnError(f"roundings of {name} must be a whole number of at least 1")
 
@@ -164,7 +165,7 @@ def operation(
     return declare
 
 
-def _fitting(name: str, dims: tuple[str, ...], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
+def ensure_fitting(name: str, dims: tuple[str, ...], shapes: Sequence[tuple[int, ...]], dtypes: Sequence[str]) -> None:
     """Raise :class:`OwnError` when a shape does not have ``dims``, a dtype is unknown, or there are none."""
     for shape in shapes:
         if len(shape) != len(dims):
@@ -275,85 +276,43 @@ def _check(path: Path, own: Own) -> None:
         amounts(path, own, shape)
 
 
-def amounts(path: Path, own: Own, shape: tuple[int, ...]) -> None:
-    """Try out FLOPs, bytes and depth at ``shape``. Raises :class:`OwnError` naming the one that does not work out."""
+def amounts(path: Path, own: Own, shape: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """FLOPs at ``shape``, and bytes in each of the dtypes of ``own``.
+
+    Raises :class:`OwnError` naming the one that does not work out; the depth may be another.
+    """
     spec = operations()[own.name]
     text = "x".join(map(str, shape))
-    for what, least, work in (
-        ("flops", 0, lambda: spec.flops(shape)),
-        ("traffic", 1, lambda: spec.traffic(shape, DTYPES[own.dtypes[0]])),
-        ("depth", 1, lambda: spec.depth(shape)),
-    ):
+
+    def amount(what: str, least: int, work: Callable[[], int]) -> int:
         try:
-            amount = work()
+            found = work()
         except OwnError as cause:
             raise OwnError(f"{path}: {cause}") from None
         except Exception as cause:
             raise OwnError(f"{path}: {what} of {own.name} fails at {text}{source_file.said(cause)}") from None
-        if type(amount) is not int or amount < least:
-            raise OwnError(f"{path}: {what} of {own.name} at {text} is {amount!r}, not a whole number from {least} on")
+        if type(found) is not int or found < least:
+            raise OwnError(f"{path}: {what} of {own.name} at {text} is {found!r}, not a whole number from {least} on")
+        return found
+
+    flops = amount("flops", 0, lambda: spec.flops(shape))
+    sizes = [DTYPES[dtype] for dtype in own.dtypes]
+    traffic = tuple(amount("traffic", 1, partial(spec.traffic, shape, size)) for size in sizes)
+    amount("depth", 1, lambda: spec.depth(shape))
+    return flops, traffic
 
 
-def experiment(path: Path, own: Own, shapes: Sequence[tuple[int, ...]] = (), dtypes: Sequence[str] = ()) -> Experiment:
-    """The experiment that measures ``own``, of the file ``path``, at ``shapes`` and ``dtypes`` (empty: its own).
-
-    Raises :class:`OwnError` for a shape or dtype that the operation does not have.
-    """
-    sizes, kinds = tuple(shapes) or own.shapes, tuple(dtypes) or own.dtypes
-    _fitting(own.name, operations()[own.name].dims, sizes, kinds)
-    for shape in sizes:
-        amounts(path, own, shape)
+def experiment(path: Path, own: Own) -> Experiment:
+    """The experiment that measures ``own``, of the file ``path``, at its shapes and in its dtypes."""
     names = ("eager", "eager" + AGAIN, "compile", *own.variants)
 
     def plan(preset: str, device: str, given: Sequence[tuple[int, ...]]) -> list[Group]:
         clocks = ("graph", "wall") if device == "cuda" else cpu_clocks(preset)
         return [
             Group(Workload(own.name, shape, dtype), names, clocks, BUDGET_S)
-            for shape in given or sizes
-            for dtype in kinds
+            for shape in given or own.shapes
+            for dtype in own.dtypes
         ]
 
     source = Source(str(path.resolve()), digest(path))
-    return Experiment(own.name, own.name, own.summary, own.name, plan, source=source)
-
-
-def rehearse(
-    path: Path, log: Path, silence_s: float, *, module: str = "hypatia_lab.reader_kernel", **more: str
-) -> None:
-    """Import ``path`` in a fresh process first, which may crash or hang where this one must not.
-
-    That runs ``module``, whose plan has ``path`` and ``more``.
-
-    Raises :class:`OwnError` with the reason when the file cannot be imported there; ``log`` gets what it printed.
-    """
-    said: list[str] = []
-
-    def on_event(event: dict[str, Any]) -> None:
-        if event["event"] == "refused":
-            said.append(event["reason"])
-
-    casualty = sessions.run_session(
-        module, {"path": str(path.resolve())} | more, log, on_event=on_event, silence_s=silence_s
-    )
-    if said:
-        raise OwnError(said[0])
-    if casualty is not None:
-        raise OwnError(f"{path}: cannot be imported: {casualty.reason}")
-
-
-def rehearsal_main(read: Callable[[dict[str, Any]], Own] = lambda plan: load(Path(plan["path"]))) -> None:
-    """Entry of the process of :func:`rehearse`: ``read`` what its plan says."""
-    plan, emit = sessions.child_plan()
-    emit("begin", what=plan["path"])
-    try:
-        read(plan)
-    except OwnError as cause:
-        emit("refused", reason=str(cause))
-    emit("end")  # a thread that the file has left behind refuses nothing
-
-
-if __name__ == "__main__":
-    # This module under its own name: the reader's file registers with that one.
-    from hypatia_lab.reader_kernel import rehearsal_main as rehearsal
-
-    rehearsal()
+    return Experiment(own.name, own.name, own.summary, own.name, plan, source=source, within_s=WITHIN_S)

@@ -29,7 +29,7 @@ SCHEMA = 1
 COMMITTED = places.HOME / "book" / "records"
 """The records that are part of the repository."""
 MAX_SAMPLES = 20
-STATUSES = ("ok", "wrong", "too_fast", "crashed", "timeout", "skipped")
+STATUSES = ("ok", "cheated", "wrong", "too_fast", "crashed", "timeout", "skipped")
 CLOCKS = ("hot", "cold", "graph", "wall", "profiler", "none")
 """``none``: checked for correctness, not timed."""
 
@@ -172,6 +172,8 @@ CELL = {
         # Of a variant that splits float32's operands: the arithmetic of its products, and how many it makes of one.
         "splits": {"anyOf": [{"type": "array", "minItems": 2, "maxItems": 2}, {"type": "null"}]},
         "operator": {"type": "boolean"},  # called through an operator that the lab registers
+        # What shows that it cheated, in numbers: times (us), shares and how many were seen.
+        "evidence": {"type": "object", "maxProperties": 8, "additionalProperties": _any_number},
     },
 }
 
@@ -279,6 +281,11 @@ def _model_like(folder: str) -> str:
     return found[1] if found else ""
 
 
+def _meant(asked: str, machine: str, its: str) -> bool:
+    """Whether who asks for ``asked`` means ``machine``, a chip of the model ``its`` (its own name where it is none)."""
+    return asked in (machine, its) or (its != machine and its.startswith(f"{asked}-"))
+
+
 @cache
 def _validators() -> dict[str, Any]:
     import fastjsonschema
@@ -383,23 +390,25 @@ def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] 
     """All records of ``roots`` (see :func:`files`; default: the committed ones), by machine and experiment.
 
     ``machines`` and ``experiments`` restrict the result; empty means all. The name of a :func:`model` means the
-    machine of that name and all chips of the model. Where two roots hold the same machine and experiment the later
-    root wins. Raises :class:`RecordError` for a malformed file or for a machine that was asked for and has no records.
+    machine of that name and all chips of the model, and so does what it begins with: ``h100`` of ``h100-80gb-hbm3``.
+    Where two roots hold the same machine and experiment the later root wins. Raises :class:`RecordError` for a
+    malformed file or for a machine that was asked for and has no records.
     """
     paths = [path for root in roots or (COMMITTED,) for path in files(root)]
     found: dict[tuple[str, str], Record] = {}
     for path in paths:
         folder = path.parent.name
-        asked = not machines or folder in machines or _model_like(folder) in machines
+        asked = not machines or any(_meant(name, folder, _model_like(folder)) for name in machines)
         if asked and (not experiments or path.stem in experiments):
             found[folder, path.stem] = load_file(path)
     known = models(found.values())
     for name in machines:
-        if name not in {*known, *known.values()}:
+        if not any(_meant(name, machine, its) for machine, its in known.items()):
             chips = models(load_file(path) for path in paths if _model_like(path.parent.name))
             there = {path.parent.name for path in paths} | {*chips.values()}
             raise RecordError(f"no records: {unknown('machine', name, sorted(there))}")
-    return [found[key] for key in sorted(found) if not machines or {key[0], known[key[0]]} & set(machines)]
+    wanted = {m for m, its in known.items() if not machines or any(_meant(name, m, its) for name in machines)}
+    return [found[key] for key in sorted(found) if key[0] in wanted]
 
 
 def digests(records: Iterable[Record]) -> str:

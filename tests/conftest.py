@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -22,6 +23,37 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets two processes tell something, where a test is about what is told and not about how many it takes."""
     monkeypatch.setattr(intervals, "FEW", 2)
     monkeypatch.setattr(intervals, "FEW_RARE", 2)
+
+
+@pytest.fixture
+def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader's file is tried out in this process, which forgets it; a fresh one a case would be slow.
+
+    What it declares is told in the same words.
+    """
+    from hypatia_lab import reader_kernel, rehearsal, variants, workloads
+    from hypatia_lab.profiler import sessions
+
+    real = sessions.run_session
+
+    def run_session(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, **how: Any) -> Any:
+        if module != rehearsal.__name__:
+            return real(module, plan, log, on_event=on_event, **how)
+
+        def emit(event: str, **fields: Any) -> None:
+            on_event(json.loads(json.dumps({"event": event} | fields)))
+
+        with pytest.MonkeyPatch.context() as own:
+            own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
+            own.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+            own.setattr(reader_kernel, "_DECLARED", {})
+            own.setattr(sys, "path", list(sys.path))
+            own.setattr(rehearsal, "confine", lambda *given: None)
+            own.setattr(sessions, "child_plan", lambda: (json.loads(json.dumps(plan)), emit))
+            rehearsal.main()
+        return None
+
+    monkeypatch.setattr(sessions, "run_session", run_session)
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import importlib.util
 import json
@@ -581,7 +582,7 @@ def test_a_call_beyond_the_limit_is_skipped_with_its_length(monkeypatch):
 
 def test_a_size_that_would_take_too_long_is_skipped_without_a_call():
     session, events = session_here()
-    session.rates["linear_relu", "eager", "float32", "ieee"] = 1.0  # FLOP/s on a smaller size
+    session.pace.rates["linear_relu", "eager", "float32", "ieee"] = 1.0  # FLOP/s on a smaller size
     session.run(0, group(SMALL, ("eager@again",)))
     row = rows_by_name(events)["eager@again"]
     assert row["status"] == "skipped"
@@ -594,14 +595,16 @@ def test_one_call_that_was_held_up_does_not_rule_out_larger_sizes(monkeypatch):
     took = iter([0.4, 0.03])  # the call, and once more
     monkeypatch.setattr(cells.clock, "once_s", lambda run, device: next(took))
     session.run(0, group(SMALL, ("eager",)))
-    assert session.rates == {("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.03}
+    assert session.pace.rates == {
+        ("linear_relu", "eager", "float32", "ieee"): Workload("linear_relu", SMALL).flops / 0.03
+    }
 
 
 def test_a_call_that_may_be_all_overhead_rules_out_no_larger_size(monkeypatch):
     session, _ = session_here()
     monkeypatch.setattr(cells.clock, "once_s", lambda run, device: 0.0015)
     session.run(0, group(SMALL, ("eager",)))
-    assert session.rates == {}
+    assert session.pace.rates == {}
 
 
 @pytest.mark.parametrize(("waited", "times"), [(0.0, 2), (clock.SETTLE_S, 1)], ids=["rests", "never rests"])
@@ -901,6 +904,8 @@ def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, m
     assert measure(tmp_path).run["processes"] == 9
     monkeypatch.setattr(composer, "MORE_S", {"quick": -1.0})
     assert measure(tmp_path, overwrite=True).run["processes"] == 3
+    patient = dataclasses.replace(composer.EXPERIMENTS["tiny"], within_s=60.0)
+    assert composer.measure(patient, machine_name="box", root=tmp_path, overwrite=True).run["processes"] == 9
 
 
 def test_what_torch_compiles_is_built_in_five_processes(tmp_path, lab, process):
@@ -1160,6 +1165,8 @@ for word, value in plan["steps"]:
         print(value)
     elif word == "half":
         os.write(int(sys.argv[1]), b'{"event": "beg')
+    elif word == "say":
+        os.write(int(sys.argv[1]), value.encode() + bytes([10]))
     elif word == "sleep":
         time.sleep(value)
     elif word == "exit":
@@ -1225,6 +1232,12 @@ def gone(pid: int, seconds: float = 5.0) -> bool:
     while alive(pid) and time.monotonic() < end:
         time.sleep(0.02)
     return not alive(pid)
+
+
+@pytest.mark.parametrize("line", ["", "[]", "7", '{"event": "beg', '{"kind": "end"}', "[" * 100_000])
+def test_a_child_that_says_what_is_no_event_has_crashed(session, line):
+    assert session(("begin", 1), ("say", line)) == Casualty(1, "crashed", "what the process said is no event")
+    assert [event["event"] for event in session.events] == ["begin"]
 
 
 def test_a_session_is_a_fresh_process_that_tells_in_order(session):

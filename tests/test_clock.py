@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import signal
 import subprocess
@@ -215,9 +214,9 @@ def test_the_profiler_says_when_it_saw_nothing():
 def test_a_graph_has_as_many_calls_as_their_replay_fills_whatever_launching_takes(monkeypatch):
     captured: list[int] = []
 
-    def graph(run: Callable[[], Any], device: str, calls: int) -> Callable[[], float]:
+    def graph(run: Callable[[], Any], device: str, calls: int) -> clock.Sampler:
         captured.append(calls)
-        return lambda: 20e-6
+        return lambda: (20e-6, None)
 
     # What a call takes by the host clock is told, not slept: a busy machine would stretch a millisecond.
     monkeypatch.setattr(clock, "warm_up", lambda run, device: run())
@@ -242,10 +241,10 @@ def test_a_graph_on_a_cpu_is_a_clock_error_not_a_time():
 
 
 def test_one_that_cannot_be_timed_does_not_stop_the_others(monkeypatch):
-    def prepare(run: Callable[[], Any], device: str, calls: int) -> Callable[[], float]:
+    def prepare(run: Callable[[], Any], device: str, calls: int) -> clock.Sampler:
         if run() == "bad":
             raise ClockError("not here")
-        return lambda: 2e-6
+        return lambda: (2e-6, None)
 
     monkeypatch.setitem(clock._SAMPLERS, "hot", prepare)
     found = clock.measure({"bad": lambda: "bad", "good": lambda: "good"}, "hot", "cpu", budget_s=0.0)
@@ -283,9 +282,9 @@ def test_a_variant_that_fails_has_its_error_and_the_others_their_times(watch):
 def test_a_clock_that_fails_while_it_times_is_no_failure_of_the_variant(monkeypatch):
     taken = iter([1e-6, 1e-6])
 
-    def sample() -> float:
+    def sample() -> tuple[float, Any]:
         for seconds in taken:
-            return seconds
+            return seconds, None
         raise ClockError("the profiler recorded no kernel")
 
     monkeypatch.setitem(clock._SAMPLERS, "hot", lambda run, device, calls: sample)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,17 +135,14 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Calls the command in this process, which forgets what a file registered; exit status, output, complaints."""
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rehearsed_here: None) -> Call:
+    """Calls the command in this process, which forgets what a file declared; exit status, output, complaints."""
     known = {name: dict(own) for name, own in variants._VARIANTS.items()}
-    monkeypatch.setattr(sys, "path", list(sys.path))
-    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
 
     def run(*arguments: object) -> tuple[int, str, str]:
         with monkeypatch.context() as own:
             own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
             own.setattr(variants, "_VARIANTS", {name: dict(there) for name, there in known.items()})
-            own.setattr(reader_kernel, "_DECLARED", {})
             with pytest.raises(SystemExit) as ended:
                 commands.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
         assert isinstance(ended.value.code, int)

@@ -49,7 +49,7 @@ ALLOWED: dict[str, set[str]] = {
         "workloads",
     },
     "experiments": {"clock", "names", "operations", "profiler", "variants", "workloads"},
-    "reader_kernel": {"compiled", "experiments", "names", "profiler", "source_file", "variants", "workloads"},
+    "reader_kernel": {"compiled", "experiments", "names", "source_file", "variants", "workloads"},
     "tasks": {"compiled", "experiments", "reader_kernel", "source_file", "variants", "workloads"},
     "programs": {"experiments", "names", "profiler", "source_file", "variants", "workloads"},
     # From records to pages; these measure nothing.
@@ -91,6 +91,21 @@ ALLOWED: dict[str, set[str]] = {
         "variants",
         "workloads",
     },
+    # A stranger's kernel, kept apart from what measures it.
+    "judged": {
+        "bench",
+        "check",
+        "clock",
+        "failures",
+        "kernels",
+        "machine",
+        "profiler",
+        "reader_kernel",
+        "tasks",
+        "variants",
+        "workloads",
+    },
+    "rehearsal": {"experiments", "judged", "profiler", "reader_kernel", "tasks", "variants", "workloads"},
     # What people use.
     "pages": {
         "bench",
@@ -151,6 +166,7 @@ ALLOWED: dict[str, set[str]] = {
         "programs",
         "reader_kernel",
         "records",
+        "rehearsal",
         "results",
         "spread",
         "tables",
@@ -260,6 +276,7 @@ HEAVY_PARTS = (
     "planted",
     "programs",
     "reader_kernel",
+    "rehearsal",
 )
 LIGHT = [module for module in ALLOWED if module not in HEAVY_PARTS]
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog")

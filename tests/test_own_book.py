@@ -301,13 +301,12 @@ def kernel(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def nothing_measured(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process is started to try the file out, and measuring is a failure."""
+def nothing_measured(monkeypatch: pytest.MonkeyPatch, rehearsed_here: None) -> None:
+    """Measuring is a failure."""
 
     def fail(*_: Any, **__: Any) -> None:
         raise AssertionError("something was measured")
 
-    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
     monkeypatch.setattr(composer, "measure", fail)
 
 
@@ -356,9 +355,8 @@ def test_judge_says_what_a_claim_names_and_there_is_not(kernel, call, monkeypatc
         ("x = 1", "declares no operation"),
     ],
 )
-def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, call, tmp_path, monkeypatch, content, told):
-    if content != "x = 1":  # a fresh process a case would be slow, and says what this one says
-        monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
+@pytest.mark.usefixtures("rehearsed_here")
+def test_judge_says_what_is_wrong_with_the_file_without_a_traceback(kernel, call, tmp_path, content, told):
     kernel.write_text(content)
     code, out, (line,) = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
     assert (code, out) == (2, "")
@@ -376,8 +374,8 @@ def test_judge_leaves_a_folder_alone_that_is_no_book(kernel, call, tmp_path):
     assert files_below(output) == ["thesis.tex"]
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_a_full_disk_under_the_readers_book_is_one_line(kernel, call, tmp_path, monkeypatch):
-    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
     give_ceilings(tmp_path / "mine")
     before = files_below(tmp_path)
 
@@ -391,11 +389,11 @@ def test_a_full_disk_under_the_readers_book_is_one_line(kernel, call, tmp_path, 
     assert files_below(tmp_path) == before
 
 
+@pytest.mark.usefixtures("rehearsed_here")
 def test_an_interrupt_says_how_to_go_on(kernel, call, tmp_path, monkeypatch):
     def interrupted(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(reader_kernel, "rehearse", lambda path, log, silence_s: None)
     monkeypatch.setattr(composer, "measure", interrupted)
     code, _, lines = call("judge", kernel, "--device", "cpu", "--output", tmp_path / "mine")
     assert (code, lines[-1].partition(":")[0]) == (130, "interrupted; every finished measurement is kept")

@@ -116,6 +116,16 @@ def test_a_models_name_means_all_its_chips_wherever_machines_are_chosen(
     assert {line["machine"] for line in json.loads(out)} - {claims.ANY} == CHIPS
 
 
+def test_what_a_models_name_begins_with_will_do(fleet: Path, call: Callable[..., tuple[int, str, str]]) -> None:
+    recorded(fleet, "h100-80gb-hbm3-eeeeee", "eeeeee", {"naive": 0.5}, name="NVIDIA H100 80GB HBM3")
+    recorded(fleet, "h100-of-mine", "ffffff", {"naive": 0.5}, name="NVIDIA H100 80GB HBM3")
+    for asked in ("h100", "h100-80gb", "h100-80gb-hbm3", "h100-80gb-hbm3-eeeeee"):
+        code, out, _ = call("results", "--machine", asked, "--json")
+        assert (code, {line["machine"] for line in json.loads(out)}) == (0, {"h100-80gb-hbm3-eeeeee"})
+    with pytest.raises(RecordError, match="h100"):
+        records.load(machines=["h10"])
+
+
 @pytest.mark.parametrize(("asked", "near"), [("h20", "h200"), ("a10", "a100"), ("h200-aaaaab", "h200-aaaaaa")])
 def test_a_slip_gets_the_nearest_machine_or_model(
     fleet: Path, call: Callable[..., tuple[int, str, str]], asked: str, near: str

@@ -23,6 +23,29 @@ HICCUP_S = 0.5
 """A call that seems to take less is made once more before its pace is believed."""
 
 
+class Pace:
+    """How fast everybody is in this process: whoever would take too long on a larger size is not tried on it."""
+
+    def __init__(self) -> None:
+        self.rates: dict[tuple[str, ...], float] = {}
+
+    def too_long(self, who: tuple[str, ...], amount: int) -> str:
+        """Why ``who`` is not tried on that ``amount`` of work; empty where it is."""
+        expected = amount / self.rates.get(who, math.inf)
+        if expected <= LONGEST_CALL_S:
+            return ""
+        return f"about {expected:.0f} s a call at its pace on a smaller size; the limit is {LONGEST_CALL_S:.0f} s"
+
+    def seen(self, who: tuple[str, ...], amount: int, call: Callable[[], float]) -> str:
+        """Let ``who`` do that ``amount`` by ``call``, which gives its seconds; why it is not timed, if it is not."""
+        seconds = call()
+        if OVERHEAD_S < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
+            seconds = min(seconds, call())
+        if seconds > OVERHEAD_S:
+            self.rates[who] = amount / seconds
+        return f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s" if seconds > LONGEST_CALL_S else ""
+
+
 class Session:
     """One fresh process: runs every group of the plan and emits one row a variant and clock."""
 
@@ -32,7 +55,7 @@ class Session:
         self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
         self.emit = emit
         self.probe = machine.Probe(self.device)
-        self.rates: dict[tuple[str, ...], float] = {}
+        self.pace = Pace()
         self.rests = True
 
     def run(self, index: int, group: Group) -> None:
@@ -76,29 +99,20 @@ class Session:
             return "skipped", missing
         # A backward pass, with its gradients as further parts, has a pace of its own.
         pace = (workload.operation, candidate.name, workload.dtype, workload.math, *workload.parts[1:])
-        amount = workload.flops or workload.traffic
-        if amount / self.rates.get(pace, math.inf) > LONGEST_CALL_S:
-            expected = amount / self.rates[pace]
-            return (
-                "skipped",
-                f"about {expected:.0f} s a call at its pace on a smaller size; the limit is {LONGEST_CALL_S:.0f} s",
-            )
+        if self.pace.too_long(pace, amount := workload.flops or workload.traffic):
+            return "skipped", self.pace.too_long(pace, amount)
         try:
             run = candidate.factory(workload, problem.inputs)
             found[name] = check.check(run, problem, place="cpu" if candidate.host else "")
             if not found[name].ok:
                 return "wrong", found[name].reason
-            seconds = clock.once_s(run, self.device)
-            if OVERHEAD_S < seconds < HICCUP_S:  # one call that was held up would rule out larger sizes
-                seconds = min(seconds, clock.once_s(run, self.device))
+            took_too_long = self.pace.seen(pace, amount, lambda: clock.once_s(run, self.device))
         except Exception as cause:
             traceback.print_exc()
             clock.synchronize(self.device)  # a device left in error ends this process here, with this variant named
             return "crashed", failures.one_line(cause)
-        if seconds > OVERHEAD_S:
-            self.rates[pace] = amount / seconds
-        if seconds > LONGEST_CALL_S:
-            return "skipped", f"{seconds:.1f} s a call; the limit is {LONGEST_CALL_S:.0f} s"
+        if took_too_long:
+            return "skipped", took_too_long
         ready[name] = run
         return "ok", ""
 
@@ -160,24 +174,36 @@ class Session:
         found: check.Check | None,
         timing: clock.Timing | None = None,
     ) -> None:
-        readings = [r for r in timing.readings if r] if timing else []
-        self.emit(
-            "row",
-            group=index,
-            variant=name,
-            clock=word,
-            status=status,
-            reason=reason,
-            error=found.error if found else None,
-            max_error=found.max_error if found else None,
-            peak=found.peak if found else None,
-            median_us=timing.median_us if timing else None,
-            samples_us=timing.samples_us if timing else [],
-            calls=timing.calls if timing else 0,
-            sm_mhz=[r["sm_mhz"] for r in readings],
-            power_w=[r["power_w"] for r in readings],
-            throttled=any(r["throttled"] for r in readings),
-        )
+        self.emit("row", **row(index, name, word, status, reason, found, timing))
+
+
+def row(
+    index: int,
+    name: str,
+    word: str,
+    status: str,
+    reason: str,
+    found: check.Check | None,
+    timing: clock.Timing | None = None,
+) -> dict[str, Any]:
+    """What one process tells of the variant ``name`` of group ``index`` under the clock ``word``."""
+    readings = [r for r in timing.readings if r] if timing else []
+    return {
+        "group": index,
+        "variant": name,
+        "clock": word,
+        "status": status,
+        "reason": reason,
+        "error": found.error if found else None,
+        "max_error": found.max_error if found else None,
+        "peak": found.peak if found else None,
+        "median_us": timing.median_us if timing else None,
+        "samples_us": timing.samples_us if timing else [],
+        "calls": timing.calls if timing else 0,
+        "sm_mhz": [r["sm_mhz"] for r in readings],
+        "power_w": [r["power_w"] for r in readings],
+        "throttled": any(r["throttled"] for r in readings),
+    }
 
 
 def _group(data: dict[str, Any]) -> Group:

@@ -198,7 +198,9 @@ def _measure(
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     parts = _Parts(folder / ".parts" / spec.name, key)
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-    work = {"device": device, "source": source}
+    guarded = spec.source is not None and spec.source.guarded(device)
+    work = {"device": device, "source": source, "silence_s": how["silence_s"], "folder": str(parts.folder)}
+    how |= {"module": f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"}
     per_process = _sessions(spec, groups, work, parts, first, how) if groups else []
     details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
     run = {
@@ -334,22 +336,25 @@ def _sessions(
 
     The preset's processes, numbered from ``first``, and then more of those groups that still need them.
     """
-    preset, silence_s, quiet = how["preset"], how["silence_s"], not how["progress"]
+    preset, quiet = how["preset"], not how["progress"]
     least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
+    if spec.within_s:
+        most = max(most, *MOST.values())
+    begun = time.monotonic()
     due = [_due(number, groups) for number in range(least)]
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
     with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
         for number, plans in enumerate(due, first):
-            found.append(_one_process(number, plans, work, excluded, parts, silence_s, bar.update))
-        until = time.monotonic() + MORE_S[preset]
+            found.append(_one_process(number, plans, work, excluded, parts, how["module"], bar.update))
+        until = max(time.monotonic() + MORE_S[preset], begun + spec.within_s)
         while len(found) < most and (wide := _wide(groups, found, how["device"])):
             if time.monotonic() > until:
                 break
             bar.total += len(wide)
             bar.refresh()
             plans = {index: data for index, data in _due(len(found), groups).items() if index in wide}
-            found.append(_one_process(first + len(found), plans, work, excluded, parts, silence_s, bar.update))
+            found.append(_one_process(first + len(found), plans, work, excluded, parts, how["module"], bar.update))
     return found
 
 
@@ -397,10 +402,10 @@ def _one_process(
     work: dict[str, Any],
     excluded: dict[str, tuple[str, str]],
     parts: _Parts,
-    silence_s: float,
+    module: str,
     advance: Callable[[int], Any],
 ) -> list[dict[str, Any]]:
-    """All rows of process ``number``, of the groups ``due`` (index → plan).
+    """All rows of process ``number``, which runs ``module`` over the groups ``due`` (index → plan).
 
     A variant that kills it is left out and the rest runs on.
 
@@ -436,9 +441,7 @@ def _one_process(
         begun[:] = [todo[0][0], ""]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
         with _caches(parts.folder, _tuned(due, work["device"])) as env:
-            casualty = sessions.run_session(
-                "hypatia_lab.bench.cells", plan, log, on_event=on_event, silence_s=silence_s, env=env
-            )
+            casualty = sessions.run_session(module, plan, log, on_event=on_event, silence_s=work["silence_s"], env=env)
         if casualty is None and not finished.issuperset(index for index, _ in todo):  # somebody called exit(0)
             casualty = sessions.Casualty(begun, "crashed", "the process ended before it was done")
         if casualty is None or casualty.what[0] in finished:  # whose group was done had nothing to do with it
@@ -533,6 +536,8 @@ def _cell(
         "splits": list(spec.splits) if spec.splits else None,
         "operator": spec.operator,
     }
+    if seen := worst.get("evidence"):
+        cell["evidence"] = {name: _round(value) for name, value in seen.items()}
     if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
         cell["peak"] = _round(min(peaks))
     limit = results.limit_us(cell, best) if timed and best else math.nan

@@ -14,7 +14,7 @@ from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import Probe
 from hypatia_lab.profiler import sessions
 
-SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong")
+SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong", "cheated")
 SILENCE_S = 300.0
 """A probe that says nothing for so long is taken to hang."""
 TOGETHER = ("trace", "accuracy", "process", "program", "oracle")

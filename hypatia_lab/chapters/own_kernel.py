@@ -19,9 +19,10 @@ from hypatia_lab.pages.findings import Finding, unsaid
 from hypatia_lab.pages.phrases import say
 from hypatia_lab.results import Row
 
-FAILED = ("wrong", "too_fast", "crashed", "timeout")
+FAILED = ("cheated", "wrong", "too_fast", "crashed", "timeout")
 """Statuses of a variant that cannot be believed, the worst first."""
 SAID = {
+    "cheated": "{} cheats",
     "wrong": "{} is wrong",
     "too_fast": "{} is too fast to be believed",
     "crashed": "{} crashed",

@@ -417,7 +417,7 @@ def judge(
     held = ledger.gather([claims_file] if claims_file else [])
     claimed = list(held.claims)
     folder = (output or Path(f"{file.stem}_book")).resolve()
-    from hypatia_lab import reader_kernel, variants
+    from hypatia_lab import reader_kernel, rehearsal, variants
     from hypatia_lab.bench import composer
     from hypatia_lab.cli import gate
     from hypatia_lab.cli.claim_names import ensure_named
@@ -427,23 +427,19 @@ def judge(
 
     tell_drafts(held)
     place = choose_device(device)
-    reader_kernel.digest(file)  # before anything is started
+    problem = task[1] if task else None
+    for one in filter(None, (file, problem)):
+        reader_kernel.digest(one)  # before anything is started
     own_book.ensure_ours(folder)
     with tempfile.TemporaryDirectory() as scratch:
         log = Path(scratch) / "log.txt"
-        if task:
-            kernelbench.digest(file, task[1])
-            kernelbench.rehearse(file, task[1], log, time_limit)
-        else:
-            reader_kernel.rehearse(file, log, time_limit)
+        found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
     text = reader_kernel.text(file)
-    if task:
-        found = kernelbench.load(file, task[1])
-        experiment = kernelbench.experiment(file, task[1], found)
+    if problem:
+        experiment = kernelbench.experiment(file, problem, found)
         click.echo(f"{found.name}: {found.summary}", err=True)
     else:
-        found = reader_kernel.load(file)
-        experiment = reader_kernel.experiment(file, found, sizes, kinds)
+        experiment = reader_kernel.experiment(file, found)
     ensure_named(claimed, str(claims_file), experiment=found.name)
     peer = against or variants.baseline(found.name)
     gate.ensure_named(peer, variants.variants(found.name), found.name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -82,6 +83,10 @@ class Source:
     provenance: tuple[dict[str, Any], ...] = ()
     problem: str = ""
 
+    def guarded(self, device: str) -> bool:
+        """Whether the file is kept apart from what measures it (:mod:`hypatia_lab.judged`), which takes Linux."""
+        return self.kind != "program" and device == "cpu" and sys.platform.startswith("linux")
+
 
 @dataclass(frozen=True)
 class Experiment:
@@ -90,7 +95,8 @@ class Experiment:
     ``plan(preset, device, shapes)`` lists the groups; ``shapes`` replaces the preset's shapes of the
     experiment's ``operation`` when given. ``probes`` lists the probes in the same way. ``source`` is the reader's file
     that each fresh process imports first; None for the lab's own experiments. ``processes``: so many fresh ones
-    whatever the preset, and none added; 0 where the preset says how many.
+    whatever the preset, and none added; 0 where the preset says how many. ``within_s``: to what the preset says
+    processes are added for so long (s) from the first one's start.
     """
 
     name: str
@@ -101,6 +107,7 @@ class Experiment:
     probes: Callable[[str, str, Shapes], list[Probe]] = lambda preset, device, shapes: []
     source: Source | None = None
     processes: int = 0
+    within_s: float = 0.0
 
     @property
     def dims(self) -> tuple[str, ...]:

@@ -10,8 +10,8 @@ whether the kernel refused whatever it wrote outside, and ``written`` the files 
 program is killed, its folder is removed, and the keeper ends.
 
 Writing is refused by Landlock (Linux 5.13 and later; man 7 landlock), to the program and to all that it starts. Where
-there is none, a look at the ``watched`` folders before and after tells what was written. Reading, the network and
-signals are not fenced, nor are the mode, owner and times of files.
+there is none, a look at the ``watched`` folders before and after tells what was written. Signals to other processes are
+refused by its version 6 (Linux 6.12). Reading and the network are not fenced, nor are mode, owner and times of files.
 """
 
 from __future__ import annotations
@@ -47,6 +47,8 @@ _NO_NEW_PRIVILEGES, _CHILD_SUBREAPER, _PARENT_DEATH_SIGNAL = 38, 36, 1
 _ANYTHING, _REFER, _TRUNCATE = 0b1111111110010, 1 << 13, 1 << 14
 """Rights: to write, make and remove files of every kind; to move them between folders; to cut them short.
 Source: linux/landlock.h."""
+_SIGNALS = 1 << 1
+"""What may stay within: signals to other processes. Source: linux/landlock.h (LANDLOCK_SCOPE_SIGNAL)."""
 _FILE = 1 << 1 | _TRUNCATE
 """What of these a file may be given, where a folder may be given all."""
 
@@ -56,12 +58,13 @@ def abi() -> int:
     return max(0, _LIBC.syscall(_CREATE, None, ctypes.c_size_t(0), 1)) if _LINUX else 0
 
 
-def _restriction(writes: Sequence[str]) -> Callable[[], None]:
+def restriction(writes: Sequence[str]) -> Callable[[], None]:
     """What a child calls before it becomes the program: from then on it may write below ``writes`` only."""
     version = abi()
     rights = _ANYTHING | (_REFER if version >= 2 else 0) | (_TRUNCATE if version >= 3 else 0)
-    handled = ctypes.c_uint64(rights)
-    ruleset = _LIBC.syscall(_CREATE, ctypes.byref(handled), ctypes.c_size_t(8), 0)
+    # What is handled: writing, nothing of the network, and from the sixth version on signals.
+    handled = (ctypes.c_uint64 * 3)(rights, 0, _SIGNALS)
+    ruleset = _LIBC.syscall(_CREATE, ctypes.byref(handled), ctypes.c_size_t(24 if version >= 6 else 8), 0)
     # Devices are files that lie there: they may be written to, and nothing may be made beside them.
     places = [(place, rights) for place in (*writes, "/dev/shm") if place != "/dev/shm" or os.path.isdir(place)]
     for place, allowed in [*places, ("/dev", _FILE)]:
@@ -139,7 +142,7 @@ class _Keeper:
         own |= {name: self.home / name.lower() for name in _CACHES}
         for folder in (self.work, *own.values()):
             folder.mkdir()
-        restrict = _restriction([str(self.work), str(self.home), *self.plan["writes"]]) if self.fenced else None
+        restrict = restriction([str(self.work), str(self.home), *self.plan["writes"]]) if self.fenced else None
 
         def begin() -> None:
             if _LINUX:

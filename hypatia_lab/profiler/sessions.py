@@ -116,6 +116,8 @@ def run_session(
 
 def _ending(child: subprocess.Popen[bytes], last: str, silence_s: float) -> tuple[str, str]:
     """Status and reason of how ``child`` ended, after what came ``last`` of it; no reason where all is well."""
+    if last == "garbled":
+        return "crashed", "what the process said is no event"
     if last == "silent":
         return "timeout", f"no sign of life for {silence_s:.0f} s"
     try:
@@ -153,7 +155,8 @@ def _follow(
     on_event: Callable[[Event], None],
     silence_s: float,
 ) -> tuple[Any, str]:
-    """Hand on the child's events; returns what it began last, and what came last: "end", "closed" or "silent"."""
+    """Hand on the child's events; returns what it began last, and what came last: "end", "closed", "silent", or
+    "garbled", which a file that the child runs may have brought about."""
     begun: Any = None
     heard = time.monotonic()
     while time.monotonic() - heard < silence_s:
@@ -168,11 +171,15 @@ def _follow(
             return begun, "closed"
         if not line.endswith("\n"):
             continue  # cut off by a crash in mid-write
-        event = json.loads(line)
-        if event["event"] == "end":
+        try:
+            event = json.loads(line)
+            kind, what = event["event"], event.get("what")
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
+            return begun, "garbled"
+        if kind == "end":
             return begun, "end"
-        if event["event"] == "begin":
-            begun = event["what"]
+        if kind == "begin":
+            begun = what
         on_event(event)
     return begun, "silent"
 

@@ -60,30 +60,26 @@ def digest(candidate: Path, problem: Path) -> str:
     return hashlib.sha256(both.encode()).hexdigest()[:12]
 
 
-def rehearse(candidate: Path, problem: Path, log: Path, silence_s: float) -> None:
-    """:func:`reader_kernel.rehearse` of both files."""
-    reader_kernel.rehearse(candidate, log, silence_s, module=__name__, problem=str(problem.resolve()))
-
-
 def experiment(candidate: Path, problem: Path, own: Own) -> Experiment:
     """The experiment that measures ``own``, which :func:`load` has returned for the same files."""
     source = Source(str(candidate.resolve()), digest(candidate, problem), KIND, problem=str(problem.resolve()))
     return replace(reader_kernel.experiment(candidate, own), source=source)
 
 
-def load(candidate: Path, problem: Path, expected: str = "", process: int = 0) -> Own:
+def load(path: Path, problem: Path, expected: str = "", process: int = 0, *, candidate: bool = True) -> Own:
     """Run both files and register the operation that they are; its name is ``kernelbench_`` and the problem's.
 
-    Inputs and weights are drawn anew in each ``process``. ``expected`` is the digest that the files must have.
+    ``path`` is the candidate's file, which is not run unless ``candidate``. Inputs and weights are drawn anew in each
+    ``process``. ``expected`` is the digest that the files must have.
 
     Raises :class:`OwnError`, one line that begins with a file: one that cannot be read or fails, lacks a name, whose
     ``Model`` cannot be constructed or called, or whose inputs or outputs are none that can be checked.
     """
-    candidate, problem = candidate.resolve(), problem.resolve()
-    if expected and digest(candidate, problem) != expected:
-        raise OwnError(f"{candidate}: it or its problem was changed while it was being measured; judge it again")
+    path, problem = path.resolve(), problem.resolve()
+    if expected and digest(path, problem) != expected:
+        raise OwnError(f"{path}: it or its problem was changed while it was being measured; judge it again")
     task = _Task(problem, process)
-    new = _module_class(candidate, source_file.run(candidate, OwnError), "ModelNew")
+    new = candidate_class(path) if candidate else None
     name = f"{KIND}_{re.sub(r'[^a-z0-9]+', '_', problem.stem.lower()).strip('_')}"[:64]
     if name in operations():
         raise OwnError(f"{problem}: operation name {name!r} is taken; name the file otherwise")
@@ -121,7 +117,8 @@ def load(candidate: Path, problem: Path, expected: str = "", process: int = 0) -
     @variant(name, CANDIDATE, origin="own", label="ModelNew")
     def model_new(workload: Workload, inputs: Inputs) -> Run:
         """The candidate's ModelNew, with Model's weights where it has the same."""
-        own = task.built(new, candidate).to(_device(inputs))
+        assert new is not None, "whoever builds it has run its file"
+        own = task.built(new, path).to(_device(inputs))
         state = task.model(_device(inputs)).state_dict()
         there = own.state_dict()
         if {key: value.shape for key, value in state.items()} == {key: value.shape for key, value in there.items()}:
@@ -129,6 +126,11 @@ def load(candidate: Path, problem: Path, expected: str = "", process: int = 0) -
         return task.call(own, inputs)
 
     return Own(name, form.summary, (shape,), (form.dtype,))
+
+
+def candidate_class(path: Path) -> Callable[..., torch.nn.Module]:
+    """Run the candidate's file ``path``; its ``ModelNew``. Raises :class:`OwnError`."""
+    return _module_class(path, source_file.run(path, OwnError), "ModelNew")
 
 
 @dataclass(frozen=True)
@@ -402,7 +404,3 @@ def _called(path: Path, function: Callable[[], Any]) -> list[Any]:
     if not isinstance(found, Sequence) or isinstance(found, str):
         raise OwnError(f"{path}: {function.__name__}() must return a list, not a {type(found).__name__}")
     return list(found)
-
-
-if __name__ == "__main__":
-    reader_kernel.rehearsal_main(lambda plan: load(Path(plan["path"]), Path(plan["problem"])))

@@ -1,0 +1,235 @@
+"""The process of one judged variant: it runs a stranger's file, and does what the coordinator says.
+
+Nothing that it says is believed without having been seen from outside. It never holds the answer, and of the inputs
+only those of the call that comes next.
+"""
+
+from __future__ import annotations
+
+import secrets
+import traceback
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab import check, clock, failures, variants
+from hypatia_lab.judged import tampering
+from hypatia_lab.judged.channel import Channel, Shelf
+from hypatia_lab.workloads import Workload
+
+if TYPE_CHECKING:
+    from hypatia_lab.workloads import Inputs
+
+PLACES = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
+"""Where a worker leaves its output: of the first call on new inputs, of the last one of a sample, of one after it."""
+
+
+WARM_S, MOST_WARM = 2e-3, 5
+"""So long it is called before anything is timed, and so often at most."""
+CALLS_AFTER = 3
+"""Calls after the inputs have changed amid others. One may have begun before."""
+
+
+WRITTEN = "written"
+"""A byte of the shelf: whether the coordinator has changed the inputs."""
+
+
+def key(number: int, place: str) -> str:
+    """What part ``number`` of an output left at ``place`` is called on the shelf."""
+    return f"{place} {number}"
+
+
+def told(workload: dict[str, Any]) -> Workload:
+    """The workload that a plan tells of."""
+    return Workload(**{**workload, "shape": tuple(workload["shape"])})
+
+
+class Worker:
+    """Answers the coordinator's commands, one method each, with a JSON object each."""
+
+    def __init__(self, channel: Channel, variant: str, device: str, load: Callable[[], object]) -> None:
+        self.channel, self.variant, self.device, self.load = channel, variant, device, load
+        self.functions: tampering.Seen = {}
+        self.modes: dict[str, str] = {}
+        self._left: list[Any] = []
+        self._forget()
+
+    def _forget(self) -> None:
+        for one in self._left:
+            one.close()
+        self._left = []
+        self.inputs: Inputs = {}
+        self.apart: list[torch.Tensor] = []
+        self.run: Callable[[], Any] = lambda: None
+        self.samplers: dict[str, tuple[clock.Sampler, clock.Sampler]] = {}
+        self.out: Any = None
+
+    def serve(self) -> None:
+        """Answer until there are no more commands."""
+        commands = {
+            "start": self.start,
+            "build": self.build,
+            "call": self.call,
+            "pace": self.pace,
+            "prepare": self.prepare,
+            "visit": self.visit,
+            "amid": self.amid,
+        }
+        while command := self.channel.receive():
+            name = command.pop("command")
+            try:
+                found = commands[name](**command)
+            except clock.ClockError as cause:
+                found = {"untimed": str(cause), "failed": isinstance(cause, clock.RunError)}
+            except Exception as cause:
+                traceback.print_exc()
+                found = {"crashed": failures.one_line(cause)}
+                clock.synchronize(self.device)  # a device left in error ends this process here
+            # To look at every function takes longer than a sample; what a visit leaves behind is there after it, too.
+            self.channel.send(found | (self._tampered() if name in ("start", "build", "call") else {}))
+
+    def _tampered(self) -> dict[str, Any]:
+        replaced, changed = tampering.replaced(self.functions), tampering.changed(self.modes)
+        replaced += [f"{type(self).__qualname__}.{name}" for name in vars(self).keys() & vars(type(self)).keys()]
+        if changed:
+            self.modes = tampering.modes()  # it is told once
+        self.functions = {name: seen for name, seen in self.functions.items() if name not in replaced}
+        return {"replaced": replaced, "changed": changed}
+
+    def start(self) -> dict[str, Any]:
+        """Run the file."""
+        self.modes, self.functions = tampering.modes(), tampering.functions()
+        self.load()
+        return {}
+
+    def build(self, workload: dict[str, Any], described: Any, outputs: Any) -> dict[str, Any]:
+        """Build the variant for ``workload``, whose inputs and outputs lie on the two shelves that come with this."""
+        self._forget()
+        own = told(workload)
+        inbox, outbox = self.channel.files(2)
+        self.inbox, self.outbox = Shelf(described, inbox), Shelf(outputs, outbox)
+        precision = own.precision()
+        precision.__enter__()
+        self._left = [self.inbox, self.outbox, _Exit(precision)]
+        self.modes = tampering.modes()
+        variant = variants.find(own.operation, self.variant)
+        if missing := variant.needs(own, self.device):
+            return {"skipped": missing}
+        self.place = "cpu" if variant.host else self.device
+        for _, _, shape in (*described, *outputs):
+            # The C library keeps memory of a size that was once given back; where the answer is computed in the same
+            # process, as it is of the lab's own variants, that is one of float64.
+            torch.empty(shape, dtype=torch.float64)
+        # Forks have their memory laid out alike: where buffers lie would be the same one's luck in every process.
+        self.apart = [torch.empty(64 * (1 + secrets.randbelow(512))) for _ in range(4)]
+        self.inputs = own.inputs(self.device)
+        self._take()
+        self.run = variant.factory(own, self.inputs)
+        flat = self.device == "cpu" and all(one.is_contiguous() for one in self.inputs.values())
+        return {"addresses": {name: one.data_ptr() for name, one in self.inputs.items()} if flat else {}}
+
+    def _take(self) -> None:
+        """The inputs become those of the shelf: other numbers in the same memory, of which no version counter tells."""
+        for name, own in self.inputs.items():
+            own.data.copy_(self.inbox[name])
+
+    def _give(self, out: Any, place: str) -> dict[str, Any]:
+        """Leave ``out`` on the shelf; what it looks like."""
+        parts = out if isinstance(out, tuple) else (out,)
+        looks = []
+        for number, part in enumerate(parts):
+            looks.append(_looks(part))
+            name = key(number, place)
+            if looks[-1]["tensor"] and self.outbox.fits(name, part):
+                self.outbox[name].copy_(part.detach())
+        owners = {tensor.untyped_storage().data_ptr(): name for name, tensor in self.inputs.items()}
+        found = [owners.get(part.untyped_storage().data_ptr(), "") for part in parts if type(part) is torch.Tensor]
+        return {"looks": looks, "tuple": isinstance(out, tuple), "aliased": [name for name in found if name]}
+
+    def _keep_inputs(self) -> None:
+        """Leave the inputs as they are now on the shelf, too."""
+        for name, tensor in self.inputs.items():
+            self.outbox[f"input {name}"].copy_(tensor)
+
+    def call(self, poison: list[int]) -> dict[str, Any]:
+        """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""
+        self._take()
+        with check.poisoned(self.place, *poison):
+            out = self.run()
+        self._keep_inputs()
+        return self._give(out, FRESH)
+
+    def pace(self) -> dict[str, Any]:
+        """Seconds of a call."""
+        return {"seconds": clock.once_s(self.run, self.device)}
+
+    def prepare(self, word: str) -> dict[str, Any]:
+        """Get ready to be timed by the clock ``word``; how many calls a sample has."""
+        calls, seconds = clock.sized(self.run, word, self.device)
+        many, once = clock.sampler(word, self.run, self.device, calls), clock.sampler(word, self.run, self.device, 1)
+        many()
+        _, self.out = once()
+        self.samplers[word] = many, once
+        return {"calls": calls, "seconds": seconds}
+
+    def visit(self, word: str) -> dict[str, Any]:
+        """A call on new inputs, a sample, and a call on the same inputs: each between two marks, and timed here too.
+
+        What is to be shown of it is said after each.
+        """
+        many, once = self.samplers[word]
+        shown: dict[str, Any] = {}
+        took, spent = {}, 0.0
+        while spent < WARM_S:  # threads and caches sleep while others have their turn
+            seconds, self.out = once()
+            spent += max(seconds, WARM_S / MOST_WARM)
+        for name, place, sample in (("new_s", FRESH, once), ("sample_s", TIMED, many), ("again_s", AGAIN, once)):
+            if sample is once:
+                self.channel.mark()
+                self.channel.receive()  # the shelf is filled again, both times
+                self._take()
+            self.out = None
+            self.channel.mark()
+            took[name], self.out = sample()
+            self.channel.mark()
+            if self.channel.receive().get("show"):
+                self._keep_inputs()
+                shown[place] = self._give(self.out, place)
+        return took | shown
+
+    def amid(self) -> dict[str, Any]:
+        """Calls without a pause, amid which the coordinator writes other inputs into this process's memory."""
+        written = self.outbox[WRITTEN]
+        written.zero_()
+        self.channel.mark()
+        while not int(written):
+            self.run()
+        for _ in range(CALLS_AFTER):
+            self.out = self.run()
+        self._keep_inputs()
+        return self._give(self.out, FRESH)
+
+
+class _Exit:
+    """Something to be closed that is a context."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def close(self) -> None:
+        self.context.__exit__(None, None, None)
+
+
+def _looks(part: Any) -> dict[str, Any]:
+    if not isinstance(part, torch.Tensor):
+        return {"tensor": False, "type": type(part).__name__}
+    plain = type(part) in (torch.Tensor, torch.nn.Parameter)
+    return {
+        "tensor": True,
+        "plain": plain,
+        "type": type(part).__name__,
+        "shape": list(part.shape),
+        "dtype": str(part.dtype).removeprefix("torch."),
+        "device": part.device.type,
+    }

@@ -1,0 +1,1 @@
+"""Planted cheats, each with an honest twin; see :mod:`cheats.catalogue`."""

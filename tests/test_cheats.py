@@ -1,0 +1,184 @@
+"""Planted cheats are caught, each by name, and their honest twins are not accused."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cheats import catalogue
+from cheats.catalogue import Cheat
+
+from hypatia_lab import reader_kernel, variants, workloads
+from hypatia_lab.bench import composer
+from hypatia_lab.profiler import sessions
+from hypatia_lab.tasks import kernelbench
+
+Row = dict[str, Any]
+HERE = [one for one in catalogue.CHEATS if one.device == "cpu"]
+FEW = (
+    "time_perf_counter",
+    "time_module",
+    "hot_code",
+    "by_pointer",
+    "by_probe",
+    "copy_of_the_answer",
+    "to_a_thread_that_spins",
+    "lazy_by_function",
+    "only_when_poisoned",
+    "stale_tail",
+    "bfloat16",
+    "mode_threads",
+)
+"""Those that are tried beside every change; all by `make sweep`."""
+
+
+@pytest.fixture(autouse=True)
+def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test registers is forgotten when it ends."""
+    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
+    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+    monkeypatch.setattr(reader_kernel, "_DECLARED", {})
+    monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # many processes take turns on the same cores
+
+
+def trial(
+    source: str, names: Sequence[str], folder: Path, *, problem: str = "", number: int = 0, budget_s: float = 0.1
+) -> dict[str, Row]:
+    """By variant, the row of ``names`` and of eager, as one fresh process tells it of a file of the text ``source``.
+
+    The file is not run in this process: what it would declare is written down here.
+    """
+    path = folder / "planted.py"
+    path.write_text(source, encoding="utf-8")
+    if problem:
+        other = folder / "planted_problem.py"
+        other.write_text(problem, encoding="utf-8")
+        _forget()
+        own = kernelbench.load(path, other, candidate=False)
+        experiment = kernelbench.experiment(path, other, own)
+    else:
+        declared = folder / "planted_declared.py"
+        declared.write_text(catalogue.importing("planted", "kernel = answer"), encoding="utf-8")
+        _forget()
+        experiment = reader_kernel.experiment(path, reader_kernel.load(declared))
+    assert experiment.source is not None
+    (group,) = composer.plan(experiment, "quick", "cpu")
+    group = dataclasses.replace(group, variants=("eager", *names), budget_s=budget_s)
+    plan = {
+        "device": "cpu",
+        "source": dataclasses.asdict(experiment.source),
+        "silence_s": 60.0,
+        "folder": str(folder),
+        "number": number,
+        "excluded": {},
+        "groups": [(0, dataclasses.asdict(group))],
+    }
+    rows: dict[str, Row] = {}
+
+    def on_event(event: Row) -> None:
+        if event["event"] == "row":
+            rows[event["variant"]] = event
+
+    log = folder / "log.txt"
+    sessions.run_session("hypatia_lab.judged.coordinator", plan, log, on_event=on_event, silence_s=60.0)
+    return rows
+
+
+def _forget() -> None:
+    for name in [name for name in workloads._OPERATIONS if "planted" in name]:
+        del workloads._OPERATIONS[name], variants._VARIANTS[name]
+        reader_kernel._DECLARED.pop(name, None)
+
+
+def told(row: Row) -> str:
+    """A row's status and reason in a line."""
+    return f"{row['status']}: {row['reason']}"
+
+
+def caught(cheat: Cheat, row: Row) -> bool:
+    """Whether a cheat's row says so, and names what it did."""
+    return row["status"] in cheat.statuses and bool(re.search(cheat.named, row["reason"]))
+
+
+def together(cheats: Sequence[Cheat], folder: Path, **how: Any) -> dict[str, Row]:
+    """The rows of ``cheats``, their twins and eager, out of one file."""
+    names = [name for one in cheats for name in (one.name, f"{one.name}_twin")]
+    return trial(catalogue.factories("planted", cheats), names, folder, **how)
+
+
+def alone(cheat: Cheat, kind: str, folder: Path, **how: Any) -> dict[str, Row]:
+    """The rows of ``cheat`` or of its ``twin`` (which is the ``kind``), of a file of its own, and eager's."""
+    text = getattr(cheat, kind)
+    if cheat.problem:
+        source = catalogue.CANDIDATE + catalogue.body(text) + "\n"
+        problem = cheat.twin_problem if kind == "twin" and cheat.twin_problem else cheat.problem
+        return trial(source, [kernelbench.CANDIDATE], folder, problem=problem, **how)
+    return trial(catalogue.importing("planted", text), ["mine"], folder, **how)
+
+
+def held(cheats: Sequence[Cheat], rows: dict[str, Row]) -> None:
+    """Whether each of ``cheats`` was caught, and no twin accused."""
+    missed = [f"{one.name}: {told(rows[one.name])}" for one in cheats if not caught(one, rows[one.name])]
+    assert not missed
+    honest = [name for name in rows if name == "eager" or name.endswith("_twin")]
+    accused = [f"{name}: {told(rows[name])}" for name in honest if rows[name]["status"] != "ok"]
+    assert not accused
+
+
+def marked(cheats: Sequence[Cheat]) -> list[Any]:
+    """As parameters: the known ones that escape are expected to, until they do not."""
+    return [
+        pytest.param(
+            one, id=one.name, marks=[pytest.mark.xfail(reason=one.escapes, strict=True)] if one.escapes else []
+        )
+        for one in cheats
+    ]
+
+
+def test_the_catalogue_is_long_and_nothing_is_in_it_twice():
+    names = [one.name for one in catalogue.CHEATS]
+    assert len(names) == len(set(names)) >= 40
+    assert set(FEW) <= set(names)
+    for one in catalogue.CHEATS:
+        re.compile(one.named)
+        for kind in (one.cheat, one.twin):
+            compile(catalogue.importing("planted", kind), one.name, "exec")
+
+
+def test_some_cheats_are_caught_and_their_twins_are_not_accused(tmp_path):
+    cheats = [one for one in catalogue.TOGETHER if one.name in FEW]
+    held(cheats, together(cheats, tmp_path))
+
+
+@pytest.mark.parametrize("cheat", marked([one for one in HERE if one.name in ("import_perf_counter", "import_judge")]))
+def test_what_acts_when_it_is_imported_is_caught(cheat, tmp_path):
+    rows = alone(cheat, "cheat", tmp_path)
+    assert all(caught(cheat, row) for name, row in rows.items() if name != "eager")
+
+
+@pytest.mark.sweep
+def test_every_cheat_is_caught_and_no_twin_is_accused(tmp_path):
+    cheats = [one for one in catalogue.TOGETHER if not one.escapes]
+    held(cheats, together(cheats, tmp_path))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("cheat", marked([one for one in catalogue.TOGETHER if one.escapes]))
+def test_a_cheat_that_escapes(cheat, tmp_path):
+    held([cheat], together([cheat], tmp_path))
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("cheat", marked([one for one in HERE if one.alone or one.problem]))
+def test_what_has_a_file_of_its_own_is_caught_and_its_twin_is_not_accused(cheat, tmp_path):
+    for kind in ("twin", "cheat"):
+        rows = alone(cheat, kind, tmp_path)
+        (name,) = rows.keys() - {"eager"}
+        right = rows[name]["status"] == "ok" if kind == "twin" else caught(cheat, rows[name])
+        assert right, told(rows[name])
+        eager = rows["eager"]
+        assert eager["status"] == "ok" or eager["reason"].startswith("nothing was run"), told(eager)

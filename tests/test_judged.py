@@ -1,0 +1,253 @@
+"""A stranger's kernel under guard: what is made of what was seen, how processes talk, what a file may not do."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch._compile import _disable_dynamo
+
+from hypatia_lab import clock
+from hypatia_lab.judged import evidence, tampering
+from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
+from hypatia_lab.judged.evidence import Seen
+
+# ---------------------------------------------------------------- what was seen
+
+
+def seen(call_s: float, *, samples: int = 20, noise: float = 0.0, seed: int = 0, **changed: float) -> Seen:
+    """An honest variant's samples, or one's that has ``changed`` a factor: told, new, again, together, aside."""
+    drawn = random.Random(seed)
+    calls = max(1, round(5e-3 / call_s))
+
+    def times(base: float, name: str = "") -> list[float]:
+        return [base * changed.get(name, 1.0) * (1 + abs(drawn.gauss(0, noise))) for _ in range(samples)]
+
+    passed = [calls * one for one in times(call_s, "together")]
+    told = [one * changed.get("told", 1.0) for one in passed]
+    aside = times(1e-3 + changed.get("aside_s", 0.0))
+    return Seen(calls, told, [one + 2e-5 for one in passed], times(call_s, "new"), times(call_s, "again"), aside)
+
+
+def accused(own: Seen, usual: Seen) -> str:
+    tests = (evidence.clock, evidence.memory, evidence.bursts, evidence.aside)
+    return "; ".join(text for test in tests if (text := test(own, usual)[0]))
+
+
+@given(st.floats(1e-6, 0.2), st.floats(1e-6, 0.2), st.integers(2, 20), st.floats(0.0, 0.5), st.integers(0, 2**32))
+def test_nobody_is_accused_of_noise(own_s, usual_s, samples, noise, seed):
+    own = seen(own_s, samples=samples, noise=noise, seed=seed)
+    assert accused(own, seen(usual_s, samples=samples, noise=noise, seed=seed + 1)) == ""
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        ({"told": 0.5}, "its clock was changed"),
+        ({"again": 0.2, "together": 0.2}, "on the same once more"),
+        ({"together": 0.1}, "when called again and again"),
+        ({"new": 0.01, "again": 0.01, "together": 0.01, "aside_s": 2e-3}, "between calls"),
+    ],
+)
+def test_each_trick_is_named(changed, named):
+    assert named in accused(seen(1e-3, **changed), seen(1e-3))
+    if "aside_s" not in changed:
+        assert named in accused(seen(1e-3, samples=4, **changed), seen(1e-3, samples=4))
+
+
+def test_a_clock_that_goes_an_eighth_slow_is_seen_where_there_are_samples_enough():
+    assert accused(seen(1e-3, told=0.875), seen(1e-3)).startswith("its clock")
+
+
+def test_of_one_sample_nothing_is_said():
+    assert accused(seen(1e-3, samples=1, told=0.1, again=0.1), seen(1e-3, samples=1)) == ""
+
+
+# ---------------------------------------------------------------- how they talk
+
+
+@pytest.fixture
+def ends():
+    one, other = (Channel(end) for end in socket.socketpair())
+    yield one, other
+    for end in (one, other):
+        end.close()
+
+
+def test_messages_marks_and_files_arrive_in_order(ends):
+    here, there = ends
+    shelf = Shelf(described({"x": torch.zeros(3, 5), "n": torch.zeros((), dtype=torch.int64)}))
+    here.send({"command": "é"}, [shelf.file])
+    here.mark()
+    here.send({"n": 1})
+    assert there.receive() == {"command": "é"}
+    there.marked()
+    assert there.receive() == {"n": 1}
+    (file,) = there.files(1)
+    other = Shelf(described({"x": torch.zeros(3, 5), "n": torch.zeros((), dtype=torch.int64)}), file)
+    other["x"].fill_(7)
+    other["n"].fill_(-2)
+    assert bool((shelf["x"] == 7).all())
+    assert int(shelf["n"]) == -2
+    for one in (shelf, other):
+        one.close()
+
+
+@given(st.binary(max_size=200))
+def test_whatever_is_said_is_a_message_or_garbled(said):
+    ours, theirs = socket.socketpair()
+    theirs.sendall(said)
+    theirs.close()
+    here = Channel(ours)
+    for line in said.split(b"\n")[:-1]:
+        try:
+            fine = isinstance(json.loads(line), dict)
+        except ValueError:
+            fine = False
+        if fine:
+            assert isinstance(here.receive(), dict)
+        else:
+            with pytest.raises(Garbled):
+                here.receive()
+    with pytest.raises(Gone):
+        here.receive()
+    here.close()
+
+
+def test_who_says_too_much_or_nothing_is_found_out(ends):
+    here, there = ends
+    beats: list[int] = []
+    with pytest.raises(Silent):
+        here.receive(0.3, lambda: beats.append(1))
+    assert beats
+
+    def say() -> None:
+        with contextlib.suppress(OSError):  # nobody listens for so long
+            there.end.sendall(b"x" * 2**21)
+
+    writer = threading.Thread(target=say)
+    writer.start()
+    with pytest.raises(Garbled):
+        here.receive()
+    here.end.close()
+    writer.join()
+
+
+def test_the_size_of_a_shelf_is_nobodys_to_change():
+    shelf = Shelf([("x", "float32", [10])])
+    for size in (0, 2 * shelf.size):
+        with pytest.raises(OSError, match="not permitted"):
+            os.ftruncate(shelf.file, size)
+    shelf.close()
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
+def test_what_is_spoilt_is_no_answer(dtype):
+    shelf = Shelf([("first", dtype, [4]), ("x", dtype, [2, 3])])
+    shelf["x"].fill_(1)
+    shelf.spoil("x")
+    assert not float(shelf["x"][0, 0]) < 1e38 or dtype == "float16"
+    assert float(shelf["x"][0, 0]) != 1
+    assert float(shelf["x"][1, 2]) == 1
+    assert not shelf["first"].any()
+    shelf.close()
+
+
+def test_tensors_are_written_into_anothers_memory():
+    shelf = Shelf([("x", "float32", [100]), ("y", "int32", [3])])
+    shelf["x"].copy_(torch.arange(100.0))
+    shelf["y"].fill_(5)
+    x, y = torch.zeros(100), torch.zeros(3, dtype=torch.int32)
+    assert shelf.write_into(os.getpid(), {"x": x.data_ptr(), "y": y.data_ptr()})
+    assert bool((x == torch.arange(100.0)).all())
+    assert y.tolist() == [5, 5, 5]
+    assert not shelf.write_into(os.getpid(), {"x": 8})
+    shelf.close()
+
+
+# ---------------------------------------------------------------- what was done to a process
+
+
+def test_functions_that_are_replaced_are_named(monkeypatch):
+    before = tampering.functions()
+    assert tampering.replaced(before) == []
+    monkeypatch.setattr("time.perf_counter", lambda: 0.0)
+    monkeypatch.setattr(clock, "range", lambda calls: (), raising=False)
+    monkeypatch.setitem(clock._SAMPLERS, "hot", lambda *given: None)
+    monkeypatch.setattr(clock.once_s, "__code__", (lambda run, device: 0.0).__code__)
+    expected = {"time.perf_counter", "hypatia_lab.clock._SAMPLERS[hot]", "hypatia_lab.clock.range"}
+    assert set(tampering.replaced(before)) == expected | {"hypatia_lab.clock.once_s"}
+
+
+def test_what_torchs_compiler_puts_in_place_of_its_own_is_no_tampering():
+    before = tampering.functions()
+    torch.manual_seed = _disable_dynamo(before["torch.manual_seed"][0])
+    try:
+        assert "torch.manual_seed" not in tampering.replaced(before)
+    finally:
+        torch.manual_seed = before["torch.manual_seed"][0]
+
+
+def test_modes_that_are_changed_are_told_with_both_values():
+    before = tampering.modes()
+    assert tampering.changed(before) == []
+    threads = torch.get_num_threads()
+    torch.set_num_threads(threads + 1)
+    try:
+        with torch.no_grad():
+            told = tampering.changed(before)
+    finally:
+        torch.set_num_threads(threads)
+    assert told == [f"the number of threads from {threads} to {threads + 1}", "gradients from on to off"]
+
+
+CONFINED = """
+import os, socket, sys
+from pathlib import Path
+from hypatia_lab.judged.confine import confine
+confine(Path("scratch"), Path("caches"))
+found = {}
+for name, work in {
+    "own": lambda: Path(os.environ["TMPDIR"], "x").write_text("x"),
+    "other": lambda: Path(sys.argv[1], "x").write_text("x"),
+    "signal": lambda: os.kill(int(sys.argv[2]), 0),
+    "network": lambda: socket.create_connection(("127.0.0.1", int(sys.argv[3])), timeout=5).close(),
+}.items():
+    try:
+        work()
+        found[name] = "allowed"
+    except OSError as cause:
+        found[name] = type(cause).__name__
+print(found)
+"""
+
+
+def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Path):
+    import ast
+    import subprocess
+
+    from hypatia_lab.profiler import fence, sessions
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        asked = [str(tmp_path), str(os.getpid()), str(server.getsockname()[1])]
+        command = [*sessions.python("x")[:-2], "-c", CONFINED, *asked]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=os.environ | sessions.path(), capture_output=True, text=True, check=True
+        )
+    found = ast.literal_eval(done.stdout.splitlines()[-1])
+    assert found["own"] == "allowed"
+    if fence.abi():
+        assert found["other"] == "PermissionError"
+    if fence.abi() >= 6:
+        assert found["signal"] == "PermissionError"
+    if subprocess.run(["unshare", "--user", "--net", "true"], capture_output=True).returncode == 0:
+        assert found["network"] != "allowed"

@@ -1,0 +1,389 @@
+"""What a reader's file declares is told by a fresh process, and the one that judges never runs the file."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import ctypes
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from synthetic import ceilings, run_line
+
+from hypatia_lab import reader_kernel, records, rehearsal, variants, workloads
+from hypatia_lab.bench import composer
+from hypatia_lab.book import own as own_book
+from hypatia_lab.cli import commands
+from hypatia_lab.profiler import sessions
+from hypatia_lab.reader_kernel import OwnError
+from hypatia_lab.workloads import Workload
+
+PATH = Path("tiny.py")
+KERNELBENCH = Path(__file__).resolve().parent / "kernelbench"
+EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", "100"))
+"""How many cases each property is tried on; the environment may ask for more."""
+REPEATED = "HYPATIA_EXAMPLES" not in os.environ
+
+TOLD: dict[str, Any] = {
+    "name": "tiny",
+    "summary": "y = silu(gate) * x",
+    "dims": ["rows", "columns"],
+    "shapes": [[8, 4], [16, 4]],
+    "dtypes": ["float32", "bfloat16"],
+    "flops": [160, 320],
+    "traffic": [[384, 192], [768, 384]],
+    "variants": [
+        {"name": "mine", "origin": "own", "label": "mine", "splits": None, "operator": False},
+        {"name": "split", "origin": "peer", "label": "by parts", "splits": ["bfloat16/ieee", 3], "operator": True},
+    ],
+}
+"""What the template tells at two shapes and in two dtypes, with one variant more."""
+SPLIT = '\n\n@variant("tiny", "split", origin="peer", label="by parts", splits=("bfloat16/ieee", 3), operator=True)\n'
+
+
+@contextlib.contextmanager
+def forgotten() -> Iterator[None]:
+    """What the body registers is forgotten."""
+    with pytest.MonkeyPatch.context() as own:
+        own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
+        own.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+        yield
+
+
+@pytest.fixture(autouse=True)
+def registry() -> Iterator[None]:
+    """What a test registers is forgotten when it ends."""
+    with forgotten():
+        yield
+
+
+def write(folder: Path, before: str = "", after: str = "") -> Path:
+    """The template in ``folder``, with more text before and after it."""
+    path = folder / "tiny.py"
+    path.write_text(before + own_book.template("tiny.py") + after)
+    return path
+
+
+# ---------------------------------------------------------------- what is told
+
+
+@pytest.mark.usefixtures("rehearsed_here")
+def test_what_is_declared_is_what_is_registered(tmp_path, monkeypatch):
+    path = write(tmp_path, after=SPLIT + "def split(workload, inputs):\n    return mine(workload, inputs)\n")
+    told = []
+    real = rehearsal.adopt
+    monkeypatch.setattr(rehearsal, "adopt", lambda path, found, *asked: told.append(found) or real(path, found, *asked))
+    own = rehearsal.rehearse(path, tmp_path / "log", 60.0, shapes=[(8, 4), (16, 4)], dtypes=["float32", "bfloat16"])
+    assert told == [TOLD]
+    assert (own.name, own.shapes, own.dtypes) == ("tiny", ((8, 4), (16, 4)), ("float32", "bfloat16"))
+    assert own.variants == ("mine", "split")
+    assert variants.baseline("tiny") == "eager"
+    assert [variants.find("tiny", name).origin for name in ("eager@again", "compile", "mine")] == [
+        "peer",
+        "peer",
+        "own",
+    ]
+    split = variants.find("tiny", "split")
+    assert (split.label, split.splits, split.operator) == ("by parts", ("bfloat16/ieee", 3), True)
+    groups = composer.plan(reader_kernel.experiment(path, own), "quick", "cpu")
+    assert [(g.workload.shape_text, g.workload.dtype, g.workload.flops, g.workload.traffic) for g in groups] == [
+        ("8x4", "bfloat16", 160, 192),
+        ("8x4", "float32", 160, 384),
+        ("16x4", "bfloat16", 320, 384),
+        ("16x4", "float32", 320, 768),
+    ]
+
+
+def test_what_is_registered_has_nothing_to_run():
+    rehearsal.adopt(PATH, TOLD)
+    work = Workload("tiny", (8, 4))
+    for call in (
+        lambda: work.inputs("cpu"),
+        lambda: work.spec.reference({}),
+        *(lambda name=name: variants.find("tiny", name).factory(work, {}) for name in ("eager", "compile", "mine")),
+    ):
+        with pytest.raises(OwnError, match=r"tiny\.py: is not run in this process"):
+            call()
+
+
+@pytest.mark.usefixtures("rehearsed_here")
+@pytest.mark.parametrize(
+    ("shapes", "dtypes", "told"),
+    [
+        ([(4,)], (), "shape 4 of tiny must be rowsxcolumns: it has 1 of 2"),
+        ([], ("int8",), "unknown dtype 'int8' of tiny; known: float64"),
+        ([(8, 4), (7, 4)], (), "flops of tiny fails at 7x4: ZeroDivisionError: "),
+        ([], ("float32", "float16"), "traffic of tiny at 256x1024 is None, not a whole number from 1 on"),
+    ],
+)
+def test_shapes_and_dtypes_from_outside_are_checked_too(tmp_path, shapes, dtypes, told):
+    path = write(tmp_path)
+    amounts = "flops=lambda shape: 5 // (shape[0] - 7), traffic=lambda shape, size: 9 if size == 4 else None,"
+    path.write_text(re.sub(r"flops=.*", amounts, path.read_text()))
+    with pytest.raises(OwnError, match=told):
+        rehearsal.rehearse(path, tmp_path / "log", 60.0, shapes=shapes, dtypes=dtypes)
+
+
+# ---------------------------------------------------------------- what is not believed
+
+
+@pytest.mark.parametrize(
+    ("part", "found"),
+    [
+        ("name", "../up"),
+        ("name", "Tiny"),
+        ("name", ["tiny"]),
+        ("summary", ""),
+        ("summary", "\x1b[2J"),
+        ("summary", "\ud800"),
+        ("summary", "y" * 1001),
+        ("dims", []),
+        ("dims", "rows"),
+        ("dims", ["rows", 2]),
+        ("shapes", []),
+        ("shapes", [[8, 4], [16, 0]]),
+        ("shapes", [[8, 4], [16, True]]),
+        ("shapes", [[8, 4]] * 1001),
+        ("dtypes", ["float32", "float8"]),
+        ("dtypes", [["float32"], "bfloat16"]),
+        ("flops", [160]),
+        ("flops", [160, 320.0]),
+        ("flops", [160, -1]),
+        ("flops", [160, 2**63]),
+        ("traffic", [[384, 192], [768]]),
+        ("traffic", [[384, 192], [768, 0]]),
+        ("traffic", [384, 192]),
+        ("variants", []),
+        ("variants", TOLD["variants"][1:]),
+        ("variants", TOLD["variants"][:1] * 2),
+        ("variants", [TOLD["variants"][0] | {"name": "eager"}]),
+        ("variants", [TOLD["variants"][0] | {"name": "mine@again"}]),
+        ("variants", [TOLD["variants"][0] | {"origin": "mine"}]),
+        ("variants", [TOLD["variants"][0] | {"label": None}]),
+        ("variants", [TOLD["variants"][0] | {"splits": ["bfloat16/ieee"]}]),
+        ("variants", [TOLD["variants"][0] | {"operator": 1}]),
+        ("variants", [TOLD["variants"][0] | {"baseline": True}]),
+    ],
+)
+def test_a_part_that_is_not_as_it_must_be_is_named(part, found):
+    with pytest.raises(OwnError) as caught:
+        rehearsal.adopt(PATH, TOLD | {part: found})
+    assert str(caught.value) == f"tiny.py: what its process told of it is not as it must be: {part}"
+    assert "tiny" not in {*workloads.operations(), *variants.registered()}
+
+
+def test_what_was_not_asked_for_is_not_measured():
+    with pytest.raises(OwnError, match="not as it must be: shapes"):
+        rehearsal.adopt(PATH, TOLD, shapes=[(8, 4)])
+    with pytest.raises(OwnError, match="not as it must be: dtypes"):
+        rehearsal.adopt(PATH, TOLD, dtypes=["float32"])
+    with pytest.raises(OwnError, match="shape 8x4 of tiny must be rows: it has 2 of 1"):
+        rehearsal.adopt(PATH, TOLD | {"dims": ["rows"]})
+
+
+@pytest.mark.parametrize("name", ["ceilings", "linear_relu", "method"])
+def test_the_name_of_an_experiment_or_operation_is_not_taken_over(name):
+    known = {*composer.EXPERIMENTS, *workloads.operations()}
+    if name not in known:
+        variants.variant(name, "mine", origin="own")(lambda workload, inputs: lambda: None)
+    with pytest.raises(OwnError, match=f"operation name '{name}' is taken; choose another"):
+        rehearsal.adopt(PATH, TOLD | {"name": name})
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
+    max_leaves=12,
+)
+HOSTILE = st.sampled_from(
+    ["eager", "eager@again", "ceilings", "own", 10**30, 0, -1, True, 1.0, "\x1b]0;", "\u202e", []]
+)
+
+
+def places(found: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The keys that lead to every part of ``found``."""
+    keys: list[Any] = (
+        list(found) if isinstance(found, dict) else [*range(len(found))] if isinstance(found, list) else []
+    )
+    return [place for key in keys for place in ((*here, key), *places(found[key], (*here, key)))]
+
+
+def adopted(told: Any) -> Any:
+    """What is registered of ``told``; None where it is refused, in one line, and nothing is registered."""
+    before = (dict(workloads._OPERATIONS), {*variants.registered()})
+    try:
+        return rehearsal.adopt(PATH, told)
+    except OwnError as cause:
+        said = str(cause)
+    assert said.isprintable()
+    assert before == (workloads._OPERATIONS, {*variants.registered()})
+    return None
+
+
+@settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
+@given(JSON | st.fixed_dictionaries(dict.fromkeys(TOLD, JSON)))
+def test_what_is_no_description_is_refused(told):
+    assert adopted(told) is None
+
+
+@settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
+@given(st.sampled_from(places(TOLD)), JSON | HOSTILE)
+def test_a_description_that_was_meddled_with_is_refused_or_is_one(place, found):
+    told = copy.deepcopy(TOLD)
+    *way, last = place
+    holder = told
+    for key in way:
+        holder = holder[key]
+    holder[last] = found
+    with forgotten():
+        own = adopted(told)
+        if own is None:
+            return
+        assert re.fullmatch(reader_kernel.NAME, own.name)
+        assert own.summary.isprintable()
+        known = variants.variants(own.name)
+        assert [name for name, one in known.items() if one.baseline] == ["eager"]
+        assert (known["eager"].origin, known["compile"].origin) == ("peer", "peer")
+        assert any(known[name].origin == "own" for name in own.variants)
+        assert all(one.origin in variants.ORIGINS and one.label.isprintable() for one in known.values())
+        for shape in own.shapes:
+            for dtype in own.dtypes:
+                work = Workload(own.name, shape, dtype)
+                assert (type(work.flops), type(work.traffic)) == (int, int)
+                assert work.flops >= 0
+                assert work.traffic > 0
+
+
+@settings(max_examples=EXAMPLES, derandomize=REPEATED, deadline=None)
+@given(
+    st.sampled_from([place for place in places(TOLD) if isinstance(place[-1], str)]), st.text(max_size=8), st.booleans()
+)
+def test_a_description_lacks_nothing_and_has_nothing_more(place, key, lacks):
+    told = copy.deepcopy(TOLD)
+    *way, last = place
+    holder = told
+    for step in way:
+        holder = holder[step]
+    if lacks:
+        del holder[last]
+    elif key in holder:
+        return
+    else:
+        holder[key] = holder[last]
+    assert adopted(told) is None
+
+
+# ---------------------------------------------------------------- the process
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, *events: dict[str, Any]) -> None:
+    """A process that says ``events`` and ends well."""
+
+    def run_session(*_: Any, on_event: Any, **__: Any) -> None:
+        for event in events:
+            on_event(event)
+
+    monkeypatch.setattr(sessions, "run_session", run_session)
+
+
+@pytest.mark.parametrize(
+    ("events", "told"),
+    [
+        ([], "tiny.py: cannot be imported: the process ended before it was done"),
+        ([{"event": "declared"}], "tiny.py: what its process told of it is not as it must be: its parts"),
+        ([{"event": "refused", "reason": "no\x1b[2J\ngood"}], "no [2J good"),
+        ([{"event": "refused"}], "None"),
+        ([{"event": "declared", "operation": TOLD}, {"event": "refused", "reason": "no"}], "no"),
+        (
+            [{"event": "declared", "operation": 7}, {"event": "declared", "operation": TOLD}],
+            "tiny.py: what its process",
+        ),
+    ],
+)
+def test_a_process_that_does_not_tell_as_it_should_is_refused_in_one_line(monkeypatch, events, told):
+    stand_in(monkeypatch, *events)
+    with pytest.raises(OwnError) as caught:
+        rehearsal.rehearse(PATH, Path("log"), 1.0)
+    assert str(caught.value).startswith(told)
+    assert str(caught.value).isprintable()
+
+
+def test_a_file_that_kills_whoever_imports_it_kills_another_process(tmp_path):
+    path = write(tmp_path, "import ctypes\n\nctypes.string_at(0)\n")
+    with pytest.raises(OwnError, match=r"tiny\.py: cannot be imported: the process died \(signal SIGSEGV\)"):
+        rehearsal.rehearse(path, tmp_path / "log.txt", 60.0)
+    assert ctypes  # this process lives on
+
+
+HOSTILE_CANDIDATE = """
+import os, sys
+
+forged = b'{"event": "declared", "operation": {"name": "forged"}}'
+os.write(int(sys.argv[1]), forged + bytes([10]))
+print(os.getpid(), file=open(os.path.join(os.environ["TMPDIR"], "pids"), "a"))
+"""
+
+
+def test_a_candidate_has_no_say_in_what_its_problem_declares(tmp_path):
+    right = KERNELBENCH / "right" / "softmax.py"
+    candidate = tmp_path / "softmax.py"
+    candidate.write_text(HOSTILE_CANDIDATE + right.read_text())
+    problem = KERNELBENCH / "problems" / "softmax.py"
+    own = rehearsal.rehearse(candidate, tmp_path / "log.txt", 60.0, problem=problem)
+    assert (own.name, own.variants) == ("kernelbench_softmax", ("model_new",))
+    assert variants.find(own.name, "model_new").label == "ModelNew"
+    (ran,) = (tmp_path / "scratch" / "pids").read_text().split()
+    assert int(ran) != os.getpid()
+
+
+MEDDLER = """
+import json, os
+from hypatia_lab import records
+
+print(os.getpid(), file=open(os.path.join(os.environ["TMPDIR"], "pids"), "a"))
+records.write = lambda *_, **__: None
+real = json.dumps
+json.dumps = lambda found, *_, **__: real({"medians_us": [1e-9]} if "medians_us" in found else found)
+
+"""
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_file_that_changes_whoever_runs_it_does_not_change_the_record(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(json, "dumps", json.dumps)
+    monkeypatch.setattr(records, "write", records.write)
+    book = tmp_path / "book"
+    path = write(tmp_path, MEDDLER)
+    # What the file's process may write to outlives the command here.
+    monkeypatch.setattr(tempfile, "TemporaryDirectory", lambda: contextlib.nullcontext(str(tmp_path)))
+    line = run_line(machine="box", experiment="ceilings")
+    records.write(book / "book" / "records", line, ceilings({"ieee": 1e3, "float64": 1e3}, "hot"))
+    own_book.begin(book)
+
+    def measured(spec: Any, groups: Any, *_: Any) -> list[list[dict[str, Any]]]:
+        names = [(index, name) for index, group in enumerate(groups) for name in group.variants]
+        row = {"clock": "hot", "status": "ok", "reason": "", "error": 0.0, "max_error": 0.0, "samples_us": []}
+        row |= {"median_us": 50.0, "calls": 1, "sm_mhz": [], "power_w": [], "throttled": False}
+        return [[row | {"group": index, "variant": name} for index, name in names]] * 5
+
+    monkeypatch.setattr(composer, "_sessions", measured)
+    given = ["--device", "cpu", "--machine", "box", "--shapes", "8x4,16x4", "--output", str(book), "--no-page"]
+    with pytest.raises(SystemExit) as ended:
+        commands.main(["judge", str(path), *given], prog_name="hypatia-lab")
+    assert ended.value.code == 0, capsys.readouterr().err
+    record = records.load_file(book / "book" / "records" / "box" / "tiny.jsonl")
+    assert [(cell["shape"], cell["variant"]) for cell in record.cells] == [
+        ([rows, 4], name) for rows in (8, 16) for name in ("eager", "eager@again", "compile", "mine")
+    ]
+    assert {(cell["status"], *cell["medians_us"]) for cell in record.cells} == {("ok", *[50.0] * 5)}
+    assert [cell["traffic"] for cell in record.cells] == [384] * 4 + [768] * 4
+    (ran,) = (tmp_path / "scratch" / "pids").read_text().split()
+    assert int(ran) != os.getpid()
