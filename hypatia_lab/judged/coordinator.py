@@ -236,6 +236,7 @@ class Coordinator:
         self.probe = machine.Probe(self.device)
         self.pace = Pace()
         self.folder = Path(plan["folder"]).resolve()
+        self.caches = cache_folder() / "judged" / plan["source"]["digest"]
         self.members: dict[str, Member] = {}
         self.layout: dict[str, Any] = {}
 
@@ -256,7 +257,7 @@ class Coordinator:
     def _fork(self, who: str) -> None:
         """Start the process of the variant ``who``, or the referee's, whose name is empty."""
         load = self._load(judged=bool(who) and who.removesuffix(TWIN) not in BASELINES)
-        caches = cache_folder() / "judged" / self.plan["source"]["digest"] / (who or "referee")
+        caches = self.caches / (who or "referee")
 
         def work(channel: Channel) -> None:
             if who:
@@ -268,9 +269,14 @@ class Coordinator:
         self.members[who] = Member(work, folder, caches, secret=not who)
 
     def close(self) -> None:
-        """End every process."""
+        """End every process, and leave no folder of caches in which there is nothing."""
         for member in self.members.values():
             member.end()
+        with contextlib.suppress(OSError):
+            for folder in self.caches.iterdir():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
+            self.caches.rmdir()
 
     def run(self, index: int, data: dict[str, Any]) -> None:
         """Check and time the variants of the group ``data``, and tell a row of each and every clock."""
