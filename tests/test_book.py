@@ -30,6 +30,8 @@ from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
+PATIENCE_MS = 120_000
+"""So long a page may take to open: tests share two cores."""
 FLAGS = [
     "--host-resolver-rules=MAP * ~NOTFOUND",
     "--no-sandbox",
@@ -76,6 +78,14 @@ def browser() -> Iterator[Any]:
     )
     with playwright.sync_playwright() as driver:
         chromium = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=FLAGS)
+        opened = chromium.new_page
+
+        def patient(**how: Any) -> Any:
+            page = opened(**how)
+            page.set_default_timeout(PATIENCE_MS)
+            return page
+
+        chromium.new_page = patient
         yield chromium
         chromium.close()
 

@@ -111,7 +111,10 @@ HOMES = {getattr(chapter, "PAGE", ""): chapter for chapter in CHAPTERS if chapte
 """Page → the chapter whose findings are its cards."""
 
 
-@pytest.mark.parametrize("page", NOTEBOOKS)
+# A page takes three seconds: every second one is left to the slow tests.
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=[pytest.mark.slow] * (place % 2)) for place, page in enumerate(NOTEBOOKS)]
+)
 def test_a_page_misses_nothing_that_was_not_planned_and_prints_no_noise(
     root: Path, page: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
