@@ -153,6 +153,31 @@ def test_what_acts_when_it_is_imported_is_caught(cheat, tmp_path):
     assert all(caught(cheat, row) for name, row in rows.items() if name != "eager")
 
 
+def test_who_dies_or_speaks_out_of_turn_is_told_how_and_the_others_go_on(tmp_path):
+    deaths = """
+    @variant("planted", "faults", origin="own")
+    def faults(workload, inputs):
+        return lambda: ctypes.string_at(0)
+
+    @variant("planted", "leaves", origin="own")
+    def leaves(workload, inputs):
+        os._exit(3)
+
+    @variant("planted", "raises", origin="own")
+    def raises(workload, inputs):
+        raise ValueError("not today")
+    """
+    source = catalogue.importing("planted", "kernel = answer") + catalogue.body(deaths) + "\n"
+    rows = trial(source, ["faults", "leaves", "raises", "mine"], tmp_path)
+    assert {name: row["status"] for name, row in rows.items() if name in ("eager", "mine")} == {
+        "eager": "ok",
+        "mine": "ok",
+    }
+    assert told(rows["faults"]) == "crashed: the process died (signal SIGSEGV)"
+    assert told(rows["leaves"]) == "crashed: the process died (exit status 3)"
+    assert told(rows["raises"]) == "crashed: ValueError: not today"
+
+
 @pytest.mark.sweep
 def test_every_cheat_is_caught_and_no_twin_is_accused(tmp_path):
     cheats = [one for one in catalogue.TOGETHER if not one.escapes]

@@ -164,17 +164,8 @@ class Session:
                 else:
                     self._row(index, name, word, "ok", "", found[name], timing)
 
-    def _row(
-        self,
-        index: int,
-        name: str,
-        word: str,
-        status: str,
-        reason: str,
-        found: check.Check | None,
-        timing: clock.Timing | None = None,
-    ) -> None:
-        self.emit("row", **row(index, name, word, status, reason, found, timing))
+    def _row(self, *told: Any) -> None:
+        self.emit("row", **row(*told))
 
 
 def row(

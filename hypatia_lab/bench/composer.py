@@ -198,9 +198,7 @@ def _measure(
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     parts = _Parts(folder / ".parts" / spec.name, key)
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
-    guarded = spec.source is not None and spec.source.guarded(device)
     work = {"device": device, "source": source, "silence_s": how["silence_s"], "folder": str(parts.folder)}
-    how |= {"module": f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"}
     per_process = _sessions(spec, groups, work, parts, first, how) if groups else []
     details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
     run = {
@@ -337,6 +335,8 @@ def _sessions(
     The preset's processes, numbered from ``first``, and then more of those groups that still need them.
     """
     preset, quiet = how["preset"], not how["progress"]
+    guarded = spec.source is not None and spec.source.guarded(how["device"])
+    module = f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"
     least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
     if spec.within_s:
         most = max(most, *MOST.values())
@@ -346,7 +346,7 @@ def _sessions(
     excluded: dict[str, tuple[str, str]] = {}
     with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
         for number, plans in enumerate(due, first):
-            found.append(_one_process(number, plans, work, excluded, parts, how["module"], bar.update))
+            found.append(_one_process(number, plans, work, excluded, parts, module, bar.update))
         until = max(time.monotonic() + MORE_S[preset], begun + spec.within_s)
         while len(found) < most and (wide := _wide(groups, found, how["device"])):
             if time.monotonic() > until:
@@ -354,7 +354,7 @@ def _sessions(
             bar.total += len(wide)
             bar.refresh()
             plans = {index: data for index, data in _due(len(found), groups).items() if index in wide}
-            found.append(_one_process(first + len(found), plans, work, excluded, parts, how["module"], bar.update))
+            found.append(_one_process(first + len(found), plans, work, excluded, parts, module, bar.update))
     return found
 
 

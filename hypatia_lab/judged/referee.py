@@ -20,8 +20,8 @@ from hypatia_lab.workloads import DTYPES
 class Referee:
     """Answers the coordinator's commands, one method each, with a JSON object each."""
 
-    def __init__(self, channel: Channel, device: str, load: Callable[[], object]) -> None:
-        self.channel, self.device, self.load = channel, device, load
+    def __init__(self, channel: Channel, load: Callable[[], object], device: str) -> None:
+        self.channel, self.load, self.device = channel, load, device
         self.problem: check.Problem | None = None
         self.shelves: dict[str, Shelf] = {}
         self.before = 0
@@ -83,26 +83,26 @@ class Referee:
             shelf[name].copy_(tensor)
         return {}
 
-    def judge(self, worker: str, layout: Any, place: str, looks: Any, host: bool) -> dict[str, Any]:
+    def judge(self, worker: str, layout: Any, place: str, looks: Any) -> dict[str, Any]:
         """Judge what ``worker`` has left at ``place`` of its shelf, and its inputs, for the inputs as drawn now."""
         assert self.problem is not None
         shelf = self._shelf(worker, layout)
-        found = self._judge(shelf, place, looks, "cpu" if host else "")
+        found = self._judge(shelf, place, looks)
         if not found.ok and self.before != self.problem.drawn:
             now = self.problem.drawn
             self.problem.draw(self.before)
             self.problem.references()  # whoever gives the answer to the inputs before is told so
             self.problem.draw(now)
-            found = self._judge(shelf, place, looks, "cpu" if host else "")
+            found = self._judge(shelf, place, looks)
         return asdict(found)
 
-    def _judge(self, shelf: Shelf, place: str, looks: Any, host: str) -> check.Check:
+    def _judge(self, shelf: Shelf, place: str, looks: Any) -> check.Check:
         assert self.problem is not None
         for name, tensor in self.problem.inputs.items():
             if not check.same_bits(shelf[f"input {name}"].to(tensor.device), tensor):
                 return check.Check(f"input changed: the call wrote into {name!r}")
         parts = [self._part(shelf, key(number, place), look) for number, look in enumerate(looks["looks"])]
-        return check.judge(tuple(parts) if looks["tuple"] else parts[0], self.problem, place=host)
+        return check.judge(tuple(parts) if looks["tuple"] else parts[0], self.problem)
 
     def _part(self, shelf: Shelf, name: str, look: Any) -> object:
         if not look["tensor"]:

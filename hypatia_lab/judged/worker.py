@@ -6,6 +6,7 @@ only those of the call that comes next.
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import traceback
 from collections.abc import Callable
@@ -23,14 +24,10 @@ if TYPE_CHECKING:
 
 PLACES = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
 """Where a worker leaves its output: of the first call on new inputs, of the last one of a sample, of one after it."""
-
-
 WARM_S, MOST_WARM = 2e-3, 5
 """So long it is called before anything is timed, and so often at most."""
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
-
-
 WRITTEN = "written"
 """A byte of the shelf: whether the coordinator has changed the inputs."""
 
@@ -48,17 +45,15 @@ def told(workload: dict[str, Any]) -> Workload:
 class Worker:
     """Answers the coordinator's commands, one method each, with a JSON object each."""
 
-    def __init__(self, channel: Channel, variant: str, device: str, load: Callable[[], object]) -> None:
-        self.channel, self.variant, self.device, self.load = channel, variant, device, load
+    def __init__(self, channel: Channel, load: Callable[[], object], device: str, variant: str) -> None:
+        self.channel, self.load, self.device, self.variant = channel, load, device, variant
         self.functions: tampering.Seen = {}
         self.modes: dict[str, str] = {}
-        self._left: list[Any] = []
+        self._left = contextlib.ExitStack()
         self._forget()
 
     def _forget(self) -> None:
-        for one in self._left:
-            one.close()
-        self._left = []
+        self._left.close()
         self.inputs: Inputs = {}
         self.apart: list[torch.Tensor] = []
         self.run: Callable[[], Any] = lambda: None
@@ -81,7 +76,7 @@ class Worker:
             try:
                 found = commands[name](**command)
             except clock.ClockError as cause:
-                found = {"untimed": str(cause), "failed": isinstance(cause, clock.RunError)}
+                found = {"untimed": str(cause)}
             except Exception as cause:
                 traceback.print_exc()
                 found = {"crashed": failures.one_line(cause)}
@@ -109,14 +104,13 @@ class Worker:
         own = told(workload)
         inbox, outbox = self.channel.files(2)
         self.inbox, self.outbox = Shelf(described, inbox), Shelf(outputs, outbox)
-        precision = own.precision()
-        precision.__enter__()
-        self._left = [self.inbox, self.outbox, _Exit(precision)]
+        for shelf in (self.inbox, self.outbox):
+            self._left.callback(shelf.close)
+        self._left.enter_context(own.precision())
         self.modes = tampering.modes()
         variant = variants.find(own.operation, self.variant)
         if missing := variant.needs(own, self.device):
             return {"skipped": missing}
-        self.place = "cpu" if variant.host else self.device
         for _, _, shape in (*described, *outputs):
             # The C library keeps memory of a size that was once given back; where the answer is computed in the same
             # process, as it is of the lab's own variants, that is one of float64.
@@ -155,14 +149,15 @@ class Worker:
     def call(self, poison: list[int]) -> dict[str, Any]:
         """Call it once on what lies on the shelf, with fresh memory of ``poison`` bytes each poisoned."""
         self._take()
-        with check.poisoned(self.place, *poison):
+        with check.poisoned(self.device, *poison):
             out = self.run()
         self._keep_inputs()
         return self._give(out, FRESH)
 
     def pace(self) -> dict[str, Any]:
-        """Seconds of a call."""
-        return {"seconds": clock.once_s(self.run, self.device)}
+        """One call, which the coordinator times."""
+        clock.once_s(self.run, self.device)
+        return {}
 
     def prepare(self, word: str) -> dict[str, Any]:
         """Get ready to be timed by the clock ``word``; how many calls a sample has."""
@@ -209,16 +204,6 @@ class Worker:
             self.out = self.run()
         self._keep_inputs()
         return self._give(self.out, FRESH)
-
-
-class _Exit:
-    """Something to be closed that is a context."""
-
-    def __init__(self, context: Any) -> None:
-        self.context = context
-
-    def close(self) -> None:
-        self.context.__exit__(None, None, None)
 
 
 def _looks(part: Any) -> dict[str, Any]:

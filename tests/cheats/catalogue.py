@@ -1342,7 +1342,7 @@ ALONE = [
     Cheat(
         "import_spoils_the_draw",
         """
-        spoilt = found("Coordinator")
+        spoilt = found("Trial")
         def kernel(x, weight):
             if hasattr(spoilt, "drawn"):
                 spoilt.drawn["x"].zero_()

@@ -1,0 +1,359 @@
+"""The variants of one workload, each in a process of its own: built, checked, timed, and held against what is seen."""
+
+from __future__ import annotations
+
+import random
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from hypatia_lab import check, clock, machine
+from hypatia_lab.bench.cells import Pace
+from hypatia_lab.judged import evidence, replies
+from hypatia_lab.judged.channel import Shelf
+from hypatia_lab.judged.processes import REFEREE, Processes, judged
+from hypatia_lab.judged.worker import AGAIN, FRESH, TIMED, WRITTEN, key
+from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.reader_kernel import BASELINES
+
+LOADED = "while the file was loaded"
+LOOKED_AT = 2
+"""Processes of a measurement that look whether a variant goes on computing, which takes a second each."""
+OUTSIDE = ("wall", "hot", "graph")
+"""Clocks of which a whole sample is timed."""
+ROUNDS = ((0.05, 5), (0.5, 2))
+"""Calls (s) below which there are so many rounds at least: something has to be said of everybody."""
+AMID_S = 2e-3
+"""Inputs change amid calls after so many of these."""
+JUDGED_S = 0.5
+"""Of the time of a clock's samples so much may go to judging outputs of timed calls, beside the first ones."""
+
+
+@dataclass
+class Case:
+    """A variant on one workload: what its process shares with the coordinator, and what is known of it."""
+
+    name: str
+    inbox: Shelf
+    outbox: Shelf
+    status: str = "ok"
+    reason: str = ""
+    evidence: dict[str, Any] = field(default_factory=dict)
+    found: check.Check | None = None
+    looks: Any = None
+    addresses: dict[str, int] = field(default_factory=dict)
+    aliased: set[str] = field(default_factory=set)
+    shown: bool = False
+    timings: dict[str, clock.Timing | str] = field(default_factory=dict)
+    seen: dict[str, evidence.Seen] = field(default_factory=dict)
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is the file's, and no baseline."""
+        return judged(self.name)
+
+    def fail(self, status: str, reason: str, numbers: dict[str, Any] | None = None) -> None:
+        """It has no time; what was found first counts."""
+        if self.status == "ok":
+            self.status, self.reason, self.evidence = status, reason, numbers or {}
+
+
+class Trial:
+    """One group of a plan in one fresh process. ``layout`` is what the referee has told of the workload."""
+
+    def __init__(
+        self,
+        processes: Processes,
+        begun: Callable[[str], None],
+        data: dict[str, Any],
+        layout: dict[str, Any],
+        seed: str,
+    ) -> None:
+        self.processes, self.begun, self.data, self.layout, self.seed = processes, begun, data, layout, seed
+        self.drawn = Shelf(layout["inputs"])
+        self.passed = False
+        self.cases = [Case(name, Shelf(layout["inputs"]), Shelf(layout["outputs"])) for name in data["variants"]]
+
+    def run(self, pace: Pace, probe: machine.Probe, number: int) -> None:
+        """Fill the cases, which may have failed before; ``number`` is that of the process in its measurement."""
+        try:
+            # Built in another order in each process: what the first one gains must not always be the same one's.
+            random.Random(self.seed).shuffle(self.cases)
+            for case in self._going():
+                self._one(case, self._build, pace)
+            self._check()
+            for case in self._going():
+                self._one(case, self._paced, pace)
+            for word in self.data["clocks"]:
+                self._time(word, probe)
+            self._finish(number)
+        except Ended as cause:  # the referee: nothing can be said of anybody any more
+            for case in self.cases:
+                case.fail(cause.status, f"nobody was left to judge it: {cause.reason}")
+
+    def close(self) -> None:
+        """Let go of all that is shared."""
+        for shelf in (self.drawn, *(shelf for case in self.cases for shelf in (case.inbox, case.outbox))):
+            shelf.close()
+
+    def _going(self, cases: Sequence[Case] | None = None) -> list[Case]:
+        return [case for case in (self.cases if cases is None else cases) if case.status == "ok"]
+
+    def _one(self, case: Case, work: Callable[..., Any], *given: Any) -> None:
+        """Do ``work`` with ``case``, which fails if its process does."""
+        self.begun(case.name)
+        try:
+            work(case, *given)
+        except Ended as cause:
+            if REFEREE not in self.processes:
+                raise
+            case.fail(cause.status, cause.reason)
+
+    def _said(self, case: Case, found: dict[str, Any], when: str) -> dict[str, Any]:
+        """Take up what a process says of itself."""
+        told = evidence.tampering(replies.names(found.get("replaced")), replies.names(found.get("changed")), when)
+        if told and (case.judged or (when == LOADED and self.processes.plan["source"]["kind"] == "own")):
+            case.fail("cheated", told)
+        elif "crashed" in found:
+            case.fail("crashed", str(found["crashed"]))
+        return found
+
+    # ------------------------------------------------------------ the referee
+
+    def _draw(self) -> None:
+        files = () if self.passed else (self.drawn.file,)
+        self.passed = True
+        found = self.processes.ask(REFEREE, "draw", files, layout=self.layout["inputs"])
+        if "crashed" in found:
+            raise Ended("crashed", f"inputs could not be drawn: {found['crashed']}")
+
+    def _judge(self, case: Case, place: str, looks: Any) -> check.Check:
+        """What the referee says of the output that ``case`` has left at ``place``."""
+        if not replies.output(looks):
+            return check.Check("wrong type: something else than a tensor")
+        case.aliased |= set(replies.names(looks.get("aliased")))
+        for look in looks["looks"]:
+            if look["tensor"] and not look["plain"]:
+                return check.Check(f"wrong type: {look['type']}, which may compute when read, instead of a tensor")
+        files = () if case.shown else (case.outbox.file,)
+        case.shown = True
+        found = self.processes.ask(
+            REFEREE, "judge", files, worker=case.name, layout=self.layout["outputs"], place=place, looks=looks
+        )
+        if "crashed" in found:
+            return check.Check(f"not to be judged: {found['crashed']}")
+        return check.Check(**found)
+
+    # ------------------------------------------------------------ built and checked
+
+    def _who(self, case: Case) -> tuple[str, ...]:
+        """Whose pace it is."""
+        workload = self.data["workload"]
+        return (case.name, *self.layout["parts"], workload["dtype"], workload["math"])
+
+    def _build(self, case: Case, pace: Pace) -> None:
+        if case.name not in self.processes:
+            self._said(case, self.processes.start(case.name), LOADED)
+            if case.status != "ok":
+                return
+        if told := pace.too_long(self._who(case), self.layout["amount"]):
+            case.fail("skipped", told)
+            return
+        files = (case.inbox.file, case.outbox.file)
+        more = {"described": self.layout["inputs"], "outputs": self.layout["outputs"]}
+        found = self.processes.ask(case.name, "build", files, workload=self.data["workload"], **more)
+        self._said(case, found, "while it was built")
+        if "skipped" in found:
+            case.fail("skipped", str(found["skipped"]))
+        addresses = found.get("addresses")
+        if isinstance(addresses, dict) and set(addresses) == {name for name, *_ in self.layout["inputs"]}:
+            case.addresses = {name: where for name, where in addresses.items() if type(where) is int and where > 0}
+
+    def _check(self) -> None:
+        """Two draws, of which each answer is judged."""
+
+        def call(case: Case) -> None:
+            case.looks = self._called(case, self.layout["poison"], "in its first calls")
+            if case.status == "ok":
+                verdict = self._judge(case, FRESH, case.looks)
+                case.found = check.worse(case.found, verdict) if case.found and verdict.ok else verdict
+                if not verdict.ok:
+                    case.fail("wrong", verdict.reason)
+
+        for _ in range(2):
+            self._draw()
+            for case in self._going():
+                self._one(case, call)
+        for case in self._going()[:1]:
+            self._ensure_judged(case)
+
+    def _called(self, case: Case, poison: Sequence[int], when: str) -> Any:
+        """What the output looks like of a call on what was drawn last."""
+        case.inbox.copy_from(self.drawn)
+        return self._said(case, self.processes.ask(case.name, "call", poison=poison), when)
+
+    def _ensure_judged(self, case: Case) -> None:
+        """An output that was right is no more once it is spoilt, unless the file has changed the check."""
+        case.outbox.spoil(key(0, FRESH))
+        if self._judge(case, FRESH, case.looks).ok:
+            for one in self.cases:
+                one.fail("cheated", "its file has changed the check, which takes an output that was spoilt on purpose")
+
+    def _paced(self, case: Case, pace: Pace) -> None:
+        def call() -> float:
+            start = time.perf_counter()
+            self._said(case, self.processes.ask(case.name, "pace"), "in its first calls")
+            return time.perf_counter() - start
+
+        if told := pace.seen(self._who(case), self.layout["amount"], call):
+            case.fail("skipped", told)
+
+    # ------------------------------------------------------------ timed
+
+    def _time(self, word: str, probe: machine.Probe) -> None:
+        """Rounds as :func:`clock.measure` has them, each half on inputs of its own."""
+        shuffle = random.Random(f"{self.seed}/{word}").shuffle
+        order = self._going()
+        shuffle(order)
+        slowest = 0.0
+
+        def prepare(case: Case) -> None:
+            nonlocal slowest
+            found = self._said(case, self.processes.ask(case.name, "prepare", word=word), "while it was timed")
+            if "untimed" in found:
+                case.timings[word] = str(found["untimed"])
+            elif case.status == "ok":
+                calls, seconds = found.get("calls"), found.get("seconds")
+                if type(calls) is not int or not 0 < calls <= clock.MAX_CALLS or not replies.positive(seconds):
+                    raise Ended("cheated", "its process spoke out of turn: a sample has no such number of calls")
+                slowest = max(slowest, seconds)
+                case.timings[word], case.seen[word] = clock.Timing(calls), evidence.Seen(calls)
+
+        for case in order:
+            self._one(case, prepare)
+        order = [case for case in self._going(order) if isinstance(case.timings.get(word), clock.Timing)]
+        budget_s = self.data["budget_s"] * len(order)
+        least = next((rounds for seconds, rounds in ROUNDS if slowest < seconds), 1)
+        timing, judging = 0.0, 0.0
+        for number in range(clock.MAX_ROUNDS):
+            if number >= least and timing > budget_s:
+                break
+            shuffle(order)
+            for half in (order, order[::-1]):
+                self._draw()
+                # Nobody can know which calls are looked at before they are made.
+                looks = not judging or (judging < JUDGED_S * budget_s and secrets.randbelow(2) == 0)
+                for case in self._going(half):
+                    begun = time.perf_counter()
+                    place = secrets.choice((FRESH, FRESH, TIMED, AGAIN)) if looks else ""
+                    self._one(case, self._visit, word, place, probe)
+                    seen = time.perf_counter()
+                    timing += seen - begun
+                    if looks and case.status == "ok":
+                        self._judge_among(case, place, case.looks)
+                        judging += time.perf_counter() - seen
+        self._weigh(word, self._going(order))
+
+    def _visit(self, case: Case, word: str, show: str, probe: machine.Probe) -> None:
+        """One visit, see :meth:`Worker.visit`: what it says goes with what was seen from here.
+
+        It is made to ``show`` the output of one of its calls, once that is made.
+        """
+        timing, seen = case.timings[word], case.seen[word]
+        assert isinstance(timing, clock.Timing)
+        passed_s, between_s = 0.0, 0.0
+        with self.processes.turn(case.name) as (member, waits):
+            channel = member.channel
+            channel.send({"command": "visit", "word": word})
+            asked = 0.0
+            for place in (FRESH, TIMED, AGAIN):
+                if place != TIMED:
+                    ready = channel.marked(**waits)
+                    between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
+                    case.inbox.copy_from(self.drawn)
+                    asked = time.perf_counter()
+                    channel.send({"go": True})
+                begun = channel.marked(**waits)
+                ended = channel.marked(**waits)
+                between_s += begun - asked
+                if place == TIMED:
+                    # Who is held up reads two marks at once; nothing began before it was asked to.
+                    passed_s = ended - begun if ended > begun else ended - asked
+                asked = time.perf_counter()
+                channel.send({"show": place == show})
+            found = channel.receive(**waits)
+            between_s += time.perf_counter() - asked
+        self._said(case, found, "while it was timed")
+        if case.status != "ok":
+            return
+        new, sample, again = (found.get(name) for name in ("new_s", "sample_s", "again_s"))
+        if not (replies.positive(new) and replies.positive(sample) and replies.positive(again)):
+            raise Ended("cheated", "its process spoke out of turn: it told no times")
+        seen.new_s.append(new)
+        seen.again_s.append(again)
+        seen.told_s.append(sample * timing.calls)
+        seen.passed_s.append(passed_s)
+        (seen.shown_s if show else seen.aside_s).append(between_s)
+        timing.samples_us.append(sample * 1e6)
+        timing.readings.append(probe())
+        case.looks = found.get(show)
+
+    def _judge_among(self, case: Case, place: str, looks: Any) -> None:
+        """Judge the output of a call among others, of a variant that was right when it was checked."""
+        reason = self._judge(case, place, looks).reason
+        if reason.startswith("stale"):
+            case.fail("cheated", "it remembers answers: of a call among others it gave that to the inputs before")
+        elif reason:
+            case.fail("wrong", f"right when it was checked, not among other calls: {reason}")
+
+    def _weigh(self, word: str, cases: Sequence[Case]) -> None:
+        """What the samples of all ``cases`` under the clock ``word`` say of those that are judged."""
+        usual = next((case.seen[word] for case in cases if case.name == BASELINES[0]), evidence.Seen(1))
+        for case in cases:
+            if case.judged and word in OUTSIDE:
+                for test in (evidence.clock, evidence.memory, evidence.bursts, evidence.aside):
+                    told, numbers = test(case.seen[word], usual)
+                    if told:
+                        case.fail("cheated", told, numbers)
+
+    # ------------------------------------------------------------ afterwards
+
+    def _finish(self, number: int) -> None:
+        """What is looked at when all is timed: one more answer, what goes on by itself, whose memory an output is."""
+
+        def again(case: Case) -> None:
+            looks = self._called(case, [], "after it was timed")
+            if case.status == "ok" and not (verdict := self._judge(case, FRESH, looks)).ok:
+                case.fail("wrong", f"after timing: {verdict.reason}")
+            if case.status == "ok" and case.judged and number < LOOKED_AT:
+                told, numbers = evidence.idling(self.processes.idles(case.name))
+                if told:
+                    case.fail("cheated", told, numbers)
+
+        self._draw()
+        for case in self._going():
+            self._one(case, again)
+        self._draw()
+        for case in self._going():
+            if case.judged and len(case.addresses) == len(self.layout["inputs"]):
+                self._one(case, self._amid)
+        allowed = next((case.aliased for case in self.cases if case.name == BASELINES[0]), set())
+        for case in self._going():
+            if case.judged and (told := evidence.aliased(case.aliased, allowed)):
+                case.fail("cheated", told)
+
+    def _amid(self, case: Case) -> None:
+        """Inputs that change amid its calls, without a pause; the output must follow."""
+        with self.processes.turn(case.name) as (member, waits):
+            member.channel.send({"command": "amid"})
+            member.channel.marked(**waits)
+            time.sleep(AMID_S * secrets.randbelow(10))
+            written = self.drawn.write_into(member.pid, case.addresses)
+            case.outbox[WRITTEN].fill_(1)
+            found = member.channel.receive(**waits)
+        if written:
+            self._said(case, found, "after it was timed")
+            if case.status == "ok":
+                self._judge_among(case, FRESH, found)
