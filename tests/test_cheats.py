@@ -14,6 +14,7 @@ from cheats.catalogue import Cheat
 
 from hypatia_lab import reader_kernel, variants, workloads
 from hypatia_lab.bench import composer
+from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.profiler import sessions
 from hypatia_lab.tasks import kernelbench
 
@@ -22,7 +23,7 @@ HERE = [one for one in catalogue.CHEATS if one.device == "cpu"]
 FEW = (
     "time_perf_counter",
     "by_pointer",
-    "only_when_poisoned",
+    "only_the_first_calls",
     "mode_threads",
     "bfloat16",
 )
@@ -179,9 +180,15 @@ def test_who_dies_or_speaks_out_of_turn_is_told_how_and_the_others_go_on(tmp_pat
 
 
 @pytest.mark.sweep
-def test_every_cheat_is_caught_and_no_twin_is_accused(tmp_path):
-    cheats = [one for one in catalogue.TOGETHER if not one.escapes]
-    held(cheats, together(cheats, tmp_path))
+def test_every_cheat_is_caught_in_one_of_five_processes_and_no_twin_is_accused(tmp_path):
+    left = [one for one in catalogue.TOGETHER if not one.escapes]
+    accused: list[str] = []
+    for number in range(PROCESSES["quick"]):
+        rows = together(left, tmp_path, number=number) if left else {}
+        left = [one for one in left if not caught(one, rows[one.name])]
+        accused += [f"{name}: {told(row)}" for name, row in rows.items() if "_twin" in name and row["status"] != "ok"]
+    assert not accused
+    assert not [one.name for one in left]
 
 
 @pytest.mark.sweep

@@ -254,7 +254,6 @@ class Trial:
                     if looks and case.status == "ok":
                         self._judge_among(case, place, case.looks)
                         judging += time.perf_counter() - seen
-        self._weigh(word, self._going(order))
 
     def _visit(self, case: Case, word: str, show: str, probe: machine.Probe) -> None:
         """One visit, see :meth:`Worker.visit`: what it says goes with what was seen from here.
@@ -308,10 +307,11 @@ class Trial:
         elif reason:
             case.fail("wrong", f"right when it was checked, not among other calls: {reason}")
 
-    def _weigh(self, word: str, cases: Sequence[Case]) -> None:
-        """What the samples of all ``cases`` under the clock ``word`` say of those that are judged."""
-        usual = next((case.seen[word] for case in cases if case.name == BASELINES[0]), evidence.Seen(1))
-        for case in cases:
+    def _weigh(self, word: str) -> None:
+        """What the samples under the clock ``word`` say of those that are judged."""
+        timed = [case for case in self._going() if word in case.seen]
+        usual = next((case.seen[word] for case in timed if case.name == BASELINES[0]), evidence.Seen(1))
+        for case in timed:
             if case.judged and word in OUTSIDE:
                 for test in (evidence.clock, evidence.memory, evidence.bursts, evidence.aside):
                     told, numbers = test(case.seen[word], usual)
@@ -335,6 +335,8 @@ class Trial:
         self._draw()
         for case in self._going():
             self._one(case, again)
+        for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
+            self._weigh(word)
         self._draw()
         for case in self._going():
             if case.judged and len(case.addresses) == len(self.layout["inputs"]):
