@@ -15,6 +15,7 @@ that no call has touched of late. On an H200 that costs most calls under 1%, sho
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import random
 import statistics
 import time
@@ -23,6 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypatia_lab import failures
+from hypatia_lab.kernels import loader
 
 CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 
@@ -144,6 +146,24 @@ def last_level_cache() -> int:
         text = path.read_text().strip()
         sizes.append(int(text[:-1]) * {"K": 2**10, "M": 2**20}[text[-1]] if text[-1] in "KM" else int(text))
     return max(sizes)
+
+
+def set_aside() -> int:
+    """Bytes of the GPU's L2 that this process has set aside for what is to persist there.
+
+    Source: cuda.h (CU_LIMIT_PERSISTING_L2_CACHE_SIZE).
+    """
+    found = ctypes.c_size_t()
+    loader.driver().cuCtxGetLimit(ctypes.byref(found), 6)
+    return found.value
+
+
+def end_persisting() -> None:
+    """Let nothing persist in the GPU's L2: what does is not evicted by whatever is written later.
+
+    Source: cuCtxResetPersistingL2Cache; NVIDIA/nvbench#458.
+    """
+    loader.driver().cuCtxResetPersistingL2Cache()
 
 
 class _Flusher:
@@ -283,6 +303,7 @@ def _cold(run: Run, device: str, calls: int) -> Sampler:
     def sample() -> tuple[float, Any]:
         total = 0.0
         for _ in range(calls):
+            end_persisting()
             graph.replay()
             torch.cuda.synchronize()
             total += start.elapsed_time(end) * 1e-3

@@ -155,10 +155,20 @@ def chip_machine(device: str = "cuda") -> str:
     return f"{default_name('cuda').removeprefix('nvidia-')[:57].strip('-')}-{named}"
 
 
-class Probe:
-    """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none."""
+def gpu_uuid() -> str:
+    """UUID of the GPU that torch uses, as NVML tells it."""
+    import torch
 
-    def __init__(self, device: str) -> None:
+    return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
+
+
+class Probe:
+    """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none.
+
+    ``uuid``: of the GPU, where this process has to leave CUDA alone.
+    """
+
+    def __init__(self, device: str, uuid: str = "") -> None:
         self._nvml: Any = None
         self._handle: Any = None
         self._highest = 0
@@ -166,11 +176,9 @@ class Probe:
             return
         try:
             import pynvml
-            import torch
 
             pynvml.nvmlInit()
-            uuid = f"GPU-{torch.cuda.get_device_properties(0).uuid}"
-            self._handle = pynvml.nvmlDeviceGetHandleByUUID(uuid.encode())
+            self._handle = pynvml.nvmlDeviceGetHandleByUUID((uuid or gpu_uuid()).encode())
             self._highest = pynvml.nvmlDeviceGetMaxClockInfo(self._handle, pynvml.NVML_CLOCK_SM)
         except Exception:  # NVML missing or refused: clock and power are then simply unknown
             self._handle = None
@@ -201,6 +209,13 @@ class Probe:
             with contextlib.suppress(nvml.NVMLError):  # not every card has ECC or MIG, nor every host a right to ask
                 found[name] = ask()
         return found
+
+    def busy(self) -> float:
+        """Share of the last moments (up to 1 s) in which the GPU computed; 0 where NVML cannot be read."""
+        try:
+            return self._nvml.nvmlDeviceGetUtilizationRates(self._handle).gpu / 100 if self._nvml else 0.0
+        except self._nvml.NVMLError:
+            return 0.0
 
     def __call__(self) -> dict[str, float] | None:
         """Now: ``{"sm_mhz", "power_w", "throttled"}``; None where NVML cannot be read.

@@ -699,7 +699,7 @@ def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emu
         return 0
 
     driver = SimpleNamespace(cuMemAlloc_v2=allocate, cuMemFree_v2=free)
-    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(loader, "driver", lambda: driver)
     monkeypatch.setattr(conv_block_pipeline, "_missing", lambda way, device: "")
     x, weight, bias, gamma, beta = (tensor.cpu() for tensor in tensors())
     if not loader.cpp_missing():

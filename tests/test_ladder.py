@@ -196,7 +196,7 @@ class Driver:
 
 def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = Driver()
-    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(loader, "driver", lambda: driver)
     loader._encoded.cache_clear()
     matrix = torch.zeros(30, 80, dtype=torch.bfloat16)[:, :72]
     found = loader.tensor_map(matrix, 128, 64)
@@ -214,7 +214,7 @@ def test_a_tensor_map_is_asked_for_as_the_driver_wants_it(monkeypatch: pytest.Mo
 
 def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pytest.MonkeyPatch) -> None:
     driver, stream = Driver(), SimpleNamespace(cuda_stream=77)
-    monkeypatch.setattr(loader, "_driver", lambda: driver)
+    monkeypatch.setattr(loader, "driver", lambda: driver)
     monkeypatch.setattr(loader, "_cuda_kernel", lambda name, instance: SimpleNamespace(handle=12345))
     monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     launch = loader.cuda_launcher.__wrapped__("no", "such<kernel>", shared=100_000)

@@ -199,6 +199,7 @@ def _measure(
     parts = _Parts(folder / ".parts" / spec.name, key)
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
     work = {"device": device, "source": source, "silence_s": how["silence_s"], "folder": str(parts.folder)}
+    work["gpu"] = machine.gpu_uuid() if device == "cuda" else ""
     per_process = _sessions(spec, groups, work, parts, first, how) if groups else []
     details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
     run = {
@@ -335,7 +336,7 @@ def _sessions(
     The preset's processes, numbered from ``first``, and then more of those groups that still need them.
     """
     preset, quiet = how["preset"], not how["progress"]
-    guarded = spec.source is not None and spec.source.guarded(how["device"])
+    guarded = spec.source is not None and spec.source.guarded
     module = f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"
     least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
     if spec.within_s:

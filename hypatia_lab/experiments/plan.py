@@ -83,9 +83,10 @@ class Source:
     provenance: tuple[dict[str, Any], ...] = ()
     problem: str = ""
 
-    def guarded(self, device: str) -> bool:
+    @property
+    def guarded(self) -> bool:
         """Whether the file is kept apart from what measures it (:mod:`hypatia_lab.judged`), which takes Linux."""
-        return self.kind != "program" and device == "cpu" and sys.platform.startswith("linux")
+        return self.kind != "program" and sys.platform.startswith("linux")
 
 
 @dataclass(frozen=True)

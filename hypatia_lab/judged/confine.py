@@ -16,13 +16,13 @@ _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000
 """Source: linux/sched.h."""
 _PARENT_DEATH_SIGNAL, _DUMPABLE, _CHILD_SUBREAPER = 1, 4, 36
 """Source: linux/prctl.h."""
+_DRIVER = "/dev/nvidiactl"
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
-def confine(scratch: Path, caches: Path, *, secret: bool = False) -> None:
+def confine(scratch: Path, caches: Path) -> None:
     """Confine this process, which has one thread: it may write below ``scratch`` and ``caches`` only, and dies with its
-    parent. Compilers keep what they keep below ``caches``. ``secret``: nobody but the administrator may look into its
-    memory.
+    parent. Compilers keep what they keep below ``caches``.
 
     The network goes where an ordinary user may make a network of his own; writing where the kernel has Landlock.
     """
@@ -37,9 +37,13 @@ def confine(scratch: Path, caches: Path, *, secret: bool = False) -> None:
     tempfile.tempdir = None
     _leave_network()
     if fence.abi():
-        fence.restriction([str(scratch), str(caches)])()
-    if secret:
-        _LIBC.prctl(_DUMPABLE, 0, 0, 0, 0)
+        # CUDA's driver names its threads in files of /proc; nothing can be made there.
+        fence.restriction([str(scratch), str(caches), *(["/proc"] if os.path.exists(_DRIVER) else [])])()
+
+
+def hide() -> None:
+    """Let nobody but the administrator look into the memory of this process."""
+    _LIBC.prctl(_DUMPABLE, 0, 0, 0, 0)
 
 
 def _leave_network() -> None:

@@ -26,7 +26,7 @@ class Coordinator:
         self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
         self.emit = emit
         self.processes = Processes(plan, lambda: emit("alive"))
-        self.probe = machine.Probe(plan["device"])
+        self.probe = machine.Probe(plan["device"], plan["gpu"])
         self.pace = Pace()
 
     def run(self, index: int, data: dict[str, Any]) -> None:
@@ -84,8 +84,11 @@ def main() -> None:
     """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
     # Headers compiled in advance take 150 MB and nine seconds, and each variant would have its own.
     os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
+    # Whoever has asked CUDA for its devices cannot fork any more; NVML may be asked.
+    os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     import torch._dynamo  # noqa: F401  # whatever reads a reader's file needs it, and a fork has it already
 
+    del os.environ["PYTORCH_NVML_BASED_CUDA_CHECK"]
     plan, emit = sessions.child_plan()
     coordinator = Coordinator(plan, emit)
     try:

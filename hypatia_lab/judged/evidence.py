@@ -27,7 +27,7 @@ FASTER, REST_S = 0.5, 5e-5
 ASIDE, ASIDE_S = 0.3, 1e-4
 """Such a share of the baseline's call, and so long, may pass around a call beyond what is usual."""
 IDLE = 0.2
-"""Share of a core that a process may use while nobody has called it."""
+"""Share of a core, or of the GPU's time, that a process may use while nobody has called it."""
 
 Finding = tuple[str, dict[str, Any]]
 
@@ -61,7 +61,8 @@ def clock(seen: Seen, usual: Seen) -> Finding:
     if not _most(late):
         return "", {}
     numbers = {"told_us": told * 1e6, "passed_us": passed * 1e6, "samples": len(late)}
-    return f"its clock was changed: it told {_ms(told)} of samples that took {_ms(passed)} by a clock outside", numbers
+    seen_from = f"it told {_ms(told)} of samples that took {_ms(passed)} by a clock outside"
+    return f"its clock was changed, or work goes on beside it: {seen_from}", numbers
 
 
 def memory(seen: Seen, usual: Seen) -> Finding:
@@ -118,11 +119,12 @@ def tampering(replaced: Sequence[str], changed: Sequence[str], when: str) -> str
     return f"{when} it {' and '.join(done)}" if done else ""
 
 
-def idling(share: float) -> Finding:
-    """Whether it goes on computing; ``share`` of a core was used while nobody had called it."""
-    if share <= IDLE:
+def idling(core: float, gpu: float) -> Finding:
+    """Whether it goes on computing: the shares of a ``core`` and of the ``gpu``'s time while nobody had called it."""
+    if max(core, gpu) <= IDLE:
         return "", {}
-    return f"it goes on computing after its calls have returned: {share:.0%} of a core", {"share": share}
+    told = f"{core:.0%} of a core" if core > IDLE else f"{gpu:.0%} of the GPU's time"
+    return f"it goes on computing after its calls have returned: {told}", {"core": core, "gpu": gpu}
 
 
 def _most(found: Sequence[bool]) -> bool:

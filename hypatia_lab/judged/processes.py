@@ -46,14 +46,14 @@ def judged(variant: str) -> bool:
 class Member:
     """A process that was forked, and the conversation with it. It is stopped but for its turn."""
 
-    def __init__(self, work: Callable[[Channel], None], folder: Path, caches: Path, *, secret: bool = False) -> None:
+    def __init__(self, work: Callable[[Channel], None], confined: Callable[[], None]) -> None:
         ours, theirs = socket.socketpair()
         with warnings.catch_warnings():
             # The other thread of this process waits for its parent's end, and holds nothing that a child needs.
             warnings.simplefilter("ignore", DeprecationWarning)
             self.pid = os.fork()
         if not self.pid:
-            _become(theirs, partial(confine, folder, caches, secret=secret), work)
+            _become(theirs, confined, work)
         theirs.close()
         with contextlib.suppress(OSError):  # it may have done so itself, or be dead
             os.setpgid(self.pid, self.pid)
@@ -197,7 +197,7 @@ class Processes:
                 Worker(channel, load, device, who).serve()
 
         scratch = Path(self.plan["folder"]).resolve() / "scratch" / f"{self.plan['number']}-{who}"
-        self.members[who] = Member(work, scratch, self.caches / who, secret=who == REFEREE)
+        self.members[who] = Member(work, partial(confine, scratch, self.caches / who))
         return self.ask(who, "start")
 
     def _load(self, candidate: bool) -> Callable[[], object]:

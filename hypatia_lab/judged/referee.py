@@ -10,9 +10,10 @@ from typing import Any
 
 import torch
 
-from hypatia_lab import check, failures
+from hypatia_lab import check, clock, failures
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf, described
+from hypatia_lab.judged.confine import hide
 from hypatia_lab.judged.worker import PLACES, WRITTEN, key, told
 from hypatia_lab.workloads import DTYPES
 
@@ -40,6 +41,8 @@ class Referee:
 
     def start(self) -> dict[str, Any]:
         """Run the file, or the problem."""
+        clock.synchronize(self.device)  # CUDA could not begin once it is hidden
+        hide()
         functions, modes = tampering.functions(), tampering.modes()
         self.load()
         return {"replaced": tampering.replaced(functions), "changed": tampering.changed(modes)}

@@ -12,6 +12,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+from hypatia_lab import clock
+
 WATCHED = (
     "builtins",
     "time",
@@ -95,6 +97,9 @@ def modes() -> dict[str, str]:
         "its priority": os.getpriority(os.PRIO_PROCESS, 0),
         "its cores": len(os.sched_getaffinity(0)),
     }
+    if torch.cuda.is_initialized():
+        found["choosing algorithms by trial"] = torch.backends.cudnn.benchmark
+        found["the L2 set aside for what persists"] = f"{clock.set_aside()} bytes"
     return {name: str(value) for name, value in found.items()}
 
 

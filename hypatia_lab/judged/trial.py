@@ -14,7 +14,7 @@ from hypatia_lab.bench.cells import Pace
 from hypatia_lab.judged import evidence, replies
 from hypatia_lab.judged.channel import Shelf
 from hypatia_lab.judged.processes import REFEREE, Processes, judged
-from hypatia_lab.judged.worker import AGAIN, FRESH, TIMED, WRITTEN, key
+from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
 from hypatia_lab.profiler.subject import Ended
 from hypatia_lab.reader_kernel import BASELINES
 
@@ -88,7 +88,7 @@ class Trial:
                 self._one(case, self._paced, pace)
             for word in self.data["clocks"]:
                 self._time(word, probe)
-            self._finish(number)
+            self._finish(number, probe)
         except Ended as cause:  # the referee: nothing can be said of anybody any more
             for case in self.cases:
                 case.fail(cause.status, f"nobody was left to judge it: {cause.reason}")
@@ -320,7 +320,7 @@ class Trial:
 
     # ------------------------------------------------------------ afterwards
 
-    def _finish(self, number: int) -> None:
+    def _finish(self, number: int, probe: machine.Probe) -> None:
         """What is looked at when all is timed: one more answer, what goes on by itself, whose memory an output is."""
 
         def again(case: Case) -> None:
@@ -328,7 +328,7 @@ class Trial:
             if case.status == "ok" and not (verdict := self._judge(case, FRESH, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
             if case.status == "ok" and case.judged and number < LOOKED_AT:
-                told, numbers = evidence.idling(self.processes.idles(case.name))
+                told, numbers = evidence.idling(self.processes.idles(case.name), probe.busy())
                 if told:
                     case.fail("cheated", told, numbers)
 
@@ -339,7 +339,7 @@ class Trial:
             self._weigh(word)
         self._draw()
         for case in self._going():
-            if case.judged and len(case.addresses) == len(self.layout["inputs"]):
+            if case.judged:
                 self._one(case, self._amid)
         allowed = next((case.aliased for case in self.cases if case.name == BASELINES[0]), set())
         for case in self._going():
@@ -348,14 +348,15 @@ class Trial:
 
     def _amid(self, case: Case) -> None:
         """Inputs that change amid its calls, without a pause; the output must follow."""
+        known = len(case.addresses) == len(self.layout["inputs"])
+        case.inbox.copy_from(self.drawn)
         with self.processes.turn(case.name) as (member, waits):
             member.channel.send({"command": "amid"})
             member.channel.marked(**waits)
             time.sleep(AMID_S * secrets.randbelow(10))
-            written = self.drawn.write_into(member.pid, case.addresses)
-            case.outbox[WRITTEN].fill_(1)
+            written = known and self.drawn.write_into(member.pid, case.addresses)
+            case.outbox[WRITTEN].fill_(IN_PLACE if written else LEFT)
             found = member.channel.receive(**waits)
-        if written:
-            self._said(case, found, "after it was timed")
-            if case.status == "ok":
-                self._judge_among(case, FRESH, found)
+        self._said(case, found, "after it was timed")
+        if case.status == "ok":
+            self._judge_among(case, FRESH, found)

@@ -17,6 +17,7 @@ import torch
 from hypatia_lab import check, clock, failures, variants
 from hypatia_lab.judged import tampering
 from hypatia_lab.judged.channel import Channel, Shelf
+from hypatia_lab.kernels.loader import driver
 from hypatia_lab.workloads import Workload
 
 if TYPE_CHECKING:
@@ -29,7 +30,12 @@ WARM_S, MOST_WARM = 2e-3, 5
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
 WRITTEN = "written"
-"""A byte of the shelf: whether the coordinator has changed the inputs."""
+"""A byte of the shelf: whether the coordinator has changed the inputs, in place or on the shelf."""
+IN_PLACE, LEFT = 1, 2
+KEPT = 2**25 - 2**14
+"""Bytes. Source: mallopt(3), M_MMAP_THRESHOLD: DEFAULT_MMAP_THRESHOLD_MAX on 64 bits, less what surrounds a piece."""
+SETTLE_S = 5.0
+"""So long whoever compiles in the background is waited for."""
 
 
 def key(number: int, place: str) -> str:
@@ -50,6 +56,7 @@ class Worker:
         self.functions: tampering.Seen = {}
         self.modes: dict[str, str] = {}
         self._left = contextlib.ExitStack()
+        self._wait: Callable[[], object] = lambda: None
         self._forget()
 
     def _forget(self) -> None:
@@ -94,6 +101,9 @@ class Worker:
 
     def start(self) -> dict[str, Any]:
         """Run the file."""
+        if self.device == "cuda":
+            clock.synchronize(self.device)
+            self._wait = driver().cuCtxSynchronize  # by no name that a file could replace
         self.modes, self.functions = tampering.modes(), tampering.functions()
         self.load()
         return {}
@@ -111,10 +121,9 @@ class Worker:
         variant = variants.find(own.operation, self.variant)
         if missing := variant.needs(own, self.device):
             return {"skipped": missing}
-        for _, _, shape in (*described, *outputs):
-            # The C library keeps memory of a size that was once given back; where the answer is computed in the same
-            # process, as it is of the lab's own variants, that is one of float64.
-            torch.empty(shape, dtype=torch.float64)
+        if self.device == "cpu":
+            # The C library keeps memory of sizes up to what was once given back, and of larger ones than this never.
+            torch.empty(KEPT, dtype=torch.uint8)
         # Forks have their memory laid out alike: where buffers lie would be the same one's luck in every process.
         self.apart = [torch.empty(64 * (1 + secrets.randbelow(512))) for _ in range(4)]
         self.inputs = own.inputs(self.device)
@@ -161,6 +170,7 @@ class Worker:
 
     def prepare(self, word: str) -> dict[str, Any]:
         """Get ready to be timed by the clock ``word``; how many calls a sample has."""
+        clock.settle(SETTLE_S)
         calls, seconds = clock.sized(self.run, word, self.device)
         many, once = clock.sampler(word, self.run, self.device, calls), clock.sampler(word, self.run, self.device, 1)
         many()
@@ -185,8 +195,11 @@ class Worker:
                 self.channel.receive()  # the shelf is filled again, both times
                 self._take()
             self.out = None
+            if self.device == "cuda":
+                clock.end_persisting()
             self.channel.mark()
             took[name], self.out = sample()
+            self._wait()  # for all that was given to the device, on whatever stream
             self.channel.mark()
             if self.channel.receive().get("show"):
                 self._keep_inputs()
@@ -194,12 +207,17 @@ class Worker:
         return took | shown
 
     def amid(self) -> dict[str, Any]:
-        """Calls without a pause, amid which the coordinator writes other inputs into this process's memory."""
+        """Calls without a pause, amid which the coordinator writes other inputs into this process's memory.
+
+        Where it cannot, it leaves them on the shelf.
+        """
         written = self.outbox[WRITTEN]
         written.zero_()
         self.channel.mark()
-        while not int(written):
+        while not (how := int(written)):
             self.run()
+        if how == LEFT:
+            self._take()
         for _ in range(CALLS_AFTER):
             self.out = self.run()
         self._keep_inputs()

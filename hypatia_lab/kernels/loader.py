@@ -268,7 +268,7 @@ TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
 
 
 @cache
-def _driver() -> Any:
+def driver() -> Any:
     """The CUDA driver's library. Its own Python bindings keep tensor maps at addresses that the driver refuses."""
     return ctypes.CDLL("libcuda.so.1")
 
@@ -276,7 +276,7 @@ def _driver() -> Any:
 def _succeeded(status: int, what: str) -> None:
     if status:
         name = ctypes.c_char_p()
-        _driver().cuGetErrorName(status, ctypes.byref(name))
+        driver().cuGetErrorName(status, ctypes.byref(name))
         raise RuntimeError(f"{what} failed: {(name.value or b'unknown error').decode()} ({status})")
 
 
@@ -288,11 +288,11 @@ def device_memory(size: int) -> Iterator[int]:
     launch as a whole number. Raises ``RuntimeError`` with the driver's name for what is wrong.
     """
     address = ctypes.c_uint64()
-    _succeeded(_driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), f"allocating {size} bytes")
+    _succeeded(driver().cuMemAlloc_v2(ctypes.byref(address), ctypes.c_size_t(size)), f"allocating {size} bytes")
     try:
         yield address.value
     finally:
-        _succeeded(_driver().cuMemFree_v2(address), f"freeing {size} bytes")
+        _succeeded(driver().cuMemFree_v2(address), f"freeing {size} bytes")
 
 
 def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> TensorMap:
@@ -316,7 +316,7 @@ def _encoded(
     memory = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 127))()
     found = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % 128)  # aligned, as the driver asks
     swizzles, promote_to_256_bytes = {64: 2, 128: 3}, 3
-    status = _driver().cuTensorMapEncodeTiled(
+    status = driver().cuTensorMapEncodeTiled(
         ctypes.byref(found),
         ctypes.c_int(TENSOR_MAP_TYPES[dtype]),
         ctypes.c_uint32(2),
@@ -345,8 +345,8 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     if shared <= _allowed.get(kernel, 48 * 1024):
         return
     device, most_dynamic_shared_bytes = ctypes.c_int(), 8
-    _succeeded(_driver().cuCtxGetDevice(ctypes.byref(device)), what)
-    status = _driver().cuKernelSetAttribute(
+    _succeeded(driver().cuCtxGetDevice(ctypes.byref(device)), what)
+    status = driver().cuKernelSetAttribute(
         ctypes.c_int(most_dynamic_shared_bytes), ctypes.c_int(shared), ctypes.c_void_p(kernel), device
     )
     _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
@@ -423,7 +423,7 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
         extents = ((*grid, *(1,) * (3 - len(grid))), (*block, *(1,) * (3 - len(block))))
         stream = torch.cuda.current_stream().cuda_stream
         configuration = _Configuration(*extents, shared, stream, attributes, len(attributes))
-        status = _driver().cuLaunchKernelEx(ctypes.byref(configuration), handle, addresses, None)
+        status = driver().cuLaunchKernelEx(ctypes.byref(configuration), handle, addresses, None)
         _succeeded(status, f"launching {instance} with grid {grid} and block {block}")
 
     return run

@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import clock
+from hypatia_lab.kernels.loader import driver
 from hypatia_lab.profiler.subject import Ended, Subject, probe
 
 if TYPE_CHECKING:
@@ -297,10 +298,9 @@ def launches_again(run: Run, trace: Trace, replays: list[Any]) -> int:
     ``trace`` and ``replays`` are what was seen of one call inside :func:`kept_graphs`.
     """
     with contextlib.suppress(clock.ClockError, OSError):
-        driver = ctypes.CDLL("libcuda.so.1")
         if replays:
-            return api_launches(trace) + sum(kernel_nodes(graph.raw_cuda_graph(), driver) for graph in replays)
-        return kernel_nodes(clock.capture(run).raw_cuda_graph(), driver)
+            return api_launches(trace) + sum(kernel_nodes(graph.raw_cuda_graph(), driver()) for graph in replays)
+        return kernel_nodes(clock.capture(run).raw_cuda_graph(), driver())
     return api_launches(trace)
 
 

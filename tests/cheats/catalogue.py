@@ -34,7 +34,7 @@ def draw(shape, dtype, device, generator):
     }
 
 
-@operation("@NAME@", dims=("rows", "columns"), shapes=("256x256",), inputs=draw)
+@operation("@NAME@", dims=("rows", "columns"), shapes=("@SHAPE@",), inputs=draw)
 def reference(x, weight):
     """y = softmax(x) · weight"""
     return torch.softmax(x, -1) @ weight
@@ -50,6 +50,10 @@ def found(name):
 '''
 
 
+WORDS = {"cpu": "hot", "cuda": "wall"}
+"""Of each device a clock that this process's own clock gives."""
+
+
 @dataclass(frozen=True)
 class Cheat:
     """A cheat and its twin, both source.
@@ -57,7 +61,7 @@ class Cheat:
     ``statuses`` count as caught, with a reason that has ``named`` (a regular expression) in it. ``alone``: both act
     when their file is imported. ``problem``: both are candidates for that KernelBench problem, or the twin
     for ``twin_problem``. ``escapes``: why this
-    one is not caught, where it is not.
+    one is not caught, where it is not. ``device``: where alone it can act; everywhere if it is empty.
     """
 
     name: str
@@ -65,7 +69,7 @@ class Cheat:
     twin: str
     named: str
     statuses: tuple[str, ...] = ("cheated",)
-    device: str = "cpu"
+    device: str = ""
     alone: bool = False
     problem: str = ""
     twin_problem: str = ""
@@ -77,25 +81,30 @@ def body(text: str) -> str:
     return textwrap.dedent(text).strip("\n")
 
 
-def factories(name: str, cheats: Iterable[Cheat], which: tuple[str, ...] = ("cheat", "twin")) -> str:
+def head(name: str, device: str) -> str:
+    """What a planted file begins with: the operation ``name``, at a shape that is some work for ``device``."""
+    return HEAD.replace("@NAME@", name).replace("@SHAPE@", {"cpu": "256x256", "cuda": "2048x2048"}[device])
+
+
+def factories(name: str, device: str, cheats: Iterable[Cheat]) -> str:
     """A reader's file of the operation ``name`` with a variant for each cheat, and one for its twin, ``…_twin``."""
-    parts = [HEAD.replace("@NAME@", name)]
+    parts = [head(name, device)]
     for one in cheats:
-        for kind in which:
+        for kind in ("cheat", "twin"):
             own = one.name if kind == "cheat" else f"{one.name}_twin"
             parts.append(
                 f'\n\n@variant("{name}", "{own}", origin="own")\n'
                 f'def {own}(workload, inputs):\n    "Planted."\n    x, weight = inputs["x"], inputs["weight"]\n'
-                + textwrap.indent(body(getattr(one, kind)), "    ")
+                + textwrap.indent(body(getattr(one, kind)).replace("@WORD@", WORDS[device]), "    ")
                 + "\n    return run\n"
             )
     return "".join(parts)
 
 
-def importing(name: str, text: str) -> str:
+def importing(name: str, device: str, text: str) -> str:
     """A reader's file of the operation ``name`` that does ``text`` when it is imported; its variant is ``mine``."""
     return (
-        HEAD.replace("@NAME@", name)
+        head(name, device)
         + f'\n{body(text)}\n\n\n@variant("{name}", "mine", origin="own")\n'
         + 'def mine(workload, inputs):\n    "Planted."\n    return lambda: kernel(**inputs)\n'
     )
@@ -201,20 +210,21 @@ TIMERS = [
         run = lambda: answer(x, weight)
         """,
         """
-        sample = clock.sampler("hot", lambda: answer(x, weight), "cpu", 3)
+        sample = clock.sampler("@WORD@", lambda: answer(x, weight), "cpu", 3)
         sample()
         run = lambda: answer(x, weight)
         """,
         f"{REPLACED} hypatia_lab.clock._hot",
+        device="cpu",
     ),
     Cheat(
         "sampler_told",
         """
-        clock._SAMPLERS["hot"] = lambda run, device, calls: lambda: (1e-6, [run() for _ in range(calls)][-1])
+        clock._SAMPLERS["@WORD@"] = lambda run, device, calls: lambda: (1e-6, [run() for _ in range(calls)][-1])
         run = lambda: answer(x, weight)
         """,
         """
-        dict(clock._SAMPLERS)["hot"] = None
+        dict(clock._SAMPLERS)["@WORD@"] = None
         run = lambda: answer(x, weight)
         """,
         f"{CLOCK}|_SAMPLERS",
@@ -228,7 +238,7 @@ TIMERS = [
                 out = run()
                 return (time.perf_counter() - start) / calls, out
             return sample
-        clock._SAMPLERS["hot"] = few
+        clock._SAMPLERS["@WORD@"] = few
         run = lambda: answer(x, weight)
         """,
         PLAIN,
@@ -394,6 +404,7 @@ MEMORIES = [
             return answer(x, weight)
         """,
         MEMORY,
+        device="cpu",
     ),
     Cheat(
         "copy_of_the_answer",
@@ -509,6 +520,7 @@ MEMORIES = [
         run = lambda: answer(x, weight)
         """,
         MEMORY,
+        device="cpu",
     ),
     Cheat(
         "before_the_mark",
@@ -668,6 +680,7 @@ MOVED = [
         """,
         "stale|wrong|unwritten|NaN|remembers|goes on|outside",
         WRONG,
+        device="cpu",
     ),
     Cheat(
         "to_the_next_call",
@@ -842,6 +855,7 @@ WRONGS = [
         """,
         "not while it was timed|remembers",
         WRONG,
+        device="cpu",
     ),
     Cheat(
         "only_the_first_calls",
@@ -1273,6 +1287,7 @@ ALONE = [
         "wrong values|stale",
         WRONG,
         alone=True,
+        device="cpu",
     ),
     Cheat(
         "import_same_draws",
@@ -1295,6 +1310,7 @@ ALONE = [
         "the same in every draw",
         REFUSED,
         alone=True,
+        device="cpu",
     ),
     Cheat(
         "import_kills_the_others",
@@ -1690,16 +1706,14 @@ GPU = [
     Cheat(
         "cuda_persisting_l2",
         """
-        cudart = ctypes.CDLL("libcudart.so.12")
-        cudart.cudaDeviceSetLimit(6, ctypes.c_size_t(2**26))  # cudaLimitPersistingL2CacheSize
+        ctypes.CDLL("libcuda.so.1").cuCtxSetLimit(6, ctypes.c_size_t(2**24))  # CU_LIMIT_PERSISTING_L2_CACHE_SIZE
         run = lambda: answer(x, weight)
         """,
         """
-        cudart = ctypes.CDLL("libcudart.so.12")
-        cudart.cudaDeviceGetLimit(ctypes.byref(ctypes.c_size_t()), 6)
+        ctypes.CDLL("libcuda.so.1").cuCtxGetLimit(ctypes.byref(ctypes.c_size_t()), 6)
         run = lambda: answer(x, weight)
         """,
-        "persisting",
+        "persists",
         device="cuda",
     ),
     Cheat(
@@ -1740,6 +1754,4 @@ GPU = [
     ),
 ]
 
-TOGETHER = [*TIMERS, *MEMORIES, *MOVED, *WRONGS, *MODES, *REACHED]
-"""Those of which each acts in the process of its own variant alone: one file can hold them all."""
-CHEATS = [*TOGETHER, *ALONE, *KERNELBENCH, *GPU]
+CHEATS = [*TIMERS, *MEMORIES, *MOVED, *WRONGS, *MODES, *REACHED, *ALONE, *KERNELBENCH, *GPU]
