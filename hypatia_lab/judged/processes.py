@@ -31,7 +31,7 @@ from hypatia_lab.variants import AGAIN
 LARGEST = 0.8
 """Share of the machine's memory that one process may hold."""
 REST_S, LOOK_S = 0.4, 0.3
-"""So long threads may wait for more work; for so long a process is then looked at."""
+"""So long threads may wait for more work; for so long processes are then looked at."""
 DEATH_S = 2.0
 """A process whose end of the conversation is closed may take so long to die."""
 REFEREE = ".referee"
@@ -94,28 +94,21 @@ class Member:
             limit = self.largest / 2**30
             raise Ended("crashed", f"the process held more than the {limit:.1f} GiB that one may hold here")
 
-    def idles(self) -> float:
-        """Share of a core that it uses while nobody asks it for anything."""
+    def go(self, on: bool) -> None:
+        """Let it go on, or stop it."""
+        with contextlib.suppress(Gone):
+            self._signal(signal.SIGCONT if on else signal.SIGSTOP)
 
-        def spent() -> float:
-            total = 0.0
+    def spent_s(self) -> float:
+        """Processor time (s) that it and all it has started have used."""
+        total = 0.0
+        with contextlib.suppress(psutil.Error):
+            top = psutil.Process(self.pid)
             for one in (top, *top.children(recursive=True)):
                 with contextlib.suppress(psutil.Error):
                     times = one.cpu_times()
                     total += times.user + times.system
-            return total
-
-        try:
-            top = psutil.Process(self.pid)
-            self._signal(signal.SIGCONT)
-            time.sleep(REST_S)
-            before, start = spent(), time.perf_counter()
-            time.sleep(LOOK_S)
-            share = (spent() - before) / (time.perf_counter() - start)
-            self._signal(signal.SIGSTOP)
-        except (psutil.Error, Gone):
-            return 0.0
-        return share
+        return total
 
     def _signal(self, which: signal.Signals) -> None:
         try:
@@ -228,9 +221,24 @@ class Processes:
             self.members.pop(who, None)
             raise
 
-    def idles(self, who: str) -> float:
-        """Share of a core that ``who`` uses while nobody asks for anything."""
-        return self.members[who].idles()
+    def idles(self, names: Sequence[str]) -> dict[str, float]:
+        """Share of a core that each of ``names`` uses while nobody asks for anything."""
+        there = {name: self.members[name] for name in names}
+        for member in there.values():
+            member.go(True)
+        time.sleep(REST_S)
+        before = {name: member.spent_s() for name, member in there.items()}
+        start = time.perf_counter()
+        time.sleep(LOOK_S)
+        passed = time.perf_counter() - start
+        found = {name: (member.spent_s() - before[name]) / passed for name, member in there.items()}
+        for member in there.values():
+            member.go(False)
+        return found
+
+    def end(self, who: str) -> None:
+        """End the process of ``who``."""
+        self.members.pop(who).end()
 
     def close(self) -> None:
         """End every process, and leave no folder of caches in which there is nothing."""

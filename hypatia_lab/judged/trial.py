@@ -19,8 +19,10 @@ from hypatia_lab.profiler.subject import Ended
 from hypatia_lab.reader_kernel import BASELINES
 
 LOADED = "while the file was loaded"
-LOOKED_AT = 2
-"""Processes of a measurement that look whether a variant goes on computing, which takes a second each."""
+BEFORE, AFTER = 0, 1
+"""In which processes of a measurement it is looked, before timing or after it, whether somebody goes on computing."""
+QUIET_S = 5.0
+"""So long what others have left to the GPU may take."""
 OUTSIDE = ("wall", "hot", "graph")
 """Clocks of which a whole sample is timed."""
 ROUNDS = ((0.05, 5), (0.5, 2))
@@ -86,6 +88,8 @@ class Trial:
             self._check()
             for case in self._going():
                 self._one(case, self._paced, pace)
+            if number == BEFORE:
+                self._rest(probe)
             for word in self.data["clocks"]:
                 self._time(word, probe)
             self._finish(number, probe)
@@ -327,14 +331,12 @@ class Trial:
             looks = self._called(case, [], "after it was timed")
             if case.status == "ok" and not (verdict := self._judge(case, FRESH, looks)).ok:
                 case.fail("wrong", f"after timing: {verdict.reason}")
-            if case.status == "ok" and case.judged and number < LOOKED_AT:
-                told, numbers = evidence.idling(self.processes.idles(case.name), probe.busy())
-                if told:
-                    case.fail("cheated", told, numbers)
 
         self._draw()
         for case in self._going():
             self._one(case, again)
+        if number == AFTER:
+            self._rest(probe)
         for word in self.data["clocks"]:  # now, for who goes on computing holds up the marks, and is told why
             self._weigh(word)
         self._draw()
@@ -345,6 +347,25 @@ class Trial:
         for case in self._going():
             if case.judged and (told := evidence.aliased(case.aliased, allowed)):
                 case.fail("cheated", told)
+
+    def _rest(self, probe: machine.Probe) -> None:
+        """Whether somebody goes on computing while nobody is asked for anything."""
+        cases = [case for case in self._going() if case.judged]
+        groups, busy = [cases] if cases else [], False
+        while groups:
+            looked = groups.pop(0)
+            until = time.monotonic() + QUIET_S
+            while busy and probe.busy() > evidence.IDLE and time.monotonic() < until:
+                time.sleep(clock.QUIET_S)
+            cores, gpu = self.processes.idles([case.name for case in looked]), probe.busy()
+            if gpu > evidence.IDLE and len(looked) > 1:
+                busy, groups = True, [[case] for case in looked]  # whose work it is shows one at a time
+                continue
+            for case in looked:
+                told, numbers = evidence.idling(cores[case.name], gpu)
+                if told:
+                    case.fail("cheated", told, numbers)
+                    self.processes.end(case.name)  # with all that it has still given to the GPU
 
     def _amid(self, case: Case) -> None:
         """Inputs that change amid its calls, without a pause; the output must follow."""

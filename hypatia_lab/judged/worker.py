@@ -160,8 +160,9 @@ class Worker:
         self._take()
         with check.poisoned(self.device, *poison):
             out = self.run()
+        shown = self._give(out, FRESH)  # at once: on a GPU what is given to another stream may not be there yet
         self._keep_inputs()
-        return self._give(out, FRESH)
+        return shown
 
     def pace(self) -> dict[str, Any]:
         """One call, which the coordinator times."""
@@ -202,8 +203,8 @@ class Worker:
             self._wait()  # for all that was given to the device, on whatever stream
             self.channel.mark()
             if self.channel.receive().get("show"):
-                self._keep_inputs()
                 shown[place] = self._give(self.out, place)
+                self._keep_inputs()
         return took | shown
 
     def amid(self) -> dict[str, Any]:
@@ -220,8 +221,9 @@ class Worker:
             self._take()
         for _ in range(CALLS_AFTER):
             self.out = self.run()
+        shown = self._give(self.out, FRESH)
         self._keep_inputs()
-        return self._give(self.out, FRESH)
+        return shown
 
 
 def _looks(part: Any) -> dict[str, Any]:

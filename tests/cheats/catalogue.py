@@ -1684,7 +1684,7 @@ GPU = [
             torch.cuda.current_stream().wait_stream(side)
             return out
         """,
-        "clock was changed|not while it was timed|stale|goes on",
+        "clock was changed|not while it was timed|stale|goes on|wrong values|unwritten|NaN",
         WRONG,
         device="cuda",
     ),
