@@ -185,14 +185,13 @@ class _Flusher:
 def _wall(run: Run, device: str, calls: int) -> Sampler:
     def sample() -> tuple[float, Any]:
         total, out = 0.0, None
-
-        def keep() -> None:
-            nonlocal out
+        synchronize(device)
+        for _ in range(calls):
+            start = time.perf_counter()
             out = run()
-
-        for _ in range(calls - 1):
-            total += once_s(run, device)
-        return (total + once_s(keep, device)) / calls, out
+            synchronize(device)
+            total += time.perf_counter() - start
+        return total / calls, out
 
     return sample
 
@@ -232,16 +231,17 @@ def capture(work: Run) -> Any:
     import torch
 
     torch.cuda.synchronize()
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
+    own, side = torch.cuda.current_stream(), torch.cuda.Stream()
+    side.wait_stream(own)
     with torch.cuda.stream(side):
         work()
-    torch.cuda.current_stream().wait_stream(side)
+    own.wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     try:
         with torch.cuda.graph(graph):
             work()
     except RuntimeError as cause:
+        torch.cuda.set_stream(own)  # where a capture fails torch stays on the stream that was captured
         torch.cuda.synchronize()
         raise ClockError(f"cannot be captured in a CUDA graph: {str(cause).splitlines()[0]}") from None
     graph.replay()

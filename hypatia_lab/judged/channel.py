@@ -12,7 +12,10 @@ import os
 import socket
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+from hypatia_lab.kernels.loader import driver
 
 if TYPE_CHECKING:
     import torch
@@ -154,6 +157,7 @@ class Shelf:
         self.memory = mmap.mmap(self.file, self.size)
         if file is None:
             self.memory.madvise(mmap.MADV_DONTFORK)  # whoever is to see it is given the file
+        self._unpin: Callable[[], object] = lambda: None
 
     def __getitem__(self, name: str) -> torch.Tensor:
         """The tensor ``name``; what is written into it is seen by all."""
@@ -174,7 +178,7 @@ class Shelf:
 
     def copy_from(self, other: Shelf) -> None:
         """Take all that ``other``, of the same layout, holds."""
-        self.memory[:] = other.memory[:]
+        memoryview(self.memory)[:] = memoryview(other.memory)
 
     def spoil(self, name: str) -> None:
         """Make the first element of the floating-point tensor ``name`` a number that is no answer to anything."""
@@ -186,7 +190,7 @@ class Shelf:
 
         Source: man 2 process_vm_writev.
         """
-        base = ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+        base = self._address()
         here, there = ((_Span * len(addresses))() for _ in range(2))
         for number, (name, address) in enumerate(addresses.items()):
             kind, _, offset, count = self._places[name]
@@ -196,8 +200,21 @@ class Shelf:
         _LIBC.process_vm_writev.restype = ctypes.c_ssize_t
         return _LIBC.process_vm_writev(process, here, len(here), there, len(there), ctypes.c_ulong(0)) == size
 
+    def pin(self) -> None:
+        """Let a GPU copy from and to it directly, where the driver allows that: else through memory of its own.
+
+        Source: cuda.h (cuMemHostRegister).
+        """
+        address = ctypes.c_void_p(self._address())
+        if driver().cuMemHostRegister_v2(address, ctypes.c_size_t(self.size), ctypes.c_uint(0)) == 0:
+            self._unpin = partial(driver().cuMemHostUnregister, address)
+
+    def _address(self) -> int:
+        return ctypes.addressof(ctypes.c_char.from_buffer(self.memory))
+
     def close(self) -> None:
         """Let go of it; the memory goes when nobody holds it any more."""
+        self._unpin()
         with contextlib.suppress(BufferError):  # a tensor of it is still looked at
             self.memory.close()
         os.close(self.file)

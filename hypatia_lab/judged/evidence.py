@@ -20,7 +20,7 @@ APART, FAR_APART = 1.06, 1.5
 """A sample takes so much longer outside than is usual before a worker's clock is not believed; of few samples."""
 ANSWER_S = 1e-4
 """And so much longer whatever it takes: a mark has to arrive."""
-REMEMBERED, SURELY = 1.5, 3.0
+REMEMBERED, SURELY = 1.35, 3.0
 """A call on new inputs takes so much longer than the same call again before it is said to remember; of few pairs."""
 FASTER, REST_S = 0.5, 5e-5
 """Of a call alone, calls without a rest save such a share and so long before it is said to remember."""
@@ -85,7 +85,7 @@ def bursts(seen: Seen, usual: Seen) -> Finding:
     alone, together = statistics.median(seen.again_s), statistics.median(seen.told_s) / seen.calls
     rested = statistics.median(usual.again_s) - statistics.median(usual.told_s) / usual.calls
     least, most = _low(seen.again_s), _high(seen.told_s) / seen.calls
-    if least - most - max(0.0, rested) < FASTER * least + REST_S:
+    if most > (1 - FASTER) * (least - max(0.0, rested) - REST_S):
         return "", {}
     numbers = {"alone_us": alone * 1e6, "together_us": together * 1e6, "usual_us": rested * 1e6}
     return f"it remembers answers: {_ms(alone)} alone, {_ms(together)} when called again and again", numbers

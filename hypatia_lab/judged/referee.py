@@ -73,6 +73,8 @@ class Referee:
     def _shelf(self, name: str, layout: Any) -> Shelf:
         if name not in self.shelves:
             self.shelves[name] = Shelf(layout, *self.channel.files(1))
+            if self.device == "cuda":
+                self.shelves[name].pin()
         return self.shelves[name]
 
     def draw(self, layout: Any) -> dict[str, Any]:

@@ -25,8 +25,8 @@ QUIET_S = 5.0
 """So long what others have left to the GPU may take."""
 OUTSIDE = ("wall", "hot", "graph")
 """Clocks of which a whole sample is timed."""
-ROUNDS = ((0.05, 5), (0.5, 2))
-"""Calls (s) below which there are so many rounds at least: something has to be said of everybody."""
+ROUNDS = ((0.25, 5), (2.0, 2))
+"""Visits (s) below which there are so many rounds at least: something has to be said of everybody."""
 AMID_S = 2e-3
 """Inputs change amid calls after so many of these."""
 JUDGED_S = 0.5
@@ -221,27 +221,24 @@ class Trial:
         shuffle = random.Random(f"{self.seed}/{word}").shuffle
         order = self._going()
         shuffle(order)
-        slowest = 0.0
 
         def prepare(case: Case) -> None:
-            nonlocal slowest
             found = self._said(case, self.processes.ask(case.name, "prepare", word=word), "while it was timed")
             if "untimed" in found:
                 case.timings[word] = str(found["untimed"])
             elif case.status == "ok":
-                calls, seconds = found.get("calls"), found.get("seconds")
-                if type(calls) is not int or not 0 < calls <= clock.MAX_CALLS or not replies.positive(seconds):
+                calls = found.get("calls")
+                if type(calls) is not int or not 0 < calls <= clock.MAX_CALLS:
                     raise Ended("cheated", "its process spoke out of turn: a sample has no such number of calls")
-                slowest = max(slowest, seconds)
                 case.timings[word], case.seen[word] = clock.Timing(calls), evidence.Seen(calls)
 
         for case in order:
             self._one(case, prepare)
         order = [case for case in self._going(order) if isinstance(case.timings.get(word), clock.Timing)]
         budget_s = self.data["budget_s"] * len(order)
-        least = next((rounds for seconds, rounds in ROUNDS if slowest < seconds), 1)
-        timing, judging = 0.0, 0.0
+        timing, judging, slowest = 0.0, 0.0, 0.0
         for number in range(clock.MAX_ROUNDS):
+            least = next((rounds for seconds, rounds in ROUNDS if slowest < seconds), 1)
             if number >= least and timing > budget_s:
                 break
             shuffle(order)
@@ -255,6 +252,7 @@ class Trial:
                     self._one(case, self._visit, word, place, probe)
                     seen = time.perf_counter()
                     timing += seen - begun
+                    slowest = max(slowest, seen - begun)
                     if looks and case.status == "ok":
                         self._judge_among(case, place, case.looks)
                         judging += time.perf_counter() - seen

@@ -116,6 +116,8 @@ class Worker:
         self.inbox, self.outbox = Shelf(described, inbox), Shelf(outputs, outbox)
         for shelf in (self.inbox, self.outbox):
             self._left.callback(shelf.close)
+            if self.device == "cuda":
+                shelf.pin()
         self._left.enter_context(own.precision())
         self.modes = tampering.modes()
         variant = variants.find(own.operation, self.variant)
@@ -172,12 +174,12 @@ class Worker:
     def prepare(self, word: str) -> dict[str, Any]:
         """Get ready to be timed by the clock ``word``; how many calls a sample has."""
         clock.settle(SETTLE_S)
-        calls, seconds = clock.sized(self.run, word, self.device)
+        calls, _ = clock.sized(self.run, word, self.device)
         many, once = clock.sampler(word, self.run, self.device, calls), clock.sampler(word, self.run, self.device, 1)
         many()
         _, self.out = once()
         self.samplers[word] = many, once
-        return {"calls": calls, "seconds": seconds}
+        return {"calls": calls}
 
     def visit(self, word: str) -> dict[str, Any]:
         """A call on new inputs, a sample, and a call on the same inputs: each between two marks, and timed here too.

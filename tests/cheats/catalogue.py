@@ -156,7 +156,7 @@ TIMERS = [
         "time_module",
         """
         real = time.perf_counter
-        clock.time = types.SimpleNamespace(perf_counter=lambda: real() * 0.1)
+        clock.time = types.SimpleNamespace(perf_counter=lambda: real() * 0.1, monotonic=time.monotonic)
         run = lambda: answer(x, weight)
         """,
         """
@@ -171,7 +171,7 @@ TIMERS = [
         "time_module_slightly",
         """
         real = time.perf_counter
-        clock.time = types.SimpleNamespace(perf_counter=lambda: real() * 0.88)
+        clock.time = types.SimpleNamespace(perf_counter=lambda: real() * 0.88, monotonic=time.monotonic)
         run = lambda: answer(x, weight)
         """,
         PLAIN,
@@ -462,6 +462,7 @@ MEMORIES = [
             return out
         """,
         "remembers|calls",
+        device="cpu",
     ),
     Cheat(
         "by_the_callers_name",
@@ -576,6 +577,7 @@ MEMORIES = [
         """,
         "remembers",
         escapes="calls among others may take half of what one takes alone",
+        device="cpu",
     ),
     Cheat(
         "softmax_before_the_mark",
@@ -647,6 +649,7 @@ MOVED = [
             return out
         """,
         GOES_ON + "|computes between calls",
+        device="cpu",
     ),
     Cheat(
         "to_a_forked_child",
@@ -707,7 +710,7 @@ MOVED = [
         run = lambda: out
         """,
         """
-        ones = torch.ones(len(x), 1)
+        ones = torch.ones(len(x), 1, device=x.device)
         run = lambda: answer(x, weight) * ones
         """,
         "stale output|wrong values|remembers",
@@ -1073,7 +1076,8 @@ REACHED = [
         ends = [int(name) for name in names if "socket:" in os.path.realpath(f"/proc/self/fd/{name}")]
         def run():
             for end in ends:
-                os.write(end, b"|\\n")
+                with contextlib.suppress(OSError):  # CUDA has sockets, too
+                    os.write(end, b"|\\n")
             return answer(x, weight)
         """,
         """
@@ -1662,7 +1666,7 @@ GPU = [
             torch.cuda.is_current_stream_capturing()
             return out.copy_(answer(x, weight))
         """,
-        "not while it was timed|stale",
+        "not while it was timed|stale|remembers answers",
         WRONG,
         device="cuda",
     ),
@@ -1726,7 +1730,7 @@ GPU = [
         kept = torch.empty_like(x)
         run = lambda: torch.mm(torch.softmax(x, -1), weight, out=kept)
         """,
-        STALE,
+        f"{STALE}|wrong values",
         WRONG,
         device="cuda",
     ),
