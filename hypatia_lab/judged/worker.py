@@ -125,7 +125,9 @@ class Worker:
             return {"skipped": missing}
         if self.device == "cpu":
             # The C library keeps memory of sizes up to what was once given back, and of larger ones than this never.
-            torch.empty(KEPT, dtype=torch.uint8)
+            # The second piece is such memory. On a virtual machine what nobody has written to yet is slow at first.
+            for _ in range(2):
+                torch.empty(KEPT, dtype=torch.uint8).zero_()
         # Forks have their memory laid out alike: where buffers lie would be the same one's luck in every process.
         self.apart = [torch.empty(64 * (1 + secrets.randbelow(512))) for _ in range(4)]
         self.inputs = own.inputs(self.device)
