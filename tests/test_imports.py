@@ -96,6 +96,7 @@ ALLOWED: dict[str, set[str]] = {
         "bench",
         "check",
         "clock",
+        "experiments",
         "failures",
         "kernels",
         "machine",
@@ -105,7 +106,6 @@ ALLOWED: dict[str, set[str]] = {
         "variants",
         "workloads",
     },
-    "rehearsal": {"experiments", "judged", "profiler", "reader_kernel", "tasks", "variants", "workloads"},
     # What people use.
     "pages": {
         "bench",
@@ -166,7 +166,7 @@ ALLOWED: dict[str, set[str]] = {
         "programs",
         "reader_kernel",
         "records",
-        "rehearsal",
+        "judged",
         "results",
         "spread",
         "tables",
@@ -276,7 +276,6 @@ HEAVY_PARTS = (
     "planted",
     "programs",
     "reader_kernel",
-    "rehearsal",
 )
 LIGHT = [module for module in ALLOWED if module not in HEAVY_PARTS]
 HEAVY = ("torch", "pandas", "plotly", "scipy", "papermill", "numpy", "egglog")

@@ -18,10 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 
-from hypatia_lab import reader_kernel, records, rehearsal, variants, workloads
+from hypatia_lab import reader_kernel, records, variants, workloads
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import commands
+from hypatia_lab.judged import rehearsal
 from hypatia_lab.profiler import sessions
 from hypatia_lab.reader_kernel import OwnError
 from hypatia_lab.workloads import Workload

@@ -89,24 +89,23 @@ def _variant(lab: Evidence, machine: str, experiment: str, variant: str) -> Find
         text = f"The reason: {why.rstrip('.')}."
         return Finding(formats.MISSING, f"{variant} was not timed here", text, experiment)
     compared = [row for row in timed if not absent(row.ratio)]
-    last = timed[-1]
-    text = f"At {last.at} in {last.dtype} it takes {last.takes} by the {last.clock} clock"
-    text += f", {share} of what this machine's measured ceilings allow" if (share := last.attained) else ""
-    text += f". Error against float64: {formats.number(last.error)}. "
-    for peer in lab.leading(machine, experiment=experiment, workload=last.workload, variant="compile", status="ok"):
-        text += f"Against torch.compile there: {say(peer.over(last))}. "
+    decided = [row for row in compared if intervals.decided(row.speed)]
+    told = max(decided, key=lambda row: row.speed.value, default=timed[-1])
+    text = f"At {told.at} in {told.dtype} it takes {told.takes} by the {told.clock} clock"
+    text += f", {share} of what this machine's measured ceilings allow" if (share := told.attained) else ""
+    text += f". Error against float64: {formats.number(told.error)}. "
+    for peer in lab.leading(machine, experiment=experiment, workload=told.workload, variant="compile", status="ok"):
+        text += f"Against torch.compile there: {say(peer.over(told))}. "
     if not compared:
-        text += f"There is no ratio: {last.baseline} has no valid time."
-        figure = last.time.doubt or formats.duration(last.median_us)
+        text += f"There is no ratio: {told.baseline} has no valid time."
+        figure = told.time.doubt or formats.duration(told.median_us)
         return Finding(figure, f"{variant} is right", text, experiment)
     words = Counter(row.reading for row in compared)
-    text += f"Against {last.baseline}, by 95% intervals: {tables.counted(list(words.elements()))} of {len(compared)}."
-    title = _headline(variant, last.baseline, words, len(compared))
-    decided = [gain for row in compared if intervals.decided(gain := row.speed)]
+    text += f"Against {told.baseline}, by 95% intervals: {tables.counted(list(words.elements()))} of {len(compared)}."
+    title = _headline(variant, told.baseline, words, len(compared))
     if not decided:
         return unsaid(lab, machine, title, experiment, [row.speed for row in compared], facts=text)
-    best = max(decided, key=lambda gain: gain.value)
-    return Finding(f"{formats.number(best.value)}×", title, text, experiment)
+    return Finding(f"{formats.number(told.speed.value)}×", title, text, experiment)
 
 
 def _headline(variant: str, baseline: str, words: Counter[str], of: int) -> str:

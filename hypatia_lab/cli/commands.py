@@ -417,11 +417,12 @@ def judge(
     held = ledger.gather([claims_file] if claims_file else [])
     claimed = list(held.claims)
     folder = (output or Path(f"{file.stem}_book")).resolve()
-    from hypatia_lab import reader_kernel, rehearsal, variants
+    from hypatia_lab import reader_kernel, variants
     from hypatia_lab.bench import composer
     from hypatia_lab.cli import gate
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.printing import cell_lines
+    from hypatia_lab.judged import rehearsal
     from hypatia_lab.machine import choose_device, default_name
     from hypatia_lab.tasks import kernelbench
 
