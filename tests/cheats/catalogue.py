@@ -1529,7 +1529,7 @@ KERNELBENCH = [
         """
         class ModelNew(nn.Module):
             def forward(self, x, weight):
-                return torch.zeros(len(x), 1)
+                return torch.zeros(len(x), 1, device=x.device)
         """,
         """
         class ModelNew(nn.Module):
@@ -1547,7 +1547,7 @@ KERNELBENCH = [
         """
         class ModelNew(nn.Module):
             def forward(self, x):
-                return torch.full((len(x),), 0.6201145)
+                return torch.full((len(x),), 0.6201145, device=x.device)
         """,
         """
         class ModelNew(nn.Module):
@@ -1593,7 +1593,7 @@ KERNELBENCH = [
                         if isinstance(one, torch.Tensor) and one.shape == (len(x), 1):
                             return one
                     frame = frame.f_back
-                return torch.full((len(x), 1), 1.0)
+                return torch.full((len(x), 1), 1.0, device=x.device)
         """,
         """
         class ModelNew(nn.Module):
