@@ -234,8 +234,16 @@ def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> li
         for line in found.details:
             if values := [value for value in line["values"] if value is not None]:
                 unit = line["unit"].removesuffix("1")
-                click.echo(f"{line['case']}: {line['name']}: {rare(values).value:.5g} {unit} (n = {len(values)})")
-        bad = [line for line in (*found.cells, *found.details) if line["status"] not in ("ok", "skipped")]
+                what = f"{line['case']} at {'x'.join(map(str, line['shape']))}: {line['name']}"
+                click.echo(f"{what}: {rare(values).value:.5g} {unit} (n = {len(values)})")
+        told = (*found.cells, *found.details)
+        skipped: dict[str, dict[str, None]] = {}
+        for line in told:
+            if line["status"] == "skipped":
+                skipped.setdefault(line["reason"], {})[line.get("case") or line["variant"]] = None
+        for reason, names in skipped.items():
+            click.echo(f"{spec.name}: skipped {', '.join(names)}: {reason}", err=True)
+        bad = [line for line in told if line["status"] not in ("ok", "skipped")]
         for line in {(line.get("case") or line["variant"], line["reason"]): line for line in bad}.values():
             what = line.get("case") or line["variant"]
             click.echo(f"{spec.name}: {what}: {line['status'].replace('_', ' ')}: {line['reason']}", err=True)
