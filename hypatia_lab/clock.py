@@ -231,8 +231,8 @@ def capture(work: Run) -> Any:
     import torch
 
     own = torch.cuda.current_stream()
-    # Not on a stream of its own, as PyTorch's manual has it: on an H200 each kernel of every graph may start 0.2 to 0.35
-    # µs later from then on, for as long as the process lives.
+    # Not on a stream of its own, as PyTorch's manual has it: on an H200 each kernel of every graph may start 0.2 to
+    # 0.35 µs later from then on, for as long as the process lives.
     work()
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()

@@ -20,10 +20,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import places
 from hypatia_lab.names import unknown
+
+if TYPE_CHECKING:
+    from filelock import FileLock
 
 SCHEMA = 1
 COMMITTED = places.HOME / "book" / "records"
@@ -489,63 +492,56 @@ def ensure_writable(folder: Path) -> None:
         raise explain(cause, folder) from None
 
 
-_HELD: set[Path] = set()
-"""Folders of machines that this process holds: a measurement may ask for another one, such as the ceilings."""
-
-
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold a machine's ``folder`` while something is measured there: two at once would take each other's parts away.
 
-    The lock ends with the process that holds it, however that ends, and leaves no file behind. Within one process it
+    The lock ends with the process that holds it, however that ends, and leaves no file behind. Within one thread it
     may be taken again. Raises :class:`RecordError` when another process has it, or when the folder cannot be written.
     """
-    import fcntl
+    from filelock import Timeout
 
-    if folder in _HELD:
-        yield
-        return
-    path = folder / ".parts" / "lock"
+    lock = _lock(folder)
+    path = Path(lock.lock_file)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        stream = path.open("a", encoding="utf-8")
+        lock.acquire()
+    except Timeout:
+        said = "another process is measuring this machine there"
+        raise RecordError(f"{folder}: {said}; wait until it has ended, or choose another folder of records") from None
     except OSError as cause:
         raise explain(cause, path) from None
-    with stream:
-        try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = os.path.samestat(os.fstat(stream.fileno()), path.stat())
-        except (BlockingIOError, FileNotFoundError):  # held, or let go of and removed since it was opened
-            taken = False
-        except OSError:  # a file system without locks: measuring goes before being sure
-            taken = True
-        if not taken:
-            said = "another process is measuring this machine there"
-            raise RecordError(f"{folder}: {said}; wait until it has ended, or choose another folder of records")
-        _HELD.add(folder)
-        try:
-            yield
-        finally:
-            _HELD.discard(folder)
+    try:
+        yield
+    finally:
+        if lock.lock_counter == 1:  # while it is held: whoever has opened it meanwhile finds that it has no name
             path.unlink(missing_ok=True)
-            with suppress(OSError):  # the parts of what was interrupted stay
-                path.parent.rmdir()
+        lock.release()
+        with suppress(OSError):  # the parts of what was interrupted stay
+            path.parent.rmdir()
 
 
 def is_held(folder: Path) -> bool:
-    """Whether some process holds ``folder`` (see :func:`held`); not, as far as can be told, where files have no locks.
+    """Whether some process holds ``folder`` (see :func:`held`); not, as far as can be told, where it cannot be asked.
 
     Who wants to hold it in the very moment of asking is refused.
     """
-    import fcntl
+    from filelock import Timeout
 
-    if folder in _HELD:
-        return True
+    lock = _lock(folder)
+    if lock.is_locked or not Path(lock.lock_file).exists():
+        return lock.is_locked
     try:
-        with (folder / ".parts" / "lock").open("rb") as stream:
-            fcntl.flock(stream, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
+        with lock:
+            return False
+    except Timeout:
         return True
     except OSError:
         return False
-    return False
+
+
+def _lock(folder: Path) -> FileLock:
+    """The one lock of ``folder`` that this process has; nobody waits for it."""
+    from filelock import FileLock
+
+    return FileLock(folder / ".parts" / "lock", blocking=False, is_singleton=True)

@@ -49,12 +49,11 @@ class BuildError(RuntimeError):
 
 
 def cache_folder() -> Path:
-    """Where built kernels are kept: ``$XDG_CACHE_HOME/hypatia_lab``, or the temporary folder without a home."""
-    try:
-        root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    except RuntimeError:
-        root = Path(tempfile.gettempdir())
-    return root / "hypatia_lab"
+    """Where built kernels are kept: the user's cache folder, or without a home one for temporary files."""
+    from platformdirs import user_cache_path
+
+    found = user_cache_path("hypatia_lab", appauthor=False)
+    return found if found.is_absolute() else Path(tempfile.gettempdir()) / "hypatia_lab"
 
 
 def compiler() -> str:
