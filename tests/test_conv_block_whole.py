@@ -133,12 +133,13 @@ WAYS = [
 
 
 # Odd rows of two images, and even ones of one that fill all a block's sums; all pairs run by `make sweep`.
-ODD, EVEN = (2, 7, 13), (1, 21, 96)
-QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32")}
+# Of five images four multiprocessors take three, then two.
+ODD, EVEN, MANY = (2, 7, 13), (1, 21, 96), (5, 7, 13)
+QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32"), (MANY, "tf32")}
 EMULATED = [
     pytest.param(shape, *way, marks=() if {(shape, way[1]), (shape, str(way[0])[6:])} & QUICK else pytest.mark.sweep)
     for way in WAYS
-    for shape in (ODD, EVEN)
+    for shape in (ODD, EVEN, MANY)
 ]
 
 
@@ -284,7 +285,9 @@ def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate
 
 @needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
-@pytest.mark.parametrize("shape", [pytest.param(ODD, marks=pytest.mark.sweep), (1, 13, 17)])
+@pytest.mark.parametrize(
+    "shape", [pytest.param(ODD, marks=pytest.mark.sweep), (1, 13, 17), pytest.param(MANY, marks=pytest.mark.sweep)]
+)
 @pytest.mark.parametrize(("dtype", "approximate"), [(torch.float16, "tanh")])
 def test_the_emulated_gradients_agree_with_float64(
     shape: tuple[int, int, int], dtype: torch.dtype, approximate: str, emulation: None
@@ -294,8 +297,8 @@ def test_the_emulated_gradients_agree_with_float64(
 
 def test_what_fits_an_h200_and_what_does_not() -> None:
     goal = (5, 64, 128, 128)
-    assert whole.strip_rows(goal, 132) == 5
-    assert whole.strip_rows((1, 64, 128, 128), 132) == 1
+    assert whole.strip_rows(5, 128, 128, 132) == 5
+    assert whole.strip_rows(1, 128, 128, 132) == 1
     assert whole.backward_fits(goal, 64, torch.bfloat16)
     for dtype, precision in ((torch.bfloat16, "ieee"), (torch.float32, "tf32"), (torch.float32, "bf16x3")):
         assert whole.fits(goal, 64, dtype, precision)
@@ -303,15 +306,33 @@ def test_what_fits_an_h200_and_what_does_not() -> None:
     assert not whole.fits(goal, 64, torch.float64, "ieee")
     for shape in (
         (5, 3, 128, 128),
-        (5, 64, 128, 130),
-        (50, 64, 128, 128),
         (1, 64, 8, 7),
+        (1, 64, 700, 128),
         (1, 64, 9, 216),
         (0, 64, 9, 9),
     ):
         assert not whole.fits(shape, 64, torch.bfloat16, "ieee")
     assert not whole.fits(goal, 32, torch.bfloat16, "ieee")
-    assert not whole.backward_fits((5, 64, 138, 128), 64, torch.bfloat16)
+    assert not whole.backward_fits((1, 64, 416, 215), 64, torch.bfloat16)
+    assert whole.launches(goal, 132) == whole.backward_launches(goal, 132) == [5]
+    assert whole.launches((5, 64, 128, 130), 132) == [3, 2]
+    assert whole.launches((20, 64, 128, 128), 132) == [5] * 4
+    assert whole.launches((7, 64, 128, 128), 132) == [4, 3]
+    assert whole.backward_launches((5, 64, 138, 128), 132) == [3, 2]
+    assert whole.launches((1000, 64, 8, 8), 132) == [125] * 8
+
+
+@pytest.mark.parametrize("size", [(1, 9, 13), (7, 128, 128), (20, 97, 131), (133, 5, 8), (3, 416, 96), (40, 40, 215)])
+def test_every_image_is_launched_once_and_what_is_launched_runs_at_once(size: tuple[int, int, int]) -> None:
+    for processors in (4, 114, 132):
+        shape = (size[0], 64, *size[1:])
+        for images in whole.launches(shape, processors):
+            rows = whole.strip_rows(images, *size[1:], processors)
+            assert images * -(-size[1] // rows) <= processors
+        for images in whole.backward_launches(shape, processors):
+            assert processors // images * whole.SHARE >= size[1] * size[2]
+        for found in (whole.launches(shape, processors), whole.backward_launches(shape, processors)):
+            assert not found or (sum(found) == size[0] and max(found) - min(found) <= 1)
 
 
 # One of each source, the one of most registers; all by `make sweep`.
@@ -328,7 +349,17 @@ def test_machine_code_keeps_its_sums_in_registers(name: str, instance: str, tmp_
     cuda_sources.compiles_without_spills(tmp_path, name, [f"const void* taken = (const void*){instance};"])
 
 
-SHAPES = [(5, 128, 128), (1, 9, 13), (3, 65, 100), (1, 97, 131), (2, 30, 64), (1, 40, 215), (132, 5, 8)]
+SHAPES = [
+    (5, 128, 128),
+    (1, 9, 13),
+    (3, 65, 100),
+    (1, 97, 131),
+    (2, 30, 64),
+    (1, 40, 215),
+    (132, 5, 8),
+    (7, 128, 128),
+    (133, 5, 8),
+]
 
 
 @pytest.mark.cuda

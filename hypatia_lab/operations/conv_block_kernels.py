@@ -253,7 +253,7 @@ def _needs(form: str, precision: str) -> Callable[[Workload, str], str]:
         if form == "whole" and workload.dtype == "float32" and how == "ieee":
             return "the matrix units that the one kernel is made of have no float32"
         if form == "whole" and not fits(workload.shape, workload.shape[1], getattr(torch, workload.dtype), how):
-            return "needs 64 channels, rows of 8 to 215 pixels, and strips that all run at once"
+            return "needs 64 channels, rows of 8 to 215 pixels, and images that the GPU holds at once"
         return ""
 
     return needs

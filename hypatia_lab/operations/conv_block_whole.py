@@ -1,14 +1,16 @@
 """Conv2d 3×3 → InstanceNorm2d → GELU in one CUDA kernel for Hopper, and its backward pass: how they are launched.
 
 x is (N, 64, H, W), W (64, 64, 3, 3). A block of ``kernels/cuda/conv_block_whole.cu`` computes a strip, some rows of one
-image, one of ``conv_block_gradient.cu`` a share of its pixels; the blocks of an image wait for each other, so all must
-run at once: one a multiprocessor. The weight's gradient is a Triton kernel's.
+image, one of ``conv_block_gradient.cu`` a share of its pixels; the blocks of an image wait for each other, so all of a
+launch must run at once: one a multiprocessor. More images take more launches. The weight's gradient is a Triton
+kernel's.
 """
 
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -24,7 +26,7 @@ from hypatia_lab.kernels.triton.conv_block_backward import (
 from hypatia_lab.operations import ladder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
 
@@ -46,26 +48,45 @@ def _pitch(width: int) -> int:
     return (width + 2) // 2 * 2
 
 
-def strip_rows(size: torch.Size | tuple[int, ...], processors: int) -> int:
-    """Rows of x (N, C, H, W) a block computes on a GPU of so many multiprocessors: the fewest with which all fit; or 0.
+def _most_rows(width: int) -> int:
+    """Rows of so many pixels whose sums a block can hold; 0 for less than 8 or more than 215 pixels."""
+    return (GROUPS * SPAN - width) // _pitch(width) + 1 if 8 <= width < SPAN else 0
 
-    0 also for rows of less than 8 or more than 215 pixels, and for more pixels than registers hold.
+
+def strip_rows(images: int, height: int, width: int, processors: int) -> int:
+    """Rows a block computes of planes (``height``, ``width``) on a GPU of so many multiprocessors: the fewest with
+    which all images run at once; 0 where they cannot.
     """
+    rows = range(1, _most_rows(width) + 1)
+    return next((rows for rows in rows if images * -(-height // rows) <= processors), 0)
+
+
+def _evenly(images: int, at_once: int) -> list[int]:
+    number = -(-images // at_once) if at_once else 0
+    return [images // number + (index < images % number) for index in range(number)]
+
+
+def launches(size: torch.Size | tuple[int, ...], processors: int) -> list[int]:
+    """Images that each launch takes of x (N, C, H, W), as evenly as can be; none where not even one image fits."""
     images, _, height, width = size
-    if not images or not 8 <= width < SPAN:
-        return 0
-    most = (GROUPS * SPAN - width) // _pitch(width) + 1
-    return next((rows for rows in range(1, most + 1) if images * -(-height // rows) <= processors), 0)
+    most = _most_rows(width)
+    return _evenly(images, processors // -(-height // most) if most else 0)
+
+
+def backward_launches(size: torch.Size | tuple[int, ...], processors: int) -> list[int]:
+    """The same of the backward pass, whose blocks hold :data:`SHARE` pixels each."""
+    images, _, height, width = size
+    return _evenly(images, processors // max(-(-height * width // SHARE), 1))
 
 
 def fits(
     size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, precision: str, processors: int = 132
 ) -> bool:
-    """Whether the kernel can compute ``outer`` channels of x, of ``size`` (N, C_in, H, W): 64 of both, strips that fit
+    """Whether the kernel can compute ``outer`` channels of x, of ``size`` (N, C_in, H, W): 64 of both, images that fit
     on ``processors`` multiprocessors, and not float32 multiplied as it is ("ieee").
     """
     known = dtype.itemsize == 2 or (dtype == torch.float32 and precision in ("tf32", "bf16x3"))
-    return known and size[1] == outer == CHANNELS and strip_rows(size, processors) > 0
+    return known and size[1] == outer == CHANNELS and bool(launches(size, processors))
 
 
 def _shared(width: int) -> int:
@@ -91,22 +112,45 @@ def _launch(
     y: Tensor | None,
     statistics: Tensor | None,
     counters: Tensor | None,
+    **how: Any,
+) -> None:
+    images, height, width, _ = x.shape
+    processors = ladder._multiprocessors(x.device.index)
+    if y is not None and counters is None:
+        counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
+    for part in _parts(launches((images, CHANNELS, height, width), processors)):
+        own = (None if tensor is None else tensor[part] for tensor in (z, y, statistics, counters))
+        _launch_once(x[part], weight, vectors, *own, processors=processors, **how)
+
+
+def _parts(numbers: Sequence[int]) -> Iterator[slice]:
+    ends = list(accumulate(numbers))
+    return map(slice, [0, *ends], ends)
+
+
+def _launch_once(
+    x: Tensor,
+    weight: Tensor,
+    vectors: tuple[Tensor | None, Tensor | None, Tensor | None],
+    z: Tensor | None,
+    y: Tensor | None,
+    statistics: Tensor | None,
+    counters: Tensor | None,
     *,
+    processors: int,
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
     eps: float = 0.0,
 ) -> None:
     images, height, width, _ = x.shape
-    rows = strip_rows((images, CHANNELS, height, width), ladder._multiprocessors(x.device.index))
+    rows = strip_rows(images, height, width, processors)
     strips = -(-height // rows)
     blocks, moments = images * strips, None
     if y is not None:
         # The first and the second time's, and each block's largest number.
         many = blocks * (2 * 2 * CHANNELS + 1) if try_half else blocks * 2 * CHANNELS
         moments = torch.empty(many, dtype=torch.float32, device=x.device)
-    if y is not None and counters is None:
-        counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
     # Boxes: a row of the image, the rows of a tap, eight pixels of what is written.
     short = x.dtype.itemsize == 2
     depth = CHANNELS if short else CHANNELS // 4
@@ -144,7 +188,7 @@ def conv_block_whole(
     The convolution is normalised as it was summed, in float32; a bias, which the mean takes away, is not added.
     ``keep``: also return what backward needs, the convolution without bias, of x's
     dtype, and its statistics, else None. ``counters``, int32 (N, 2) of zeros, are left zeros: a caller's own save
-    clearing new ones; two launches at a time must not share them.
+    clearing new ones; two calls at a time must not share them. More images than run at once take several launches.
 
     Raises ``ValueError`` as ``conv_block`` does, and for sizes that do not fit (:func:`fits`).
     """
@@ -172,24 +216,22 @@ def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
     return out
 
 
-def shares(images: int, area: int, processors: int) -> int:
-    """Blocks an image of the backward pass, of planes of ``area`` pixels; 0 where they do not hold so many pixels."""
-    blocks = min(processors // images, -(-area // 48)) if images else 0
-    return blocks if area <= blocks * SHARE else 0
-
-
 def behind_convolution(
     grad: Tensor, saved: Saved, gamma: Tensor | None, beta: Tensor | None, *, approximate: str = "none"
 ) -> tuple[Tensor, Tensor]:
     """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and 16-bit dtype.
 
     Also Σ g and Σ g·x̂ by blocks, g the gradient behind GELU, (blocks, 2, 64) in float32: their sums are the gradients
-    of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it; sizes as of :func:`shares`.
+    of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it; sizes as of
+    :func:`backward_launches`.
     """
     images, height, width, _ = grad.shape
-    area, out = height * width, torch.empty_like(grad)
-    blocks = shares(images, area, ladder._multiprocessors(grad.device.index))
-    sums = torch.empty(images * blocks, 2, CHANNELS, dtype=torch.float32, device=grad.device)
+    area, out, processors = height * width, torch.empty_like(grad), ladder._multiprocessors(grad.device.index)
+    parts = list(_parts(backward_launches((images, CHANNELS, height, width), processors)))
+    # Blocks an image: as many as there are, of 48 pixels at least.
+    blocks = [min(processors // (part.stop - part.start), -(-area // 48)) for part in parts]
+    many = [(part.stop - part.start) * each for part, each in zip(parts, blocks, strict=True)]
+    sums = torch.empty(sum(many), 2, CHANNELS, dtype=torch.float32, device=grad.device)
     counters = torch.zeros(images, 2, dtype=torch.int32, device=grad.device)
     scalar = loader.SCALARS[str(grad.dtype).removeprefix("torch.")][0]
     launch = loader.cuda_launcher(
@@ -198,9 +240,11 @@ def behind_convolution(
         shared=128 * GROUPS // 32 * CHANNELS * 8 + SHARE * CHANNELS * 4,
         dependent=True,
     )
-    tensors = (grad, saved.convolved, saved.statistics, gamma, beta, out, sums, counters)
-    with torch.cuda.device_of(grad):
-        launch((images * blocks,), (128 * GROUPS,), *tensors, area, -(-area // blocks), blocks)
+    for part, each, own in zip(parts, blocks, _parts(many), strict=True):
+        given = (grad[part], saved.convolved[part], saved.statistics[part])
+        tensors = (*given, gamma, beta, out[part], sums[own], counters[part])
+        with torch.cuda.device_of(grad):
+            launch((own.stop - own.start,), (128 * GROUPS,), *tensors, area, -(-area // each), each)
     return out, sums
 
 
@@ -226,6 +270,5 @@ def conv_block_backward(
 
 def backward_fits(size: torch.Size | tuple[int, ...], outer: int, dtype: torch.dtype, processors: int = 132) -> bool:
     """Whether :func:`conv_block_backward` can take x of ``size`` (N, C_in, H, W), ``outer`` channels out."""
-    images, _, height, width = size
     known = dtype.itemsize == 2 and fits(size, outer, dtype, "ieee", processors)
-    return known and shares(images, height * width, processors) > 0
+    return known and bool(backward_launches(size, processors))
