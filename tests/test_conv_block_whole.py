@@ -35,11 +35,15 @@ extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap
 }}
 """
 KINDS = [
-    ("__nv_bfloat16", "false", "false", "false"),
-    ("__half", "true", "false", "false"),
-    ("__half", "false", "true", "false"),
-    ("float", "false", "false", "false"),
-    ("float", "false", "false", "true"),
+    (*kind, span)
+    for kind in (
+        ("__nv_bfloat16", "false", "false", "false"),
+        ("__half", "true", "false", "false"),
+        ("__half", "false", "true", "false"),
+        ("float", "false", "false", "false"),
+        ("float", "false", "false", "true"),
+    )
+    for span in ("48", "96", "216")
 ]
 INSTANCES = [f"conv_block_whole<{', '.join(kind)}>" for kind in KINDS]
 GRADIENT_ENTRY = """
@@ -133,13 +137,13 @@ WAYS = [
 
 
 # Odd rows of two images, and even ones of one that fill all a block's sums; all pairs run by `make sweep`.
-# Of five images four multiprocessors take three, then two.
-ODD, EVEN, MANY = (2, 7, 13), (1, 21, 96), (5, 7, 13)
-QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32"), (MANY, "tf32")}
+# Of five images four multiprocessors take three, then two. Rows may be longer than what a warpgroup has of them.
+ODD, EVEN, MANY, LONG, LONGER = (2, 7, 13), (1, 21, 96), (5, 7, 13), (1, 8, 130), (1, 4, 144)
+QUICK = {(ODD, "bfloat16"), (EVEN, "float16"), (EVEN, "tf32"), (MANY, "tf32"), (LONG, "bfloat16"), (LONGER, "float16")}
 EMULATED = [
     pytest.param(shape, *way, marks=() if {(shape, way[1]), (shape, str(way[0])[6:])} & QUICK else pytest.mark.sweep)
     for way in WAYS
-    for shape in (ODD, EVEN, MANY)
+    for shape in (ODD, EVEN, MANY, LONG, LONGER, (1, 13, 60))
 ]
 
 
@@ -286,7 +290,12 @@ def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate
 @needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
 @pytest.mark.parametrize(
-    "shape", [pytest.param(ODD, marks=pytest.mark.sweep), (1, 13, 17), pytest.param(MANY, marks=pytest.mark.sweep)]
+    "shape",
+    [
+        pytest.param(ODD, marks=pytest.mark.sweep),
+        (1, 13, 17),
+        *(pytest.param(shape, marks=pytest.mark.sweep) for shape in (MANY, LONG)),
+    ],
 )
 @pytest.mark.parametrize(("dtype", "approximate"), [(torch.float16, "tanh")])
 def test_the_emulated_gradients_agree_with_float64(

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 CHANNELS = 64
 """Channels in and out."""
 
-SPAN, GROUPS = 216, 3
-"""Pixels that a warpgroup's sums are of, and warpgroups a block."""
+SPANS, GROUPS = (48, 96, 216), 3
+"""Pixels that a warpgroup's sums may be of, and warpgroups a block: with fewer, less is multiplied and nothing lost."""
 
 TOLD_BYTES = 5120 + 64
 """Bytes of shared memory for what threads tell each other, and for barriers."""
@@ -50,7 +50,8 @@ def _pitch(width: int) -> int:
 
 def _most_rows(width: int) -> int:
     """Rows of so many pixels whose sums a block can hold; 0 for less than 8 or more than 215 pixels."""
-    return (GROUPS * SPAN - width) // _pitch(width) + 1 if 8 <= width < SPAN else 0
+    most = SPANS[-1]
+    return (GROUPS * most - width) // _pitch(width) + 1 if 8 <= width < most else 0
 
 
 def strip_rows(images: int, height: int, width: int, processors: int) -> int:
@@ -89,19 +90,27 @@ def fits(
     return known and size[1] == outer == CHANNELS and bool(launches(size, processors))
 
 
-def _shared(width: int) -> int:
+def _span(rows: int, width: int) -> int:
+    """The fewest of :data:`SPANS` with which a block's sums are of so many rows."""
+    return next(span for span in SPANS if (rows - 1) * _pitch(width) + width <= GROUPS * span)
+
+
+def _shared(width: int, span: int) -> int:
     """Bytes of dynamic shared memory: what threads tell each other, alignment, nine taps' weights and the
     pixels that the last window may reach, all channels of 16 bits, or twice 16 channels of 32.
     """
-    pixels = (GROUPS * SPAN + 2 * _pitch(width) + 3 + 7) // 8 * 8
+    pixels = (GROUPS * span + 2 * _pitch(width) + 3 + 7) // 8 * 8
     return TOLD_BYTES + 1023 + ladder.ROW_BYTES * (9 * CHANNELS + pixels)
 
 
 @cache
-def _launcher(dtype: torch.dtype, tanh: bool, adjoint: bool, try_half: bool, width: int) -> Callable[..., None]:
+def _launcher(
+    dtype: torch.dtype, tanh: bool, adjoint: bool, try_half: bool, width: int, span: int
+) -> Callable[..., None]:
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    instance = f"conv_block_whole<{', '.join([scalar, *(str(flag).lower() for flag in (tanh, adjoint, try_half))])}>"
-    return loader.cuda_launcher("conv_block_whole", instance, shared=_shared(width), dependent=True)
+    flags = (str(flag).lower() for flag in (tanh, adjoint, try_half))
+    instance = f"conv_block_whole<{', '.join([scalar, *flags, str(span)])}>"
+    return loader.cuda_launcher("conv_block_whole", instance, shared=_shared(width, span), dependent=True)
 
 
 def _launch(
@@ -161,7 +170,7 @@ def _launch_once(
         for out in (z, y)
     )
     tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
-    launch = _launcher(x.dtype, tanh, adjoint, try_half, width)
+    launch = _launcher(x.dtype, tanh, adjoint, try_half, width, _span(rows, width))
     with torch.cuda.device_of(x):
         launch((blocks,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)
 

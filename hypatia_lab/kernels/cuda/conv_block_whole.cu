@@ -31,34 +31,43 @@ __device__ inline float larger_or_nan(float a, float b) {
     return found;
 }
 
+#define TO_48 FIRST_16_SLOTS ", %16, %17, %18, %19, %20, %21, %22, %23"
+#define TO_96 SLOTS_0 ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47"
 #define TO_216 \
     SLOTS_0    \
     ", " SLOTS_1 ", " SLOTS_2 ", %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, %107"
-#define SUMS_216                                                                                               \
+#define SUMS_24 SUMS_16(0), SUMS_8(16)
+#define SUMS_48 SUMS_32(0), SUMS_16(32)
+#define SUMS_108                                                                                               \
     SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_8(96), "+f"(sums[104]), "+f"(sums[105]), "+f"(sums[106]), \
         "+f"(sums[107])
-MULTIPLY_TILES(__nv_bfloat16, "bf16", 216, TO_216, "%108", "%109", "%110", SUMS_216)
-MULTIPLY_TILES(__half, "f16", 216, TO_216, "%108", "%109", "%110", SUMS_216)
 // The same with `a` transposed in memory: 16 rows of 64.
-template <typename scalar>
-__device__ inline void multiply_transposed(float (&sums)[108], unsigned long long a, unsigned long long b,
+template <typename scalar, int SUMS>
+__device__ inline void multiply_transposed(float (&sums)[SUMS], unsigned long long a, unsigned long long b,
                                            int accumulate);
-#define MULTIPLY_TRANSPOSED(scalar, type)                                                                      \
+#define MULTIPLY_TRANSPOSED(scalar, type, width, slots, a_slot, b_slot, flag_slot, ...)                        \
     template <>                                                                                                \
-    __device__ inline void multiply_transposed<scalar>(float (&sums)[108], unsigned long long a,               \
+    __device__ inline void multiply_transposed<scalar>(float (&sums)[width / 2], unsigned long long a,         \
                                                        unsigned long long b, int accumulate) {                 \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %110, 0;\n"                                             \
-                     "wgmma.mma_async.sync.aligned.m64n216k16.f32." type "." type " {" TO_216                  \
-                     "}, %108, %109, p, 1, 1, 1, 0;\n}"                                                        \
-                     : SUMS_216                                                                                \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                             \
+                     ", 0;\n"                                                                                  \
+                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots            \
+                     "}, " a_slot ", " b_slot ", p, 1, 1, 1, 0;\n}"                                            \
+                     : __VA_ARGS__                                                                             \
                      : "l"(a), "l"(b), "r"(accumulate));                                                       \
     }
-MULTIPLY_TRANSPOSED(__nv_bfloat16, "bf16")
-MULTIPLY_TRANSPOSED(__half, "f16")
+#define MULTIPLY_SPANS(how, scalar, type)                         \
+    how(scalar, type, 48, TO_48, "%24", "%25", "%26", SUMS_24)    \
+    how(scalar, type, 96, TO_96, "%48", "%49", "%50", SUMS_48)    \
+    how(scalar, type, 216, TO_216, "%108", "%109", "%110", SUMS_108)
+MULTIPLY_SPANS(MULTIPLY_TILES, __nv_bfloat16, "bf16")
+MULTIPLY_SPANS(MULTIPLY_TILES, __half, "f16")
+MULTIPLY_SPANS(MULTIPLY_TRANSPOSED, __nv_bfloat16, "bf16")
+MULTIPLY_SPANS(MULTIPLY_TRANSPOSED, __half, "f16")
 
 // ---- kernels
 
-constexpr int CHANNELS = 64, GROUPS = 3, SPAN = 216, THREADS = 128 * GROUPS;
+constexpr int CHANNELS = 64, GROUPS = 3, THREADS = 128 * GROUPS;
 // Shared memory: numbers in float that threads tell each other, barriers, then, at a multiple of 1024, what is
 // multiplied. 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes.
 // float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
@@ -120,7 +129,8 @@ struct Walk {
 };
 
 // y = GELU((x * w - mean) / sqrt(variance + eps) gamma + beta), channels last, `rows` rows of an image a block, `strips`
-// blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a strip. Boxes of x are rows of an image,
+// blocks an image, block THREADS; at most 3 SPAN pixels and zeros between them a
+// strip, SPAN 48, 96 or 216: the sums that a warpgroup has of each channel. Boxes of x are rows of an image,
 // those of the weights (out, tap, in) 64 rows, each 64 channels wide, or 16 of float; those of z and y, of which float
 // has none, eight pixels of 64 channels. A bias moves a plane and its mean
 // alike: only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
@@ -130,7 +140,7 @@ struct Walk {
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
 // [whole]
-template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF>
+template <typename scalar, bool TANH, bool ADJOINT, bool TRY_HALF, int SPAN>
 __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
@@ -204,7 +214,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         const float unit = TRY_HALF && as_half ? UNSCALED : 1.0f;  // of a sum of scaled numbers
         if constexpr (!SPLIT) {
             // In the order in which the three warpgroups need them: what the upper taps see of one after the other, SPAN
-            // pixels and two more, then the rows below.
+            // pixels and two more, then the rows below. Of few pixels a row is longer than what a warpgroup has: then all
+            // wait for the last of what the middle taps see.
             if (thread == 0) {
                 int row = top;
                 for (int stage = 0; stage < STAGES; ++stage) {
@@ -224,7 +235,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             const unsigned window = pixels + (group * SPAN + LEFT - 1) * WIDTH;
 #pragma unroll
             for (int down = 0; down < 3; ++down) {
-                const int needed = down == 0 ? group : down + 1 + (group == GROUPS - 1);
+                const int needed = down == 0 ? group : down + 1 + (group == GROUPS - 1 || SPAN < pitch);
                 for (int stage = 0; stage <= needed; ++stage) wait(barriers + 8 * stage, 0);
                 settle(sums);
                 open_products();
