@@ -327,6 +327,27 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
         claim_tables.verdicts_by_seed(rows[3:], "gpu")
 
 
+def test_what_was_measured_is_drawn_over_what_is_claimed_where_both_are_one_figure() -> None:
+    about = verdict("gpu", "refuted", {ONE: (1.0, 1.1, "refuted")})
+    rows = [
+        replace(about, claimed=2.0, measured=3.0, low=2.5, high=4.0, unit="%"),
+        replace(about, id="S002-01", claimed=[1.0, 2.0], measured=3.0),
+        replace(about, id="S002-02", claimed=2.0, measured=3.0, sense="at_least"),
+        replace(about, id="S002-03", claimed=2.0, measured=3.0, parts=(about, about)),
+        replace(about, id="S002-04", claimed=2.0, measured=float("nan")),
+        replace(about, id="S002-05", claimed=0.0, measured=3.0),
+    ]
+    figure, table = verdict_figure.over_claimed(rows, "gpu")
+    (points,) = (trace for trace in figure.data if trace.customdata is not None or trace.error_x.array is not None)
+    assert list(points.x) == [1.5]
+    assert list(points.error_x.array) == [0.5]
+    assert list(points.error_x.arrayminus) == [0.25]
+    assert "measured 3%, claimed 2%" in figure.layout.meta["alt"]
+    assert list(table["id"]) == [about.id]
+    with pytest.raises(FigureError, match="no claim has a figure of 'gpu'"):
+        verdict_figure.over_claimed(rows[1:], "gpu")
+
+
 def test_a_list_links_each_headline_to_its_place_and_escapes_it() -> None:
     found = Finding("2×", "a < b", "Because.", "02_x#how-much")
     line = '<li><a href="02_x.html#how-much">a &lt; b</a>: <strong>2×</strong>. Because.</li>'

@@ -94,7 +94,7 @@ def config(title: str) -> str:
     """What the configuration of a report's book says otherwise than the lab's own."""
     import yaml
 
-    said = dict.fromkeys(("title", "author", "copyright"), title)
+    said = {"title": title, "author": "", "copyright": ""}
     looks = {"sphinx": {"config": {"html_theme_options": {"logo": {"text": title}}}}}
     return "# What differs from the lab's own book.\n" + yaml.safe_dump(said | looks, allow_unicode=True)
 
@@ -134,6 +134,8 @@ def page(title: str) -> str:
             "for machine in by_machine.tabs(data):\n"
             "    if found.judged_on(machine):\n"
             "        figures.show(*verdict_figure.verdicts(stated, machine), data.of(machine))\n"
+            "    if found.compared_on(machine):\n"
+            "        figures.show(*verdict_figure.over_claimed(stated, machine), data.of(machine))\n"
             "    if report.comparable(data, machine):\n"
             "        figures.show(*comparisons.speedups(data.leading(machine)), data.of(machine))"
         ),

@@ -12,6 +12,7 @@ from typing import Any
 from hypatia_lab import claims, formats, records, results, tables
 from hypatia_lab.chapters import own_kernel
 from hypatia_lab.claims import ANY, Contents, Judgement
+from hypatia_lab.figures import verdicts
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import MISSING
 from hypatia_lab.pages.evidence import Evidence
@@ -36,6 +37,10 @@ class Report:
     def judged_on(self, machine: str) -> bool:
         """Whether there is a verdict on ``machine``, or one that holds on every machine."""
         return any(row.machine in (machine, ANY) for row in self.stated())
+
+    def compared_on(self, machine: str) -> bool:
+        """Whether ``machine`` measured a figure that stands beside one of a claim."""
+        return any(row.machine == machine and verdicts.comparable(row) for row in self.stated())
 
     def summary(self) -> str:
         """How much of the report is there, in two sentences."""

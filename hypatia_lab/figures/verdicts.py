@@ -1,4 +1,4 @@
-"""The figure of verdicts: how many claims of each document are confirmed, refuted and so on."""
+"""Figures of a ledger: how many claims are confirmed, refuted and so on, and what was measured over what is claimed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from hypatia_lab.figures.language import (
     WINE,
     FigureError,
     Style,
+    extent,
     heading,
+    log_axis,
+    plain,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.tables import claims as claim_tables
@@ -71,3 +74,47 @@ def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
         told.append(f"{seed}: {', '.join(said)} of {whole[seed]}")
     alt = f"Claims of each document by verdict on {machine}. {'; '.join(told)}."
     return draw([Block("", cells, axis, bars=True)], head, alt), claim_tables.verdicts_by_seed(claim_rows, machine)
+
+
+def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
+    """What was measured on ``machine`` over what is claimed, with its 95% interval: a row a claim, on a log axis.
+
+    Of the rows (:func:`hypatia_lab.claims.statements`) those are drawn that are :func:`comparable`. Raises
+    :class:`FigureError` when there is none.
+    """
+    rows = [row for row in claim_rows if row.machine == machine and comparable(row)]
+    if not rows:
+        raise FigureError(f"over_claimed: no claim has a figure of {machine!r} beside its own")
+    triples = [tuple(value / _figure(row) for value in (row.measured, row.low, row.high)) for row in rows]
+    cells = [
+        Cell(
+            row.claim,
+            "",
+            Style(LOOKS[row.verdict], "circle", 0),
+            (triple[0], triple[1], triple[2]),
+            f"{row.id}<br>{_sides(row)}<br>{claim_tables.verdict_text(row.verdict)}",
+            row.id,
+        )
+        for row, triple in zip(rows, triples, strict=True)
+    ]
+    axis = log_axis([*extent(cell.triple for cell in cells), 1.0], "measured / claimed, ×", plain)
+    head = heading("Measured over claimed", [machine, "line: as claimed", "bars: 95% intervals"])
+    told = "; ".join(f"{row.id}: {_sides(row)}, {row.verdict.replace('_', ' ')}" for row in rows)
+    alt = f"What {machine} measured over what is claimed, a row a claim. {told}."
+    return draw([Block("", cells, axis, lines=[(1.0, "dash", "")])], head, alt), claim_tables.claims_table(rows)
+
+
+def comparable(row: Judgement) -> bool:
+    """Whether ``row`` says about what one figure is, and has one measured beside it, both above 0."""
+    alone = len(row.parts) < 2 and row.sense == "about" and not isinstance(row.claimed, list)
+    return alone and row.measured > 0 and _figure(row) > 0
+
+
+def _figure(row: Judgement) -> float:
+    assert isinstance(row.claimed, int | float)
+    return row.claimed
+
+
+def _sides(row: Judgement) -> str:
+    measured, claimed = (claim_tables.quantity_text(value, row.unit) for value in (row.measured, row.claimed))
+    return f"measured {measured}, claimed {claimed}"
