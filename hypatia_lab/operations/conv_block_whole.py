@@ -8,9 +8,9 @@ kernel's.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -124,12 +124,32 @@ def _launch(
     **how: Any,
 ) -> None:
     images, height, width, _ = x.shape
-    processors = ladder._multiprocessors(x.device.index)
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
+    works = _works(images, height, width, ladder._multiprocessors(x.device.index))
+    for work in works:
+        own = (z, y, statistics, counters)
+        if len(works) > 1:
+            own = tuple(None if tensor is None else tensor[work.part] for tensor in own)
+        _launch_once(work, x[work.part] if len(works) > 1 else x, weight, vectors, *own, **how)
+
+
+class _Work(NamedTuple):
+    """One launch: which images, and the rows of its strips, strips an image and pixels of a warpgroup's sums."""
+
+    part: slice
+    rows: int
+    strips: int
+    span: int
+
+
+@lru_cache(maxsize=256)
+def _works(images: int, height: int, width: int, processors: int) -> tuple[_Work, ...]:
+    found = []
     for part in _parts(launches((images, CHANNELS, height, width), processors)):
-        own = (None if tensor is None else tensor[part] for tensor in (z, y, statistics, counters))
-        _launch_once(x[part], weight, vectors, *own, processors=processors, **how)
+        rows = strip_rows(part.stop - part.start, height, width, processors)
+        found.append(_Work(part, rows, -(-height // rows), _span(rows, width)))
+    return tuple(found)
 
 
 def _parts(numbers: Sequence[int]) -> Iterator[slice]:
@@ -138,6 +158,7 @@ def _parts(numbers: Sequence[int]) -> Iterator[slice]:
 
 
 def _launch_once(
+    work: _Work,
     x: Tensor,
     weight: Tensor,
     vectors: tuple[Tensor | None, Tensor | None, Tensor | None],
@@ -146,16 +167,13 @@ def _launch_once(
     statistics: Tensor | None,
     counters: Tensor | None,
     *,
-    processors: int,
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
     eps: float = 0.0,
 ) -> None:
     images, height, width, _ = x.shape
-    rows = strip_rows(images, height, width, processors)
-    strips = -(-height // rows)
-    blocks, moments = images * strips, None
+    blocks, moments = images * work.strips, None
     if y is not None:
         # The first and the second time's, and each block's largest number.
         many = blocks * (2 * 2 * CHANNELS + 1) if try_half else blocks * 2 * CHANNELS
@@ -170,9 +188,9 @@ def _launch_once(
         for out in (z, y)
     )
     tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
-    launch = _launcher(x.dtype, tanh, adjoint, try_half, width, _span(rows, width))
+    launch = _launcher(x.dtype, tanh, adjoint, try_half, width, work.span)
     with torch.cuda.device_of(x):
-        launch((blocks,), (128 * GROUPS,), *tensors, height, width, rows, strips, eps)
+        launch((blocks,), (128 * GROUPS,), *tensors, height, width, work.rows, work.strips, eps)
 
 
 def conv_block_whole(
