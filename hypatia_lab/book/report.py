@@ -116,17 +116,6 @@ def page(title: str) -> str:
             "data, stated = found.data, found.stated()\n"
             "display(Markdown(found.summary()))"
         ),
-        cell("markdown", "## The documents\n\nNeither they nor their sentences are kept here; a digest says which."),
-        code("for table in found.documents():\n    tables.show(table)"),
-        cell("markdown", "## The ledger"),
-        code(
-            "if not data.machines:\n"
-            "    for table in found.unmeasured():\n"
-            "        tables.show(table)\n"
-            "for machine in by_machine.tabs(data):\n"
-            "    claim_tables.show_claims(stated, machine)"
-        ),
-        code('for table in found.unworded():\n    tables.show(table, filterable=True, summary="Drafts, not judged")'),
         cell("markdown", "## Figures"),
         code(
             "if not data.machines:\n"
@@ -139,6 +128,15 @@ def page(title: str) -> str:
             "    if report.comparable(data, machine):\n"
             "        figures.show(*comparisons.speedups(data.leading(machine)), data.of(machine))"
         ),
+        cell("markdown", "## The ledger"),
+        code(
+            "if not data.machines:\n"
+            "    for table in found.unmeasured():\n"
+            "        tables.show(table)\n"
+            "for machine in by_machine.tabs(data):\n"
+            "    claim_tables.show_claims(stated, machine)"
+        ),
+        code('for table in found.unworded():\n    tables.show(table, filterable=True, summary="Drafts, not judged")'),
         cell("markdown", "## What was measured"),
         code(
             "if not data.machines:\n"
@@ -148,6 +146,8 @@ def page(title: str) -> str:
             '        tables.show(table, filterable=True, summary="Every figure")',
             "full-width",
         ),
+        cell("markdown", "## The documents\n\nNeither they nor their sentences are kept here; a digest says which."),
+        code("for table in found.documents():\n    tables.show(table)"),
         cell("markdown", "## Records behind this page\n\nA digest each. An altered record changes it."),
         code("print(data.digest() or report.NOTHING)"),
     ]
