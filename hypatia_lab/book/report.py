@@ -116,19 +116,17 @@ def page(title: str) -> str:
             "data, stated = found.data, found.stated()\n"
             "display(Markdown(found.summary()))"
         ),
-        cell("markdown", "## Figures"),
+        cell("markdown", "## Measured and claimed"),
         code(
             "if not data.machines:\n"
             "    display(Markdown(report.NOTHING))\n"
             "for machine in by_machine.tabs(data):\n"
-            "    if found.judged_on(machine):\n"
-            "        figures.show(*verdict_figure.verdicts(stated, machine), data.of(machine))\n"
             "    if found.compared_on(machine):\n"
             "        figures.show(*verdict_figure.over_claimed(stated, machine), data.of(machine))\n"
             "    if report.comparable(data, machine):\n"
             "        figures.show(*comparisons.speedups(data.leading(machine)), data.of(machine))"
         ),
-        cell("markdown", "## The ledger"),
+        cell("markdown", "## Claims and verdicts"),
         code(
             "if not data.machines:\n"
             "    for table in found.unmeasured():\n"
@@ -146,7 +144,7 @@ def page(title: str) -> str:
             '        tables.show(table, filterable=True, summary="Every figure")',
             "full-width",
         ),
-        cell("markdown", "## The documents\n\nNeither they nor their sentences are kept here; a digest says which."),
+        cell("markdown", "## The documents\n\nThey are not copied here. A SHA-256 says which version was read."),
         code("for table in found.documents():\n    tables.show(table)"),
         cell("markdown", "## Records behind this page\n\nA digest each. An altered record changes it."),
         code("print(data.digest() or report.NOTHING)"),

@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results, tables
 from hypatia_lab.chapters import own_kernel
-from hypatia_lab.claims import ANY, Contents, Judgement
+from hypatia_lab.claims import ANY, VERDICTS, Contents, Judgement
 from hypatia_lab.figures import verdicts
 from hypatia_lab.figures.probe_rows import rare
 from hypatia_lab.formats import MISSING
@@ -34,21 +35,27 @@ class Report:
         parts = list(self.ledger.claims)
         return claims.statements(claims.judge(self.data.records, parts), parts)
 
-    def judged_on(self, machine: str) -> bool:
-        """Whether there is a verdict on ``machine``, or one that holds on every machine."""
-        return any(row.machine in (machine, ANY) for row in self.stated())
-
     def compared_on(self, machine: str) -> bool:
         """Whether ``machine`` measured a figure that stands beside one of a claim."""
         return any(row.machine == machine and verdicts.comparable(row) for row in self.stated())
 
     def summary(self) -> str:
-        """How much of the report is there, in two sentences."""
+        """How much of the report is there, and how many claims have which verdict on each machine."""
         wholes = len({claim.lead for claim in self.ledger.claims})
         said = f"{_many(wholes, 'claim')} in {_many(len(self.ledger.claims), 'part')}."
         if self.ledger.drafts:
             said += f" {self.ledger.drafted}"
-        return f"{said} " + (f"Measured on {formats.listing(self.data.machines)}." if self.data.machines else NOTHING)
+        if not self.data.machines:
+            return f"{said} {NOTHING}"
+        found = Counter((row.machine, row.verdict) for row in self.stated())
+        for machine in self.data.machines:
+            counts = [
+                f"{found[machine, verdict] + found[ANY, verdict]} {verdict.replace('_', ' ')}"
+                for verdict in VERDICTS
+                if found[machine, verdict] + found[ANY, verdict]
+            ]
+            said += f" Measured on {machine}: {formats.listing(counts)}."
+        return said
 
     def documents(self) -> list[Any]:
         """A table of the documents, if the ledger names any: file and digest, a line a document."""

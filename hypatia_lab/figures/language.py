@@ -485,8 +485,12 @@ def equivalence_band(axis: str = "x", yref: str = "paper", span: Sequence[float]
 
 
 def ratio_axis(rows: Sequence[Row], title: str) -> dict[str, Any]:
-    """An axis over the rows' ratio intervals that holds 1 and the ±2% band: linear, or log where they span over 4×."""
-    ends = extent(r.speed.triple for r in rows)
+    """:func:`ratios_axis` over the rows' ratio intervals."""
+    return ratios_axis(extent(r.speed.triple for r in rows), title)
+
+
+def ratios_axis(ends: Sequence[float], title: str) -> dict[str, Any]:
+    """An axis over ratios that holds 1 and the ±2% band: linear, or log where they span over 4×."""
     low, high = min([*ends, 1 - 1.5 * intervals.EQUIVALENCE]), max([*ends, 1 + 1.5 * intervals.EQUIVALENCE])
     if high > 4 * low:
         return log_axis([low, high], title, plain)

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from hypatia_lab.claims import ANY, Judgement
+from hypatia_lab.claims import ANY, VERDICTS, Judgement
 from hypatia_lab.figures.language import (
     BLUE,
     GREEN,
@@ -21,8 +21,7 @@ from hypatia_lab.figures.language import (
     Style,
     extent,
     heading,
-    log_axis,
-    plain,
+    ratios_axis,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.tables import claims as claim_tables
@@ -77,7 +76,7 @@ def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
 
 
 def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
-    """What was measured on ``machine`` over what is claimed, with its 95% interval: a row a claim, on a log axis.
+    """What was measured on ``machine`` over what is claimed, with its 95% interval: a row a claim.
 
     Of the rows (:func:`hypatia_lab.claims.statements`) those are drawn that are :func:`comparable`. Raises
     :class:`FigureError` when there is none.
@@ -88,7 +87,7 @@ def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, An
     triples = [tuple(value / _figure(row) for value in (row.measured, row.low, row.high)) for row in rows]
     cells = [
         Cell(
-            row.claim,
+            f"{VERDICTS[row.verdict]} {row.claim}",
             "",
             Style(LOOKS[row.verdict], "circle", 0),
             (triple[0], triple[1], triple[2]),
@@ -97,8 +96,8 @@ def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, An
         )
         for row, triple in zip(rows, triples, strict=True)
     ]
-    axis = log_axis([*extent(cell.triple for cell in cells), 1.0], "measured / claimed, ×", plain)
-    head = heading("Measured over claimed", [machine, "line: as claimed", "bars: 95% intervals"])
+    axis = ratios_axis(extent(cell.triple for cell in cells), "measured / claimed, ×")
+    head = heading("Measured over claimed", [machine, "dashed: as claimed", "bars: 95% intervals, where they show"])
     told = "; ".join(f"{row.id}: {_sides(row)}, {row.verdict.replace('_', ' ')}" for row in rows)
     alt = f"What {machine} measured over what is claimed, a row a claim. {told}."
     return draw([Block("", cells, axis, lines=[(1.0, "dash", "")])], head, alt), claim_tables.claims_table(rows)
