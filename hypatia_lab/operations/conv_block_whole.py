@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+    Vectors = tuple[Tensor | None, Tensor | None, Tensor | None]  # bias, γ and β
+    Own = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # z, y, statistics and counters, by image
+
 CHANNELS = 64
 """Channels in and out."""
 
@@ -113,25 +116,19 @@ def _launcher(
     return loader.cuda_launcher("conv_block_whole", instance, shared=_shared(width, span), dependent=True)
 
 
-def _launch(
-    x: Tensor,
-    weight: Tensor,
-    vectors: tuple[Tensor | None, Tensor | None, Tensor | None],
-    z: Tensor | None,
-    y: Tensor | None,
-    statistics: Tensor | None,
-    counters: Tensor | None,
-    **how: Any,
-) -> None:
+def _launch(x: Tensor, weight: Tensor, vectors: Vectors, own: Own, **how: Any) -> None:
     images, height, width, _ = x.shape
+    z, y, statistics, counters = own
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
+    own = z, y, statistics, counters
     works = _works(images, height, width, ladder._multiprocessors(x.device.index))
+    if len(works) == 1:
+        _launch_once(works[0], x, weight, vectors, own, **how)
+        return
     for work in works:
-        own = (z, y, statistics, counters)
-        if len(works) > 1:
-            own = tuple(None if tensor is None else tensor[work.part] for tensor in own)
-        _launch_once(work, x[work.part] if len(works) > 1 else x, weight, vectors, *own, **how)
+        z, y, statistics, counters = (None if tensor is None else tensor[work.part] for tensor in own)
+        _launch_once(work, x[work.part], weight, vectors, (z, y, statistics, counters), **how)
 
 
 class _Work(NamedTuple):
@@ -161,17 +158,15 @@ def _launch_once(
     work: _Work,
     x: Tensor,
     weight: Tensor,
-    vectors: tuple[Tensor | None, Tensor | None, Tensor | None],
-    z: Tensor | None,
-    y: Tensor | None,
-    statistics: Tensor | None,
-    counters: Tensor | None,
+    vectors: Vectors,
+    own: Own,
     *,
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
     eps: float = 0.0,
 ) -> None:
+    z, y, statistics, counters = own
     images, height, width, _ = x.shape
     blocks, moments = images * work.strips, None
     if y is not None:
@@ -229,7 +224,7 @@ def conv_block_whole(
         saved = Saved(torch.empty_like(y), statistics)
     z, statistics = (saved.convolved, saved.statistics) if saved else (None, None)
     half, tanh = x.dtype == torch.float32 and precision == "tf32", approximate == "tanh"
-    _launch(pixels, taps, vectors, z, y, statistics, counters, tanh=tanh, try_half=half, eps=eps)
+    _launch(pixels, taps, vectors, (z, y, statistics, counters), tanh=tanh, try_half=half, eps=eps)
     return y.permute(0, 3, 1, 2), saved
 
 
@@ -239,7 +234,7 @@ def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
     All contiguous and of one dtype, bfloat16 or float16; sizes as of :func:`fits`.
     """
     out = torch.empty_like(grad)
-    _launch(grad, weight, (None, None, None), out, None, None, None, adjoint=True)
+    _launch(grad, weight, (None, None, None), (out, None, None, None), adjoint=True)
     return out
 
 
