@@ -247,4 +247,4 @@ def test_every_name_is_one_of_the_lab() -> None:
         variants("linear_relu")
     )
     assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
-    assert set(names("linear_relu", "split")) == set(tensor_cores.SPLITS)
+    assert set(names("linear_relu", "split")) == {*tensor_cores.SPLITS, tensor_cores.ONCE}

@@ -10,13 +10,12 @@ import torch
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import tensor_cores
 from hypatia_lab.operations.tensor_cores import two_terms
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
-OWN = [factory.__name__ for factory in (tensor_cores.triton, tensor_cores.fp16x3, tensor_cores.tf32x3)]
+OWN = ["triton", "fp16x3", "tf32x3", "fp16x3_once"]
 
 # ---------------------------------------------------------------- digits of split operands
 
@@ -88,7 +87,7 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
 START = """
 import itertools, torch
 from hypatia_lab.kernels.triton.linear_relu import Config, linear_relu
-from hypatia_lab.kernels.triton.linear_relu_split import SPLITS, linear_relu_split
+from hypatia_lab.kernels.triton.linear_relu_split import SPLITS, linear_relu_split, split_once
 
 def drawn(batch, inner, outer, dtype=torch.float32):
     g = torch.Generator().manual_seed(0)
@@ -102,7 +101,11 @@ def agrees(out, x, weight, bias, tolerance):
 def ways(x, weight, bias, **how):
     yield linear_relu(x, weight, bias, **how)
     for terms in SPLITS:
-        yield linear_relu_split(x, weight, bias, terms=terms, **how)
+        out = linear_relu_split(x, weight, bias, terms=terms, **how)
+        # Split before or with x, the weights' terms are the same.
+        once = linear_relu_split(x, split_once(weight, terms), bias, terms=terms, **how)
+        torch.testing.assert_close(once, out, rtol=0, atol=0, equal_nan=True)
+        yield out
 """
 
 SHAPES = """
@@ -217,6 +220,23 @@ for wrong in (lambda: linear_relu(x, weight, precision="int8"), lambda: linear_r
         assert "int8" in str(complaint)
     else:
         raise AssertionError("int8")
+# What was split before is refused once its numbers are others.
+once = split_once(weight)
+agrees(linear_relu_split(x, once, bias), x, weight, bias, 4e-7)
+weight.mul_(2)
+for wrong, message in (
+    (lambda: linear_relu_split(x, once, bias), "has changed since"),
+    (lambda: linear_relu_split(x, split_once(weight), bias, terms="tf32x3"), "it is fp16x3, not tf32x3"),
+    (lambda: split_once(weight, "int8"), "int8"),
+    (lambda: split_once(weight.half()), "must be a float32 matrix"),
+):
+    try:
+        wrong()
+    except ValueError as complaint:
+        assert message in str(complaint), complaint
+    else:
+        raise AssertionError(message)
+agrees(linear_relu_split(x, split_once(weight), bias), x, weight, bias, 4e-7)
 """
 
 

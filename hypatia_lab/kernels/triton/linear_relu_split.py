@@ -2,7 +2,8 @@
 
 y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batch, out), all float32. A first kernel scales
 every row of x and of W by a power of two and writes it as two terms, large and small; a second adds three of their four
-products. Source of the method: Ootomo and Yokota, Recovering single precision accuracy from Tensor Cores (2022).
+products. W may be split once and for all. Source of the method: Ootomo and Yokota, Recovering single precision accuracy
+from Tensor Cores (2022).
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -11,6 +12,7 @@ products. Source of the method: Ootomo and Yokota, Recovering single precision a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -147,7 +149,8 @@ def _linear_relu_split(
     x_small,
     weight_large,
     weight_small,
-    exponents,
+    x_exponents,
+    weight_exponents,
     bias,
     out,
     batch,
@@ -184,8 +187,8 @@ def _linear_relu_split(
     total += cross
 
     rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
-    row_exponents = tl.load(exponents + rows, mask=rows < batch, other=0)
-    column_exponents = tl.load(exponents + batch + columns, mask=columns < outer, other=0)
+    row_exponents = tl.load(x_exponents + rows, mask=rows < batch, other=0)
+    column_exponents = tl.load(weight_exponents + columns, mask=columns < outer, other=0)
     if tl.maximum(tl.max(row_exponents, 0), tl.max(column_exponents, 0)) >= NOT_FINITE:
         # Small terms times infinity are infinities of any sign; large terms alone give what IEEE arithmetic gives.
         plain = tl.zeros((ROWS, COLUMNS), tl.float32)
@@ -255,8 +258,90 @@ def config(shape: tuple[int, int, int], terms: str = "fp16x3") -> Config:
     return candidates(shape, terms)[0]
 
 
+@dataclass(frozen=True)
+class Split:
+    """The rows of ``matrix`` (rows, inner), split into ``terms``: large and small ones, (2, rows, inner or more), and
+    the exponents of what they were scaled by, (rows).
+    """
+
+    matrix: Tensor
+    terms: str
+    values: Tensor
+    exponents: Tensor
+    version: int
+
+    @property
+    def current(self) -> bool:
+        """Whether the matrix is what it was when it was split, as far as PyTorch knows."""
+        return self.version == _version(self.matrix)
+
+    def term(self, number: int, first: int, last: int, height: int, depth: int) -> TensorDescriptor:
+        """Tiles (``height``, ``depth``) of the large (0) or small (1) terms of rows ``first`` up to ``last``."""
+        return TensorDescriptor.from_tensor(self.values[number, first:last, : self.matrix.shape[1]], [height, depth])
+
+
+def _ensure_known(terms: str) -> None:
+    if terms not in SPLITS:
+        raise ValueError(f"terms {terms!r} are none of {', '.join(SPLITS)}")
+
+
+def _version(tensor: Tensor) -> int:
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool) -> Split:
+    """The rows of ``a``, followed by those of ``b``, of as many elements. Raises ``ValueError`` for an unfit device."""
+    (first, inner), more = a.shape, 0 if b is None else len(b)
+    # Rows of whole 16 bytes, whatever their length, suit tensor descriptors.
+    stride = triton.cdiv(inner, 8) * 8
+    kind = torch.float16 if terms == "fp16x3" else torch.float32
+    values = torch.empty(2, first + more, stride, dtype=kind, device=a.device)
+    exponents = torch.empty(first + more, dtype=torch.int32, device=a.device)
+    found = Split(a, terms, values, exponents, _version(a))
+    if not values.numel():
+        return found
+    if not described(values[0]):
+        raise ValueError(f"x is on {a.device}, which has no tensor descriptors (compute capability 9.0)")
+    chunk = min(triton.next_power_of_2(inner), LONGEST)
+    behind = a if b is None else b
+    with torch.cuda.device_of(a):
+        _split_rows[(first + more,)](
+            a,
+            behind,
+            values[0],
+            values[1],
+            exponents,
+            first,
+            inner,
+            a.stride(0),
+            behind.stride(0),
+            stride,
+            CHUNK=chunk,
+            ONCE=inner <= chunk,
+            TF32=terms == "tf32x3",
+            DEPENDENT=dependent,
+            num_warps=max(1, min(8, chunk // 256)),
+            **({"launch_pdl": True} if dependent else {}),
+        )
+    return found
+
+
+def split_once(weight: Tensor, terms: str = "fp16x3") -> Split:
+    """W (out, in), float32, split for as many calls of :func:`linear_relu_split` as there are, until it changes.
+
+    It takes as much memory as W, as TF32 ("tf32x3") twice that. Raises ValueError for another rank or dtype, other
+    terms, or an unfit device.
+    """
+    if weight.dim() != 2 or weight.dtype != torch.float32:
+        raise ValueError(f"weight is {weight.dtype} {list(weight.shape)}; it must be a float32 matrix")
+    _ensure_known(terms)
+    rows = rows_of(weight.detach())
+    found = _split(rows, None, terms, dependent=False)
+    return Split(weight, terms, found.values, found.exponents, _version(weight))
+
+
 def linear_relu_split(
-    x: Tensor, weight: Tensor, bias: Tensor | None = None, *, terms: str = "fp16x3", tiles: Config | None = None
+    x: Tensor, weight: Tensor | Split, bias: Tensor | None = None, *, terms: str = "fp16x3", tiles: Config | None = None
 ) -> Tensor:
     """max(0, x·Wᵀ + b) with float32's accuracy on matrix units: x (..., in), W (out, in), b (out) or None → (..., out).
 
@@ -270,56 +355,39 @@ def linear_relu_split(
     inputs give infinity or NaN in fewer cases than in IEEE float32. Infinities and NaN give what IEEE arithmetic gives,
     and subnormals count.
 
-    Raises ValueError naming the tensor, as :func:`linear_relu` does, and for other terms or an unfit device.
+    W may have been split before (:func:`split_once`): then only x is, and W must not have changed since.
+
+    Raises ValueError naming the tensor, as :func:`linear_relu` does, and for other terms, an unfit device or a W that
+    has changed since it was split.
     """
-    check(x, weight, bias, (torch.float32,))
-    if terms not in SPLITS:
-        raise ValueError(f"terms {terms!r} are none of {', '.join(SPLITS)}")
-    out = torch.empty(*x.shape[:-1], weight.shape[0], dtype=x.dtype, device=x.device)
+    once = weight if isinstance(weight, Split) else None
+    matrix = once.matrix if once else weight
+    assert isinstance(matrix, torch.Tensor)
+    check(x, matrix, bias, (torch.float32,))
+    _ensure_known(terms)
+    if once and (once.terms != terms or not once.current):
+        why = "it has changed since" if once.terms == terms else f"it is {once.terms}, not {terms}"
+        raise ValueError(f"weight was split before: {why}; split it again")
+    out = torch.empty(*x.shape[:-1], matrix.shape[0], dtype=x.dtype, device=x.device)
     if out.numel() == 0:
         return out
-    a, b, y = rows_of(x), rows_of(weight), out.view(-1, weight.shape[0])
-    batch, inner, outer = sizes = (a.shape[0], a.shape[1], b.shape[0])
+    a, y = rows_of(x), out.view(-1, matrix.shape[0])
+    batch, inner, outer = sizes = (a.shape[0], a.shape[1], matrix.shape[0])
     if inner == 0:
         return out.zero_() if bias is None else out.copy_(bias.relu())
     chosen = tiles or config(sizes, terms)
-    # Rows of whole 16 bytes, whatever their length, suit tensor descriptors.
-    stride = triton.cdiv(inner, 8) * 8
-    kind = torch.float16 if terms == "fp16x3" else torch.float32
-    split = torch.empty(2, batch + outer, stride, dtype=kind, device=x.device)
-    exponents = torch.empty(batch + outer, dtype=torch.int32, device=x.device)
-    if not described(split[0]):
-        raise ValueError(f"x is on {x.device}, which has no tensor descriptors (compute capability 9.0)")
+    dependent = chosen.dependent and x.is_cuda
+    both = _split(a, None if once else rows_of(matrix), terms, dependent)
+    other, first = (once, 0) if once else (both, batch)
     store = chosen.store and described(y)
-    chunk = min(triton.next_power_of_2(inner), LONGEST)
-
-    def term(number: int, first: int, last: int, height: int) -> TensorDescriptor:
-        return TensorDescriptor.from_tensor(split[number, first:last, :inner], [height, chosen.inner])
-
     with torch.cuda.device_of(x):
-        _split_rows[(batch + outer,)](
-            a,
-            b,
-            split[0],
-            split[1],
-            exponents,
-            batch,
-            inner,
-            a.stride(0),
-            b.stride(0),
-            stride,
-            CHUNK=chunk,
-            ONCE=inner <= chunk,
-            TF32=terms == "tf32x3",
-            DEPENDENT=chosen.dependent and x.is_cuda,
-            **(options(chosen, x) | {"num_warps": max(1, min(8, chunk // 256))}),
-        )
         _linear_relu_split[(triton.cdiv(batch, chosen.rows) * triton.cdiv(outer, chosen.columns),)](
-            term(0, 0, batch, chosen.rows),
-            term(1, 0, batch, chosen.rows),
-            term(0, batch, batch + outer, chosen.columns),
-            term(1, batch, batch + outer, chosen.columns),
-            exponents,
+            both.term(0, 0, batch, chosen.rows, chosen.inner),
+            both.term(1, 0, batch, chosen.rows, chosen.inner),
+            other.term(0, first, first + outer, chosen.columns, chosen.inner),
+            other.term(1, first, first + outer, chosen.columns, chosen.inner),
+            both.exponents,
+            other.exponents[first:],
             None if bias is None else bias.contiguous(),
             TensorDescriptor.from_tensor(y, [chosen.rows, chosen.columns]) if store else y,
             *sizes,
@@ -330,7 +398,7 @@ def linear_relu_split(
             GROUP=chosen.group,
             APART=chosen.apart,
             STORE=store,
-            DEPENDENT=chosen.dependent and x.is_cuda,
+            DEPENDENT=dependent,
             **options(chosen, x),
         )
     return out
