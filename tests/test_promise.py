@@ -123,7 +123,7 @@ NOTEBOOK = (
 CEILINGS = """
 
 def _few(preset, device, shapes):
-    works = (Workload("matmul", (512, 512, 512)), Workload("copy", (65536,)))
+    works = (Workload("matmul", (512, 512, 512)), Workload("copy", (65536,)), Workload("copy", (4096,)))
     return [Group(work, ("eager",), ("hot",), 0.02) for work in works]
 
 
