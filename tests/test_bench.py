@@ -462,6 +462,17 @@ def rows_by_name(events: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
+def test_who_comes_first_does_not_follow_from_the_number_of_the_process():
+    """Else the same one does in every record, and twins of all records are one pair told many times."""
+
+    def built() -> list[str]:
+        events = run_here("eager", "eager@again", "epilogue")
+        return [event["what"][1] for event in events if event["event"] == "begin"][1:4]
+
+    first = built()
+    assert any(built() != first for _ in range(20))  # 6 orders: once in 4e15 by chance
+
+
 def test_a_wrong_variant_never_has_a_speed(deadly):
     rows = rows_by_name(run_here("eager", "zeros", "zeros_late"))
     assert rows["eager"]["status"] == "ok"

@@ -51,7 +51,7 @@ class Session:
 
     def __init__(self, plan: dict[str, Any], emit: Callable[..., None]) -> None:
         self.device: str = plan["device"]
-        self.number: int = plan["number"]
+        self.luck = random.SystemRandom()
         self.excluded: dict[str, tuple[str, str]] = {key: tuple(v) for key, v in plan["excluded"].items()}
         self.emit = emit
         self.probe = machine.Probe(self.device)
@@ -76,9 +76,11 @@ class Session:
                 return
             ready: dict[str, variants.Run] = {}
             found: dict[str, check.Check] = {}
-            # Built in another order in each process: what the first one gains must not always be the same one's.
+            # Built in another order in each process: what the first one gains must not always be the same one's. By
+            # luck, and not by the process's number: one series of orders for all records would favour the same one in
+            # all of them, and their twins would not be independent.
             order = list(group.variants)
-            random.Random(f"{self.number}/{index}").shuffle(order)
+            self.luck.shuffle(order)
             for name in order:
                 self.emit("begin", what=[index, name])
                 status, reason = self._prepare(index, workload, name, problem, ready, found)
@@ -135,7 +137,7 @@ class Session:
                     word,
                     device,
                     budget_s=group.budget_s,
-                    seed=f"{self.number}/{index}/{word}",
+                    luck=self.luck,
                     probe=self.probe,
                     announce=lambda name: self.emit("begin", what=[index, name]),
                 )

@@ -16,7 +16,7 @@ import torch
 
 from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.diffraction import anchored, physics
-from hypatia_lab.diffraction.operations import BATCH, CASES, PEAK_ERROR, layout_of
+from hypatia_lab.diffraction.operations import BATCH, CASES, DTYPES, layout_of
 from hypatia_lab.kernels import loader
 from hypatia_lab.variants import variant
 
@@ -60,7 +60,7 @@ def _bind(form: Form, inputs: Inputs) -> Run:
 
 
 def _supported(workload: Workload, device: str) -> str:
-    return "" if workload.dtype in PEAK_ERROR else f"the simulator runs in {' and '.join(PEAK_ERROR)}"
+    return "" if workload.dtype in DTYPES else f"the simulator runs in {' and '.join(DTYPES)}"
 
 
 def _compiles(workload: Workload, device: str) -> str:

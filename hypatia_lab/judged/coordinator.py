@@ -47,7 +47,7 @@ class Coordinator:
         def begun(name: str) -> None:
             self.emit("begin", what=[index, name])
 
-        trial = Trial(self.processes, begun, data, layout, f"{self.number}/{index}")
+        trial = Trial(self.processes, begun, data, layout)
         for case in trial.cases:
             if known := self.excluded.get(f"{index}/{case.name}"):
                 case.fail(*known)

@@ -71,9 +71,9 @@ class Trial:
         begun: Callable[[str], None],
         data: dict[str, Any],
         layout: dict[str, Any],
-        seed: str,
     ) -> None:
-        self.processes, self.begun, self.data, self.layout, self.seed = processes, begun, data, layout, seed
+        self.processes, self.begun, self.data, self.layout = processes, begun, data, layout
+        self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
         self.passed = False
         self.cases = [Case(name, Shelf(layout["inputs"]), Shelf(layout["outputs"])) for name in data["variants"]]
@@ -82,7 +82,7 @@ class Trial:
         """Fill the cases, which may have failed before; ``number`` is that of the process in its measurement."""
         try:
             # Built in another order in each process: what the first one gains must not always be the same one's.
-            random.Random(self.seed).shuffle(self.cases)
+            self.luck.shuffle(self.cases)
             for case in self._going():
                 self._one(case, self._build, pace)
             self._check()
@@ -218,7 +218,7 @@ class Trial:
 
     def _time(self, word: str, probe: machine.Probe) -> None:
         """Rounds as :func:`clock.measure` has them, each half on inputs of its own."""
-        shuffle = random.Random(f"{self.seed}/{word}").shuffle
+        shuffle = self.luck.shuffle
         order = self._going()
         shuffle(order)
 

@@ -368,16 +368,19 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         // ---- while the last products run: which sums are of pixels, and what comes after
 
         const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
-        unsigned valid[2] = {0, 0};
+        // Both bits of a pair in one register: of two registers, one for each bit, ptxas 13.0 tests the wrong one.
+        unsigned valid[2] = {0, 0}, both = 0;
         Walk at(own, pitch);
 #pragma unroll
         for (int j = 0; j < SPAN / 8; ++j, at.go_on(8)) {
-#pragma unroll
-            for (int n = 0; n < 2; ++n) valid[n] |= (at.row < here && at.column + n < wide) << j;
+            const bool left = at.row < here && at.column < wide, right = at.row < here && at.column + 1 < wide;
+            valid[j / 16] |= (left + 2u * right) << 2 * (j % 16);
+            both |= right << j;
         }
         settle(valid);
+        const auto is_valid = [&](int j, int n) { return valid[j / 16] >> (2 * (j % 16) + n) & 1; };
         // In this warp, eights of pixels of which not all are of the strip.
-        const unsigned mixed = ~__reduce_and_sync(0xffffffff, valid[0] & valid[1]);
+        const unsigned mixed = ~__reduce_and_sync(0xffffffff, both);
         float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
         if (y && thread < CHANNELS) {
             given[thread] = gamma ? static_cast<float>(gamma[thread]) : 1.0f;
@@ -421,7 +424,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 for (int j = 0; j < SPAN / 8; ++j) {
 #pragma unroll
                     for (int n = 0; n < 2; ++n) {
-                        if (!(valid[n] >> j & 1)) continue;
+                        if (!is_valid(j, n)) continue;
                         out[place + n * CHANNELS] = value(sums[4 * j + n], 0, last);
                         out[place + n * CHANNELS + 8] = value(sums[4 * j + 2 + n], 1, last);
                     }
@@ -487,7 +490,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 for (int j = some; j < some + AT_ONCE; ++j) {
 #pragma unroll
                     for (int n = 0; n < 2; ++n) {
-                        if (valid[n] >> j & 1) continue;
+                        if (is_valid(j, n)) continue;
                         sums[4 * j + n] = first;
                         sums[4 * j + 2 + n] = second;
                     }
