@@ -57,7 +57,7 @@ def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
     A workload has one pair. Its tensors, its moment and its place in memory are its own, so that pairs of one process
     are as good as independent; :func:`hypatia_lab.results.agreement` says how far that is true.
     """
-    step, last = (32, 576) if device == "cuda" else (16, 320)
+    step, last = (32, 864) if device == "cuda" else (16, 320)
     batches = range(step, last + 1, step if preset != "quick" else 8 * step)
     sizes = shapes or [
         (batch, inner, outer) for batch in batches for inner, outer in ((128, 256), (256, 128), (256, 384), (384, 256))
