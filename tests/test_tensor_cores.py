@@ -275,6 +275,7 @@ def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
 
 MACHINE_CODE = """
 from hypatia_lab.kernels.triton import gradient_products as both, linear_relu as whole, linear_relu_split as split
+from hypatia_lab.kernels.triton import gradient_products_split as both_split
 
 whole._processors = lambda tensor: 132
 
@@ -289,8 +290,12 @@ x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
 shares = torch.empty(16, 2048)
 for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:
     both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, shares=shares, plan=plan)
-products = [code for code in made if code.metadata.name != "_split_rows"]
-assert len(products) == 8
+for shape in ((256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)):
+    x, weight, _ = drawn(*shape, torch.float32)
+    y = torch.empty(shape[0], shape[2])
+    both_split.gradient_products_split(y, x, weight, y)
+products = [code for code in made if code.metadata.name not in ("_split_rows", "_find_exponents", "_split_all")]
+assert len(products) == 11
 for code in products:
     text = code.asm["ptx"]
     assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name
