@@ -27,6 +27,7 @@ from hypatia_lab.kernels.triton.linear_relu import (
     corner,
     described,
     either,
+    nearest_tf32,
     options,
     put,
     rows_of,
@@ -61,12 +62,7 @@ def magnitude(values):
 @triton.jit
 def _rounded(values, TF32: tl.constexpr):
     """``values`` (float32) to the nearest number of 11 bits, as float32 (TF32) or float16."""
-    if TF32:
-        nearest = ((values.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
-        nearest = tl.where(magnitude(values) < 0x7F800000, nearest, values)
-    else:
-        nearest = values.to(tl.float16)
-    return nearest
+    return nearest_tf32(values) if TF32 else values.to(tl.float16)
 
 
 # [split_rows]
