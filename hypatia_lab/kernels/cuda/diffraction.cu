@@ -99,11 +99,13 @@ template <typename T>
 __device__ Seen<T> seen_from(const double* at, const double* edge, const double* source, const double* detector,
                              const double* pole, int number, int* whole) {
     const double inverse = rsqrt(dot(at, at)), per_wavelength = 1 / source[3];
+    // Loaded and computed by every lane, then chosen: no lane waits for another one's branch.
+    const double* given = number < SOURCE ? edge : number == SOURCE ? source : detector + (number == FAST ? 3 : 6);
     double vector[3];
     for (int d = 0; d < 3; ++d) {
         const double across = pole[(d + 1) % 3] * source[(d + 2) % 3] - pole[(d + 2) % 3] * source[(d + 1) % 3];
-        vector[d] = number == ACROSS_BEAM ? across : number < SOURCE ? edge[d] : number == SOURCE ? source[d]
-                    : number == CENTRE ? at[d] : detector[(number == FAST ? 3 : 6) + d];
+        const double from = given[d];
+        vector[d] = number == ACROSS_BEAM ? across : number == CENTRE ? at[d] : from;
     }
     const double index = (dot(vector, at) * inverse - dot(vector, source)) * per_wavelength, integer = ceil(index - 0.5);  // (1)
     *whole = int(integer);
@@ -119,9 +121,9 @@ __device__ Seen<T> seen_from(const double* at, const double* edge, const double*
 template <typename T> __device__ View<T> view_of(const Seen<T>* seen, T kahn, T solid) {
     const Seen<T> beam = seen[SOURCE], across = seen[ACROSS_BEAM], centre = seen[CENTRE];
     const T fast_fast = seen[FAST].by_fast, slow_slow = seen[SLOW].by_slow;
-    solid *= inverse_root(T(1) / (fast_fast * slow_slow));
+    solid *= fast_fast * slow_slow * inverse_root(fast_fast * slow_slow);
     const T even = T(0.5) * (1 - kahn) * solid, along = T(0.5) * (1 + kahn) * solid;
-    const T side = kahn * solid / max(across.start, T(1e-24));
+    const T per_length = inverse_root(max(across.start, T(1e-24))), side = kahn * solid * per_length * per_length;
     return {2 * centre.by_fast,
             2 * centre.by_slow,
             fast_fast,
