@@ -66,7 +66,7 @@ float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 int min(int a, int b) { return a < b ? a : b; }
 float __fdividef(float a, float b) { return a / b; }
 double rsqrt(double x) { return 1 / sqrt(x); }
-template <typename T> T max(T a, T b) { return a > b ? a : b; }
+int max(int a, int b) { return a > b ? a : b; }
 float inverse_root(float x) { return 1 / sqrtf(x); }
 double inverse_root(double x) { return 1 / sqrt(x); }
 float cosine(float x) { return cosf(x); }

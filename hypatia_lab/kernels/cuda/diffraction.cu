@@ -123,7 +123,8 @@ template <typename T> __device__ View<T> view_of(const Seen<T>* seen, T kahn, T 
     const T fast_fast = seen[FAST].by_fast, slow_slow = seen[SLOW].by_slow;
     solid *= fast_fast * slow_slow * inverse_root(fast_fast * slow_slow);
     const T even = T(0.5) * (1 - kahn) * solid, along = T(0.5) * (1 + kahn) * solid;
-    const T per_length = inverse_root(max(across.start, T(1e-24))), side = kahn * solid * per_length * per_length;
+    const T least = T(1e-24), per_length = inverse_root(across.start > least ? across.start : least);
+    const T side = kahn * solid * per_length * per_length;
     return {2 * centre.by_fast,
             2 * centre.by_slow,
             fast_fast,
