@@ -72,10 +72,11 @@ def two_terms(values, exponent, TF32: tl.constexpr):
     up = BOUND + 127 - exponent
     # The factor itself may be out of range, its two halves are not; products are exact or far below what counts.
     scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))  # (1)
-    nearest = _rounded(scaled, TF32)  # (2)
-    # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity.
-    least = tl.where(values < 0, -LEAST, LEAST)
-    nearest = tl.where((nearest == 0) & (values != 0), least.to(nearest.dtype), nearest)
+    # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity. This is seen to
+    # before rounding, so that the compiler may convert numbers in pairs.
+    lost = (scaled == 0) if TF32 else (tl.abs(scaled) < LEAST)
+    kept = tl.where(lost & (values != 0), tl.where(values < 0, -LEAST, LEAST), scaled)
+    nearest = _rounded(kept, TF32)  # (2)
     # Beside an infinity or a NaN the small terms are not used.
     return nearest, _rounded(scaled - nearest.to(tl.float32), TF32)  # (3)
     # [/split_rows]
