@@ -46,7 +46,8 @@ def _masked(grad, y, row, column, batch, outer, grad_stride, y_stride, ROWS: tl.
     """A tile of z: ``grad`` where the ReLU let y through."""
     upstream = operand(grad, row, column, batch, outer, grad_stride, ROWS, COLUMNS, False)
     # Not y > 0: as in torch, a NaN lets the gradient through.
-    return tl.where(operand(y, row, column, batch, outer, y_stride, ROWS, COLUMNS, False) <= 0, 0.0, upstream)
+    output = operand(y, row, column, batch, outer, y_stride, ROWS, COLUMNS, False)
+    return tl.where(output <= 0, 0.0, upstream)  # (1)
     # [/gradients_split]
 
 
@@ -58,7 +59,7 @@ def _raise(exponents, at, count, bits, AXIS: tl.constexpr):
     # Subnormal numbers count as those of the least exponent. Beside an infinity or a NaN only signs count, so there the
     # largest exponent will do: nothing overflows.
     exponent = tl.minimum(tl.maximum(peak >> 23, 1), 254) + tl.where(peak < 0x7F800000, 0, NOT_FINITE)
-    tl.atomic_max(exponents + at, exponent, mask=at < count, sem="relaxed")
+    tl.atomic_max(exponents + at, exponent, mask=at < count, sem="relaxed")  # (2)
     # [/gradients_split]
 
 
@@ -127,7 +128,7 @@ def _write(values, exponents, terms, row, column, height, width, stride, ACROSS:
     else:
         at = row + tl.arange(0, values.shape[0])
         exponent = (tl.load(exponents + at, mask=at < height, other=1) % NOT_FINITE)[:, None]
-    large, small = two_terms(values, exponent, False)
+    large, small = two_terms(values, exponent, False)  # (3)
     store_tile(large, terms, row, column, height, width, stride, False)
     store_tile(small, terms + height.to(tl.int64) * stride, row, column, height, width, stride, False)
     # [/gradients_split]
@@ -270,7 +271,7 @@ def _multiply(
     if number < tiles:
         first = number < first_tiles
         own = number - tl.where(first, 0, first_tiles)
-        if first if X_FIRST else not first:
+        if first if X_FIRST else not first:  # (4)
             if grad_x is not None:
                 _product(
                     own,
@@ -286,7 +287,7 @@ def _multiply(
                     True, WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STORE,
                 )  # fmt: skip
     else:
-        add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)
+        add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (5)
     # [/gradients_split]
 
 
