@@ -142,12 +142,9 @@ assert not torch.equal(found, linear_relu(x, weight, bias, tiles=pointers))
 halves = x[:3].half(), weight.half(), bias.half()
 assert torch.equal(linear_relu(*halves, precision="tf32", tiles=pointers), linear_relu(*halves, tiles=pointers))
 
-# Triton before 3.7: a kernel's own notes on its descriptors are changed once, those of x and W.
-class Kernel:
-    class metadata:
-        tensordesc_meta = [{"elem_type": 7}, {"elem_type": 7}, {"elem_type": 7}]
-assert whole._told_to_round(Kernel) and not whole._told_to_round(Kernel)
-assert [one["elem_type"] for one in Kernel.metadata.tensordesc_meta] == [11, 11, 7]
+# Descriptors round where they are asked to.
+for rounded in (False, True):
+    assert getattr(whole._operand_tiles(torch.ones(16, 16), [16, 16], rounded), "round_f32_to_tf32", False) == rounded
 """
 
 FORMS = """

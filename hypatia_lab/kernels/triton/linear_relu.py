@@ -10,6 +10,7 @@ y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -337,26 +338,34 @@ def described(matrix: Tensor) -> bool:
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
-DESCRIPTORS_ROUND = "round_f32_to_tf32" in TensorDescriptor.__dataclass_fields__
-"""Whether a descriptor can be told to round what is loaded; Triton before 3.7 has no such option."""
-
 TFLOAT32 = 11
 """CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: float32 in memory, which the copy engine rounds to TF32 on its way."""
 
 
+@cache
+def _let_descriptors_round() -> None:
+    """Give Triton before 3.7 the option ``round_f32_to_tf32`` of tensor descriptors, which 3.7 has."""
+    if "round_f32_to_tf32" in TensorDescriptor.__dataclass_fields__:
+        return
+    from triton.backends.nvidia import driver
+
+    made = driver.make_tensordesc_arg
+
+    def make_tensordesc_arg(arg: Any, metadata: Any) -> Any:
+        if metadata is not None and getattr(arg, "round_f32_to_tf32", False):
+            metadata = metadata | {"elem_type": TFLOAT32}
+        return made(arg, metadata)
+
+    driver.make_tensordesc_arg = make_tensordesc_arg
+
+
 def _operand_tiles(matrix: Tensor, block: list[int], rounded: bool) -> TensorDescriptor:
-    return TensorDescriptor.from_tensor(matrix, block, **({"round_f32_to_tf32": True} if rounded else {}))
-
-
-def _told_to_round(kernel: Any) -> bool:
-    """Whether ``kernel`` did not round its first two matrices to TF32 until it was told now.
-
-    Triton before 3.7 makes descriptors at every launch from what the kernel notes of them.
-    """
-    noted = [one for one in kernel.metadata.tensordesc_meta[:2] if one["elem_type"] != TFLOAT32]
-    for one in noted:
-        one["elem_type"] = TFLOAT32
-    return bool(noted)
+    """Tiles ``block`` of an operand, ``rounded`` to TF32 as they are loaded."""
+    found = TensorDescriptor.from_tensor(matrix, block)
+    if rounded:
+        _let_descriptors_round()
+        found.round_f32_to_tf32 = True
+    return found
 
 
 def _processors(tensor: Tensor) -> int:
@@ -396,11 +405,10 @@ def linear_relu(
     programs = min(count, chosen.resident * _processors(x)) if chosen.resident else count
     columns = chosen.columns // 2 if chosen.halves else chosen.columns
     rounded = precision == "tf32" and x.dtype == torch.float32
-
-    def launch() -> Any:
-        return _linear_relu[(programs,)](
-            _operand_tiles(a, [chosen.rows, chosen.inner], rounded and DESCRIPTORS_ROUND) if load else a,
-            _operand_tiles(b, [chosen.columns, chosen.inner], rounded and DESCRIPTORS_ROUND) if load else b,
+    with torch.cuda.device_of(x):
+        _linear_relu[(programs,)](
+            _operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
+            _operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
             None if bias is None else bias.contiguous(),
             TensorDescriptor.from_tensor(y, [chosen.rows, columns]) if store else y,
             *sizes,
@@ -420,9 +428,4 @@ def linear_relu(
             DEPENDENT=chosen.dependent and hopper(x),
             **options(chosen, x),
         )
-
-    with torch.cuda.device_of(x):
-        kernel = launch()
-        if rounded and load and x.is_cuda and not DESCRIPTORS_ROUND and _told_to_round(kernel):
-            launch()
     return out
