@@ -85,9 +85,10 @@ def _scaled(u, factor):
 
 
 @triton.jit
-def _along(u, anchor, fast, slow, NUMBER: tl.constexpr):
-    """Components along ``u`` of the anchor's direction and of a pixel's step along fast and slow, as ``NUMBER``."""
-    return _dot(u, anchor).to(NUMBER), _dot(u, fast).to(NUMBER), _dot(u, slow).to(NUMBER)
+def _along(u, anchor, fast, slow, NUMBER: tl.constexpr, TIMES: tl.constexpr = 1.0):
+    """Components along ``u`` of the anchor's direction and a pixel's step along fast and slow, ``TIMES`` as large."""
+    of_anchor, of_fast, of_slow = _scaled((_dot(u, anchor), _dot(u, fast), _dot(u, slow)), TIMES)
+    return of_anchor.to(NUMBER), of_fast.to(NUMBER), of_slow.to(NUMBER)
 
 
 @triton.jit
@@ -99,7 +100,7 @@ def _axis(at, per_wavelength, incident, anchor, fast, slow, NUMBER: tl.constexpr
     vector = _scaled(_vector(at), per_wavelength)
     index = _dot(vector, anchor) - _dot(vector, incident)
     whole = tl.ceil(index - 0.5)
-    onward, along_fast, along_slow = _along(_scaled(vector, PERIOD), anchor, fast, slow, NUMBER)
+    onward, along_fast, along_slow = _along(vector, anchor, fast, slow, NUMBER, PERIOD)
     return whole, ((index - whole) * PERIOD).to(NUMBER), onward, along_fast, along_slow
 
 
