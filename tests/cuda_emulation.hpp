@@ -65,6 +65,14 @@ struct alignas(16) float4 {
 float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 int min(int a, int b) { return a < b ? a : b; }
 float __fdividef(float a, float b) { return a / b; }
+double rsqrt(double x) { return 1 / sqrt(x); }
+int max(int a, int b) { return a > b ? a : b; }
+float inverse_root(float x) { return 1 / sqrtf(x); }
+double inverse_root(double x) { return 1 / sqrt(x); }
+float cosine(float x) { return cosf(x); }
+double cosine(double x) { return cos(x); }
+float exact_sine(float x) { return float(sin(M_PI * double(x))); }
+double exact_sine(double x) { return sin(M_PI * x); }
 template <typename T> T __ldg(const T* from) { return *from; }
 
 // ---- fibers

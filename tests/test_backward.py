@@ -565,3 +565,120 @@ def test_both_directions_of_one_workload_are_recorded_apart(tmp_path: Path, monk
     ]
     assert language.split_fields([forward])[1] == ["linear_relu", "8×8×8", "float32/ieee", "hot clock", "box"]
     assert both.text == f"{forward.text} forward and backward"
+
+
+SPLIT = """
+import torch
+from hypatia_lab.kernels.triton import gradient_products_split as split
+from hypatia_lab.kernels.triton.gradient_products import Plan
+from hypatia_lab.kernels.triton.linear_relu import Config
+from hypatia_lab.operations import tensor_cores
+
+split.FIND_TILE, split.SPLIT_TILE = (16, 32), (32, 16)
+nan, inf = float("nan"), float("inf")
+torch.manual_seed(0)
+
+def drawn(batch, inner, outer):
+    x, weight, y, grad = (torch.randn(*n) for n in ((batch, inner), (outer, inner), (batch, outer), (batch, outer)))
+    return grad, x, weight, y.relu()
+
+def exact(grad, x, weight, y):
+    z = torch.where(y <= 0, 0.0, grad).double()
+    return z @ weight.double(), z.T @ x.double(), z.sum(0)
+
+def agrees(given, plan=None, needs=(True, True)):
+    found = split.gradient_products_split(*given, needs, plan=plan)
+    for own, right, needed in zip(found, exact(*given), (*needs, True)):
+        assert own.dtype == torch.float32 and own.shape == (right.shape if needed else (0,))
+        assert not needed or float((own.double() - right).norm()) <= 3e-7 * float(right.norm()), given[1].shape
+    return found
+
+small = Plan(Config(32, 16, 32), Config(16, 32, 16, store=False))
+for shape in ((1, 1, 1), (7, 127, 129), (128, 1, 3), (33, 40, 36))[:4 if FULL else 2]:
+    agrees(drawn(*shape), small)
+agrees(drawn(34, 77, 50))
+given = drawn(40, 36, 33)
+whole = agrees(given, small)
+for needs in ((True, False), (False, True), (False, False)):
+    part = agrees(given, small, needs)
+    assert all(torch.equal(one, other) for one, other, needed in zip(part, whole, (*needs, True)) if needed)
+grad, x, weight, y = given
+wide = torch.randn(40, 80)
+for grad in (wide[:, :33], wide[:, :66:2], wide[:1, :1].expand(40, 33), wide[:33].t()[:40]):
+    agrees((grad, x, weight, y), small)
+agrees((grad, wide[:, 1:37], weight.t().contiguous().t(), y), small)
+for shape in ((0, 3, 4), (3, 0, 4), (3, 4, 0)):
+    given = drawn(*shape)
+    for own, right in zip(split.gradient_products_split(*given), exact(*given)):
+        torch.testing.assert_close(own, right.float())
+
+# Rows and columns of z, columns of x and of W, each of its own magnitude, from subnormal to the largest: no element is
+# off by more than its terms allow.
+for rows in (True, False):
+    grad, x, weight, y = drawn(20, 12, 16)
+    up = torch.linspace(-140, 100, 20 if rows else 16).round()
+    grad = torch.ldexp(grad.double(), up[:, None] if rows else up).float()
+    x, weight = (torch.ldexp(a.double(), torch.linspace(-60, 20, 12).round()).float() for a in (x, weight))
+    z = torch.where(y <= 0, 0.0, grad).double()
+    found = split.gradient_products_split(grad, x, weight, y, plan=small)
+    for own, a, b in ((found[0], z, weight), (found[1], z.T, x)):
+        a, b = a.double(), b.double()
+        peaks = a.abs().amax(1, keepdim=True) * b.abs().amax(0) * a.shape[1] * 2.0**-38
+        scale = a.abs() @ b.abs()
+        held = scale < 3e38
+        assert bool(((own.double() - a @ b).abs() <= 1e-6 * scale + peaks + 2.0**-149)[held].all()), rows
+        assert int((own[held] != 0).sum()) > 50
+
+# Infinities and NaN where PyTorch has them, of their sign; a NaN in y lets the gradient through, a mask hides an
+# infinity.
+grad, x, weight, y = drawn(40, 36, 33)
+grad[0, 3], grad[1, 5], grad[2, 0], grad[2, 7], y[0, 3], y[1, 5], y[2, 0], y[2, 7] = nan, inf, inf, -inf, 1, 1, 1, 1
+grad[3, 4], y[3, 4], grad[5, 6], y[5, 6] = inf, 0, 2.0, nan
+x[4, 5], x[6, 7], weight[8, 9], weight[10, 11], weight[5, 20] = inf, nan, -inf, nan, 0
+y[4, :3], grad[4, 3], y[4, 3], grad[7, 8], y[7, 8] = 0, 1e-38, 1, -1e-38, 1
+expected = [one.float() for one in exact(grad, x, weight, y)]
+assert [int(one.isnan().sum()) for one in expected] != [0, 0, 0] and any(one.isinf().any() for one in expected)
+for own, right in zip(split.gradient_products_split(grad, x, weight, y, plan=small), expected):
+    torch.testing.assert_close(own, right, rtol=1e-5, atol=1e-5, equal_nan=True)
+
+# As an operation of PyTorch's.
+for batch in ((5,), (2, 3), ()):
+    x, weight, bias = (torch.randn(*n, requires_grad=True) for n in ((*batch, 12), (9, 12), (9,)))
+    upstream = torch.randn(*batch, 9)
+    for given, b in (((x, weight, bias), bias), ((x, weight), None), ((bias,), bias)):
+        y = torch.ops.hypatia.linear_relu_fp16x3(x, weight, b)
+        right = torch.relu(torch.nn.functional.linear(x, weight, b))
+        torch.testing.assert_close(y, right, rtol=1e-5, atol=1e-5)
+        for own, other in zip(torch.autograd.grad(y, given, upstream), torch.autograd.grad(right, given, upstream)):
+            torch.testing.assert_close(own, other, rtol=1e-5, atol=1e-5)
+
+grad, x, weight, y = drawn(5, 6, 7)
+for given, message in (
+    ((grad.double(), x, weight, y), "grad is torch.float64"), ((grad, x[0], weight, y), "x is torch.float32 [6]"),
+    ((grad, x, weight[:, 1:], y), "weight [7, 5] does not fit"), ((grad[1:], x, weight, y), "grad [4, 7] is not of"),
+    ((grad, x, weight, y[:, 1:]), "y [5, 6] is not of"), ((grad, x, weight.to("meta"), y), "weight is on meta"),
+):
+    try:
+        split.gradient_products_split(*given)
+    except ValueError as refusal:
+        assert message in str(refusal), refusal
+    else:
+        raise AssertionError(message)
+"""
+
+
+@pytest.mark.parametrize("full", FULL)
+def test_gradients_of_split_operands_agree_with_float64_in_the_interpreter(
+    interpreted: Callable[..., str], full: bool
+) -> None:
+    interpreted(f"FULL = {full}\n{SPLIT}")
+
+
+@pytest.mark.parametrize("name", ["fp16x3", "fp16x3_gradients"])
+def test_the_split_operations_have_shapes_without_a_gpu(name: str) -> None:
+    x, weight, y = (torch.empty(*shape, device="meta") for shape in ((2, 3, 5), (4, 5), (2, 3, 4)))
+    if name == "fp16x3":
+        assert torch.ops.hypatia.linear_relu_fp16x3(x, weight, None).shape == y.shape
+    else:
+        found = torch.ops.hypatia.linear_relu_fp16x3_gradients(y, x, weight, y, True, False)
+        assert [tuple(one.shape) for one in found] == [(2, 3, 5), (0,), (4,)]

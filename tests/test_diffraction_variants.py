@@ -5,13 +5,15 @@ from __future__ import annotations
 import dataclasses
 import subprocess
 from collections.abc import Callable
+from typing import Any
 
+import cuda_sources
 import pytest
 import torch
 from test_diffraction import GOLDEN_SCENES, double, golden, off
 
-from hypatia_lab.check import Problem, check
-from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, anchored, physics
+from hypatia_lab.check import Problem, check, judge
+from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, anchored, physics, simulators
 from hypatia_lab.diffraction.operations import BATCH, CASES, TRICLINIC
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.simulators import NAMES
@@ -118,6 +120,74 @@ for operation, shape in (("diffraction_table", (9, 70)), ("diffraction_batch", (
 
 def test_the_triton_kernel_agrees_with_float64_in_the_interpreter(interpreted: Callable[..., str]) -> None:
     interpreted(TRITON)
+
+
+EMULATED = """
+extern "C" const char* {symbol}(
+    unsigned across, unsigned down, unsigned images, unsigned x, unsigned y, const double* a, const double* b,
+    const double* c, const double* d, const double* e, {scalar}* f, long long g, long long h, long long i, long long j,
+    long long k, long long l, long long m, long long n, long long o, long long p, long long q, long long r) {{
+    const char* wrong = nullptr;
+    for (unsigned row = 0; row < down * images && !wrong; ++row)
+        wrong = launch(across, 1, {{x, y, 1}}, [=] {{
+            fiber->block->index.y = row % down, fiber->block->index.z = row / down;
+            {instance}(a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p, q, r);
+        }});
+    return wrong;
+}}
+"""
+
+
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Launches of the CUDA kernel go to the emulator, and find an image of NaN."""
+
+    def launcher(name: str, instance: str) -> Callable[..., None]:
+        scalar = instance.split("<")[1].split(",")[0]
+        entry = EMULATED.format(symbol=cuda_sources.symbol(instance), scalar=scalar, instance=instance)
+        library = cuda_sources.emulator(name, (entry,))
+
+        def launch(grid: tuple[int, ...], block: tuple[int, ...], *given: Any) -> None:
+            out = given[5].fill_(float("nan"))
+            cuda_sources.launch(library, instance, (*grid, *block), (*given[:5], out, *given[6:]))
+
+        return launch
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+
+
+@needs_compiler
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize(
+    ("operation", "shape", "rows"),
+    [
+        ("diffraction", (37, 70), 4),
+        ("diffraction", (9, 200), 64),
+        ("diffraction_triclinic", (17, 68), 16),
+        ("diffraction_sources", (5, 67), 4),
+        ("diffraction_table", (5, 66), 8),
+        (BATCH, (2, 5, 68), 2),
+    ],
+)
+def test_the_emulated_cuda_kernel_agrees_with_float64(
+    operation: str, shape: tuple[int, ...], rows: int, dtype: str, emulation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(simulators, "_cuda_rows", lambda layout, images: rows)
+    workload = Workload(operation, shape, dtype)
+    for draw in range(2):
+        problem = Problem(workload, "cpu")
+        problem.draw(draw)
+        found = judge(simulators.cuda(workload, problem.inputs)(), problem)
+        assert found.ok, found.reason
+
+
+@needs_compiler
+@pytest.mark.parametrize("name", GOLDEN_SCENES)
+def test_the_emulated_cuda_kernel_meets_the_golden_images(name: str, emulation: None) -> None:
+    scene = GOLDEN_SCENES[name]
+    inputs = physics.vectors(scene) | {"layout": Layout.of(scene).tensor()}
+    out = simulators.cuda(Workload("diffraction", (256, 256), "float32"), inputs)()
+    assert off(out, golden(name)) < 1e-5
 
 
 # ---------------------------------------------------------------- float32

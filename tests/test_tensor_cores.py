@@ -125,6 +125,28 @@ for how in ({"resident": 1}, {"halves": True}, {"load": False, "store": False}, 
 agrees(linear_relu_split(x, weight, bias, tiles=Config(16, 16, 32, apart=True)), x, weight, bias, 4e-7)
 """
 
+TF32 = """
+from hypatia_lab.kernels.triton import linear_relu as whole
+
+def nearest(values):
+    bits = values.view(torch.int32)
+    return torch.where(values.isfinite(), ((bits + 0x1000) & ~0x1FFF).view(torch.float32), values).double()
+
+x, weight, bias = drawn(17, 70, 20)
+x[3, 5], x[4, 6], weight[2, 1] = float("inf"), float("nan"), 1 + 2.0**-11  # a tie
+pointers = Config(16, 16, 32, load=False)
+found = linear_relu(x, weight, bias, precision="tf32", tiles=pointers)
+expected = torch.relu(nearest(x) @ nearest(weight).T + bias.double()).float()
+torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5, equal_nan=True)
+assert not torch.equal(found, linear_relu(x, weight, bias, tiles=pointers))
+halves = x[:3].half(), weight.half(), bias.half()
+assert torch.equal(linear_relu(*halves, precision="tf32", tiles=pointers), linear_relu(*halves, tiles=pointers))
+
+# Descriptors round where they are asked to.
+for rounded in (False, True):
+    assert getattr(whole._operand_tiles(torch.ones(16, 16), [16, 16], rounded), "round_f32_to_tf32", False) == rounded
+"""
+
 FORMS = """
 x, weight, bias = drawn(3, 24, 8)
 spread = torch.stack([bias, bias], 1)[:, 0]
@@ -242,6 +264,7 @@ agrees(linear_relu_split(x, split_once(weight), bias), x, weight, bias, 4e-7)
 
 PARTS = {
     "agrees with float64 at odd shapes and any cut": SHAPES,
+    "rounds to the nearest TF32": TF32,
     "takes any rank of batch, strided inputs, no bias": FORMS,
     "handles infinities, NaN and every magnitude as float32 does": EXTREMES,
     "refuses a misfit by name": REFUSALS,
@@ -275,6 +298,7 @@ def test_the_interpreted_kernel(part: str, complaints: dict[str, str]) -> None:
 
 MACHINE_CODE = """
 from hypatia_lab.kernels.triton import gradient_products as both, linear_relu as whole, linear_relu_split as split
+from hypatia_lab.kernels.triton import gradient_products_split as both_split
 
 whole._processors = lambda tensor: 132
 
@@ -284,13 +308,18 @@ def drawn(batch, inner, outer, dtype):
 for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
     whole.linear_relu(*drawn(*shape, torch.bfloat16))
     split.linear_relu_split(*drawn(*shape, torch.float32))
-whole.linear_relu(*drawn(1024, 784, 2048, torch.float32), precision="tf32")
+for shape in ((256, 256, 512), (1024, 784, 2048)):
+    whole.linear_relu(*drawn(*shape, torch.float32), precision="tf32")
 x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
 shares = torch.empty(16, 2048)
 for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:
     both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, shares=shares, plan=plan)
-products = [code for code in made if code.metadata.name != "_split_rows"]
-assert len(products) == 8
+for shape in ((256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)):
+    x, weight, _ = drawn(*shape, torch.float32)
+    y = torch.empty(shape[0], shape[2])
+    both_split.gradient_products_split(y, x, weight, y)
+products = [code for code in made if code.metadata.name not in ("_split_rows", "_find_exponents", "_split_all")]
+assert len(products) == 12
 for code in products:
     text = code.asm["ptx"]
     assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name

@@ -187,7 +187,7 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     launch = loader.cuda_launcher("diffraction", instance)
 
     def run() -> torch.Tensor:
-        out = torch.empty(workload.shape, dtype=dtype, device="cuda")
+        out = torch.empty(workload.shape, dtype=dtype, device=crystals.device)
         launch(grid, (32, CUDA_WARPS), *tensors, out, *sizes)
         return out
 

@@ -9,6 +9,7 @@ and of large sizes, the products are the library's on two streams.
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Callable
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ import torch
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output, save_operands
-from hypatia_lab.operators import operator
+from hypatia_lab.operators import Operator, operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -106,6 +107,21 @@ def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tenso
     return z, z.sum(0)
 
 
+def matrices(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """``grad``, x and y as matrices, each dimension of the batch a row of its own.
+
+    Raises ``ValueError`` when ``grad`` is not like ``y``, or y not what x and weight give.
+    """
+    if y.shape != (*x.shape[:-1], weight.shape[0]):
+        raise ValueError(f"y {list(y.shape)} is not of x {list(x.shape)} and weight {list(weight.shape)}")
+    if grad.shape != y.shape or grad.dtype != y.dtype:
+        raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
+    count, inner, columns = _sizes(x, weight)
+    return grad.reshape(count, columns), x.reshape(count, inner), y.reshape(count, columns)
+
+
 @operator("linear_relu_gradients")
 def linear_relu_gradients(
     grad: torch.Tensor,
@@ -120,12 +136,7 @@ def linear_relu_gradients(
     What is not needed is an empty tensor. Not differentiable. Raises ``ValueError`` when ``grad`` is not like ``y``,
     or y not what x and weight give.
     """
-    if y.shape != (*x.shape[:-1], weight.shape[0]):
-        raise ValueError(f"y {list(y.shape)} is not of x {list(x.shape)} and weight {list(weight.shape)}")
-    if grad.shape != y.shape or grad.dtype != y.dtype:
-        raise ValueError(f"grad {grad.dtype} {list(grad.shape)} is not like y {y.dtype} {list(y.shape)}")
-    count, inner, columns = _sizes(x, weight)
-    rows, grad, y = x.reshape(count, inner), grad.reshape(count, columns), y.reshape(count, columns)
+    grad, rows, y = matrices(grad, x, weight, y)
     needs = needs_x, needs_weight
     if size_for_own(x, weight) in OWN_PRODUCTS:
         grad_x, grad_weight, grad_bias = _in_two_kernels(grad, rows, weight, y, needs)
@@ -135,8 +146,7 @@ def linear_relu_gradients(
     return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
 
 
-@linear_relu_gradients.register_fake
-def _(
+def empty_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -144,17 +154,22 @@ def _(
     needs_x: bool = True,
     needs_weight: bool = True,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Empty gradients of x, weight and bias, of the shapes and dtypes of :func:`linear_relu_gradients`."""
     grad_x = x.new_empty(x.shape if needs_x else 0)
     return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
 
 
-def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
+linear_relu_gradients.register_fake(empty_gradients)
+
+
+def no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
+    """The formula of gradients that have none. Raises ``NotImplementedError``."""
     raise NotImplementedError(
-        "hypatia::linear_relu_fused has a first derivative only; for a second use hypatia::linear_relu_epilogue"
+        "this Linear+ReLU has a first derivative only; for a second use hypatia::linear_relu_epilogue"
     )
 
 
-linear_relu_gradients.register_autograd(_no_second_derivative)
+linear_relu_gradients.register_autograd(no_second_derivative)
 
 
 @operator("linear_relu_fused")
@@ -175,14 +190,19 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 linear_relu_fused.register_fake(output)
 
 
-def _fused_formula(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, y = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    gradients = linear_relu_gradients(grad, x, weight, y, needed[0], needed[1])
-    return tuple(gradient if need else None for gradient, need in zip(gradients, needed, strict=True))
+def once(gradients: Operator[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor | None, ...]]:
+    """The autograd formula of an operation whose ``gradients`` are such as :func:`linear_relu_gradients`."""
+
+    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        x, weight, y = ctx.saved_tensors
+        needed = ctx.needs_input_grad
+        found = gradients(grad, x, weight, y, needed[0], needed[1])
+        return tuple(gradient if need else None for gradient, need in zip(found, needed, strict=True))
+
+    return backward
 
 
-linear_relu_fused.register_autograd(_fused_formula, setup_context=save_operands)
+linear_relu_fused.register_autograd(once(linear_relu_gradients), setup_context=save_operands)
 
 
 def _missing(workload: Workload, device: str) -> str:

@@ -7,6 +7,10 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations.forms import bind
+from hypatia_lab.operations.linear_relu import OPERANDS, output, save_operands
+from hypatia_lab.operations.linear_relu_backward import empty_gradients, matrices, no_second_derivative, once
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -105,6 +109,62 @@ def _split_run(terms: str, inputs: Inputs) -> Run:
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
     return lambda: linear_relu_split(x, weight, bias, terms=terms)
+
+
+@operator("linear_relu_fp16x3_gradients")
+def linear_relu_fp16x3_gradients(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Gradients as of ``hypatia::linear_relu_gradients``, float32's digits by three float16 products each.
+
+    Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper.
+    """
+    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+
+    grad, rows, y = matrices(grad, x, weight, y)
+    grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, (needs_x, needs_weight))
+    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+
+
+linear_relu_fp16x3_gradients.register_fake(empty_gradients)
+linear_relu_fp16x3_gradients.register_autograd(no_second_derivative)
+
+
+@operator("linear_relu_fp16x3")
+def linear_relu_fp16x3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """Linear+ReLU with float32's digits by three float16 products, as its gradients; once differentiable.
+
+    Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper, ``NotImplementedError``
+    when its gradient is differentiated.
+    """
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+
+    return linear_relu_split(x, weight, bias)
+
+
+linear_relu_fp16x3.register_fake(output)
+linear_relu_fp16x3.register_autograd(once(linear_relu_fp16x3_gradients), setup_context=save_operands)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_backward",
+    origin="own",
+    needs=_split,
+    directions=("forward_backward",),
+    maths=("ieee",),
+    label="three float16 products, forward and backward",
+    tags=("backward",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3 with a backward of its kind: the mask as operands are split, both products in one Triton kernel."""
+    return bind(linear_relu_fp16x3, inputs, OPERANDS)
 
 
 def _eleven_bits(values: torch.Tensor, terms: str) -> torch.Tensor:

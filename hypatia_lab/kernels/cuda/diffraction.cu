@@ -3,27 +3,10 @@
 // exact difference to the centre. With R^2 = R0^2 (1 + w), s = R0/R and t = s - 1 that is
 //     a.p/R - a.p0/R0 = (a.p0 t + a.(p - p0) s) / R0,
 // so float keeps the digits that count. All numbers of the scene are read from device memory: nothing waits for the
-// host. Warps never wait for each other: with one centre a block, its latency was half of the kernel's time.
+// host. Warps never wait for each other: with one centre a block, its latency was half of the kernel's time. The lanes
+// of a warp share the work at its centre, each with a vector of its own, by the same instructions: double is dear.
 
-constexpr int TILE_FAST = 64, ACROSS = 4, WARPS = 4, CHUNK = 8;
-constexpr int LANES = TILE_FAST / ACROSS, ROWS = 32 / LANES;
-constexpr double PI = 3.14159265358979323846;
-
-// One axis of one step at the centre, as angles: 2 pi times h without its integer part, and how it moves.
-template <typename T> struct alignas(4 * sizeof(T)) Axis { T start, by_turn, by_fast, by_slow; };
-
-// One source seen from the centre: w, and polarization times (R/R0)^2, are quadratic in the pixel's offset.
-template <typename T> struct alignas(4 * sizeof(T)) View {
-    T fast, slow, fast_fast, slow_slow;
-    T here, view_fast, view_slow, view_fast_fast, view_slow_slow, view_fast_slow, unused[2];
-};
-
-template <typename T> struct Tile {
-    Axis<T> axes[CHUNK][3];
-    View<T> views[CHUNK];
-    int whole[CHUNK][3];
-};
-
+// ---- instructions
 __device__ inline float inverse_root(float x) { float y; asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
 __device__ inline double inverse_root(double x) { return rsqrt(x); }
 // [cosine]
@@ -32,10 +15,33 @@ __device__ inline double cosine(double x) { return cos(x); }  // (2)
 // [/cosine]
 __device__ inline float exact_sine(float x) { return sinpif(x); }
 __device__ inline double exact_sine(double x) { return sinpi(x); }
+
+// ---- kernels
+constexpr int TILE_FAST = 64, ACROSS = 4, WARPS = 4, CHUNK = 8;
+constexpr int LANES = TILE_FAST / ACROSS, ROWS = 32 / LANES;
+constexpr double PI = 3.14159265358979323846;
+
+// What is seen from the centre of a step: the cell's edges, the source, the direction across source and polarization,
+// the centre itself, a pixel's step along fast and along slow.
+enum Vector { EDGES = 0, SOURCE = 3, ACROSS_BEAM, CENTRE, FAST, SLOW, VECTORS };
+
+// A vector's products with the centre's direction and a pixel's steps, over the centre's distance. Of a cell's edge they
+// are angles, how it moves; `start` is 2 pi times h without its integer part. Of the others `start` is their square.
+template <typename T> struct alignas(4 * sizeof(T)) Seen { T start, by_turn, by_fast, by_slow; };
+
+// One source seen from the centre: w, and polarization times (R/R0)^2, are quadratic in the pixel's offset.
+template <typename T> struct alignas(4 * sizeof(T)) View {
+    T fast, slow, fast_fast, slow_slow;
+    T here, view_fast, view_slow, view_fast_fast, view_slow_slow, view_fast_slow, unused[2];
+};
+
+template <typename T> struct Tile {
+    Seen<T> seen[CHUNK][VECTORS];
+    View<T> views[CHUNK];
+    int whole[CHUNK][3];
+};
+
 __device__ inline double dot(const double* a, const double* b) { return a[0] * b[0] + a[1] * b[1] + a[2] * b[2]; }
-__device__ inline void cross(const double* a, const double* b, double* out) {
-    for (int d = 0; d < 3; ++d) out[d] = a[(d + 1) % 3] * b[(d + 2) % 3] - a[(d + 2) % 3] * b[(d + 1) % 3];
-}
 
 __device__ constexpr double choose(int n, int k) {
     double c = 1;
@@ -90,43 +96,45 @@ __device__ inline void place(const double* detector, double f, double s, double*
 
 // [anchor]
 template <typename T>
-__device__ Axis<T> axis_at(const double* at, const double* edge, const double* source, const double* detector, int* whole) {
-    const double inverse = rsqrt(dot(at, at)), scale = 2 * PI * inverse / source[3];
-    const double index = (dot(edge, at) * inverse - dot(edge, source)) / source[3], integer = ceil(index - 0.5);  // (1)
+__device__ Seen<T> seen_from(const double* at, const double* edge, const double* source, const double* detector,
+                             const double* pole, int number, int* whole) {
+    const double inverse = rsqrt(dot(at, at)), per_wavelength = 1 / source[3];
+    // Loaded and computed by every lane, then chosen: no lane waits for another one's branch.
+    const double* given = number < SOURCE ? edge : number == SOURCE ? source : detector + (number == FAST ? 3 : 6);
+    double vector[3];
+    for (int d = 0; d < 3; ++d) {
+        const double across = pole[(d + 1) % 3] * source[(d + 2) % 3] - pole[(d + 2) % 3] * source[(d + 1) % 3];
+        const double from = given[d];
+        vector[d] = number == ACROSS_BEAM ? across : number == CENTRE ? at[d] : from;
+    }
+    const double index = (dot(vector, at) * inverse - dot(vector, source)) * per_wavelength, integer = ceil(index - 0.5);  // (1)
     *whole = int(integer);
-    return {T(2 * PI * (index - integer)), T(dot(edge, at) * scale), T(dot(edge, detector + 3) * scale),  // (2)
-            T(dot(edge, detector + 6) * scale)};
+    const bool cell = number < SOURCE;
+    const double scale = cell ? 2 * PI * inverse * per_wavelength : number <= ACROSS_BEAM ? inverse : inverse * inverse;
+    const double start = cell ? 2 * PI * (index - integer) : dot(vector, vector);  // (2)
+    return {T(start), T(dot(vector, at) * scale), T(dot(vector, detector + 3) * scale), T(dot(vector, detector + 6) * scale)};
 }
 // [/anchor]
 
-template <typename T>
-__device__ View<T> view_at(const double* at, const double* source, const double* detector, const double* polarization,
-                           double share) {
-    const double *fast = detector + 3, *slow = detector + 6;
-    const double square = dot(at, at), per = 1 / square, inverse = rsqrt(square);
-    const double fast_fast = dot(fast, fast) * per, slow_slow = dot(slow, slow) * per;
-    double across[3], up[3];
-    cross(polarization + 1, source, across);
-    const double length = sqrt(dot(across, across));
-    for (int d = 0; d < 3; ++d) across[d] /= fmax(length, 1e-12);
-    cross(source, across, up);
-    // R^2 P = (R^2 + (i.p)^2 - K ((e.p)^2 - (b.p)^2)) / 2, here over R0^2 and with the centre's solid angle.
-    double here = 1, by_fast = 2 * dot(at, fast) * per, by_slow = 2 * dot(at, slow) * per, ff = fast_fast, ss = slow_slow, fs = 0;
-    const double first = by_fast, second = by_slow;
-    const double* vectors[3] = {source, up, across};
-    const double weights[3] = {1, -polarization[0], polarization[0]};
-    for (int n = 0; n < 3; ++n) {
-        const double a = dot(vectors[n], at), f = dot(vectors[n], fast), s = dot(vectors[n], slow), weight = weights[n] * per;
-        here += weight * a * a;
-        by_fast += 2 * weight * a * f;
-        by_slow += 2 * weight * a * s;
-        ff += weight * f * f;
-        ss += weight * s * s;
-        fs += 2 * weight * f * s;
-    }
-    const double solid = 0.5 * share * detector[9] * sqrt(dot(fast, fast) * dot(slow, slow)) * inverse * per;
-    return {T(first),           T(second),          T(fast_fast),  T(slow_slow),  T(solid * here), T(solid * by_fast),
-            T(solid * by_slow), T(solid * ff), T(solid * ss), T(solid * fs)};
+// R^2 P = (1 - K) R^2 / 2 + (1 + K) (i.p)^2 / 2 + K (c.p)^2, i the beam and c the unit vector across it and the axis of
+// polarization; here over R0^2 and with the centre's solid angle.
+template <typename T> __device__ View<T> view_of(const Seen<T>* seen, T kahn, T solid) {
+    const Seen<T> beam = seen[SOURCE], across = seen[ACROSS_BEAM], centre = seen[CENTRE];
+    const T fast_fast = seen[FAST].by_fast, slow_slow = seen[SLOW].by_slow;
+    solid *= fast_fast * slow_slow * inverse_root(fast_fast * slow_slow);
+    const T even = T(0.5) * (1 - kahn) * solid, along = T(0.5) * (1 + kahn) * solid;
+    const T least = T(1e-24), per_length = inverse_root(across.start > least ? across.start : least);
+    const T side = kahn * solid * per_length * per_length;
+    return {2 * centre.by_fast,
+            2 * centre.by_slow,
+            fast_fast,
+            slow_slow,
+            even + along * beam.by_turn * beam.by_turn + side * across.by_turn * across.by_turn,
+            2 * (even * centre.by_fast + along * beam.by_turn * beam.by_fast + side * across.by_turn * across.by_fast),
+            2 * (even * centre.by_slow + along * beam.by_turn * beam.by_slow + side * across.by_turn * across.by_slow),
+            even * fast_fast + along * beam.by_fast * beam.by_fast + side * across.by_fast * across.by_fast,
+            even * slow_slow + along * beam.by_slow * beam.by_slow + side * across.by_slow * across.by_slow,
+            2 * (along * beam.by_fast * beam.by_slow + side * across.by_fast * across.by_slow)};
 }
 
 // The nearest whole number to h, from the moved angle x in float; too near a tie for float, from the pixel in double.
@@ -139,6 +147,28 @@ __device__ inline int nearest(T x, int whole, const double* edge, const double* 
     place(detector, f, s, at);
     return int(ceil((dot(edge, at) / sqrt(dot(at, at)) - dot(edge, source)) / source[3] - 0.5));
 }
+
+// What the column of a pixel adds to w, to the polarization, and to an angle.
+template <typename T> struct Columns {
+    T x[ACROSS], w[ACROSS], light[ACROSS], angle[3][ACROSS];
+
+    __device__ void place(T first, const View<T>& centre) {
+#pragma unroll
+        for (int j = 0; j < ACROSS; ++j) {
+            x[j] = first + T(j);
+            w[j] = x[j] * (centre.fast + x[j] * centre.fast_fast);
+        }
+    }
+    __device__ void look(const View<T>& view) {
+#pragma unroll
+        for (int j = 0; j < ACROSS; ++j) light[j] = view.here + x[j] * (view.view_fast + x[j] * view.view_fast_fast);
+    }
+    __device__ void turn(const Seen<T>* axes) {
+#pragma unroll
+        for (int d = 0; d < 3; ++d)
+            for (int j = 0; j < ACROSS; ++j) angle[d][j] = x[j] * axes[d].by_fast;
+    }
+};
 
 // [image]
 // SINGLE: one source, one crystal, one point a pixel and no table of structure factors; then no loop is left inside.
@@ -158,68 +188,96 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
     if (first_slow >= height) return;
     const double centre_fast = first_fast + TILE_FAST / 2, centre_slow = first_slow + 0.5 * tall;
     const int lane = threadIdx.x % LANES, row = threadIdx.x / LANES, column = first_fast + lane * ACROSS;
-    const int passes = (min(tall, height - first_slow) + ROWS - 1) / ROWS;
+    const int lines = column < width ? min(tall, height - first_slow) : 0;
+    const bool aligned = sizeof(T) == 4 && width % ACROSS == 0;
     crystals += blockIdx.z * crystal_count * 9;
-    out += (long long)blockIdx.z * slow * fast;
+    out += ((long long)blockIdx.z * height + first_slow) * width + column;
 
     for (int begun = 0; begun < step_count; begun += CHUNK) {
         const int count = SINGLE ? 1 : min(CHUNK, step_count - begun);
         __syncwarp();
-        const int task = threadIdx.x, number = task / 4, kind = task % 4;
-        if (number < count) {
+        const int kind = threadIdx.x % VECTORS;
+        for (int number = threadIdx.x / VECTORS; number < count; number += 32 / VECTORS) {
             double at[3];
             place(detector, centre_fast, centre_slow, at);  // (1)
             const double* source = sources + (begun + number) / crystals_here * 4;
-            const double* edge = crystals + (begun + number) % crystals_here * 9 + kind * 3;
-            const double share = (TABLE ? 1.0 : structure[0]) / (double(step_count) * points * points);
-            if (kind < 3) tile.axes[number][kind] = axis_at<T>(at, edge, source, detector, &tile.whole[number][kind]);
-            else tile.views[number] = view_at<T>(at, source, detector, polarization, share);
+            const double* edge = crystals + (begun + number) % crystals_here * 9 + (kind < 3 ? kind : 0) * 3;
+            int whole;
+            tile.seen[number][kind] = seen_from<T>(at, edge, source, detector, polarization + 1, kind, &whole);
+            if (TABLE && kind < 3) tile.whole[number][kind] = whole;
+        }
+        __syncwarp();
+        if (threadIdx.x < count) {
+            const Seen<T>* seen = tile.seen[threadIdx.x];
+            // Solid angle at the centre: a pixel's area times distance, over R0 cubed; and the mean over all terms.
+            const T share = T(TABLE ? 1.0 : structure[0]) / (T(step_count) * T(points * points));
+            const T solid = share * T(detector[9]) * inverse_root(seen[CENTRE].start);
+            tile.views[threadIdx.x] = view_of<T>(seen, T(polarization[0]), solid);
         }
         __syncwarp();
 
-        for (int pass = 0; pass < passes; ++pass) {
-            const int line = row + pass * ROWS;
+        Columns<T> columns;
+        Seen<T> axes[3];
+        View<T> view;
+        if (SINGLE) {
+            view = tile.views[0];
+#pragma unroll
+            for (int d = 0; d < 3; ++d) axes[d] = tile.seen[0][d];
+            columns.place(T(lane * ACROSS - TILE_FAST / 2) + T(0.5), view);
+            columns.look(view);
+            columns.turn(axes);
+        }
+        T above = T(row) - T(0.5) * T(tall);  // the pixels' edge from the tile's centre: counting is cheaper than converting
+        T* to = out + (long long)row * width;
+#pragma unroll (SINGLE ? 2 : 1)
+        for (int line = row; line < lines; line += ROWS, above += T(ROWS), to += ROWS * width) {
             T total[ACROSS] = {};
             for (int point = 0; point < points * points; ++point) {
                 const T spacing = T(1) / T(points), corner = T(0.5) * spacing;
-                const T ds = T(line) - T(0.5) * T(tall) + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
-                const T df = T(lane * ACROSS - TILE_FAST / 2) + (SINGLE ? T(0.5) : T(point % points) * spacing + corner);
-                const View<T> centre = tile.views[0];
-                const T w_slow = ds * (centre.slow + ds * centre.slow_slow);
+                const T ds = above + (SINGLE ? T(0.5) : T(point / points) * spacing + corner);
+                if (!SINGLE) {
+                    view = tile.views[0];
+                    columns.place(T(lane * ACROSS - TILE_FAST / 2) + T(point % points) * spacing + corner, view);
+                }
+                const T w_slow = ds * (view.slow + ds * view.slow_slow);
                 T s[ACROSS], t[ACROSS], weight[ACROSS];
 #pragma unroll
                 for (int j = 0; j < ACROSS; ++j) {
-                    const T x = df + T(j), w = x * (centre.fast + x * centre.fast_fast) + w_slow;
-                    s[j] = inverse_root(T(1) + w);  // (2)
+                    const T w = columns.w[j] + w_slow, ratio = T(1) + w;
+                    s[j] = inverse_root(ratio);  // (2)
                     // s is rounded off near 1, so s - 1 lacks digits; a Newton step on 1 = s^2 (1 + w) gives them back.
-                    t[j] = s[j] - T(1);
-                    t[j] -= T(0.5) * ((T(1) + w) * (t[j] * s[j] + t[j]) + w);
+                    const T near = s[j] - T(1);
+                    t[j] = near - T(0.5) * (ratio * (near * s[j] + near) + w);
                 }
 #pragma unroll 1
                 for (int number = 0; number < count; ++number) {
                     if (SINGLE || number == 0 || (begun + number) % crystals_here == 0) {
-                        const View<T> view = tile.views[number];
-                        const T below = view.here + ds * (view.view_slow + ds * view.view_slow_slow);
-                        const T slope = view.view_fast + ds * view.view_fast_slow;
-#pragma unroll
-                        for (int j = 0; j < ACROSS; ++j) {
-                            const T x = df + T(j), s2 = s[j] * s[j];
-                            weight[j] = (below + x * (slope + x * view.view_fast_fast)) * (s2 * s2 * s[j]);
+                        if (!SINGLE) {
+                            view = tile.views[number];
+                            columns.look(view);
                         }
+                        const T below = ds * (view.view_slow + ds * view.view_slow_slow), slope = ds * view.view_fast_slow;
+#pragma unroll
+                        for (int j = 0; j < ACROSS; ++j)
+                            weight[j] = (columns.light[j] + (below + columns.x[j] * slope)) * s[j];
                     }
-                    const Axis<T> h = tile.axes[number][0], k = tile.axes[number][1], l = tile.axes[number][2];
-                    const T down_h = ds * h.by_slow, down_k = ds * k.by_slow, down_l = ds * l.by_slow;
+                    if (!SINGLE) {
+#pragma unroll
+                        for (int d = 0; d < 3; ++d) axes[d] = tile.seen[number][d];
+                        columns.turn(axes);
+                    }
+                    const T down_h = ds * axes[0].by_slow, down_k = ds * axes[1].by_slow, down_l = ds * axes[2].by_slow;
 #pragma unroll
                     for (int j = 0; j < ACROSS; ++j) {
-                        const T x = df + T(j);
-                        const T ah = h.start + h.by_turn * t[j] + (down_h + x * h.by_fast) * s[j];  // (3)
-                        const T ak = k.start + k.by_turn * t[j] + (down_k + x * k.by_fast) * s[j];
-                        const T al = l.start + l.by_turn * t[j] + (down_l + x * l.by_fast) * s[j];
+                        const T ah = axes[0].start + axes[0].by_turn * t[j] + (columns.angle[0][j] + down_h) * s[j];  // (3)
+                        const T ak = axes[1].start + axes[1].by_turn * t[j] + (columns.angle[1][j] + down_k) * s[j];
+                        const T al = axes[2].start + axes[2].by_turn * t[j] + (columns.angle[2][j] + down_l) * s[j];
+                        // Solid angle falls as s^3, and the polarization here is (R/R0)^2 too large.
                         T squared = weight[j];
-                        const T lattice = interference<T, NA>(ah, squared) * interference<T, NB>(ak, squared) *
-                                          interference<T, NC>(al, squared);
+                        const T lattice = s[j] * s[j] * interference<T, NA>(ah, squared) *
+                                          interference<T, NB>(ak, squared) * interference<T, NC>(al, squared);
                         if constexpr (TABLE) {
-                            const double f = centre_fast + double(x), s0 = centre_slow + double(ds);
+                            const double f = centre_fast + double(columns.x[j]), s0 = centre_slow + double(ds);
                             const double* source = sources + (begun + number) / crystals_here * 4;
                             const double* edges = crystals + (begun + number) % crystals_here * 9;
                             const int ih = nearest(ah, tile.whole[number][0], edges, source, detector, f, s0) - int(low_h);
@@ -229,13 +287,11 @@ __global__ void __launch_bounds__(32 * WARPS) diffraction(
                             const int cl = max(0, min(il, int(size_l) - 1));
                             squared *= T(structure[(ch * size_k + ck) * size_l + cl]);
                         }
-                        total[j] += squared * lattice * lattice;  // (4)
+                        total[j] += lattice * lattice * squared;  // (4)
                     }
                 }
             }
-            if (first_slow + line >= height || column >= width || line >= tall) continue;
-            T* to = out + (long long)(first_slow + line) * width + column;
-            if (sizeof(T) == 4 && width % ACROSS == 0) {
+            if (aligned) {
                 float4 four = make_float4(total[0], total[1], total[2], total[3]);
                 if (begun > 0) {
                     const float4 before = *reinterpret_cast<float4*>(to);

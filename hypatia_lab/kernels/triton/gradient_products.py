@@ -84,7 +84,7 @@ def _tile(
 
 # [gradient_products]
 @triton.jit
-def _add_shares(number, shares, out, parts, columns, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
+def add_shares(number, shares, out, parts, columns, PARTS: tl.constexpr, COLUMNS: tl.constexpr):
     """Sum columns ``number`` · ``COLUMNS`` on of ``shares`` (parts, columns) over the parts, in one order always."""
     column = number * COLUMNS + tl.arange(0, COLUMNS)
     total = tl.zeros((PARTS, COLUMNS), tl.float32)
@@ -163,7 +163,7 @@ def _gradient_products(
     else:
         # The last to start, and the shortest: they go where a tile is done.
         if shares is not None:
-            _add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (4)
+            add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (4)
     # [/gradient_products]
 
 
@@ -205,12 +205,12 @@ def by_dependent_launch(plan: Plan, dependent: bool = True) -> Plan:
     )
 
 
-def _alike(*configs: Config) -> list[Plan]:
+def alike(*configs: Config) -> list[Plan]:
     return [Plan(config, config) for config in configs]
 
 
 _PLANS: dict[str, list[Plan]] = {
-    "small": _alike(
+    "small": alike(
         Config(64, 64, 64, 4, 4),
         Config(64, 64, 128, 4, 2),
         Config(64, 32, 128, 4, 3),
@@ -222,7 +222,7 @@ _PLANS: dict[str, list[Plan]] = {
         Plan(Config(128, 128, 64, 8, 4), Config(256, 128, 64, 8, 4)),
         Plan(Config(128, 128, 64, 8, 4), Config(256, 128, 64, 8, 3)),
         Plan(Config(128, 128, 128, 8, 3), Config(256, 128, 64, 8, 4)),
-        *_alike(
+        *alike(
             Config(128, 128, 64, 4, 4),
             Config(128, 128, 64, 8, 4),
             Config(128, 128, 64, 8, 3),
@@ -241,7 +241,7 @@ _PLANS: dict[str, list[Plan]] = {
         Plan(Config(128, 64, 64, 8, 6), Config(128, 128, 64, 8, 4)),
         Plan(Config(64, 128, 64, 4, 4), Config(128, 128, 64, 4, 3)),
     ],
-    "large": _alike(
+    "large": alike(
         Config(128, 256, 64, 8, 3),
         Config(128, 256, 64, 8, 4),
         Config(256, 128, 64, 8, 3),

@@ -10,7 +10,8 @@ y = max(0, x·Wᵀ + b): x is (batch, in), W (out, in), b (out) or None, y (batc
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 import triton
@@ -46,6 +47,14 @@ def operand(source, row, k, rows, inner, stride, ROWS: tl.constexpr, INNER: tl.c
         r, c = row + tl.arange(0, ROWS)[:, None], k + tl.arange(0, INNER)[None, :]
         tile = tl.load(source + r.to(tl.int64) * stride + c, mask=(r < rows) & (c < inner), other=0.0)
     return tile
+
+
+@triton.jit
+def nearest_tf32(values):
+    """``values`` (float32) to the nearest of TF32's 11 bits, ties away from zero; infinities and NaN as they are."""
+    bits = values.to(tl.int32, bitcast=True)
+    nearest = ((bits + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
+    return tl.where((bits & 0x7FFFFFFF) < 0x7F800000, nearest, values)
 
 
 @triton.jit
@@ -93,6 +102,7 @@ def _tile(
     HALVES: tl.constexpr,
     LOAD: tl.constexpr,
     STORE: tl.constexpr,
+    ROUND: tl.constexpr,
 ):
     """Compute and store tile ``number``."""
     row, column = corner(number, batch, outer, ROWS, COLUMNS, GROUP)
@@ -101,6 +111,9 @@ def _tile(
     for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
         a = operand(x, row, step * INNER, batch, inner, x_stride, ROWS, INNER, LOAD)
         b = operand(weight, column, step * INNER, outer, inner, weight_stride, COLUMNS, INNER, LOAD)
+        if ROUND:
+            # Matrix units drop an operand's last bits. The copy engine (LOAD) rounds without being told here.
+            a, b = nearest_tf32(a), nearest_tf32(b)
         total = tl.dot(a, b.T, total, input_precision=PRECISION)  # (3)
     if HALVES:
         # Half a tile at a time needs half the shared memory on its way out.
@@ -134,6 +147,7 @@ def _linear_relu(
     PERSISTENT: tl.constexpr,
     LOAD: tl.constexpr,
     STORE: tl.constexpr,
+    ROUND: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
     if DEPENDENT:
@@ -148,12 +162,12 @@ def _linear_relu(
         for number in tl.range(first, tiles, tl.num_programs(0), flatten=True):  # (5)
             _tile(
                 number, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
-                PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
+                PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
             )  # fmt: skip
     else:
         _tile(
             first, x, weight, bias, out, batch, inner, outer, x_stride, weight_stride, out_stride,
-            PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE,
+            PRECISION, ROWS, COLUMNS, INNER, GROUP, HALVES, LOAD, STORE, ROUND,
         )  # fmt: skip
     # [/linear_relu]
 
@@ -234,8 +248,21 @@ _SERIAL = [Config(64, 64, 16, 4, 3), Config(128, 64, 16, 8, 3)]
 _CONFIGS: dict[str, dict[str, list[Config]]] = {
     "16 bits": _PLAIN,
     "tf32": {
-        "small": half_as_deep(_PLAIN["small"]),
-        "medium": half_as_deep(_PLAIN["medium"]),
+        # What the copy engine rounds costs nothing; so its tiles come first.
+        "small": [
+            *(config for config in half_as_deep(_PLAIN["small"]) if config.load),
+            *(config for config in half_as_deep(_PLAIN["small"]) if not config.load),
+        ],
+        "medium": [
+            *half_as_deep(_PLAIN["medium"]),
+            *either(
+                Config(128, 128, 32, 4, 5, group=16),
+                Config(128, 128, 32, 8, 5, group=16),
+                Config(128, 128, 32, 8, 6, group=16),
+                Config(128, 128, 64, 8, 3, group=16),
+                Config(64, 256, 32, 8, 4, group=16),
+            ),
+        ],
         # A float32 tile is too large to be stored whole beside the operands of the next.
         "large": [
             Config(128, 256, 32, 8, 3, resident=1, halves=True),
@@ -311,6 +338,36 @@ def described(matrix: Tensor) -> bool:
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
+TFLOAT32 = 11
+"""CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: float32 in memory, which the copy engine rounds to TF32 on its way."""
+
+
+@cache
+def _let_descriptors_round() -> None:
+    """Give Triton before 3.7 the option ``round_f32_to_tf32`` of tensor descriptors, which 3.7 has."""
+    if "round_f32_to_tf32" in TensorDescriptor.__dataclass_fields__:
+        return
+    from triton.backends.nvidia import driver
+
+    made = driver.make_tensordesc_arg
+
+    def make_tensordesc_arg(arg: Any, metadata: Any) -> Any:
+        if metadata is not None and getattr(arg, "round_f32_to_tf32", False):
+            metadata = metadata | {"elem_type": TFLOAT32}
+        return made(arg, metadata)
+
+    driver.make_tensordesc_arg = make_tensordesc_arg
+
+
+def _operand_tiles(matrix: Tensor, block: list[int], rounded: bool) -> TensorDescriptor:
+    """Tiles ``block`` of an operand, ``rounded`` to TF32 as they are loaded."""
+    found = TensorDescriptor.from_tensor(matrix, block)
+    if rounded:
+        _let_descriptors_round()
+        found.round_f32_to_tf32 = True
+    return found
+
+
 def _processors(tensor: Tensor) -> int:
     return torch.cuda.get_device_properties(tensor.device).multi_processor_count if tensor.is_cuda else 2
 
@@ -327,8 +384,9 @@ def linear_relu(
     """max(0, x·Wᵀ + b) in one kernel: x (..., in), W (out, in), b (out) or None → (..., out) of the same dtype.
 
     bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any);
-    sums are float32, rounded once at the end. "tf32" drops an operand's last 13 bits; "tf32x3" and "bf16x3" are
-    Triton's own splits, whose large terms overflow near the largest float32. ``tiles`` replaces :func:`config`.
+    sums are float32, rounded once at the end. "tf32" rounds operands to the nearest number of 11 bits, by tensor
+    descriptors in the copy engine; "tf32x3" and "bf16x3" are Triton's own splits, whose large terms overflow near the
+    largest float32. ``tiles`` replaces :func:`config`.
 
     Raises ValueError naming the tensor for a wrong rank, mismatched sizes, mixed or other dtypes, mixed devices, or a
     gradient asked for.
@@ -346,10 +404,11 @@ def linear_relu(
     count = triton.cdiv(sizes[0], chosen.rows) * triton.cdiv(sizes[2], chosen.columns)
     programs = min(count, chosen.resident * _processors(x)) if chosen.resident else count
     columns = chosen.columns // 2 if chosen.halves else chosen.columns
+    rounded = precision == "tf32" and x.dtype == torch.float32
     with torch.cuda.device_of(x):
         _linear_relu[(programs,)](
-            TensorDescriptor.from_tensor(a, [chosen.rows, chosen.inner]) if load else a,
-            TensorDescriptor.from_tensor(b, [chosen.columns, chosen.inner]) if load else b,
+            _operand_tiles(a, [chosen.rows, chosen.inner], rounded) if load else a,
+            _operand_tiles(b, [chosen.columns, chosen.inner], rounded) if load else b,
             None if bias is None else bias.contiguous(),
             TensorDescriptor.from_tensor(y, [chosen.rows, columns]) if store else y,
             *sizes,
@@ -365,6 +424,7 @@ def linear_relu(
             PERSISTENT=programs < count,
             LOAD=load,
             STORE=store,
+            ROUND=rounded and not load,
             DEPENDENT=chosen.dependent and hopper(x),
             **options(chosen, x),
         )

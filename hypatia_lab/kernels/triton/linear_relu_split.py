@@ -27,6 +27,7 @@ from hypatia_lab.kernels.triton.linear_relu import (
     corner,
     described,
     either,
+    nearest_tf32,
     options,
     put,
     rows_of,
@@ -53,36 +54,41 @@ def _power_of_two(exponent):
 
 
 @triton.jit
-def _magnitude(values):
+def magnitude(values):
     """Bits of |values|: as whole numbers they order as the magnitudes do, infinity and NaN last."""
     return values.to(tl.int32, bitcast=True) & 0x7FFFFFFF
 
 
 @triton.jit
 def _rounded(values, TF32: tl.constexpr):
-    """``values`` (float32, finite) to the nearest number of 11 bits, as float32 (TF32) or float16."""
-    if TF32:
-        nearest = ((values.to(tl.int32, bitcast=True) + 0x1000) & ~0x1FFF).to(tl.float32, bitcast=True)
-    else:
-        nearest = values.to(tl.float16)
-    return nearest
+    """``values`` (float32) to the nearest number of 11 bits, as float32 (TF32) or float16."""
+    return nearest_tf32(values) if TF32 else values.to(tl.float16)
+
+
+# [split_rows]
+@triton.jit
+def two_terms(values, exponent, TF32: tl.constexpr):
+    """Large and small terms of ``values``, scaled by what ``exponent`` (of float32, 1 to 254) is short of 2^BOUND."""
+    up = BOUND + 127 - exponent
+    # The factor itself may be out of range, its two halves are not; products are exact or far below what counts.
+    scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))  # (1)
+    # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity. This is seen to
+    # before rounding, so that the compiler may convert numbers in pairs.
+    lost = (scaled == 0) if TF32 else (tl.abs(scaled) < LEAST)
+    kept = tl.where(lost & (values != 0), tl.where(values < 0, -LEAST, LEAST), scaled)
+    nearest = _rounded(kept, TF32)  # (2)
+    # Beside an infinity or a NaN the small terms are not used.
+    return nearest, _rounded(scaled - nearest.to(tl.float32), TF32)  # (3)
+    # [/split_rows]
 
 
 # [split_rows]
 @triton.jit
 def _write_terms(values, exponent, large, small, k, inner, TF32: tl.constexpr):
-    """Scale ``values`` and store their large and small terms at ``k``."""
-    up = BOUND + 127 - exponent
-    # The factor itself may be out of range, its two halves are not; products are exact or far below what counts.
-    scaled = values * _power_of_two(up >> 1) * _power_of_two(up - (up >> 1))  # (1)
-    finite = _magnitude(values) < 0x7F800000
-    nearest = _rounded(tl.where(finite, scaled, 0.0), TF32)  # (2)
-    # A number lost beside its row's largest keeps its sign, which counts where it meets an infinity.
-    least = tl.where(values < 0, -LEAST, LEAST)
-    nearest = tl.where((nearest == 0) & (values != 0), least.to(nearest.dtype), nearest)
-    rest = tl.where(finite, scaled - nearest.to(tl.float32), 0.0)  # (3)
-    tl.store(large + k, tl.where(finite, nearest, scaled.to(nearest.dtype)), mask=k < inner)
-    tl.store(small + k, _rounded(rest, TF32), mask=k < inner)
+    """Store the large and small terms of ``values`` at ``k``."""
+    nearest, rest = two_terms(values, exponent, TF32)
+    tl.store(large + k, nearest, mask=k < inner)
+    tl.store(small + k, rest, mask=k < inner)
     # [/split_rows]
 
 
@@ -123,12 +129,12 @@ def _split_rows(
     small += row.to(tl.int64) * stride
     k = tl.arange(0, CHUNK)
     values = _row(x, weight, row, k, batch, inner, x_stride, weight_stride)
-    magnitude = _magnitude(values)
-    largest = tl.max(tl.where(magnitude < 0x7F800000, magnitude, 0), 0)  # (4)
-    peak = tl.max(magnitude, 0)
+    bits = magnitude(values)
+    largest = tl.max(tl.where(bits < 0x7F800000, bits, 0), 0)  # (4)
+    peak = tl.max(bits, 0)
     if not ONCE:
         for start in range(CHUNK, inner, CHUNK):
-            more = _magnitude(_row(x, weight, row, start + k, batch, inner, x_stride, weight_stride))
+            more = magnitude(_row(x, weight, row, start + k, batch, inner, x_stride, weight_stride))
             largest = tl.maximum(largest, tl.max(tl.where(more < 0x7F800000, more, 0), 0))
             peak = tl.maximum(peak, tl.max(more, 0))
     # Subnormal rows count as those of the least exponent: they have no more digits than fit.
@@ -140,6 +146,73 @@ def _split_rows(
             values = _row(x, weight, row, start + k, batch, inner, x_stride, weight_stride)
             _write_terms(values, exponent, large, small, start + k, inner, TF32)
     # [/split_rows]
+
+
+# [linear_relu_split]
+@triton.jit
+def _operand(source, row, k, ACROSS: tl.constexpr):
+    """Tile (rows, depth) of an operand from (``row``, ``k``) on; ``ACROSS``: it lies in memory as (depth, rows)."""
+    # 16-bit operands are multiplied from shared memory whichever way they lie there: nothing is moved.
+    return source.load([k, row]).T if ACROSS else source.load([row, k])
+    # [/linear_relu_split]
+
+
+# [linear_relu_split]
+@triton.jit
+def split_tile(
+    a_large,
+    a_small,
+    b_large,
+    b_small,
+    a_exponents,
+    b_exponents,
+    row,
+    column,
+    height,
+    depth,
+    width,
+    A_ACROSS: tl.constexpr,
+    B_ACROSS: tl.constexpr,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    INNER: tl.constexpr,
+    APART: tl.constexpr,
+):
+    """Tile of a·bᵀ from (``row``, ``column``) on: a is (height, depth), b (width, depth), both of two terms."""
+    total = tl.zeros((ROWS, COLUMNS), tl.float32)
+    cross = tl.zeros((ROWS, COLUMNS), tl.float32)
+    for step in range(tl.maximum(tl.cdiv(depth, INNER), 1)):
+        k = step * INNER
+        a, a_rest = _operand(a_large, row, k, A_ACROSS), _operand(a_small, row, k, A_ACROSS)  # (1)
+        b, b_rest = _operand(b_large, column, k, B_ACROSS), _operand(b_small, column, k, B_ACROSS)
+        # Matrix units cut off what they add, always towards zero: so they sum INNER large products at most, the small
+        # ones first, and these sums are added with rounding to nearest.
+        if APART:
+            cross = tl.dot(a_rest, b.T, cross, input_precision="tf32")
+            part = tl.dot(a, b_rest.T, input_precision="tf32")
+        else:
+            part = tl.dot(a_rest, b.T, input_precision="tf32")  # (2)
+            part = tl.dot(a, b_rest.T, part, input_precision="tf32")  # (3)
+        part = tl.dot(a, b.T, part, input_precision="tf32")  # (4)
+        total += part  # (5)
+    total += cross
+
+    rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
+    row_exponents = tl.load(a_exponents + rows, mask=rows < height, other=0)
+    column_exponents = tl.load(b_exponents + columns, mask=columns < width, other=0)
+    if tl.maximum(tl.max(row_exponents, 0), tl.max(column_exponents, 0)) >= NOT_FINITE:
+        # Small terms times infinity are infinities of any sign; large terms alone give what IEEE arithmetic gives.
+        plain = tl.zeros((ROWS, COLUMNS), tl.float32)
+        for step in tl.range(tl.cdiv(depth, INNER), num_stages=1):
+            a = _operand(a_large, row, step * INNER, A_ACROSS)
+            b = _operand(b_large, column, step * INNER, B_ACROSS)
+            plain = tl.dot(a, b.T, plain, input_precision="tf32")
+        touched = (row_exponents >= NOT_FINITE)[:, None] | (column_exponents >= NOT_FINITE)[None, :]
+        total = tl.where(touched, plain, total)
+    down = (row_exponents % NOT_FINITE)[:, None] + (column_exponents % NOT_FINITE)[None, :] - 2 * (BOUND + 127)
+    down = tl.minimum(tl.maximum(down, -252), 252)
+    return total * _power_of_two(down >> 1) * _power_of_two(down - (down >> 1))
+    # [/linear_relu_split]
 
 
 # [linear_relu_split]
@@ -169,37 +242,10 @@ def _linear_relu_split(
         gdc_wait()
         gdc_launch_dependents()
     row, column = corner(tl.program_id(0), batch, outer, ROWS, COLUMNS, GROUP)
-    total = tl.zeros((ROWS, COLUMNS), tl.float32)
-    cross = tl.zeros((ROWS, COLUMNS), tl.float32)
-    for step in range(tl.maximum(tl.cdiv(inner, INNER), 1)):
-        a, a_small = x_large.load([row, step * INNER]), x_small.load([row, step * INNER])  # (1)
-        b, b_small = weight_large.load([column, step * INNER]), weight_small.load([column, step * INNER])
-        # Matrix units cut off what they add, always towards zero: so they sum INNER large products at most, the small
-        # ones first, and these sums are added with rounding to nearest.
-        if APART:
-            cross = tl.dot(a_small, b.T, cross, input_precision="tf32")
-            part = tl.dot(a, b_small.T, input_precision="tf32")
-        else:
-            part = tl.dot(a_small, b.T, input_precision="tf32")  # (2)
-            part = tl.dot(a, b_small.T, part, input_precision="tf32")  # (3)
-        part = tl.dot(a, b.T, part, input_precision="tf32")  # (4)
-        total += part  # (5)
-    total += cross
-
-    rows, columns = row + tl.arange(0, ROWS), column + tl.arange(0, COLUMNS)
-    row_exponents = tl.load(x_exponents + rows, mask=rows < batch, other=0)
-    column_exponents = tl.load(weight_exponents + columns, mask=columns < outer, other=0)
-    if tl.maximum(tl.max(row_exponents, 0), tl.max(column_exponents, 0)) >= NOT_FINITE:
-        # Small terms times infinity are infinities of any sign; large terms alone give what IEEE arithmetic gives.
-        plain = tl.zeros((ROWS, COLUMNS), tl.float32)
-        for step in tl.range(tl.cdiv(inner, INNER), num_stages=1):
-            a, b = x_large.load([row, step * INNER]), weight_large.load([column, step * INNER])
-            plain = tl.dot(a, b.T, plain, input_precision="tf32")
-        touched = (row_exponents >= NOT_FINITE)[:, None] | (column_exponents >= NOT_FINITE)[None, :]
-        total = tl.where(touched, plain, total)
-    down = (row_exponents % NOT_FINITE)[:, None] + (column_exponents % NOT_FINITE)[None, :] - 2 * (BOUND + 127)
-    down = tl.minimum(tl.maximum(down, -252), 252)
-    total = total * _power_of_two(down >> 1) * _power_of_two(down - (down >> 1))
+    total = split_tile(
+        x_large, x_small, weight_large, weight_small, x_exponents, weight_exponents,
+        row, column, batch, inner, outer, False, False, ROWS, COLUMNS, INNER, APART,
+    )  # fmt: skip
     put(total, bias, out, row, column, batch, outer, out_stride, STORE)
     # [/linear_relu_split]
 
