@@ -107,6 +107,9 @@ def test_what_two_visits_share_is_told_by_clock_and_by_tuner():
     assert second[other] == third[other] == "–"
     assert f"97% of {one} and 25% of {other}" in method.covered(found)
     assert other not in method.covered([share for share in found if not share.tuned])
+    elsewhere = Coverage("wall", "another chip", "another", True, 1, 2)
+    assert f"97% of {one}" in method.covered([*found, elsewhere])  # what ran other code counts apart
+    assert method.covered([elsewhere]).count("50%") == 1
     assert method.covered([]) == ""
 
 

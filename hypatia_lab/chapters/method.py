@@ -66,15 +66,17 @@ def coverage(found: Sequence[Coverage]) -> Any:
 
 
 def covered(found: Sequence[Coverage]) -> str:
-    """What share of the ratios of two visits agree, in a sentence; empty where no model of GPU was visited twice."""
+    """What share of the ratios of two visits agree, in sentences; empty where no model of GPU was visited twice."""
     said = []
-    for tuned, name in TUNING.items():
-        own = [one for one in found if one.tuned == tuned]
-        if ratios := sum(one.ratios for one in own):
-            said.append(f"{formats.spoken(100 * sum(one.agree for one in own) / ratios)}% of {name}")
-    if not said:
-        return ""
-    return f"Of the ratios of two visits these agree: {listing(said)}. Intervals promise {intervals.CONFIDENCE:.0%}."
+    for code, when in (("same", "By the same code"), ("another", "By code that had changed")):
+        shares = []
+        for tuned, name in TUNING.items():
+            own = [one for one in found if (one.tuned, one.code) == (tuned, code)]
+            if ratios := sum(one.ratios for one in own):
+                shares.append(f"{formats.spoken(100 * sum(one.agree for one in own) / ratios)}% of {name}")
+        if shares:
+            said.append(f"{when}, two visits agree on these ratios: {listing(shares)}.")
+    return " ".join([*said, f"Intervals promise {intervals.CONFIDENCE:.0%}."]) if said else ""
 
 
 def _agreeing(one: Coverage) -> str:
