@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str]] = {
     "formats": {"intervals"},
     "kernels": set(),
     "places": set(),
-    "operators": set(),
+    "operators": {"kernels"},
     "records": {"names", "places"},
     "source_file": set(),
     "variants": {"names"},

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import importlib.util
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.forms import bind
-from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output, save_operands
+from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
@@ -106,7 +106,7 @@ def _masked_and_summed(grad: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tenso
     return z, z.sum(0)
 
 
-@operator("linear_relu_gradients")
+@operator("linear_relu_gradients", planned=True)
 def linear_relu_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -148,16 +148,12 @@ def _(
     return grad_x, weight.new_empty(weight.shape if needs_weight else 0), y.new_empty(y.shape[-1])
 
 
-def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
-    raise NotImplementedError(
-        "hypatia::linear_relu_fused has a first derivative only; for a second use hypatia::linear_relu_epilogue"
-    )
+linear_relu_gradients.not_differentiable(
+    "hypatia::linear_relu_fused has a first derivative only; for a second use hypatia::linear_relu_epilogue"
+)
 
 
-linear_relu_gradients.register_autograd(_no_second_derivative)
-
-
-@operator("linear_relu_fused")
+@operator("linear_relu_fused", planned=True, autocast=True)
 def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
 
@@ -173,16 +169,7 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 
 linear_relu_fused.register_fake(output)
-
-
-def _fused_formula(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-    x, weight, y = ctx.saved_tensors
-    needed = ctx.needs_input_grad
-    gradients = linear_relu_gradients(grad, x, weight, y, needed[0], needed[1])
-    return tuple(gradient if need else None for gradient, need in zip(gradients, needed, strict=True))
-
-
-linear_relu_fused.register_autograd(_fused_formula, setup_context=save_operands)
+linear_relu_fused.differentiated_by(linear_relu_gradients)
 
 
 def _missing(workload: Workload, device: str) -> str:

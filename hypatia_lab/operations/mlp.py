@@ -327,7 +327,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1]).contiguous()
 
 
-@operator("mlp")
+@operator("mlp", planned=True, autocast=True)
 def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
     """Two or three equal-width layers: in one kernel on a GPU, layer by layer on a CPU.
 
@@ -351,7 +351,7 @@ def _(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.T
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@operator("mlp_backward")
+@operator("mlp_backward", planned=True)
 def mlp_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -398,29 +398,11 @@ def _layerwise_backward(
     return grad, torch.stack(grad_weights), torch.stack(grad_biases)
 
 
-def _save(ctx, inputs, output) -> None:
-    # No argument has a default: torch leaves out those that equal it, and counts gradients without them.
-    x, weights, biases, ctx.math = inputs
-    ctx.layers = len(weights)
-    ctx.save_for_backward(x, *weights, *biases)
-
-
-def _gradients(ctx, grad: torch.Tensor):
-    x, *parameters = ctx.saved_tensors
-    weights, biases = parameters[: ctx.layers], parameters[ctx.layers :]
-    grad_x, grad_weights, grad_biases = torch.ops.hypatia.mlp_backward(grad, x, weights, biases, ctx.math)
-    return grad_x, list(grad_weights.unbind()), list(grad_biases.unbind()), None
-
-
-def _refuse(ctx, *grads: torch.Tensor):
-    raise RuntimeError(
-        "hypatia::mlp is differentiable once: its backward keeps no graph; take second derivatives of the layers as "
-        "torch.nn.functional.linear and torch.relu"
-    )
-
-
-mlp.register_autograd(_gradients, setup_context=_save)
-mlp_backward.register_autograd(_refuse)
+mlp.differentiated_by(mlp_backward)
+mlp_backward.not_differentiable(
+    "hypatia::mlp is differentiable once: its backward keeps no graph; take second derivatives of the layers as "
+    "torch.nn.functional.linear and torch.relu"
+)
 
 
 def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> torch.Tensor:

@@ -7,11 +7,44 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations.forms import bind
+from hypatia_lab.operations.linear_relu import OPERANDS, output
+from hypatia_lab.operations.linear_relu_backward import linear_relu_gradients
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
+
+
+@operator("linear_relu_triton", planned=True, autocast=True)
+def linear_relu_triton(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str
+) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) in one Triton kernel; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.triton.linear_relu.linear_relu`.
+    """
+    from hypatia_lab.kernels.triton.linear_relu import linear_relu
+
+    return linear_relu(x, weight, bias, precision=precision)
+
+
+@operator("linear_relu_split", planned=True)
+def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, terms: str) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) with float32's accuracy, by three products of two ``terms`` of each number; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.triton.linear_relu_split.linear_relu_split`.
+    """
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+    return split(x, weight, bias, terms=terms)
+
+
+for _own in (linear_relu_triton, linear_relu_split):
+    _own.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
+    _own.differentiated_by(linear_relu_gradients)
 
 
 def _triton(workload: Workload, device: str) -> str:
@@ -39,10 +72,7 @@ def _split(workload: Workload, device: str) -> str:
 )
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
-    from hypatia_lab.kernels.triton.linear_relu import linear_relu
-
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: linear_relu(x, weight, bias, precision=workload.math)
+    return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
 @variant(
@@ -57,7 +87,7 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return _split_run("fp16x3", inputs)
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "fp16x3"), inputs, OPERANDS)
 
 
 @variant(
@@ -72,7 +102,7 @@ def fp16x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def tf32x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return _split_run("tf32x3", inputs)
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "tf32x3"), inputs, OPERANDS)
 
 
 @variant(
@@ -87,7 +117,8 @@ def tf32x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split, split_once
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+    from hypatia_lab.kernels.triton.linear_relu_split import split_once
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
     held = [split_once(weight)]
@@ -95,16 +126,9 @@ def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     def run() -> torch.Tensor:
         if not held[0].current:
             held[0] = split_once(weight)
-        return linear_relu_split(x, held[0], bias)
+        return split(x, held[0], bias)
 
     return run
-
-
-def _split_run(terms: str, inputs: Inputs) -> Run:
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
-
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: linear_relu_split(x, weight, bias, terms=terms)
 
 
 def _eleven_bits(values: torch.Tensor, terms: str) -> torch.Tensor:
