@@ -102,7 +102,8 @@ class Operator(Generic[Parameters, Result]):
             values = trees.tree_unflatten([other if kept is None else kept for kept, other in both], ctx.tree)
             own = {_GRADIENT: lambda at: grad, _NEEDED: lambda at: ctx.needs_input_grad[at]}
             pairs = zip(given, values, strict=True)
-            gradients = gradient(*(own[kind](at) if kind in own else value for (kind, at), value in pairs))
+            given_back = gradient(*(own[kind](at) if kind in own else value for (kind, at), value in pairs))
+            gradients = (given_back,) if isinstance(given_back, torch.Tensor) else given_back
             for at, one in zip(tensors, gradients, strict=False):
                 needed = ctx.needs_input_grad[at]
                 found[at] = [*one.unbind()] if isinstance(needed, list | tuple) else one if needed else None

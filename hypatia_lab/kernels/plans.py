@@ -280,6 +280,8 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         found = func(*args, **kwargs)
+        if not any(True for _ in _tensors((args, *kwargs.values(), found))):
+            return found  # such as which dtype two others make
         results = [found] if isinstance(found, torch.Tensor) else found
         if results is None:
             results = []
