@@ -50,12 +50,14 @@ class Operator(Generic[Parameters, Result]):
         torch.library.define(self.name, torch.library.infer_schema(function, mutates_args=tuple(mutates)))
         torch.library.impl(self.name, "CompositeExplicitAutograd", self._compute if planned else function)
         self._call: Callable[Parameters, Result] = getattr(torch.ops.hypatia, name).default
-        self._function, self._autocast, self._attached = function, autocast, False
+        self._function, self._planned, self._autocast, self._attached = function, planned, autocast, False
         self._formula: tuple[str, str, list[int]] | None = None
         self.__doc__ = function.__doc__
 
     def __call__(self, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         """What the function returns."""
+        if self._planned and not self._attached and not torch.compiler.is_compiling():
+            self._attach(args)
         return self._call(*args, **kwargs)
 
     def register_fake(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -122,28 +124,30 @@ class Operator(Generic[Parameters, Result]):
 
     def _compute(self, *args: Any) -> Any:
         """The function, or on a GPU a call again, once there is a plan for it."""
-        device = next((one.device.type for one in trees.tree_iter(args) if isinstance(one, torch.Tensor)), "")
-        if device in plans.DEVICES and plans.available():
-            if not self._attached:
-                self._attach(device)
-                return self._call(*args)  # pyright: ignore[reportCallIssue]
-            if plans.made_ready(self.name, self._function, args):
-                return self._call(*args)  # pyright: ignore[reportCallIssue]
+        if not self._attached and self._attach(args):
+            return self._call(*args)  # pyright: ignore[reportCallIssue]
+        if self._attached and plans.made_ready(self.name, self._function, args):
+            return self._call(*args)  # pyright: ignore[reportCallIssue]
         return self._function(*args)  # pyright: ignore[reportCallIssue]
 
-    def _attach(self, device: str) -> None:
-        """From now on C++ takes the calls of tensors of this kind of device, and comes back for what has no plan."""
-        library = plans.library()
+    def _attach(self, args: Sequence[Any]) -> bool:
+        """Where ``args`` lie on a GPU C++ takes such calls from now on, and comes back for what has no plan; whether
+        that is so.
+        """
+        device = next((one.device.type for one in trees.tree_iter(args) if isinstance(one, torch.Tensor)), "")
+        if device not in plans.DEVICES or not plans.available():
+            return False
         with _attaching:
-            if self._attached:
-                return
-            library.replay(self.name, device.upper())
-            if self._formula:
-                name, why, given = self._formula
-                library.differentiate(self.name, device.upper(), name, why, given)
-            if self._autocast:
-                library.autocast(self.name)
-            self._attached = True
+            if not self._attached:
+                library = plans.library()
+                library.replay(self.name, device.upper())
+                if self._formula:
+                    name, why, given = self._formula
+                    library.differentiate(self.name, device.upper(), name, why, given)
+                if self._autocast:
+                    library.autocast(self.name)
+                self._attached = True
+        return True
 
 
 def _arguments(call: Any) -> Sequence[Any]:

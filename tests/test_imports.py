@@ -32,7 +32,17 @@ ALLOWED: dict[str, set[str]] = {
     "compiled": {"kernels"},
     "machine": {"clock", "names"},
     "operations": {"clock", "compiled", "kernels", "names", "operators", "variants", "workloads"},
-    "egraph": {"clock", "intervals", "kernels", "machine", "names", "operations", "variants", "workloads"},
+    "egraph": {
+        "clock",
+        "intervals",
+        "kernels",
+        "machine",
+        "names",
+        "operations",
+        "operators",
+        "variants",
+        "workloads",
+    },
     "diffraction": {"compiled", "kernels", "machine", "names", "variants", "workloads"},
     "planted": {"check", "diffraction", "egraph", "operations", "variants", "workloads"},
     "profiler": {

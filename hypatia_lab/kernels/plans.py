@@ -340,8 +340,7 @@ class Recorder(TorchDispatchMode):
             return None
         for memory in self.memories:
             if memory.begin <= address < memory.end:
-                begin = memory.tensor.data_ptr() if memory.kind == "argument" else memory.begin
-                return memory, address - begin
+                return memory, address - (memory.begin if memory.kind == "own" else memory.tensor.data_ptr())
         raise UnplannableError("a kernel is given memory from elsewhere")
 
     # ------------------------------------------------ launches

@@ -405,27 +405,25 @@ mlp_backward.not_differentiable(
 )
 
 
+@operator("mlp_cuda", planned=True, autocast=True)
 def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Two or three equal-width layers in one hand-written kernel for Hopper, forward only.
+    """Two or three equal-width layers in one hand-written kernel for Hopper, not differentiable.
 
     ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; bfloat16 or float16 on a GPU
-    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. A plain
-    function, not an operation of torch's: a call costs less. Raises ``ValueError`` naming the tensor that does not fit
-    or requires a gradient.
+    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. Raises ``ValueError``
+    naming the tensor that does not fit, ``NotImplementedError`` when it is differentiated.
     """
     _checked(x, weights, biases, "ieee")
     dtype = str(x.dtype).removeprefix("torch.")
     if reason := mlp_cuda.missing(x.shape[-1], dtype, x.device.type):
         raise ValueError(f"x is {list(x.shape)} {x.dtype} on {x.device}: {reason}")
-    if torch.is_grad_enabled():
-        named = [("x", x), *((f"weight{n}", w) for n, w in enumerate(weights, 1))]
-        named += [(f"bias{n}", b) for n, b in enumerate(biases, 1)]
-        for name, tensor in named:
-            if tensor.requires_grad:
-                raise ValueError(f"{name} requires a gradient and fused_cuda has no backward; call it under no_grad()")
     if x.numel() == 0:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     return mlp_cuda.forward(x.reshape(-1, x.shape[-1]), weights, biases).view(x.shape)
+
+
+forward_cuda.register_fake(lambda x, weights, biases: torch.empty_like(x, memory_format=torch.contiguous_format))
+forward_cuda.not_differentiable("hypatia::mlp_cuda has no derivative; hypatia::mlp has")
 
 
 # ---------------------------------------------------------------- who computes it

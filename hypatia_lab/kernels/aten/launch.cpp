@@ -633,10 +633,10 @@ struct Differentiated : torch::autograd::Function<Differentiated> {
         }
         variable_list results;
         for (IValue& value : *called.stack) results.push_back(std::move(value).toTensor());
-        std::vector<int64_t> lists;  // by argument that may hold tensors: so many of a list, or -1 for one
+        std::vector<int64_t> lists;  // by argument that may hold tensors: so many of a list, or -1 for one that is there
         for (const IValue& value : arguments) {
             if (value.isTensorList()) lists.push_back(static_cast<int64_t>(value.toTensorList().size()));
-            if (value.isTensor() || value.isNone()) lists.push_back(-1);
+            if (value.isTensor() || value.isNone()) lists.push_back(value.isTensor() ? -1 : 0);
         }
         variable_list saved;
         c10::List<IValue> others(c10::AnyType::get());  // what is no tensor, and how many a list has
@@ -714,7 +714,6 @@ class Differentiable : public c10::OperatorKernel {
         variable_list tensors;
         for (const IValue& value : torch::jit::last(*stack, count)) {
             if (value.isTensor()) tensors.push_back(value.toTensor());
-            if (value.isNone()) tensors.emplace_back();
             if (value.isTensorList()) {
                 for (const at::Tensor& tensor : value.toTensorVector()) tensors.push_back(tensor);
             }
