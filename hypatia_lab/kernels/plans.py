@@ -175,9 +175,9 @@ def _alike(value: Any) -> Any:
 
 
 def _key(name: str, args: Sequence[Any]) -> str:
-    device: Any = ""
-    if torch.cuda.is_available():
-        found = torch.cuda.get_device_properties(torch.cuda.current_device())
+    first, device = next(_tensors(args)), ()
+    if first.is_cuda:
+        found = torch.cuda.get_device_properties(first.device)
         device = found.name, found.major, found.minor, found.multi_processor_count
     return hashlib.sha256(repr((_sources(), name, device, _alike(args))).encode()).hexdigest()[:24]
 
@@ -515,7 +515,7 @@ class Recorder(TorchDispatchMode):
             raise UnplannableError("memory is seen as two dtypes")
         offset = tensor.storage_offset() - whole.storage_offset()
         same = offset == 0 and whole.shape == tensor.shape and whole.stride() == tensor.stride()
-        return [memory.number, offset, int(same), *_list(tensor.shape), *_list(tensor.stride())]
+        return [memory.number, int(offset), int(same), *_list(tensor.shape), *_list(tensor.stride())]
 
 
 @dataclass
