@@ -76,7 +76,8 @@ class Operator(Generic[Parameters, Result]):
 
         Where an argument is a list of tensors its gradients are one tensor, stacked. What ``gradient`` is given follows
         from its arguments' names: ``grad`` is the gradient of the first result, the others' are not differentiable;
-        an argument's name or one of the ``results`` is that, and ``needs_x`` whether the gradient of x is wanted.
+        an argument's name or one of the ``results`` is that, and ``needs_x`` whether the gradient of x, which no list
+        comes before, is wanted.
         """
         names = [argument.name for argument in _arguments(self._call)]
         known = {"grad": (_GRADIENT, 0)} | {name: (_ARGUMENT, at) for at, name in enumerate(names)}

@@ -330,3 +330,26 @@ assert y.is_contiguous(memory_format=last) and set(checked) == {"_convolve", "_n
 def test_triton_kernels_get_the_parameters_that_their_machine_code_has(folder: Path, operators: str) -> None:
     pytest.importorskip("triton.backends.nvidia")
     passes(folder, BEGIN, HOPPER, operators)
+
+
+BESIDE = """
+def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    streams[0] = "beside"
+    a = x @ x
+    streams[0] = "here"
+    b = x + 1
+    return a, b, a * b
+
+streams = ["here"]
+plans.Recorder._current = lambda self: streams[0]
+recorder = plans.Recorder(torch.device("cpu"))
+with recorder:
+    found = apart(recorder.stand_in(square))
+steps = [step if isinstance(step, int) else step.function._schema.name for step in recorder.steps]
+assert steps == [plans.BESIDE, "aten::mm", plans.BACK, "aten::add", plans.JOIN, "aten::mul"], steps
+assert recorder.plan(found).numbers[1] == len(steps)
+"""
+
+
+def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(folder: Path) -> None:
+    passes(folder, BEGIN, TOY, BESIDE)

@@ -191,7 +191,7 @@ def record(function: Callable[..., Any], args: Sequence[Any]) -> Plan:
     It is run on stand-ins, tensors of the same layout with nothing of use in them, and launches nothing; operators of
     PyTorch's it does run. Raises :class:`UnplannableError` for what no plan can hold, and what ``function`` raises.
     """
-    recorder = Recorder()
+    recorder = Recorder(next(_tensors(args)).device)
     given = [recorder.stand_in(value) for value in args]
     if not loader.module_missing("triton", "triton"):
         _watch_triton()
@@ -241,17 +241,17 @@ class _Call:
 class Recorder(TorchDispatchMode):
     """Writes down what runs within it, in this thread."""
 
-    def __init__(self) -> None:
+    def __init__(self, device: torch.device) -> None:
         super().__init__()
+        self.device = device
         self.memories: list[_Memory] = []
         self.steps: list[Any] = []
         self.stream = self._current()
         self.aside = False  # whether the last step ran on a stream of its own
         self.unseen: set[int] = set()  # memories of such steps that the caller's stream has not waited for
 
-    @staticmethod
-    def _current() -> Any:
-        return torch.cuda.current_stream() if torch.cuda.is_available() else None
+    def _current(self) -> Any:
+        return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
 
     def stand_in(self, value: Any) -> Any:
         """A tensor of the layout of ``value``, in memory of its own; lists of tensors likewise, all else as it is."""
@@ -260,8 +260,7 @@ class Recorder(TorchDispatchMode):
         if not isinstance(value, torch.Tensor):
             return value
         size = value.element_size()
-        span = 1 + sum((n - 1) * stride for n, stride in zip(value.shape, value.stride(), strict=True))
-        memory = torch.empty(span + 16 // size + 1, dtype=value.dtype, device=value.device)
+        memory = torch.empty(_span(value) // size + 16 // size + 1, dtype=value.dtype, device=value.device)
         found = memory.as_strided(value.shape, value.stride(), (value.data_ptr() % 16) // size)
         begin = memory.data_ptr()
         self.memories.append(_Memory(found, begin, begin + memory.numel() * size, "argument"))
@@ -287,6 +286,8 @@ class Recorder(TorchDispatchMode):
             results = []
         if not isinstance(results, list | tuple) or not all(isinstance(one, torch.Tensor) for one in results):
             raise UnplannableError(f"{func} reads what is in a tensor, or gives something other than tensors")
+        if any(one.device != self.device for one in results):
+            raise UnplannableError(f"{func} gives a tensor of another device")
         if func in ALLOCATIONS:
             self._added(results[0], "own")
         elif func._schema.is_mutable or not all(self._find(one) for one in results):
@@ -400,7 +401,7 @@ class Recorder(TorchDispatchMode):
         """Address of ``size`` bytes more that only kernels see; 0 for none."""
         if not size:
             return 0
-        return torch.empty(size, dtype=torch.uint8, device=self.memories[0].tensor.device).data_ptr()
+        return torch.empty(size, dtype=torch.uint8, device=self.device).data_ptr()
 
     # ------------------------------------------------ writing down
 
@@ -410,7 +411,8 @@ class Recorder(TorchDispatchMode):
             memory = self._find(output)
             if memory is None or memory.kind == "argument":
                 raise UnplannableError("a result is an argument, or from elsewhere")
-            if memory.kind == "own" and memory.whole is None and _span(output) == memory.end - memory.begin:
+            filled = not output.storage_offset() and _span(output) == memory.end - memory.begin
+            if memory.kind == "own" and memory.whole is None and filled:
                 memory.whole = output
         if self.aside:
             self.steps.append(BACK)
@@ -537,8 +539,8 @@ def _bits(form: str, value: float) -> int:
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Bytes from the begin of its memory on that the tensor takes; 0 where it begins further on, or has none."""
-    if tensor.storage_offset() or not tensor.numel():
+    """Bytes from the tensor's first number to its last."""
+    if not tensor.numel():
         return 0
     steps = zip(tensor.shape, tensor.stride(), strict=True)
     return (1 + sum((size - 1) * stride for size, stride in steps)) * tensor.element_size()

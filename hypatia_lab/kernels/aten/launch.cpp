@@ -523,7 +523,7 @@ bool describe(at::ArrayRef<IValue> values, std::string& key, std::vector<at::Ten
             tensors.push_back(value.toTensor());
             append(key, tensors.back());
         } else if (value.isNone()) {
-            append(key, -1);
+            key.append("none");
         } else if (value.isTensorList()) {
             const c10::List<at::Tensor> list = value.toTensorList();
             append(key, static_cast<int64_t>(list.size()));
