@@ -248,7 +248,9 @@ class Recorder(TorchDispatchMode):
         self.steps: list[Any] = []
         self.stream = self._current()
         self.aside = False  # whether the last step ran on a stream of its own
-        self.unseen: set[int] = set()  # memories of such steps that the caller's stream has not waited for
+        # Memories that such steps read, and write, and the caller's stream has not waited for.
+        self.read: set[int] = set()
+        self.written: set[int] = set()
 
     def _current(self) -> Any:
         return torch.cuda.current_stream(self.device) if self.device.type == "cuda" else None
@@ -315,23 +317,27 @@ class Recorder(TorchDispatchMode):
                 raise UnplannableError(f"results of {func} share memory")
         for memory in reads:
             memory.called = True
-        self._step(_Call(func, arguments, [*results] if fresh else []), [*reads, *fresh])
+        pairs = zip(func._schema.arguments, arguments, strict=True)
+        changed = [value for argument, value in pairs if argument.alias_info and argument.alias_info.is_write]
+        writes = [memory for memory in map(self._find, _tensors(changed)) if memory]
+        self._step(_Call(func, arguments, [*results] if fresh else []), reads, [*writes, *fresh])
 
-    def _step(self, step: Any, memories: Sequence[_Memory]) -> None:
-        """One more ``step``, which reads or writes ``memories``."""
+    def _step(self, step: Any, read: Sequence[_Memory], written: Sequence[_Memory]) -> None:
+        """One more ``step``, and the memories that it reads and writes."""
         aside = self._current() != self.stream
-        touched = {id(memory) for memory in memories}
+        reads, writes = {id(memory) for memory in read}, {id(memory) for memory in written}
         if aside:
             # Whatever the caller's stream did so far is waited for.
             if not self.aside:
                 self.steps.append(BESIDE)
-            self.unseen |= touched
+            self.read |= reads
+            self.written |= writes
         else:
             if self.aside:
                 self.steps.append(BACK)
-            if touched & self.unseen:
+            if (reads | writes) & self.written or writes & self.read:
                 self.steps.append(JOIN)
-                self.unseen.clear()
+                self.read, self.written = set(), set()
         self.aside = aside
         self.steps.append(step)
 
@@ -381,7 +387,7 @@ class Recorder(TorchDispatchMode):
             memories.append(found[0])
             placed.append((kind, (*found, value[1] if kind == MAP else ())))
         settings = [shared, cluster, spread, dependent, cooperative, *extents[0], *extents[1]]
-        self._step(_Launch(cubin, symbol, [*map(int, settings)], placed), memories)
+        self._step(_Launch(cubin, symbol, [*map(int, settings)], placed), memories, memories)
 
     def cuda(self, code: bytes, symbol: str, arguments: Sequence[loader.Argument], **how: Any) -> None:
         """One launch by :func:`loader.cuda_launcher`; ``how`` as of :meth:`launch`."""
@@ -416,7 +422,7 @@ class Recorder(TorchDispatchMode):
                 memory.whole = output
         if self.aside:
             self.steps.append(BACK)
-        if self.unseen:
+        if self.read or self.written:
             self.steps.append(JOIN)
         writer = _Writer()
         begin: list[int] = []
