@@ -76,11 +76,15 @@ def cpp_missing() -> str:
 
 def module_missing(name: str, install: str) -> str:
     """Why Python's module ``name`` cannot be had, and that pip can ``install`` it; empty when it can."""
+    return BROKEN.get(name, "") if _installed(name) else f"{name} is not installed (pip install {install})"
+
+
+@cache
+def _installed(name: str) -> bool:
     try:
-        there = importlib.util.find_spec(name) is not None
+        return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # of the package that it is in
-        there = False
-    return BROKEN.get(name, "") if there else f"{name} is not installed (pip install {install})"
+        return False
 
 
 def triton_missing(device: str) -> str:

@@ -235,7 +235,7 @@ class _Launch:
 class _Call:
     function: Any
     arguments: list[Any]
-    results: list[torch.Tensor]
+    results: list[torch.Tensor | None]
 
 
 class Recorder(TorchDispatchMode):
@@ -283,22 +283,21 @@ class Recorder(TorchDispatchMode):
         found = func(*args, **kwargs)
         if not any(True for _ in _tensors((args, *kwargs.values(), found))):
             return found  # such as which dtype two others make
-        results = [found] if isinstance(found, torch.Tensor) else found
-        if results is None:
-            results = []
-        if not isinstance(results, list | tuple) or not all(isinstance(one, torch.Tensor) for one in results):
+        results = [*found] if isinstance(found, list | tuple) else [] if found is None else [found]
+        if not all(one is None or isinstance(one, torch.Tensor) for one in results):
             raise UnplannableError(f"{func} reads what is in a tensor, or gives something other than tensors")
-        if any(one.device != self.device for one in results):
+        given = [one for one in results if one is not None]
+        if any(one.device != self.device for one in given):
             raise UnplannableError(f"{func} gives a tensor of another device")
         if func in ALLOCATIONS:
-            self._added(results[0], "own")
-        elif func._schema.is_mutable or not all(self._find(one) for one in results):
+            self._added(given[0], "own")
+        elif func._schema.is_mutable or not all(self._find(one) for one in given):
             if func.namespace != "aten":
                 raise UnplannableError(f"{func} is no operator of PyTorch's")
             self._call(func, args, kwargs, results)
         return found
 
-    def _call(self, func: Any, args: Any, kwargs: Any, results: Sequence[torch.Tensor]) -> None:
+    def _call(self, func: Any, args: Any, kwargs: Any, results: Sequence[torch.Tensor | None]) -> None:
         arguments = []
         for number, argument in enumerate(func._schema.arguments):
             if number < len(args):
@@ -312,9 +311,11 @@ class Recorder(TorchDispatchMode):
         reads = [memory for memory in seen if memory]
         fresh = []
         if not func._schema.is_mutable:
-            fresh = [self._added(one, "result") for one in results]
-            if len({one.untyped_storage()._cdata for one in results}) < len(func._schema.returns):
-                raise UnplannableError(f"results of {func} share memory")
+            given = [one for one in results if one is not None]
+            fresh = [self._added(one, "result") for one in given]
+            own = {one.untyped_storage()._cdata for one in given}
+            if len(own) < len(given) or len(results) != len(func._schema.returns):
+                raise UnplannableError(f"results of {func} share memory, or are a list")
         for memory in reads:
             memory.called = True
         pairs = zip(func._schema.arguments, arguments, strict=True)
@@ -451,9 +452,9 @@ class Recorder(TorchDispatchMode):
             elif isinstance(step, _Call):
                 begin += self._written_call(step, writer)
                 for result in step.results:
-                    memory = self._find(result)
-                    assert memory
-                    memory.number, memory.whole, number = number, result, number + 1
+                    if result is not None and (memory := self._find(result)):
+                        memory.number, memory.whole = number, result
+                    number += 1
                 begin.append(len(step.results))
             else:
                 begin.append(step)
