@@ -360,7 +360,8 @@ def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(folder: Pa
 
 INTERPRETED = """
 import torch
-from hypatia_lab.operations.tensor_cores import linear_relu_split, linear_relu_triton
+from hypatia_lab.kernels.triton.linear_relu_split import split_once
+from hypatia_lab.operations.tensor_cores import linear_relu_split, linear_relu_split_once, linear_relu_triton
 
 g = torch.Generator().manual_seed(0)
 x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((3, 24), (8, 24), (8,)))
@@ -376,6 +377,9 @@ for own, how in ((linear_relu_triton, "ieee"), (linear_relu_split, "fp16x3")):
             loss.square().sum().backward()
         for one, other in zip(leaves, usual):
             assert one is None or torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+once = split_once(weight)
+found = linear_relu_split_once(x, weight, once.values, once.exponents, bias, "fp16x3")
+assert torch.equal(found, linear_relu_split(x, weight, bias, "fp16x3"))
 """
 
 

@@ -47,6 +47,28 @@ for _own in (linear_relu_triton, linear_relu_split):
     _own.differentiated_by(linear_relu_gradients)
 
 
+@operator("linear_relu_split_once", planned=True)
+def linear_relu_split_once(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    values: torch.Tensor,
+    exponents: torch.Tensor,
+    bias: torch.Tensor | None,
+    terms: str,
+) -> torch.Tensor:
+    """:func:`linear_relu_split` of a W whose terms (``values``, ``exponents``) :func:`split_once` made; they must still
+    be those of W. Not differentiable.
+    """
+    from hypatia_lab.kernels.triton.linear_relu_split import Split, _version
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+    return split(x, Split(weight, terms, values, exponents, _version(weight)), bias, terms=terms)
+
+
+linear_relu_split_once.register_fake(lambda x, weight, values, exponents, bias, terms: output(x, weight, bias))
+linear_relu_split_once.not_differentiable("weights that were split before are for inference; split x and W instead")
+
+
 def _triton(workload: Workload, device: str) -> str:
     if missing := loader.triton_missing(device):
         return missing
@@ -117,7 +139,6 @@ def tf32x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
     from hypatia_lab.kernels.triton.linear_relu_split import split_once
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
@@ -126,7 +147,7 @@ def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     def run() -> torch.Tensor:
         if not held[0].current:
             held[0] = split_once(weight)
-        return split(x, held[0], bias)
+        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3")
 
     return run
 
