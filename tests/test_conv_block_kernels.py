@@ -134,9 +134,9 @@ x, weight, bias, gamma, beta = drawn(2, 3, 16, 5, 6)
 op, gradients = torch.ops.hypatia.conv_block_fused.default, torch.ops.hypatia.conv_block_gradients.default
 for given in ((x, weight, bias, gamma, beta, "none"), (*leaves(x, weight, bias, gamma, beta), "tanh"),
               (x, weight, None, gamma, beta, "none")):
-    torch.library.opcheck(op, (*given, "ieee", "triton", True))
-torch.library.opcheck(op, (x, weight, bias, gamma, beta, "none", "ieee", "triton", False))
-y, *saved = conv_block_fused(x, weight, bias, gamma, beta, "none", "ieee", "triton", True)
+    torch.library.opcheck(op, (*given, "ieee", "triton", True, None))
+torch.library.opcheck(op, (x, weight, bias, gamma, beta, "none", "ieee", "triton", False, None))
+y, *saved = conv_block_fused(x, weight, bias, gamma, beta, "none", "ieee", "triton", True, None)
 torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none"))
 # Training: autograd's gradients are those of torch's own operations.
 for approximate in ("none", "tanh"):
@@ -153,9 +153,10 @@ torch.testing.assert_close(whole_graph(*own), 2 * fused_conv_block(*own))
 # Only what needs a gradient gets one; without any nothing is kept, and a second derivative is refused.
 frozen = fused_conv_block(x, weight.clone().requires_grad_(), bias, gamma, beta)
 assert frozen.requires_grad and not fused_conv_block(x, weight, bias, gamma, beta).requires_grad
+unkept = lambda: conv_block_fused(*own, "none", "ieee", "triton", False, None)
 for wrong, error, message in (
     (lambda: torch.autograd.grad(got[0].sum(), own), NotImplementedError, "first derivative only"),
-    (lambda: conv_block_fused(*own, "none", "ieee", "triton", False)[0].sum().backward(), RuntimeError, "keep=False"),
+    (lambda: unkept()[0].sum().backward(), RuntimeError, "keep=False"),
     (lambda: fused_conv_block(x[..., :1, :1], weight, bias, gamma, beta), ValueError, "more than 1 spatial element"),
     (lambda: fused_conv_block(x.double(), weight, bias, gamma, beta), ValueError, "should be the same"),
     (lambda: fused_conv_block(*(t.double() for t in (x, weight, bias, gamma, beta))), ValueError, "torch.float64"),

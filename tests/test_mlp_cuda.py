@@ -237,8 +237,8 @@ def test_a_misfit_is_refused_by_name() -> None:
 @on_hopper
 def test_a_gpu_refuses_what_it_cannot_do_and_takes_any_rank() -> None:
     x, weights, biases = tensors(6, 64, 3, device="cuda")
-    with pytest.raises(ValueError, match="bias2 requires a gradient"):
-        mlp.forward_cuda(x, weights, [biases[0], biases[1].clone().requires_grad_(), biases[2]])
+    with pytest.raises(NotImplementedError, match="no derivative"):
+        mlp.forward_cuda(x, weights, [biases[0], biases[1].clone().requires_grad_(), biases[2]]).sum().backward()
     with pytest.raises(ValueError, match="weight1 is on cpu"):
         mlp.forward_cuda(x, [weights[0].cpu(), *weights[1:]], biases)
     with pytest.raises(ValueError, match="not 48"):

@@ -1,7 +1,7 @@
 """What a rebuilt graph calls: the fused operations, each by the best way that its tensors' device and dtype have.
 
-Plain functions, not custom operations of torch's: dispatching one of those takes a caller longer than a small layer
-takes a GPU. Each returns a new tensor and can be differentiated, if need be by the operations that it stands for.
+Plain functions, which choose, and call operators of torch's or of the lab's. Each returns a new tensor and can be
+differentiated, if need be by the operations that it stands for.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ from typing import Any
 import torch
 import torch.nn.functional as functional
 
-import hypatia_lab.operations.linear_relu  # noqa: F401  (registers a custom operation that models may call)
 import hypatia_lab.operations.mlp as fused
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations import tensor_cores
+from hypatia_lab.operators import operator
 
 aten = torch.ops.aten
 
@@ -58,6 +59,19 @@ def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
     return torch.matmul(x, weight.t()).add_(bias)
 
 
+@operator("linear_relu_apart", planned=True)
+def _apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """max(0, x·Wᵀ + b), float32 on a GPU: the library's product, then one Triton kernel in its place."""
+    from hypatia_lab.kernels.triton.bias_relu import bias_relu
+
+    y = torch.matmul(x, weight.t()).contiguous()
+    bias_relu(y.view(-1, weight.shape[0]), bias.contiguous())
+    return y
+
+
+_apart.register_fake(lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]))
+
+
 def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x·Wᵀ, then max(0, · + b) in its place by one kernel. Shapes as of :func:`linear_relu`.
 
@@ -65,13 +79,9 @@ def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor)
     """
     if _differentiated(x, weight, bias):
         return functional.linear(x, weight, bias).relu()
-    y = torch.matmul(x, weight.t())
-    if apart_missing(x.device.type, str(x.dtype).removeprefix("torch.")) or not y.is_contiguous():
-        return y.add_(bias).relu_()
-    from hypatia_lab.kernels.triton.bias_relu import bias_relu
-
-    bias_relu(y.view(-1, weight.shape[0]), bias.contiguous())
-    return y
+    if apart_missing(x.device.type, str(x.dtype).removeprefix("torch.")):
+        return torch.matmul(x, weight.t()).add_(bias).relu_()
+    return _apart(x, weight, bias)
 
 
 def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -81,9 +91,7 @@ def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     """
     if _differentiated(x, weight, bias) or split_missing(x.device.type, str(x.dtype).removeprefix("torch.")):
         return linear_relu(x, weight, bias)
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
-
-    return linear_relu_split(x, weight, bias)
+    return tensor_cores.linear_relu_split(x, weight, bias, "fp16x3")
 
 
 def split_missing(device: str, dtype: str) -> str:

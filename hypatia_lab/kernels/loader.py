@@ -10,13 +10,13 @@ import contextlib
 import ctypes
 import hashlib
 import importlib.util
-import logging
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
@@ -76,11 +76,15 @@ def cpp_missing() -> str:
 
 def module_missing(name: str, install: str) -> str:
     """Why Python's module ``name`` cannot be had, and that pip can ``install`` it; empty when it can."""
+    return BROKEN.get(name, "") if _installed(name) else f"{name} is not installed (pip install {install})"
+
+
+@cache
+def _installed(name: str) -> bool:
     try:
-        there = importlib.util.find_spec(name) is not None
+        return importlib.util.find_spec(name) is not None
     except ModuleNotFoundError:  # of the package that it is in
-        there = False
-    return BROKEN.get(name, "") if there else f"{name} is not installed (pip install {install})"
+        return False
 
 
 def triton_missing(device: str) -> str:
@@ -88,16 +92,20 @@ def triton_missing(device: str) -> str:
     return module_missing("triton", "triton") if device == "cuda" else NO_GPU
 
 
-def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so") -> Path:
-    """Compile ``source`` with ``flags`` once and return the cached result; ``against`` is what else it depends on."""
-    compile_with = compiler()
+def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so", *, native: bool = True) -> Path:
+    """Compile ``source`` with ``flags`` once and return the cached result; ``against`` is what else it depends on.
+
+    ``native``: for this very processor. What is not is found again without asking the compiler, in no time.
+    """
+    compile_with, depends = compiler(), [source.read_text(), *flags, against]
     if not compile_with:
         raise BuildError(f"{source.name}: {cpp_missing()}")
-    version = subprocess.run([compile_with, "--version"], capture_output=True, text=True, check=True).stdout
-    # -march=native makes the result this processor's own, so the processor is part of the name.
-    processor = Path("/proc/cpuinfo").read_text().split("\n\n")[0] if Path("/proc/cpuinfo").exists() else ""
-    flagged = [line for line in processor.splitlines() if line.startswith(("model name", "flags", "Features"))]
-    key = hashlib.sha256("\0".join([source.read_text(), *flags, against, version, *flagged]).encode()).hexdigest()[:16]
+    if native:
+        depends.append(subprocess.run([compile_with, "--version"], capture_output=True, text=True, check=True).stdout)
+        # -march=native makes the result this processor's own, so the processor is part of the name.
+        processor = Path("/proc/cpuinfo").read_text().split("\n\n")[0] if Path("/proc/cpuinfo").exists() else ""
+        depends += [line for line in processor.splitlines() if line.startswith(("model name", "flags", "Features"))]
+    key = hashlib.sha256("\0".join(depends).encode()).hexdigest()[:16]
     target = cache_folder() / f"{source.stem}-{key}{suffix}"
     if target.exists():
         return target
@@ -106,7 +114,10 @@ def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so
     os.close(handle)
     try:
         done = subprocess.run(
-            [compile_with, "-std=c++20", "-O3", "-march=native", str(source), "-o", temporary, *flags],
+            [
+                *(compile_with, "-std=c++20", "-O3", *(["-march=native"] if native else [])),
+                *(str(source), "-o", temporary, *flags),
+            ],
             capture_output=True,
             text=True,
         )
@@ -160,17 +171,11 @@ def aten_library(name: str) -> None:
     """
     import torch
 
-    # On import it logs that there is no GPU, of no use to who builds for a CPU.
-    before = logging.root.manager.disable
-    logging.disable(logging.WARNING)
-    try:
-        from torch.utils import cpp_extension
-    finally:
-        logging.disable(before)
-    flags = [f"-I{path}" for path in cpp_extension.include_paths()]
-    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}"]
-    flags += [f"-L{path}" for path in cpp_extension.library_paths()] + ["-ltorch", "-ltorch_cpu", "-lc10"]
-    torch.ops.load_library(str(_build(SOURCES / "aten" / f"{name}.cpp", [*SHARED, *flags], against=torch.__version__)))
+    home = Path(torch.__file__).parent
+    flags = [f"-I{home / part}" for part in ("include", "include/torch/csrc/api/include")]
+    flags += [f"-L{home / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
+    source = SOURCES / "aten" / f"{name}.cpp"
+    torch.ops.load_library(str(_build(source, [*SHARED, *flags], against=torch.__version__, native=False)))
 
 
 def cuda_missing(device: str = "cuda") -> str:
@@ -198,13 +203,10 @@ def _headers() -> str:
 
 
 @cache
-def _cuda_kernel(name: str, instance: str) -> Any:
-    """The kernel ``instance`` of ``cuda/<name>.cu``; its machine code is kept, so that only one process compiles it."""
+def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
+    """Mangled name and machine code of ``instance`` of ``cuda/<name>.cu``; kept, so that only one process compiles."""
     import torch
-    from cuda.core import Device, ObjectCode  # pyright: ignore[reportMissingImports]
 
-    device = Device(torch.cuda.current_device())
-    device.set_current()
     major, minor = torch.cuda.get_device_capability()
     # Hopper's own instructions (wgmma, setmaxnreg) need the target that no other GPU runs.
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
@@ -216,6 +218,17 @@ def _cuda_kernel(name: str, instance: str) -> Any:
     except OSError:
         symbol, code = _compile_cuda(name, source, instance, arch)
         store(stored, symbol + b"\0" + code)
+    return symbol, code
+
+
+@cache
+def _cuda_kernel(name: str, instance: str) -> Any:
+    """The kernel ``instance`` of ``cuda/<name>.cu``."""
+    import torch
+    from cuda.core import Device, ObjectCode  # pyright: ignore[reportMissingImports]
+
+    symbol, code = _cubin(name, instance)
+    Device(torch.cuda.current_device()).set_current()
     return ObjectCode.from_cubin(code, symbol_mapping={instance: symbol}).get_kernel(instance)
 
 
@@ -260,6 +273,10 @@ class TensorMap(ctypes.Structure):
     """A matrix and the boxes in which the copy engine fetches it, made by :func:`tensor_map`; only CUDA reads it."""
 
     _fields_ = [("opaque", ctypes.c_uint64 * 16)]
+
+    address: int
+    described: tuple[Any, ...]
+    """What else it was made of, as :func:`hypatia_lab.kernels.plans.map_of` takes it."""
 
 
 TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
@@ -315,9 +332,15 @@ def _encoded(
     memory = (ctypes.c_char * (ctypes.sizeof(TensorMap) + 127))()
     found = TensorMap.from_buffer(memory, -ctypes.addressof(memory) % 128)  # aligned, as the driver asks
     swizzles, promote_to_256_bytes = {64: 2, 128: 3}, 3
+    kind, element = TENSOR_MAP_TYPES[dtype], swizzle // columns
+    found.address = address
+    found.described = (
+        *(kind, swizzles[swizzle], promote_to_256_bytes, 0),
+        *((width, height), (element, pitch), (columns, rows)),
+    )
     status = driver().cuTensorMapEncodeTiled(
         ctypes.byref(found),
-        ctypes.c_int(TENSOR_MAP_TYPES[dtype]),
+        ctypes.c_int(kind),
         ctypes.c_uint32(2),
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * 2)(width, height),
@@ -391,6 +414,14 @@ def _parameter(argument: Argument) -> Any:
 
 Launch = Callable[..., None]
 
+recording = threading.local()
+"""Of a thread that records what would be launched: ``recorder``, see :class:`hypatia_lab.kernels.plans.Recorder`."""
+
+
+def recorder() -> Any:
+    """Who records this thread's launches; None where they are made."""
+    return getattr(recording, "recorder", None)
+
 
 @cache
 def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool = False) -> Launch:
@@ -417,6 +448,11 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     attributes = (_Attribute * len(asked))(*asked)
 
     def run(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Argument) -> None:
+        if (records := recorder()) is not None:
+            symbol, code = _cubin(name, instance)
+            how = {"grid": grid, "block": block, "shared": shared, "cluster": cluster, "dependent": dependent}
+            records.cuda(code, symbol.decode(), arguments, **how)
+            return
         parameters = [_parameter(argument) for argument in arguments]
         addresses = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
         extents = ((*grid, *(1,) * (3 - len(grid))), (*block, *(1,) * (3 - len(block))))

@@ -83,7 +83,7 @@ def quicker(x: torch.Tensor, outer: int, precision: str, *, step: bool = False) 
 # ---------------------------------------------------------------- custom operations
 
 
-@operator("conv_block_fused")
+@operator("conv_block_fused", planned=True, autocast=True)
 def conv_block_fused(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -94,11 +94,14 @@ def conv_block_fused(
     precision: str,
     form: str,
     keep: bool,
+    counters: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """y, channels last in memory, and what its gradient needs where that is to be kept, else empty tensors.
 
     These are the convolution (N, H, W, C_out) of x's dtype, and each plane's mean and 1/√(variance + ε), (N, 2, C_out)
-    in float32. Differentiable once, and only what was computed with ``keep``. Raises ``ValueError`` on a misfit.
+    in float32. ``counters``, int32 (N, 2) of zeros, which the one kernel leaves zeros, save clearing new ones; two
+    calls at a time must not share them. Differentiable once, and only what was computed with ``keep``. Raises
+    ``ValueError`` on a misfit.
     """
     if form not in FORMS:
         raise ValueError(unknown("form", form, FORMS))
@@ -110,7 +113,7 @@ def conv_block_fused(
     if form == "whole":
         from hypatia_lab.operations.conv_block_whole import conv_block_whole
 
-        y, saved = conv_block_whole(*given, **how, keep=keep)
+        y, saved = conv_block_whole(*given, **how, keep=keep, counters=counters)
     else:
         from hypatia_lab.kernels.triton.conv_block import conv_block_forward
 
@@ -131,6 +134,7 @@ def _(
     precision: str,
     form: str,
     keep: bool,
+    counters: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     images, _, height, width = x.shape
     z = x.new_empty(images, height, width, weight.shape[0])
@@ -140,7 +144,7 @@ def _(
     return y, z, x.new_empty(images, 2, weight.shape[0], dtype=torch.float32)
 
 
-@operator("conv_block_gradients")
+@operator("conv_block_gradients", planned=True)
 def conv_block_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -153,8 +157,11 @@ def conv_block_gradients(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weight, bias, γ and β from ``grad``, that of y; the rest as :func:`conv_block_fused` left it.
 
-    Those of x and weight are channels last in memory. Not differentiable. Raises ``ValueError`` on a misfit.
+    Those of x and weight are channels last in memory. Not differentiable. Raises ``ValueError`` on a misfit,
+    ``RuntimeError`` where nothing was kept.
     """
+    if not statistics.numel() and x.shape[0]:
+        raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
     from hypatia_lab.kernels.triton.conv_block import Saved
 
     if not missing("whole", x.device.type) and fits(x.shape, weight.shape[0], x.dtype, "ieee", backward=True):
@@ -176,36 +183,8 @@ def _(grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, gamma: torch.Te
     return of_x, of_weight, bias, of_gamma, of_beta
 
 
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[torch.Tensor, ...]) -> None:
-    x, weight, _, gamma, beta, ctx.approximate, _, _, ctx.kept = inputs
-    _, convolved, statistics = output
-    ctx.mark_non_differentiable(convolved, statistics)
-    ctx.set_materialize_grads(False)
-    ctx.save_for_backward(x, weight, gamma, beta, convolved, statistics)
-
-
-def _gradient(
-    ctx: Any, grad: torch.Tensor | None, *of_what_is_kept: torch.Tensor | None
-) -> tuple[torch.Tensor | None, ...]:
-    if grad is None:
-        return (None,) * 9
-    if not ctx.kept:
-        raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
-    x, weight, gamma, beta, convolved, statistics = ctx.saved_tensors
-    how = convolved, statistics, ctx.approximate
-    gradients = conv_block_gradients(grad, x, weight, gamma, beta, *how)
-    needed = ctx.needs_input_grad[:5]
-    return (*(one if need else None for one, need in zip(gradients, needed, strict=True)), None, None, None, None)
-
-
-conv_block_fused.register_autograd(_gradient, setup_context=_keep)
-
-
-def _no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
-    raise NotImplementedError("hypatia::conv_block_fused has a first derivative only")
-
-
-conv_block_gradients.register_autograd(_no_second_derivative)
+conv_block_fused.differentiated_by(conv_block_gradients, ("y", "convolved", "statistics"))
+conv_block_gradients.not_differentiable("hypatia::conv_block_fused has a first derivative only")
 
 
 def fused_conv_block(
@@ -219,22 +198,25 @@ def fused_conv_block(
     p: float = 0.0,
     precision: str = "ieee",
     form: str = "",
+    counters: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """y = dropout(GELU(InstanceNorm2d(Conv2d(x)))), (N, C_out, H, W), channels last in memory; differentiable once.
 
     ``approximate`` is GELU's ("none" or "tanh"), ``precision`` says how float32 is multiplied, ``form`` is one of
-    :data:`FORMS`, or "" for what :func:`quicker` says. Each element is dropped with probability ``p``, the others
-    divided by 1 − p, by torch's own dropout after the kernels and with torch's own random numbers.
+    :data:`FORMS`, or "" for what :func:`quicker` says, ``counters`` are as of :func:`conv_block_fused`. Each element is
+    dropped with probability ``p``, the others divided by 1 − p, by torch's own dropout after the kernels and with
+    torch's own random numbers.
 
     Raises ``ValueError``, worded as PyTorch would where PyTorch refuses the same, for a misfit of shapes, dtypes or
     devices, float64, planes of one pixel, an argument out of range, or a form that the sizes or the device rule out;
     ``NotImplementedError`` when its gradient is differentiated.
     """
-    checked(x, weight, bias, gamma, beta, approximate, p)
+    if p or not form:  # the operation refuses all else
+        checked(x, weight, bias, gamma, beta, approximate, p)
     tensors = (x, weight, bias, gamma, beta)
     step = torch.is_grad_enabled() and any(tensor is not None and tensor.requires_grad for tensor in tensors)
     form = form or quicker(x, weight.shape[0], precision, step=step)
-    y = conv_block_fused(x, weight, bias, gamma, beta, approximate, precision, form, step)[0]
+    y = conv_block_fused(x, weight, bias, gamma, beta, approximate, precision, form, step, counters)[0]
     return y if p == 0.0 else functional.dropout(y, p)
 
 
@@ -265,18 +247,14 @@ def _factory(form: str, precision: str) -> Factory:
             "approximate": OPERATIONS[workload.operation],
             "precision": precision or workload.math,
         }
-        if workload.direction != "forward":
-            return bind(lambda *tensors: fused_conv_block(*tensors, form=form, **how), inputs, PARAMETERS, LAST)
-        if form == "whole":
-            from hypatia_lab.operations.conv_block_whole import conv_block_whole
-
+        if form == "whole" and workload.direction == "forward":
             # Left zeros by every launch; a call need not clear new ones.
             counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
-            run = lambda *tensors: conv_block_whole(*tensors, **how, counters=counters)[0]  # noqa: E731
-            return bind(run, inputs, PARAMETERS, LAST)
-        from hypatia_lab.kernels.triton.conv_block import conv_block
-
-        return bind(lambda *tensors: conv_block(*tensors, **how), inputs, PARAMETERS, LAST)
+        else:
+            counters = None
+        return bind(
+            lambda *tensors: fused_conv_block(*tensors, form=form, counters=counters, **how), inputs, PARAMETERS, LAST
+        )
 
     return factory
 

@@ -15,20 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.triton.conv_block import Saved, operands
-from hypatia_lab.kernels.triton.conv_block_backward import (
-    Gradients,
-    candidates,
-    checked_gradient,
-    gradients,
-    weight_gradient,
-)
 from hypatia_lab.operations import ladder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from torch import Tensor
+
+    from hypatia_lab.kernels.triton.conv_block import Saved
+    from hypatia_lab.kernels.triton.conv_block_backward import Gradients
 
     Vectors = tuple[Tensor | None, Tensor | None, Tensor | None]  # bias, γ and β
     Own = tuple[Tensor | None, Tensor | None, Tensor | None, Tensor | None]  # z, y, statistics and counters, by image
@@ -214,6 +209,8 @@ def conv_block_whole(
 
     Raises ``ValueError`` as ``conv_block`` does, and for sizes that do not fit (:func:`fits`).
     """
+    from hypatia_lab.kernels.triton.conv_block import Saved, operands
+
     pixels, taps, vectors = operands(x, weight, bias, gamma, beta, approximate, precision)
     processors = ladder._multiprocessors(x.device.index)
     if not fits(x.shape, weight.shape[0], x.dtype, precision, processors):
@@ -281,6 +278,13 @@ def conv_block_backward(
     approximate: str = "none",
 ) -> Gradients:
     """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16 or float16 that :func:`backward_fits`."""
+    from hypatia_lab.kernels.triton.conv_block_backward import (
+        candidates,
+        checked_gradient,
+        gradients,
+        weight_gradient,
+    )
+
     grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     cut = candidates((images, inner, outer, height, width))[0].slice

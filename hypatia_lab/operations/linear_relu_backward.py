@@ -9,16 +9,15 @@ and of large sizes, the products are the library's on two streams.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Callable
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.forms import bind
-from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output, save_operands
-from hypatia_lab.operators import Operator, operator
+from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
+from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
@@ -122,7 +121,11 @@ def matrices(
     return grad.reshape(count, columns), x.reshape(count, inner), y.reshape(count, columns)
 
 
-@operator("linear_relu_gradients")
+FIRST_ONLY = "this Linear+ReLU has a first derivative only; for a second use hypatia::linear_relu_epilogue"
+"""Why its gradients are not differentiated."""
+
+
+@operator("linear_relu_gradients", planned=True)
 def linear_relu_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -160,19 +163,10 @@ def empty_gradients(
 
 
 linear_relu_gradients.register_fake(empty_gradients)
+linear_relu_gradients.not_differentiable(FIRST_ONLY)
 
 
-def no_second_derivative(ctx: Any, *grads: torch.Tensor) -> tuple[None, ...]:
-    """The formula of gradients that have none. Raises ``NotImplementedError``."""
-    raise NotImplementedError(
-        "this Linear+ReLU has a first derivative only; for a second use hypatia::linear_relu_epilogue"
-    )
-
-
-linear_relu_gradients.register_autograd(no_second_derivative)
-
-
-@operator("linear_relu_fused")
+@operator("linear_relu_fused", planned=True, autocast=True)
 def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
 
@@ -188,21 +182,7 @@ def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
 
 linear_relu_fused.register_fake(output)
-
-
-def once(gradients: Operator[..., tuple[torch.Tensor, ...]]) -> Callable[..., tuple[torch.Tensor | None, ...]]:
-    """The autograd formula of an operation whose ``gradients`` are such as :func:`linear_relu_gradients`."""
-
-    def backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
-        x, weight, y = ctx.saved_tensors
-        needed = ctx.needs_input_grad
-        found = gradients(grad, x, weight, y, needed[0], needed[1])
-        return tuple(gradient if need else None for gradient, need in zip(found, needed, strict=True))
-
-    return backward
-
-
-linear_relu_fused.register_autograd(once(linear_relu_gradients), setup_context=save_operands)
+linear_relu_fused.differentiated_by(linear_relu_gradients)
 
 
 def _missing(workload: Workload, device: str) -> str:

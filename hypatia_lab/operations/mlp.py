@@ -327,7 +327,7 @@ def _flat(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.reshape(-1, tensor.shape[-1]).contiguous()
 
 
-@operator("mlp")
+@operator("mlp", planned=True, autocast=True)
 def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str) -> torch.Tensor:
     """Two or three equal-width layers: in one kernel on a GPU, layer by layer on a CPU.
 
@@ -351,7 +351,7 @@ def _(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.T
     return torch.empty_like(x, memory_format=torch.contiguous_format)
 
 
-@operator("mlp_backward")
+@operator("mlp_backward", planned=True)
 def mlp_backward(
     grad: torch.Tensor, x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor], math: str
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -398,52 +398,32 @@ def _layerwise_backward(
     return grad, torch.stack(grad_weights), torch.stack(grad_biases)
 
 
-def _save(ctx, inputs, output) -> None:
-    # No argument has a default: torch leaves out those that equal it, and counts gradients without them.
-    x, weights, biases, ctx.math = inputs
-    ctx.layers = len(weights)
-    ctx.save_for_backward(x, *weights, *biases)
+mlp.differentiated_by(mlp_backward)
+mlp_backward.not_differentiable(
+    "hypatia::mlp is differentiable once: its backward keeps no graph; take second derivatives of the layers as "
+    "torch.nn.functional.linear and torch.relu"
+)
 
 
-def _gradients(ctx, grad: torch.Tensor):
-    x, *parameters = ctx.saved_tensors
-    weights, biases = parameters[: ctx.layers], parameters[ctx.layers :]
-    grad_x, grad_weights, grad_biases = torch.ops.hypatia.mlp_backward(grad, x, weights, biases, ctx.math)
-    return grad_x, list(grad_weights.unbind()), list(grad_biases.unbind()), None
-
-
-def _refuse(ctx, *grads: torch.Tensor):
-    raise RuntimeError(
-        "hypatia::mlp is differentiable once: its backward keeps no graph; take second derivatives of the layers as "
-        "torch.nn.functional.linear and torch.relu"
-    )
-
-
-mlp.register_autograd(_gradients, setup_context=_save)
-mlp_backward.register_autograd(_refuse)
-
-
+@operator("mlp_cuda", planned=True, autocast=True)
 def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch.Tensor]) -> torch.Tensor:
-    """Two or three equal-width layers in one hand-written kernel for Hopper, forward only.
+    """Two or three equal-width layers in one hand-written kernel for Hopper, not differentiable.
 
     ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; bfloat16 or float16 on a GPU
-    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. A plain
-    function, not an operation of torch's: a call costs less. Raises ``ValueError`` naming the tensor that does not fit
-    or requires a gradient.
+    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. Raises ``ValueError``
+    naming the tensor that does not fit, ``NotImplementedError`` when it is differentiated.
     """
     _checked(x, weights, biases, "ieee")
     dtype = str(x.dtype).removeprefix("torch.")
     if reason := mlp_cuda.missing(x.shape[-1], dtype, x.device.type):
         raise ValueError(f"x is {list(x.shape)} {x.dtype} on {x.device}: {reason}")
-    if torch.is_grad_enabled():
-        named = [("x", x), *((f"weight{n}", w) for n, w in enumerate(weights, 1))]
-        named += [(f"bias{n}", b) for n, b in enumerate(biases, 1)]
-        for name, tensor in named:
-            if tensor.requires_grad:
-                raise ValueError(f"{name} requires a gradient and fused_cuda has no backward; call it under no_grad()")
     if x.numel() == 0:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     return mlp_cuda.forward(x.reshape(-1, x.shape[-1]), weights, biases).view(x.shape)
+
+
+forward_cuda.register_fake(lambda x, weights, biases: torch.empty_like(x, memory_format=torch.contiguous_format))
+forward_cuda.not_differentiable("hypatia::mlp_cuda has no derivative; hypatia::mlp has")
 
 
 # ---------------------------------------------------------------- who computes it

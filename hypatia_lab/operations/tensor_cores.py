@@ -8,14 +8,65 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.forms import bind
-from hypatia_lab.operations.linear_relu import OPERANDS, output, save_operands
-from hypatia_lab.operations.linear_relu_backward import empty_gradients, matrices, no_second_derivative, once
+from hypatia_lab.operations.linear_relu import OPERANDS, output
+from hypatia_lab.operations.linear_relu_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Inputs, Workload
+
+
+@operator("linear_relu_triton", planned=True, autocast=True)
+def linear_relu_triton(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str
+) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) in one Triton kernel; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.triton.linear_relu.linear_relu`.
+    """
+    from hypatia_lab.kernels.triton.linear_relu import linear_relu
+
+    return linear_relu(x, weight, bias, precision=precision)
+
+
+@operator("linear_relu_split", planned=True)
+def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, terms: str) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) with float32's accuracy, by three products of two ``terms`` of each number; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.triton.linear_relu_split.linear_relu_split`.
+    """
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+    return split(x, weight, bias, terms=terms)
+
+
+for _own in (linear_relu_triton, linear_relu_split):
+    _own.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
+    _own.differentiated_by(linear_relu_gradients)
+
+
+@operator("linear_relu_split_once", planned=True)
+def linear_relu_split_once(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    values: torch.Tensor,
+    exponents: torch.Tensor,
+    bias: torch.Tensor | None,
+    terms: str,
+) -> torch.Tensor:
+    """:func:`linear_relu_split` of a W whose terms (``values``, ``exponents``) :func:`split_once` made; they must still
+    be those of W. Not differentiable.
+    """
+    from hypatia_lab.kernels.triton.linear_relu_split import Split, _version
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+    return split(x, Split(weight, terms, values, exponents, _version(weight)), bias, terms=terms)
+
+
+linear_relu_split_once.register_fake(lambda x, weight, values, exponents, bias, terms: output(x, weight, bias))
+linear_relu_split_once.not_differentiable("weights that were split before are for inference; split x and W instead")
 
 
 def _triton(workload: Workload, device: str) -> str:
@@ -43,10 +94,7 @@ def _split(workload: Workload, device: str) -> str:
 )
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
-    from hypatia_lab.kernels.triton.linear_relu import linear_relu
-
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: linear_relu(x, weight, bias, precision=workload.math)
+    return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
 @variant(
@@ -61,7 +109,7 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return _split_run("fp16x3", inputs)
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "fp16x3"), inputs, OPERANDS)
 
 
 @variant(
@@ -76,7 +124,7 @@ def fp16x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def tf32x3(workload: Workload, inputs: Inputs) -> Run:
     """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
-    return _split_run("tf32x3", inputs)
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "tf32x3"), inputs, OPERANDS)
 
 
 @variant(
@@ -91,7 +139,7 @@ def tf32x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split, split_once
+    from hypatia_lab.kernels.triton.linear_relu_split import split_once
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
     held = [split_once(weight)]
@@ -99,19 +147,12 @@ def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     def run() -> torch.Tensor:
         if not held[0].current:
             held[0] = split_once(weight)
-        return linear_relu_split(x, held[0], bias)
+        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3")
 
     return run
 
 
-def _split_run(terms: str, inputs: Inputs) -> Run:
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
-
-    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
-    return lambda: linear_relu_split(x, weight, bias, terms=terms)
-
-
-@operator("linear_relu_fp16x3_gradients")
+@operator("linear_relu_fp16x3_gradients", planned=True)
 def linear_relu_fp16x3_gradients(
     grad: torch.Tensor,
     x: torch.Tensor,
@@ -132,23 +173,23 @@ def linear_relu_fp16x3_gradients(
 
 
 linear_relu_fp16x3_gradients.register_fake(empty_gradients)
-linear_relu_fp16x3_gradients.register_autograd(no_second_derivative)
+linear_relu_fp16x3_gradients.not_differentiable(FIRST_ONLY)
 
 
-@operator("linear_relu_fp16x3")
+@operator("linear_relu_fp16x3", planned=True)
 def linear_relu_fp16x3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Linear+ReLU with float32's digits by three float16 products, as its gradients; once differentiable.
 
     Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper, ``NotImplementedError``
     when its gradient is differentiated.
     """
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
 
-    return linear_relu_split(x, weight, bias)
+    return split(x, weight, bias)
 
 
 linear_relu_fp16x3.register_fake(output)
-linear_relu_fp16x3.register_autograd(once(linear_relu_fp16x3_gradients), setup_context=save_operands)
+linear_relu_fp16x3.differentiated_by(linear_relu_fp16x3_gradients)
 
 
 @variant(

@@ -1,0 +1,387 @@
+"""Calls without Python: what an operator does is recorded once and carried out by C++, here on a driver's stand-in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hypatia_lab.kernels import loader
+
+HERE = Path(__file__).resolve().parent
+
+pytestmark = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+BEGIN = """
+import ctypes, sys
+from pathlib import Path
+import torch
+from hypatia_lab.kernels import loader, plans
+from hypatia_lab.operators import operator
+
+folder = Path(sys.argv[1])
+plans.DRIVER, plans.DEVICES = str(folder / "driver.so"), {"cpu"}
+plans.library()
+loader.cache_folder = lambda: folder
+driver = ctypes.CDLL(plans.DRIVER)
+driver.launches.restype = ctypes.c_char_p
+"""
+
+TOY = """
+from types import SimpleNamespace
+loader._cubin = lambda name, instance: (b"scale", b"machine code")
+loader._cuda_kernel = lambda name, instance: SimpleNamespace(handle=0)
+ran = []
+
+def scale(x, out, factor, **how):
+    loader.cuda_launcher("toy", "scale", **how)((2,), (64,), x, out, x.numel(), factor)
+
+@operator("toy_gradient", planned=True)
+def toy_gradient(grad: torch.Tensor, x: torch.Tensor, needs_x: bool, factor: float, y: torch.Tensor) -> torch.Tensor:
+    assert y.shape == x.shape
+    out = torch.empty_like(x)
+    scale(grad.contiguous(), out, factor)
+    return out
+
+@operator("toy", planned=True)
+def toy(x: torch.Tensor, more: list[torch.Tensor], bias: torch.Tensor | None, factor: float,
+        word: str) -> tuple[torch.Tensor, torch.Tensor]:
+    ran.append(x.shape)
+    if word == "refuse":
+        raise ValueError("no such word")
+    if not x.numel():
+        return x.new_empty(x.shape), x.new_zeros(1)
+    middle, y = torch.empty_like(x), x.new_empty(x.shape[::-1]).t()
+    scale(x.contiguous(), middle, 1.0)
+    scale(middle, y, factor, dependent=True)
+    total = (y + more[-1]).sum(0).to(torch.float64) * 2
+    return y, total if bias is None else total + bias
+
+toy_gradient.register_fake(lambda grad, x, needs_x, factor, y: torch.empty_like(x))
+toy.register_fake(lambda x, more, bias, factor, word:
+                  (x.new_empty(x.shape[::-1]).t(), x.new_empty(x.shape[1], dtype=torch.float64)))
+toy.differentiated_by(toy_gradient, ("y", "total"))
+toy_gradient.not_differentiable("once only")
+square = torch.randn(4, 4)
+square = square + square.t()
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the stand-in for the driver lies, and plans are kept."""
+    found = tmp_path_factory.mktemp("plans")
+    command = [loader.compiler(), "-x", "c", "-w", "-shared", "-fPIC", "-o", str(found / "driver.so")]
+    subprocess.run([*command, str(HERE / "driver_stand_in.c")], check=True)
+    return found
+
+
+def passes(folder: Path, *sources: str) -> str:
+    """What the sources print, in a process of their own."""
+    done = subprocess.run([sys.executable, "-c", "\n".join(sources), str(folder)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-4000:]
+    return done.stdout
+
+
+REPLAYED = """
+def expected(x, more, bias, factor):
+    total = (factor * x + more[-1]).sum(0).double() * 2
+    return factor * x, total if bias is None else total + bias
+
+for round in range(3):
+    for bias in (None, torch.randn(4)):
+        for factor in (2.0, -0.5):
+            for x in (square + round, (square.double() + round).float()):
+                more = [torch.randn(4, 4), torch.randn(4)]
+                for one, other in zip(toy(x, more, bias, factor, "any"), expected(x, more, bias, factor)):
+                    torch.testing.assert_close(one, other)
+                    assert one.dtype == other.dtype
+# With and without bias, of two numbers: four kinds of call.
+assert len(ran) == 4, ran
+# Rows that lie apart, another alignment, no numbers at all, the same tensor twice.
+wide = torch.randn(4, 9)
+for x in (wide[:, 1:5], wide[:, 2:6], wide[:, ::2][:, :4], square[:, :0]):
+    x = x + x.t() if x.numel() else x
+    toy(x.clone(), [x], None, 1.0, "any")
+apart = torch.zeros(4, 9)[:, 1:5]
+apart.copy_(square)
+for same in (apart, square, apart):
+    y, total = toy(same, [same], None, 3.0, "any")
+    torch.testing.assert_close(y, 3 * square)
+    torch.testing.assert_close(total, 8 * square.sum(0).double())
+assert y.stride() == (1, 4)
+# What Python refuses it refuses each time, in its own words.
+for _ in range(2):
+    try:
+        toy(square, [square], None, 1.0, "refuse")
+    except ValueError as complaint:
+        assert str(complaint) == "no such word"
+    else:
+        raise AssertionError
+# One launch after the other, the second by programmatic dependent launch, of the scale's numbers.
+driver.watch(4)
+toy(square, [square], None, 2.0, "any")
+first, second = (line.split() for line in driver.launches().decode().splitlines())
+assert first[:3] == ["2,1,1", "64", "0"] and second[:4] == ["2,1,1", "64", "0", "6:1"], (first, second)
+assert int(first[-4], 16) == square.data_ptr() and first[-3] == second[-4]
+assert first[-2:] == ["10", "3f800000"] and second[-2:] == ["10", "40000000"]
+freed = square.clone()
+freed.untyped_storage().resize_(0)
+for wrong, message in (
+    (lambda: toy(freed, [square], None, 2.0, "any"), "it was freed"),
+    (lambda: launched(square), "launching scale with grid .* and block .* failed: CUDA_ERROR_INVALID_VALUE"),
+):
+    import re
+    @operator(f"too_many{message[:2].strip()}", planned=True)
+    def launched(x: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_like(x)
+        loader.cuda_launcher("toy", "scale")((1,), (2048,), x, out, x.numel(), 1.0)
+        return out
+    try:
+        wrong()
+    except RuntimeError as complaint:
+        assert re.search(message, str(complaint)), complaint
+    else:
+        raise AssertionError(message)
+"""
+
+
+def test_what_was_recorded_is_carried_out_for_tensors_that_are_alike(folder: Path) -> None:
+    passes(folder, BEGIN, TOY, REPLAYED)
+
+
+def test_a_later_process_records_nothing_and_imports_no_triton(folder: Path) -> None:
+    call = "toy(square, [square], None, 7.0, 'later'); print(len(ran), 'triton' in sys.modules)"
+    assert passes(folder, BEGIN, TOY, call).split()[0] == "1"
+    assert passes(folder, BEGIN, TOY, call).split() == ["0", "False"]
+    for code in folder.glob("*.cubin"):  # a plan is worth nothing without its kernels
+        code.unlink()
+    assert passes(folder, BEGIN, TOY, call).split()[0] == "1"
+
+
+GRADIENTS = """
+def leaf(x):
+    return x.detach().clone().requires_grad_()
+
+for word in ("python", "recorded", "replayed"):
+    w = leaf(square)
+    y, total = toy(w, [square], None, 2.0, word if word == "python" else "any")
+    assert y.requires_grad and not total.requires_grad
+    (got,) = torch.autograd.grad((y * square).sum(), w, create_graph=True)
+    torch.testing.assert_close(got, 2 * square)
+    assert "once only" in str(refusal(lambda: got.sum().backward()))
+assert not toy(square, [square], None, 2.0, "any")[0].requires_grad
+with torch.no_grad():
+    assert not toy(w, [square], None, 2.0, "any")[0].requires_grad
+with torch.inference_mode():
+    assert toy(w, [square], None, 2.0, "any")[0].is_inference()
+    toy(torch.ones(3, 3), [torch.ones(3)], None, 2.0, "never before")
+for given in ((w, [square], None, 2.0, "any"), (square, [square, w], torch.ones(4), 2.0, "any")):
+    torch.library.opcheck(torch.ops.hypatia.toy.default, given)
+for backend in ("eager", "aot_eager"):
+    compiled = torch.compile(lambda x: toy(x, [square], None, 2.0, "any")[0] * 2, fullgraph=True, backend=backend)
+    w = leaf(square)
+    torch.testing.assert_close(compiled(w), 4 * square)
+    compiled(w).sum().backward()
+    torch.testing.assert_close(w.grad, torch.full_like(square, 4.0))
+# Four threads at once, of shapes that some have seen and some have not.
+from concurrent.futures import ThreadPoolExecutor
+def work(thread):
+    for n in range(200):
+        x = torch.full((1 + n % 7,) * 2, float(thread))
+        y, total = toy(x, [x], None, 2.0, "any")
+        assert bool((y == 2 * thread).all()) and total[0] == 6 * thread * len(x)
+    return True
+with ThreadPoolExecutor(4) as pool:
+    assert all(pool.map(work, range(4)))
+"""
+
+REFUSAL = """
+def refusal(call):
+    try:
+        call()
+    except NotImplementedError as complaint:
+        return complaint
+    raise AssertionError("nothing was refused")
+"""
+
+
+def test_gradients_compiling_inference_and_threads(folder: Path) -> None:
+    passes(folder, BEGIN, TOY, REFUSAL, GRADIENTS)
+
+
+UNPLANNABLE = """
+@operator("toy_reads", planned=True)
+def reads(x: torch.Tensor) -> torch.Tensor:
+    ran.append(x.shape)
+    return x * 2 if x.sum().item() > 0 else x * 3
+
+for n in range(3):
+    assert reads(torch.ones(3))[0] == 2 and reads(-torch.ones(3))[0] == -3
+assert not any(folder.glob("plan-*reads*"))
+"""
+
+
+def test_what_looks_into_tensors_stays_in_python(folder: Path) -> None:
+    passes(folder, BEGIN, TOY, UNPLANNABLE)
+
+
+def test_without_a_library_that_builds_calls_stay_in_python(folder: Path) -> None:
+    broken = """
+    def fails(name):
+        raise loader.BuildError("no such compiler")
+    loader.aten_library = fails
+    plans.library.cache_clear()
+    import warnings
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            toy(square, [square], None, 1.0, "any")
+    """
+    asserted = "assert ['no such compiler' in str(one.message) for one in said] == [True] and len(ran) == 2"
+    launch = "scale = lambda x, out, factor, **how: out.copy_(factor * x)"
+    passes(folder, BEGIN, TOY, launch, "\n".join(line[4:] for line in broken.splitlines()), asserted)
+
+
+HOPPER = """
+import re, triton
+from triton.backends.compiler import GPUTarget
+
+class Hopper:
+    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
+    get_current_device = staticmethod(lambda: 0)
+    get_current_stream = staticmethod(lambda device: 0)
+
+triton.runtime.driver.set_active(Hopper())
+import hypatia_lab.kernels.triton.conv_block as block, hypatia_lab.kernels.triton.convolution as convolution
+import hypatia_lab.kernels.triton.gradient_products as products, hypatia_lab.kernels.triton.linear_relu as whole
+import hypatia_lab.kernels.triton.masked_gradient as masked
+from hypatia_lab.operations import conv_block_kernels, linear_relu_backward, tensor_cores
+
+for module in (block, convolution, products, whole, masked):
+    module.hopper = lambda tensor: True
+linear_relu_backward._server_gpu = lambda tensor: True
+conv_block_kernels.INTERPRETED = True
+
+# Parameters are what the machine code of each kernel has: an address or a tensor map where its own list says so.
+record, checked = plans._record_triton, []
+
+def compared(recorder, compiled, given, grid):
+    record(recorder, compiled, given, grid)
+    entry = re.search(r"\\.entry \\w+\\((.*?)\\)", compiled.asm["ptx"], re.DOTALL).group(1).split(",\\n")
+    wanted = [128 if "[128]" in line else int(re.search(r"\\.[a-z](8|16|32|64)", line).group(1)) // 8 for line in entry]
+    own = recorder.steps[-1].parameters
+    assert len(own) == len(wanted), compiled.metadata.name
+    for (kind, value), size in zip(own, wanted):
+        assert size == {plans.MAP: 128, plans.POINTER: 8}.get(kind, size), compiled.metadata.name
+        if kind == plans.NUMBER and size < 8:
+            assert -(2 ** (8 * size - 1)) <= value < 2 ** (8 * size)
+    checked.append(compiled.metadata.name)
+
+plans._record_triton = compared
+
+def zeros(*shape, dtype=torch.bfloat16):
+    return torch.zeros(*shape, dtype=dtype)
+
+def told(call):
+    driver.watch(0)
+    call()
+    return [line.split() for line in driver.launches().decode().splitlines()]
+"""
+
+LINEAR_RELU = """
+for sizes, dtype, precision in (((256, 512, 256), torch.bfloat16, "ieee"), ((1024, 784, 2048), torch.float16, "ieee"),
+                                ((33, 77, 129), torch.bfloat16, "ieee"), ((1024, 784, 2048), torch.float32, "tf32")):
+    batch, inner, outer = sizes
+    given = zeros(batch, inner, dtype=dtype), zeros(outer, inner, dtype=dtype), zeros(outer, dtype=dtype)
+    (launch,) = told(lambda: tensor_cores.linear_relu_triton(*given, precision))
+    chosen = whole.config(sizes, dtype, precision)
+    tiles = triton.cdiv(batch, chosen.rows) * triton.cdiv(outer, chosen.columns)
+    assert launch[:2] == [f"{tiles},1,1", str(32 * chosen.warps)] and launch[3:] == ["6:1"] * chosen.dependent, launch
+x, weight, bias, grad = zeros(256, 512), zeros(256, 512), zeros(256), zeros(256, 256)
+assert len(told(lambda: linear_relu_backward.linear_relu_fused(x, weight, bias))) == 1
+assert len(told(lambda: linear_relu_backward.linear_relu_gradients(grad, x, weight, grad))) == 2
+for terms in ("fp16x3", "tf32x3"):
+    assert len(told(lambda: tensor_cores.linear_relu_split(x.float(), weight.float(), bias.float(), terms))) == 2
+# A tensor map is made once for an address: here those of x and W, and one for each result.
+fixed = zeros(1024, 784), zeros(2048, 784), None, "ieee"
+tensor_cores.linear_relu_triton(*fixed)
+before = driver.watch(0)
+held = [tensor_cores.linear_relu_triton(*fixed) for _ in range(20)]
+assert driver.watch(0) - before <= 20
+assert set(checked) == {"_linear_relu", "_masked_gradient", "_gradient_products", "_split_rows", "_linear_relu_split"}
+"""
+
+CONV_BLOCK = """
+last = torch.channels_last
+x, weight = zeros(2, 64, 16, 16).contiguous(memory_format=last), zeros(64, 64, 3, 3).contiguous(memory_format=last)
+vectors = [zeros(64) for _ in range(3)]
+for keep in (True, False):
+    block = lambda: conv_block_kernels.conv_block_fused(x, weight, *vectors, "none", "ieee", "triton", keep, None)
+    assert len(told(block)) == 2
+y, *saved = conv_block_kernels.conv_block_fused(x.contiguous(), weight, *vectors, "none", "ieee", "triton", True, None)
+assert y.is_contiguous(memory_format=last) and set(checked) == {"_convolve", "_normalise"}
+"""
+
+
+@pytest.mark.parametrize("operators", [LINEAR_RELU, CONV_BLOCK], ids=["linear_relu", "conv_block"])
+def test_triton_kernels_get_the_parameters_that_their_machine_code_has(folder: Path, operators: str) -> None:
+    pytest.importorskip("triton.backends.nvidia")
+    passes(folder, BEGIN, HOPPER, operators)
+
+
+BESIDE = """
+def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    streams[0] = "beside"
+    a, b = torch.empty_like(x), torch.empty_like(x)
+    torch.mm(x, x, out=a)
+    streams[0] = "here"
+    torch.mm(x, x, out=b)
+    return a, b, a * b
+
+streams = ["here"]
+plans.Recorder._current = lambda self: streams[0]
+recorder = plans.Recorder(torch.device("cpu"))
+x = recorder.stand_in(square)
+with recorder:
+    found = apart(x)
+steps = [step if isinstance(step, int) else step.function._schema.name for step in recorder.steps]
+assert steps == [plans.BESIDE, "aten::mm", plans.BACK, "aten::mm", plans.JOIN, "aten::mul"], steps
+assert recorder.plan(found).numbers[1] == len(steps) + 2
+"""
+
+
+def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(folder: Path) -> None:
+    passes(folder, BEGIN, TOY, BESIDE)
+
+
+INTERPRETED = """
+import torch
+from hypatia_lab.kernels.triton.linear_relu_split import split_once
+from hypatia_lab.operations.tensor_cores import linear_relu_split, linear_relu_split_once, linear_relu_triton
+
+g = torch.Generator().manual_seed(0)
+x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((3, 24), (8, 24), (8,)))
+for own, how in ((linear_relu_triton, "ieee"), (linear_relu_split, "fp16x3")):
+    for given in ((x, weight, bias), (x, weight, None)):
+        leaves = [None if one is None else one.clone().requires_grad_() for one in given]
+        usual = [None if one is None else one.clone().requires_grad_() for one in given]
+        torch.library.opcheck(own._call, (*given, how))
+        torch.library.opcheck(own._call, (*leaves, how))
+        y, expected = own(*leaves, how), torch.relu(torch.nn.functional.linear(*usual))
+        torch.testing.assert_close(y, expected)
+        for loss in (y, expected):
+            loss.square().sum().backward()
+        for one, other in zip(leaves, usual):
+            assert one is None or torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-5)
+once = split_once(weight)
+found = linear_relu_split_once(x, weight, once.values, once.exponents, bias, "fp16x3")
+assert torch.equal(found, linear_relu_split(x, weight, bias, "fp16x3"))
+"""
+
+
+def test_operators_of_triton_kernels_have_gradients_in_the_interpreter(interpreted: Callable[..., str]) -> None:
+    interpreted(INTERPRETED)
