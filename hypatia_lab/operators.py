@@ -135,7 +135,7 @@ class Operator(Generic[Parameters, Result]):
         """Where ``args`` lie on a GPU C++ takes such calls from now on, and comes back for what has no plan; whether
         that is so.
         """
-        device = next((one.device.type for one in trees.tree_iter(args) if isinstance(one, torch.Tensor)), "")
+        device = next((one.device.type for one in args if isinstance(one, torch.Tensor)), "")
         if device not in plans.DEVICES or not plans.available():
             return False
         with _attaching:

@@ -333,6 +333,70 @@ def test_triton_kernels_get_the_parameters_that_their_machine_code_has(folder: P
     passes(folder, BEGIN, HOPPER, operators)
 
 
+HAND_WRITTEN = """
+from types import SimpleNamespace
+from hypatia_lab.operations import conv_block_whole, ladder, mlp_cuda
+
+loader._cubin = lambda name, instance: (instance.encode(), b"machine code")
+loader._cuda_kernel = lambda name, instance: SimpleNamespace(handle=driver.a_kernel())
+driver.a_kernel.restype = ctypes.c_uint64
+loader.driver = lambda: driver
+ladder._multiprocessors = lambda device: 132
+torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=0)
+
+def zeros(*shape, dtype=torch.bfloat16):
+    return torch.zeros(*shape, dtype=dtype)
+
+def told(call, parameters):
+    driver.watch(parameters)
+    held = call()
+    return [line.split() for line in driver.launches().decode().splitlines()]
+
+def known(lines, inputs):
+    # Addresses of the caller's are the same either way; of all others only that they are some.
+    own = {tensor.data_ptr() for tensor in inputs}
+    return [[word if ":" in word or "," in word or int(word, 16) < 2**32 or int(word, 16) in own else "memory"
+             for word in line] for line in lines]
+
+last = torch.channels_last
+x, weight = zeros(6, 64, 64, 64).contiguous(memory_format=last), zeros(64, 64, 3, 3).contiguous(memory_format=last)
+vectors, counters = [zeros(64) for _ in range(3)], torch.zeros(6, 2, dtype=torch.int32)
+rows, square, bias = zeros(1001, 64), [zeros(64, 64) for _ in range(3)], [zeros(64) for _ in range(3)]
+
+@operator("whole", planned=True)
+def whole(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor,
+          counters: torch.Tensor, eps: float) -> torch.Tensor:
+    return conv_block_whole.conv_block_whole(x, weight, bias, gamma, beta, eps=eps, counters=counters)[0]
+
+@operator("layers", planned=True)
+def layers(x: torch.Tensor, weights: list[torch.Tensor], biases: list[torch.Tensor]) -> torch.Tensor:
+    return mlp_cuda.forward(x, weights, biases)
+
+@operator("step", planned=True)
+def step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    y = x.new_empty(len(x), len(weight))
+    ladder.STEPS["step_multicast"].launch(x, weight, bias, y, (len(x), x.shape[1], len(weight)))
+    return y
+
+for operation, given, parameters in (
+    (whole, (x, weight, *vectors, counters, 1e-5), 17), (layers, (rows, square, bias), 9),
+    (step, (rows, square[0], bias[0]), 8),
+):
+    inputs = [x, weight, *vectors, counters, rows, *square, *bias]
+    by_python = known(told(lambda: operation._function(*given), parameters), inputs)
+    operation(*given)
+    by_plan = known(told(lambda: operation(*given), parameters), inputs)
+    assert by_python and by_plan == by_python, (by_python, by_plan)
+    assert any(word not in ("memory", "0") and int(word, 16) > 2**32 for line in by_plan for word in line
+               if ":" not in word and "," not in word)
+"""
+
+
+def test_hand_written_kernels_get_what_python_gives_them(folder: Path) -> None:
+    pytest.importorskip("triton")
+    passes(folder, BEGIN, HAND_WRITTEN)
+
+
 BESIDE = """
 def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     streams[0] = "beside"

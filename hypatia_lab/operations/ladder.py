@@ -223,7 +223,7 @@ STEPS = {
 """Every step by the name of its variant, in the order of the ladder."""
 
 
-@operator("linear_relu_step")
+@operator("linear_relu_step", planned=True)
 def linear_relu_step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, step: str) -> torch.Tensor:
     """Linear+ReLU by one step of the ladder, forward only; inputs that are strided or unaligned are copied first.
 
