@@ -21,7 +21,6 @@ import statistics
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from hypatia_lab import failures
@@ -211,12 +210,13 @@ def _hot(run: Run, device: str, calls: int) -> Sampler:
     return _between_events(lambda: [run() for _ in range(calls)], calls)
 
 
-def _between_events(work: Callable[[], list[Any]], calls: int) -> Sampler:
+def _between_events(work: Callable[[], list[Any]], calls: int, first: Callable[[], object] = lambda: None) -> Sampler:
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample() -> tuple[float, Any]:
+        first()
         torch.cuda.synchronize()
         start.record()
         outs = work()
@@ -227,33 +227,31 @@ def _between_events(work: Callable[[], list[Any]], calls: int) -> Sampler:
     return sample
 
 
-@cache
-def _use_two_streams() -> None:
-    """Bring this process into the state of one that has worked on two streams, which it keeps while it lives.
+class _SecondStream:
+    """Brings this process into the state of one that works on two streams; one stream a process.
 
     On Hopper each kernel of a graph starts 0.2 to 0.35 µs later in it than in a process that captures, replays and
     launches on one stream alone. Who captures as PyTorch does, beside the current stream, comes into it sooner or
-    later; all are in it here from the first sample on, so that no variant gains by coming early.
+    later, and out of it, it seems, when the GPU has worked for another process. So every sample begins with it.
     """
-    import torch
 
-    number = torch.zeros(1, device="cuda")
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        number.add_(1)
-    graph.replay()
-    torch.cuda.synchronize()
-    with torch.cuda.stream(torch.cuda.Stream()):
-        for _ in range(MAX_CALLS):  # ten are not enough
-            number.add_(1)
-    torch.cuda.synchronize()
+    _own: list[Any] = []
+
+    def __call__(self) -> None:
+        import torch
+
+        if not self._own:
+            self._own += [torch.cuda.Stream(), torch.zeros(1, device="cuda")]
+        stream, number = self._own
+        with torch.cuda.stream(stream):
+            for _ in range(MAX_CALLS):  # ten are not enough
+                number.add_(1)
 
 
 def capture(work: Run) -> Any:
     """A CUDA graph of ``work``. Raises :class:`ClockError` when it cannot be captured."""
     import torch
 
-    _use_two_streams()
     own = torch.cuda.current_stream()
     work()
     torch.cuda.synchronize()
@@ -285,7 +283,7 @@ def _graph(run: Run, device: str, calls: int) -> Sampler:
         graph.replay()
         return last
 
-    return _between_events(replay, calls)
+    return _between_events(replay, calls, _SecondStream())
 
 
 def _cold(run: Run, device: str, calls: int) -> Sampler:

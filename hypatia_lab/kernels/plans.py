@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.metadata
 import json
+import os
 import struct
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -29,8 +30,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypatia_lab.kernels import loader
 
-DEVICES = {"cuda"}
-"""Kinds of device whose calls are planned."""
+DEVICES = {"cuda"} if os.environ.get("HYPATIA_PLANS") == "1" else set()
+"""Kinds of device whose calls are planned. A GPU's only where ``HYPATIA_PLANS`` is 1: what holds on a stand-in for the
+driver has not been seen on one yet."""
 
 DRIVER = "libcuda.so.1"
 """The library that launches."""
