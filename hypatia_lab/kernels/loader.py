@@ -76,7 +76,9 @@ def cpp_missing() -> str:
 
 def module_missing(name: str, install: str) -> str:
     """Why Python's module ``name`` cannot be had, and that pip can ``install`` it; empty when it can."""
-    return BROKEN.get(name, "") if _installed(name) else f"{name} is not installed (pip install {install})"
+    hidden = sys.modules.get(name.partition(".")[0], "") is None  # Python's own way of saying so
+    there = not hidden and (name in sys.modules or _installed(name))
+    return BROKEN.get(name, "") if there else f"{name} is not installed (pip install {install})"
 
 
 @cache
