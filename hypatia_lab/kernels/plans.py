@@ -13,7 +13,7 @@ function that is recorded may look at nothing else: not at numbers in its tensor
 from __future__ import annotations
 
 import hashlib
-import importlib.metadata
+import importlib.util
 import json
 import os
 import struct
@@ -160,8 +160,9 @@ def _sources() -> str:
     """Digest of all that a plan may depend on: the lab's kernels and operations, PyTorch and Triton."""
     home = loader.SOURCES.parent
     found = hashlib.sha256(torch.__version__.encode())
-    if not loader.module_missing("triton", "triton"):
-        found.update(importlib.metadata.version("triton").encode())
+    triton = None if loader.module_missing("triton", "triton") else importlib.util.find_spec("triton")
+    if triton and triton.origin:  # it says the version; to ask for metadata is to list all that is installed
+        found.update(Path(triton.origin).read_bytes())
     for folder in (loader.SOURCES, home / "operations"):
         for path in sorted(folder.rglob("*.*")):
             if path.suffix in (".py", ".cu", ".cuh", ".cpp"):
