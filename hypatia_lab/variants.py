@@ -29,6 +29,9 @@ PLAIN = ("ieee", "tf32", "default")
 """Maths that PyTorch's own products know; whoever multiplies as exactly as ieee asks has them all. Split operands are
 an arithmetic that a variant must have of its own."""
 
+WHOLE_DEVICE = ("wall", "profiler")
+"""Clocks of a GPU that see what any stream does; the others see PyTorch's current one."""
+
 AGAIN = "@again"
 """Suffix of the A/A control: the same variant, built a second time, under another name."""
 
@@ -48,6 +51,7 @@ LABELS = {
     "compile_channels_last": "torch.compile, channels last",
     "compile_reduce_overhead": "torch.compile with CUDA graphs",
     "compile_max_autotune": "torch.compile, tuned",
+    "compile_freezing": "torch.compile, weights frozen",
     "compile_together": "torch.compile, all points together",
     "epilogue": "the library's epilogue",
 }
@@ -67,7 +71,8 @@ class Variant:
     computes the output once (in direction forward_backward the tuple of ``workload.parts``); only that callable is
     timed. ``needs(workload, device)`` returns ``""`` when the variant can run there, else the reason why not;
     ``directions`` and ``maths`` are those it computes. A ``host`` variant computes on the CPU's cores whatever
-    the workload's device, and its output lies there: only the wall clock can time it beside a GPU's.
+    the workload's device, and its output lies there: only the wall clock can time it beside a GPU's. One of
+    ``own_stream`` launches on a stream that PyTorch does not know of: see :meth:`untimed`.
     ``label`` is what a person calls it. ``tags`` are the kinds it is one of, by which plans and chapters ask for it
     (:func:`names`). ``splits``, of a variant that splits float32's operands: the arithmetic (dtype/math) of its
     products, and how many it makes of one. ``operator``: it is called through an operator of PyTorch's that the lab
@@ -87,11 +92,20 @@ class Variant:
     tags: tuple[str, ...]
     splits: tuple[str, int] | None
     operator: bool
+    own_stream: bool
 
     @property
     def compiles(self) -> bool:
         """Whether torch.compile makes it, which its name then says: building it takes seconds to minutes."""
         return "compile" in self.name
+
+    def untimed(self, clock: str, device: str) -> str:
+        """Why ``clock`` cannot time it beside others on ``device``; empty where it can."""
+        if device == "cuda" and self.host and clock != "wall":
+            return "runs on the host: the wall clock times it"
+        if device == "cuda" and self.own_stream and clock not in WHOLE_DEVICE:
+            return f"launches on a stream of its own: the clocks {' and '.join(WHOLE_DEVICE)} time it"
+        return ""
 
 
 _VARIANTS: dict[str, dict[str, Variant]] = {}
@@ -111,6 +125,7 @@ def variant(
     tags: tuple[str, ...] = (),
     splits: tuple[str, int] | None = None,
     operator: bool = False,
+    own_stream: bool = False,
 ) -> Callable[[Factory], Factory]:
     """Register the decorated factory as variant ``name`` of ``operation``.
 
@@ -148,6 +163,7 @@ def variant(
             tags,
             splits,
             operator,
+            own_stream,
         )
         return factory
 

@@ -120,20 +120,20 @@ class Session:
 
     def _time(self, index: int, group: Group, problem: check.Problem, ready: Any, found: Any) -> None:
         timings: dict[tuple[str, str], clock.Timing | clock.ClockError] = {}
-        host = {name for name in ready if variants.find(group.workload.operation, name).host and self.device == "cuda"}
+        registered = {name: variants.find(group.workload.operation, name) for name in ready}
+        host = {name for name, one in registered.items() if one.host and self.device == "cuda"}
         if ready and group.clocks and self.rests:  # who never rests is waited for once
             self.rests = clock.settle() < clock.SETTLE_S
         for word in group.clocks if ready else ():
+            reasons = {name: one.untimed(word, self.device) for name, one in registered.items()}
+            timings.update({(name, word): clock.ClockError(why) for name, why in reasons.items() if why})
             # Among a GPU's variants the host's threads would fall asleep, and waking them would be C's time.
             for names, device in ((ready.keys() - host, self.device), (host, "cpu")):
-                if not names:
-                    continue
-                if device != self.device and word != "wall":
-                    reason = clock.ClockError("runs on the host: the wall clock times it")
-                    timings.update({(name, word): reason for name in names})
+                runs = {name: run for name, run in ready.items() if name in names and not reasons[name]}
+                if not runs:
                     continue
                 measured = clock.measure(
-                    {name: run for name, run in ready.items() if name in names},
+                    runs,
                     word,
                     device,
                     budget_s=group.budget_s,
