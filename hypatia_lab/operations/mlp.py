@@ -63,7 +63,8 @@ def _pairs(parameters: Sequence[torch.Tensor]) -> Iterator[tuple[torch.Tensor, t
     return zip(parameters[::2], parameters[1::2], strict=True)
 
 
-def _eager(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+def plain(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
+    """The network of x (..., in) and weight1, bias1, weight2, … by PyTorch's own operations; (..., out of the last)."""
     *hidden, (weight, bias) = _pairs(parameters)
     for own_weight, own_bias in hidden:
         x = torch.relu(functional.linear(x, own_weight, own_bias))
@@ -72,7 +73,7 @@ def _eager(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
 
 def reference(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
     """float64 answer for x and weight1, bias1, weight2, …, shape ``(..., out)``, on the device of ``x``."""
-    return _eager(x.double(), *(tensor.double() for tensor in parameters))
+    return plain(x.double(), *(tensor.double() for tensor in parameters))
 
 
 def _scale(inputs: Inputs) -> dict[str, float]:
@@ -176,7 +177,7 @@ def gradient_reference(inputs: Inputs) -> tuple[torch.Tensor, ...]:
     weight and bias, in the order of ``inputs``."""
     leaves = [tensor.detach().double().requires_grad_() for name, tensor in inputs.items() if name != "grad"]
     with torch.enable_grad():
-        y = _eager(*leaves)
+        y = plain(*leaves)
         return y.detach(), *torch.autograd.grad(y, leaves, inputs["grad"].double())
 
 
@@ -339,7 +340,7 @@ def mlp(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Sequence[torch
     if x.numel() == 0:
         return torch.empty_like(x, memory_format=torch.contiguous_format)
     if not x.is_cuda:
-        return _eager(x, *(tensor for pair in zip(weights, biases, strict=True) for tensor in pair)).contiguous()
+        return plain(x, *(tensor for pair in zip(weights, biases, strict=True) for tensor in pair)).contiguous()
     from hypatia_lab.kernels.triton.mlp import forward
 
     out = forward(_flat(x), [w.contiguous() for w in weights], [b.contiguous() for b in biases], precision=math)
@@ -480,17 +481,17 @@ def _layer_by_layer(linear_relu: Callable[..., torch.Tensor]) -> Callable[..., t
 
 def eager(workload: Workload, inputs: Inputs) -> Run:
     """Plain PyTorch, layer by layer: torch.relu(torch.nn.functional.linear(x, W, b)), the last without ReLU."""
-    return _bind(_eager, inputs)
+    return _bind(plain, inputs)
 
 
 def compile_default(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, default mode."""
-    return _bind(compiled(_eager), inputs)
+    return _bind(compiled(plain), inputs)
 
 
 def compile_max_autotune(workload: Workload, inputs: Inputs) -> Run:
     """torch.compile of the eager form, max-autotune (without its own CUDA graphs: graphs are a clock here)."""
-    return _bind(compiled(_eager, mode="max-autotune-no-cudagraphs"), inputs)
+    return _bind(compiled(plain, mode="max-autotune-no-cudagraphs"), inputs)
 
 
 def aten(workload: Workload, inputs: Inputs) -> Run:
