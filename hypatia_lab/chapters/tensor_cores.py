@@ -30,7 +30,7 @@ LARGE = "8192x4096x4096"
 HOPED = (1.05, 1.20)
 """What S004 expects of a true epilogue fusion for large models, × (in another place 1.05 to 1.10)."""
 FUSED = ("epilogue", "triton")
-PEERS = ("eager", "epilogue", "compile", "compile_max_autotune")
+PEERS = ("eager", "epilogue", "compile", "compile_max_autotune", "nvmath")
 KINDS = {
     "float32/ieee": "float32, IEEE",
     "float32/tf32": "TF32",

@@ -133,6 +133,13 @@ def _importing(install: str, *names: str) -> Callable[[str], str]:
     return attempt
 
 
+def _on_gpu(attempt: Callable[[str], str]) -> Callable[[str], str]:
+    return lambda device: attempt(device) if device == "cuda" else loader.NO_GPU
+
+
+PEERS = "'hypatia-lab[peers]'"
+
+
 def _browser(device: str) -> str:
     if not (found := chromium()):
         return "no Chromium found (apt-get install chromium)"
@@ -146,6 +153,9 @@ TOOLS = (
     Tool("C++", "build C++ kernels", "install g++ with OpenMP, or set CXX", _cpp, "cpp"),
     Tool("CUDA C++", "build CUDA kernels", "pip install 'hypatia-lab[gpu]'; install a CUDA toolkit", _cuda, "cuda"),
     Tool("Triton", "build Triton kernels", "pip install triton, and a C compiler", _triton, "triton"),
+    Tool("nvmath-python", "", f"pip install {PEERS}", _on_gpu(_importing(PEERS, "nvmath.linalg.advanced")), "nvmath"),
+    Tool("JAX", "", f"pip install {PEERS}", _on_gpu(_importing(PEERS, "jax")), "jax"),
+    Tool("cuDNN's graphs", "", f"pip install {PEERS}", _on_gpu(_importing(PEERS, "cudnn")), "cudnn"),
     Tool("NVML", "read the GPU's clock and power", "pip install nvidia-ml-py", _nvml),
     Tool("egglog", "rewrite graphs", "pip install egglog", _importing("'hypatia-lab[egraph]'", "egglog"), "egglog"),
     Tool("papermill", "run notebooks", "pip install 'hypatia-lab[run]'", _importing("'hypatia-lab[run]'", *RUN)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, peers
 from hypatia_lab.operations.conv_block import OPERATIONS, SEED_SHAPE
 from hypatia_lab.variants import AGAIN, names
 from hypatia_lab.workloads import Workload
@@ -51,10 +51,16 @@ def _conv_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
     }
     sizes = _conv_sizes(preset, "cuda", shapes)
     groups, new = [], names("conv_block")
+    ours, theirs = (peers("conv_block", preset, "cuda", own_stream=own) for own in (False, True))
     for shape in sizes:
-        for clock, kinds, budget_s in (("graph", graph, 0.15), ("wall", wall, 0.1)):
+        for clock, kinds, others, budget_s in (("graph", graph, ours, 0.15), ("wall", wall, theirs, 0.1)):
             for (dtype, math), known in kinds.items():
-                groups.append(Group(Workload("conv_block", shape, dtype, math), (*known, *new), (clock,), budget_s))
+                named = (*known, *new, *(others if shape == sizes[0] else ()))
+                groups.append(Group(Workload("conv_block", shape, dtype, math), named, (clock,), budget_s))
+    for dtype, math in graph if theirs else ():
+        known = OWN_SPLIT if (dtype, math) == ("float32", "ieee") else OWN
+        work = Workload("conv_block", sizes[0], dtype, math)
+        groups.append(Group(work, ("eager", *known, *theirs), ("profiler",), 0.05))
     for (dtype, math), known in steps.items():
         work = Workload("conv_block", sizes[0], dtype, math, "forward_backward")
         groups.append(Group(work, (*known, *names("conv_block", direction=work.direction)), ("graph",), 0.15))

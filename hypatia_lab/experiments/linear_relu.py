@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypatia_lab import variants
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes
+from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes, peers
 from hypatia_lab.operations.mlp import MODELS
-from hypatia_lab.variants import AGAIN
-from hypatia_lab.workloads import Workload
+from hypatia_lab.variants import AGAIN, WHOLE_DEVICE
+from hypatia_lab.workloads import SPLIT, Workload
 
 SMALL, MEDIUM, LARGE = (256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)
 """batch × in × out: the seeds' three sizes."""
@@ -110,14 +110,42 @@ def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     split = (*both, *(variants.names("linear_relu", "split") if gpu else ()))
     fused = (*both, *(("compile_max_autotune", "triton") if gpu else ()))
     sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
+    others = peers("linear_relu", preset, device, own_stream=False)
     groups = []
     for shape in sizes:
-        groups.append(Group(Workload("linear_relu", shape), split, ("graph",) if gpu else ("hot",), 0.3))
-        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), fused, ("graph",) if gpu else ("hot",), 0.3))
+        by = ("graph",) if gpu else ("hot",)
+        groups.append(Group(Workload("linear_relu", shape), (*split, *others), by, 0.3))
+        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), (*fused, *others), by, 0.3))
         if gpu:
-            tf32 = ("eager", "epilogue", "triton")
+            tf32 = ("eager", "epilogue", "triton", *others)
             groups.append(Group(Workload("linear_relu", shape, "float32", "tf32"), tf32, ("graph",), 0.2))
+    return groups + _on_own_streams(preset, device, shapes)
+
+
+def _on_own_streams(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    """Peers that no graph captures, beside what they are to be compared with, by the clocks that see them."""
+    others = peers("linear_relu", preset, device, own_stream=True)
+    if not others:
+        return []
+    plain = ("eager", "epilogue", "triton", *others)
+    kinds = {
+        ("float32", "ieee"): ("eager", "epilogue", "fp16x3", "tf32x3", *others),
+        ("float32", "tf32"): plain,
+        ("bfloat16", "ieee"): plain,
+        **{("float32", math): ("triton", *others) for math in SPLIT},
+    }
+    groups = []
+    for work in (Workload("linear_relu", shape, *kind) for shape in shapes or (MEDIUM, LARGE) for kind in kinds):
+        able = tuple(name for name in kinds[work.dtype, work.math] if _multiplies(name, work))
+        # Each sample starts and stops a profiler, which takes far longer than what is timed.
+        groups.append(Group(work, able, WHOLE_DEVICE, 0.05))
     return groups
+
+
+def _multiplies(name: str, work: Workload) -> bool:
+    """Whether the variant ``name`` has the arithmetic of ``work``; only float32's operands are split."""
+    one = variants.find(work.operation, name)
+    return work.math in one.maths and (work.dtype == "float32" or one.splits is None)
 
 
 def _one_kernel(preset: str, device: str, shapes: Shapes) -> list[Probe]:
@@ -136,6 +164,7 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     names += variants.names("linear_relu", "fusion", direction="forward_backward")
     names += variants.names("linear_relu", "backward", direction="forward_backward") if gpu else ()
     names += variants.names("linear_relu", direction="forward_backward")
+    names += peers("linear_relu", preset, device, own_stream=False, direction="forward_backward")
     groups = []
     for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
         if not gpu and (shape == LARGE or (preset == "quick" and shape != SMALL)):
@@ -164,11 +193,13 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
     goals = [] if shapes else [(65536, 64), (65536, 128)]
     names = (*both, "compile", "compile_max_autotune", "epilogue")
     own = {name: (*variants.names(name, "fused"), *variants.names(name)) for name in ("mlp3", "mlp2")}
-    groups = [
-        Group(Workload(operation, shape, "bfloat16"), (*names, *own[operation]), ("graph",), 0.2)
-        for operation in ("mlp3", "mlp2")
-        for shape in goals
-    ]
+    groups = []
+    for operation, shape in ((operation, shape) for operation in ("mlp3", "mlp2") for shape in goals):
+        work = Workload(operation, shape, "bfloat16")
+        compiled = peers(operation, preset, device, own_stream=False)
+        groups.append(Group(work, (*names, *own[operation], *compiled), ("graph",), 0.2))
+        if others := peers(operation, preset, device, own_stream=True):
+            groups.append(Group(work, ("eager", *own[operation], *others), WHOLE_DEVICE, 0.05))
     sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
     return groups + [
         Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", *own["mlp3"]), ("graph",), 0.05)

@@ -177,3 +177,14 @@ def asked(preset: str, device: str, *costly: str) -> tuple[str, ...]:
     """``costly`` variants where a page is not about them: none in the quick preset of a CPU, where each process spends
     up to several seconds on one."""
     return () if (preset, device) == ("quick", "cpu") else costly
+
+
+def peers(operation: str, preset: str, device: str, *, own_stream: bool, direction: str = "forward") -> tuple[str, ...]:
+    """Other libraries' variants (tag ``peer``): those that launch on PyTorch's stream, or those on one of their own.
+
+    None on a CPU, where most cannot run, and none in the quick preset: each plans, tunes or compiles for seconds.
+    """
+    if preset == "quick" or device != "cuda":
+        return ()
+    found = variants.names(operation, "peer", direction=direction)
+    return tuple(name for name in found if variants.find(operation, name).own_stream == own_stream)
