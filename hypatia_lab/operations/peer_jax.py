@@ -110,6 +110,7 @@ def _mlp(precision: str | None) -> Callable[..., Any]:
 def _conv_block(workload: Workload) -> Callable[..., Any]:
     """The block by XLA's convolution; statistics and what follows them in float32, as PyTorch has them of 16 bits."""
     jax = _jax()
+    # On a GPU its default is TF32, as that of PyTorch's convolutions.
     exact = jax.lax.Precision.HIGHEST if workload.math == "ieee" else jax.lax.Precision.DEFAULT
 
     def form(x: Any, weight: Any, bias: Any, gamma: Any, beta: Any) -> Any:
@@ -185,7 +186,6 @@ for _operation in OPERATIONS:
         "jax",
         origin="peer",
         needs=missing,
-        maths=("ieee", "tf32"),
         label=LABEL,
         tags=("peer",),
         own_stream=True,
