@@ -1,7 +1,7 @@
 """The convolution block by cuDNN's graph API: convolution and bias as one graph, then PyTorch's norm and GELU.
 
 PyTorch calls cuDNN's convolution alone and adds the bias in a kernel of its own. Channels last, which the fused kernels
-are written for; the norm that follows copies, as PyTorch's does of such memory.
+are written for; PyTorch's norm copies such memory first, the compiled one reads it as it lies.
 
 Sources: nvidia-cudnn-frontend 1.18 (pygraph, its samples); cuDNN's manual on the runtime fusion engines;
 aten/src/ATen/native/cudnn/Conv_v8.cpp (which kernels PyTorch leaves out).
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import torch.nn.functional as functional
 
+from hypatia_lab.compiled import compile_missing, compiled
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations.conv_block import EPS, OPERATIONS
 from hypatia_lab.operations.forms import LAST
@@ -86,24 +87,35 @@ def convolution(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> Ca
     return run
 
 
-def cudnn_graph(workload: Workload, inputs: Inputs) -> Run:
-    """Convolution and bias as one graph of cuDNN's, by the kernel that its heuristics name; then two of PyTorch's."""
+def _missing_compiled(workload: Workload, device: str) -> str:
+    return missing(workload, device) or compile_missing(workload, device)
+
+
+def _rest(z: torch.Tensor, gamma: torch.Tensor, beta: torch.Tensor, approximate: str) -> torch.Tensor:
+    return functional.gelu(functional.instance_norm(z, weight=gamma, bias=beta, eps=EPS), approximate=approximate)
+
+
+def _block(workload: Workload, inputs: Inputs, rest: Callable[..., torch.Tensor]) -> Run:
     conv = convolution(inputs[f"x{LAST}"], inputs[f"weight{LAST}"], inputs["bias"])
     gamma, beta, approximate = inputs["gamma"], inputs["beta"], OPERATIONS[workload.operation]
+    return lambda: rest(conv(), gamma, beta, approximate)
 
-    def run() -> torch.Tensor:
-        normal = functional.instance_norm(conv(), weight=gamma, bias=beta, eps=EPS)
-        return functional.gelu(normal, approximate=approximate)
 
-    return run
+def cudnn_graph(workload: Workload, inputs: Inputs) -> Run:
+    """Convolution and bias as one graph of cuDNN's, by the kernel that its heuristics name; then two of PyTorch's."""
+    return _block(workload, inputs, _rest)
 
+
+def cudnn_graph_compile(workload: Workload, inputs: Inputs) -> Run:
+    """The same graph of cuDNN's, then norm and GELU by torch.compile, default mode."""
+    return _block(workload, inputs, compiled(_rest))
+
+
+FORMS = {
+    "cudnn_graph": (cudnn_graph, missing, "cuDNN's graph for convolution and bias"),
+    "cudnn_graph_compile": (cudnn_graph_compile, _missing_compiled, "cuDNN's graph, then torch.compile"),
+}
 
 for _operation in OPERATIONS:
-    variant(
-        _operation,
-        "cudnn_graph",
-        origin="peer",
-        needs=missing,
-        label="cuDNN's graph for convolution and bias",
-        tags=("peer",),
-    )(cudnn_graph)
+    for _name, (_factory, _needs, _label) in FORMS.items():
+        variant(_operation, _name, origin="peer", needs=_needs, label=_label, tags=("peer",))(_factory)
