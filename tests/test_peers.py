@@ -49,6 +49,7 @@ def test_jax_without_its_plugin_is_none_for_a_gpu(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(loader, "module_missing", lambda name, install: "" if name == "jax" else "no")
     assert "jax[cuda13]" in peer_jax.missing(Workload("linear_relu", (64, 64, 64)), "cuda")
     assert peer_jax.missing(Workload("linear_relu", (64, 64, 64)), "cpu") == ""
+    assert variants.find("linear_relu", "jax_bf16x6").needs(Workload("linear_relu", (64, 64, 64)), "cpu")
 
 
 @pytest.mark.parametrize(

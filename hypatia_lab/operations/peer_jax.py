@@ -22,6 +22,7 @@ from hypatia_lab.operations.conv_block import EPS, OPERATIONS, PARAMETERS
 from hypatia_lab.operations.linear_relu import OPERANDS
 from hypatia_lab.operations.mlp import FUSED
 from hypatia_lab.variants import variant
+from hypatia_lab.workloads import SPLIT
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 INSTALL = "'hypatia-lab[peers]'"
 PLUGINS = ("jax_cuda13_plugin", "jax_cuda12_plugin")
 LABEL = "JAX (XLA)"
+UNSPLIT = "XLA splits operands on a GPU only"
 
 PRODUCTS = {
     "ieee": "F32_F32_F32",
@@ -48,15 +50,13 @@ def missing(workload: Workload, device: str) -> str:
         return "JAX has no plugin for CUDA here (pip install 'jax[cuda13]')"
     if workload.dtype == "float64":
         return "JAX has float64 only where a process turns it on for all that it computes"
-    if device == "cpu" and workload.math == "tf32x3":
-        return "XLA has no TF32 on a CPU"
-    return ""
+    return UNSPLIT if device == "cpu" and workload.math in SPLIT else ""
 
 
 def _split(workload: Workload, device: str) -> str:
     if workload.dtype != "float32":
         return "splitting operands is a way to float32's own accuracy"
-    return missing(workload, device)
+    return missing(workload, device) or (UNSPLIT if device == "cpu" else "")
 
 
 @cache
