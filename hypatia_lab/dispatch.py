@@ -72,13 +72,15 @@ class Dispatcher:
     """The chosen form of one ``operation`` of the lab's, whose inputs have these ``names``.
 
     ``shape`` gives the workload's shape of the tensors of a call; ``direct`` are forms that are functions already,
-    eager among them, which every call takes where there is nothing to choose.
+    eager among them, which every call takes where there is nothing to choose. ``tf32`` says whether PyTorch may now
+    round float32 so on a GPU: products and convolutions have a switch each.
     """
 
     operation: str
     names: tuple[str, ...]
     shape: Callable[..., tuple[int, ...]]
     direct: Mapping[str, Form]
+    tf32: Callable[[], bool]
     forms: dict[Any, Form] = field(default_factory=dict)
     chosen: dict[Any, str] = field(default_factory=dict)
 
@@ -101,13 +103,19 @@ class Dispatcher:
             x.device,
             x.__class__,
             len(tensors) > 2 and tensors[2] is None,
-            _math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
+            self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
             torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"),
         )
         form = self.forms.get(key)
         if form is None:
             form = self.forms.get((clock, *key[1:]), eager) if capturing else self._choose(key, tensors)
         return form(*tensors)
+
+    def _math(self) -> str:
+        try:
+            return "tf32" if self.tf32() else "ieee"
+        except RuntimeError:  # PyTorch's old and new switches say different things
+            return "unknown"
 
     def _choose(self, key: tuple[Any, ...], tensors: Sequence[torch.Tensor | None]) -> Form:
         clock, compilers, *_, kind, _, precision, autocast = key
@@ -118,7 +126,12 @@ class Dispatcher:
                 name, form = "eager", self.direct["eager"]
                 x = tensors[0]
                 assert x is not None
-                if kind is torch.Tensor and not autocast and (work := self._workload(precision, tensors)) is not None:
+                if (
+                    kind is torch.Tensor
+                    and x.device.type in ("cpu", "cuda")
+                    and not autocast
+                    and (work := self._workload(precision, tensors)) is not None
+                ):
                     with torch.no_grad(), torch.cuda.device(x.device if x.is_cuda else -1):
                         name, form = self._found(work, clock, compilers, tensors)
                 self.chosen[key], self.forms[key] = name, form
@@ -136,11 +149,12 @@ class Dispatcher:
         self, work: Workload, clock: str, compilers: bool, tensors: Sequence[torch.Tensor | None]
     ) -> tuple[str, Form]:
         """The choice as it was stored, or measured now and stored."""
-        device = "cuda" if tensors[0].is_cuda else "cpu"  # pyright: ignore[reportOptionalMemberAccess]
+        place = tensors[0].device  # pyright: ignore[reportOptionalMemberAccess]
+        device = place.type
         clock = clock if device == "cuda" else "wall"  # a CPU has no graphs
         forms = self.candidates(work, device, compilers)
         laid = [None if one is None else [list(one.shape), list(one.stride())] for one in tensors]
-        asked = [self.operation, work.dtype, work.math, clock, compilers, sorted(forms), laid, *_here(device)]
+        asked = [self.operation, work.dtype, work.math, clock, compilers, sorted(forms), laid, *_here(place)]
         path = loader.cache_folder() / "choices" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
         name = _stored(path, asked)
         if name not in forms:
@@ -242,22 +256,21 @@ def _requires_grad(tensors: Sequence[torch.Tensor | None]) -> bool:
     return False
 
 
-def _math() -> str:
-    """How a GPU may multiply float32 now: products and convolutions have a switch each, and both must allow TF32."""
-    products = torch.get_float32_matmul_precision() != "highest"
-    return "tf32" if products and torch.backends.cudnn.allow_tf32 else "ieee"
+def _products_tf32() -> bool:
+    return torch.get_float32_matmul_precision() != "highest"
 
 
 @cache
-def _here(device: str) -> tuple[str, ...]:
+def _here(device: torch.device) -> tuple[str, ...]:
     """What a choice rests on beside the call: the device, versions, and the text of all forms."""
-    name = torch.cuda.get_device_name() if device == "cuda" else f"{machine.cpu_name()}, {torch.get_num_threads()}"
+    gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if gpu else f"{machine.cpu_name()}, {torch.get_num_threads()} threads"
     home, text = Path(__file__).resolve().parent, hashlib.sha256(Path(__file__).read_bytes())
     for path in sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
         if "__pycache__" not in path.parts:
             text.update(path.read_bytes())
     versions = [f"{name} {version}" for name, version in machine.versions().items()]
-    return (device, name, *versions, text.hexdigest()[:16])
+    return (device.type, name, *versions, text.hexdigest()[:16])
 
 
 def _stored(path: Path, asked: list[Any]) -> str:
@@ -318,6 +331,7 @@ LINEAR_RELU = Dispatcher(
     layer.OPERANDS,
     lambda x, weight, bias: (_rows(x), x.shape[-1], weight.shape[0]),
     {"eager": layer._eager, "epilogue": layer.fused_epilogue},
+    _products_tf32,
 )
 CONV_BLOCKS = {
     approximate: Dispatcher(
@@ -329,6 +343,7 @@ CONV_BLOCKS = {
             "eager": partial(block.conv_block, approximate=approximate),
             "group_norm": block.torch_form(Workload(operation, (1, 1, 1, 1)), grouped=True),
         },
+        lambda: torch.backends.cudnn.allow_tf32,
     )
     for operation, approximate in block.OPERATIONS.items()
 }
@@ -344,6 +359,7 @@ MLPS = {
         _layer_names(count),
         lambda x, weight, *others: (_rows(x), x.shape[-1]) if weight.shape[0] == weight.shape[1] else (),
         {"eager": layers._eager, "epilogue": layers._layer_by_layer(layer.fused_epilogue)},
+        _products_tf32,
     )
     for operation, count in layers.FUSED.items()
 }

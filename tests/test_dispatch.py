@@ -57,7 +57,7 @@ def slowed(form: Callable[..., torch.Tensor], seconds: float) -> Callable[..., t
 def planted(monkeypatch: pytest.MonkeyPatch, **forms: Callable[..., torch.Tensor]) -> Dispatcher:
     """Linear+ReLU whose eager form takes a while, with ``forms`` of the lab's for candidates."""
     eager = slowed(LINEAR_RELU.direct["eager"], EAGER_S)
-    found = Dispatcher("linear_relu", LINEAR_RELU.names, LINEAR_RELU.shape, {"eager": eager})
+    found = Dispatcher("linear_relu", LINEAR_RELU.names, LINEAR_RELU.shape, {"eager": eager}, lambda: False)
     monkeypatch.setattr(found, "candidates", lambda *given: {"eager": eager} | forms, raising=False)
     return found
 

@@ -31,7 +31,7 @@ def families(lab: Evidence, machine: str) -> dict[str, Shapes]:
     """Family, as a person calls it → its timed rows by workload and variant, in the order of their work."""
     found: dict[str, Shapes] = {}
     for row in lab.timed(machine, experiment=EXPERIMENT):
-        name = f"{FAMILIES[row.operation]}, {row.math if row.math == 'tf32' else row.dtype}"
+        name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
         found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
     return {name: found[name] for name in sorted(found)}
 

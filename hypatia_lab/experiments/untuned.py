@@ -13,8 +13,9 @@ from hypatia_lab.workloads import Workload, operations
 SEED = 20261124
 COUNT = {"quick": 2, "seed": 60, "full": 120}
 """Shapes a family: of the full preset the first are the seed preset's, and the quick one's are among them."""
-ODD = 0.75
-"""Share of extents that are made odd: few that people choose are, so that few are tuned for."""
+ODD, STEP = 0.7, 8
+"""Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
+are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
 TUNED = 2
 """Shapes of each kind, a dozen of all, at which torch.compile tunes too: it takes up to a minute each time."""
 LARGEST = 2**24
@@ -24,7 +25,7 @@ MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
 millisecond and some fifty of two cores."""
 
 FAMILIES: dict[str, tuple[tuple[int, int], ...]] = {
-    "linear_relu": ((1, 8192), (16, 4096), (16, 4096)),
+    "linear_relu": ((1, 8192), (32, 4096), (32, 4096)),
     "conv_block": ((1, 20), (3, 128), (16, 512), (16, 512)),
     "mlp3": ((64, 131_072), (16, 512)),
 }
@@ -32,7 +33,7 @@ FAMILIES: dict[str, tuple[tuple[int, int], ...]] = {
 
 KINDS: dict[tuple[str, str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
     ("linear_relu", "bfloat16", "ieee"): (("epilogue",), ("triton", "step_wgmma")),
-    ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "tf32x3", "triton")),
+    ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "triton")),
     ("linear_relu", "float32", "tf32"): (("epilogue",), ("triton",)),
     ("conv_block", "bfloat16", "ieee"): (("eager_channels_last", "group_norm"), ("triton", "whole")),
     ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_bf16x3", "whole_bf16x3")),
@@ -43,9 +44,10 @@ ON_CPU = {"linear_relu": ("threaded",), "conv_block": ("threaded",), "mlp3": ()}
 
 
 def _extent(low: int, high: int, luck: random.Random) -> int:
-    found = round(math.exp(luck.uniform(math.log(low), math.log(high))))
-    odd = luck.random() < ODD
-    return found - 1 if odd and found % 2 == 0 and found > low else found
+    found = math.exp(luck.uniform(math.log(low), math.log(high)))
+    if luck.random() < ODD:
+        return min(2 * int(found / 2) + 1, high - 1 + high % 2)
+    return max(STEP * round(found / STEP), low)
 
 
 def drawn(operation: str, count: int) -> list[tuple[int, ...]]:
@@ -54,7 +56,7 @@ def drawn(operation: str, count: int) -> list[tuple[int, ...]]:
     found: dict[tuple[int, ...], None] = {}
     while len(found) < count:
         shape = tuple(_extent(low, high, luck) for low, high in FAMILIES[operation])
-        numbers = math.prod(shape) if operation != "linear_relu" else shape[0] * max(shape[1:])
+        numbers = math.prod(shape) if operation != "linear_relu" else math.prod(sorted(shape)[1:])
         if numbers <= LARGEST:
             found[shape] = None
     return list(found)
