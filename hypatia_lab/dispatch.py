@@ -53,10 +53,13 @@ BUDGET_S, RACE_S = 0.02, 0.06
 """Time of each candidate beside its warming up, and of the two that race in the end."""
 HOPELESS, LEEWAY_S = 2.0, 1e-4
 """A candidate whose call takes so many times the library's, and so much more (launches in Python), is not measured."""
+SLOW_S = 0.5
+"""Of what takes so long one call is enough to tell whether it is hopeless."""
 CLOCKS = ("wall", "graph")
 
-LESSONS = {"ladder_vector", "ladder_cpu", "document"}
-"""Tags of forms that are there to be looked at: steps on the way to a kernel, and what a document describes."""
+LESSONS = {"ladder_vector", "document"}
+"""Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
+to build first, and what a document describes."""
 HOLDING = ("_graph", "_once", "_channels_last")
 """Ends of names of forms that are no function of their tensors: they keep something, or ask for another layout."""
 LIBRARY = ("eager", "epilogue", "group_norm")
@@ -155,7 +158,7 @@ class Dispatcher:
         forms = self.candidates(work, device, compilers)
         laid = [None if one is None else [list(one.shape), list(one.stride())] for one in tensors]
         asked = [self.operation, work.dtype, work.math, clock, compilers, sorted(forms), laid, *_here(place)]
-        path = loader.cache_folder() / "choices" / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
+        path = folder() / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
         name = _stored(path, asked)
         if name not in forms:
             try:
@@ -190,21 +193,23 @@ class Dispatcher:
     ) -> str:
         """The name of the quickest of ``forms``, of those that are right on ``tensors``; see the module."""
         right = forms["eager"](*tensors)
-        runs, seconds = {}, {}
+        runs, least = {}, math.inf
         for name, form in forms.items():
             run = partial(form, *tensors)
             try:
-                answer = run()
-                if fault := _differs(answer, right, work):
+                if fault := _differs(run(), right, work):
                     _tell(self.operation, name, fault)
                     continue
-                seconds[name] = min(timer.once_s(run, device) for _ in range(3))
+                seconds = [timer.once_s(run, device)]
+                while len(seconds) < 3 and seconds[-1] < SLOW_S:
+                    seconds.append(timer.once_s(run, device))
             except Exception as cause:
                 _tell(self.operation, name, failures.one_line(cause))
                 continue
-            runs[name] = run
-        least = min((seconds[name] for name in LIBRARY if name in seconds), default=0.0)
-        runs = {name: run for name, run in runs.items() if seconds[name] <= HOPELESS * least + LEEWAY_S}
+            if name in LIBRARY:
+                least = min(least, *seconds)
+            if name in LIBRARY or min(seconds) <= HOPELESS * least + LEEWAY_S:
+                runs[name] = run
         if len(runs) < 2:
             return "eager"
         name, rival = quickest(_samples(runs, clock, device, BUDGET_S))
@@ -212,6 +217,11 @@ class Dispatcher:
             return name
         again = _samples({one: runs[one] for one in (name, rival)}, clock, device, RACE_S)
         return name if name in again and rival in again and _gain(again[rival], again[name]) > MARGIN else rival
+
+
+def folder() -> Path:
+    """Where choices are kept, a file each."""
+    return loader.cache_folder() / "choices"
 
 
 def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:

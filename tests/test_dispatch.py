@@ -18,7 +18,6 @@ import hypatia_lab as lab
 from hypatia_lab import check, dispatch, variants
 from hypatia_lab.compiled import compile_missing
 from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
-from hypatia_lab.kernels import loader
 from hypatia_lab.operations.linear_relu import reference
 from hypatia_lab.workloads import Workload, operations
 
@@ -29,7 +28,7 @@ EAGER_S = 2e-3
 @pytest.fixture(autouse=True)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A cache folder of its own, and nothing known in memory."""
-    monkeypatch.setattr(loader, "cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
     monkeypatch.setattr(dispatch, "_told", set())
     for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
         monkeypatch.setattr(one, "forms", {})
@@ -144,10 +143,9 @@ def test_another_process_finds_the_choice(monkeypatch: pytest.MonkeyPatch, cache
 def test_a_choice_outlives_its_process(tmp_path: Path) -> None:
     program = (
         "import sys, pathlib\n"
-        "from hypatia_lab.kernels import loader\n"
-        f"loader.cache_folder = lambda: pathlib.Path({str(tmp_path)!r})\n"
         "import torch, hypatia_lab as lab\n"
         "from hypatia_lab import dispatch\n"
+        f"dispatch.folder = lambda: pathlib.Path({str(tmp_path)!r})\n"
         "real, measured = dispatch.Dispatcher.measured, []\n"
         "dispatch.Dispatcher.measured = lambda *given: (measured.append(1), real(*given))[1]\n"
         "x, weight, bias = torch.ones(5, 7), torch.ones(9, 7), torch.ones(9)\n"
@@ -178,7 +176,7 @@ def test_a_corrupt_file_counts_as_none(text: str, monkeypatch: pytest.MonkeyPatc
 
 def test_a_folder_that_cannot_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    monkeypatch.setattr(loader, "cache_folder", lambda: tmp_path / "file")
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "file" / "choices")
     lab.linear_relu(*operands(3))
     assert len(chosen(LINEAR_RELU)) == 1
 
@@ -310,7 +308,7 @@ def test_the_variant_is_right(operation: str, dtype: str) -> None:
 def test_candidates_are_the_library_and_what_is_a_function_of_its_tensors() -> None:
     names = LINEAR_RELU.candidates(Workload("linear_relu", (3, 5, 7)), DEVICE)
     assert list(names)[:2] == ["eager", "epilogue"]
-    assert not {"naive", "aten", "fp16x3_once", "step_shared", "threaded", "dispatched", "compile"} & set(names)
+    assert not {"naive", "aten", "fp16x3_once", "step_shared", "dispatched", "compile"} & set(names)
     names = CONV_BLOCKS["none"].candidates(Workload("conv_block", (1, 3, 8, 8)), DEVICE)
     assert {"eager", "group_norm"} <= set(names)
     assert not {"script", "eager_channels_last", "threaded", "preallocated", "eager_graph"} & set(names)
