@@ -94,7 +94,7 @@ class Dispatcher:
         assert weight is not None
         if torch.compiler.is_compiling() or (torch.is_grad_enabled() and _requires_grad(tensors)):
             return eager(*tensors)
-        capturing = x.is_cuda and torch.cuda.is_current_stream_capturing()
+        capturing = _capturing(x)
         key = (
             "graph" if capturing else clock,
             compilers,
@@ -257,6 +257,10 @@ def _contends(one: Variant) -> bool:
     if one.origin != "own" or one.name == "dispatched" or one.compiles or one.host or LESSONS & set(one.tags):
         return False
     return "forward" in one.directions and not one.name.endswith(HOLDING)
+
+
+def _capturing(x: torch.Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _requires_grad(tensors: Sequence[torch.Tensor | None]) -> bool:

@@ -322,6 +322,23 @@ def test_compilers_compete_only_when_asked() -> None:
         assert set(asked) - set(plain) == {"compile", "compile_max_autotune"}
 
 
+def test_a_captured_call_takes_what_was_chosen_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain)
+    known, strange, by_wall = operands(3), operands(4), operands(5)
+    one("graph", False, *known)
+    one("wall", False, *by_wall)
+    monkeypatch.setattr(dispatch, "_capturing", lambda x: True)
+    monkeypatch.setattr(one, "measured", lambda *given: pytest.fail("measured during a capture"), raising=False)
+    called: list[str] = []
+    for key, form in list(one.forms.items()):
+        one.forms[key] = lambda *tensors, word=key[0], form=form: (called.append(word), form(*tensors))[1]
+    for tensors in (known, by_wall, strange):
+        assert torch.equal(one("wall", False, *tensors), plain(*tensors))
+    assert called == ["graph", "wall"]
+    assert len(chosen(one)) == 2
+
+
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA GPU")
 def test_nothing_is_measured_during_a_capture() -> None:
     tensors = operands(64, dtype=torch.bfloat16)
