@@ -210,7 +210,7 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     # Operation, variant, dtype, math, direction, shapes, largest error.
     ("linear_relu", "triton", "bfloat16", "ieee", "forward", ODD + NAMED, 4e-3),
     ("linear_relu", "triton", "float16", "ieee", "forward", ODD + NAMED[:2], 6e-4),
-    ("linear_relu", "triton", "float32", "tf32", "forward", ODD + NAMED, 3.1e-4),  # rounded; cut off it is twice that
+    ("linear_relu", "triton", "float32", "tf32", "forward", ODD + NAMED, 3.5e-4),  # rounded; cut off it is 7e-4
     ("linear_relu", "fp16x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "tf32x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
@@ -276,7 +276,7 @@ def test_a_call_agrees_with_float64_when_it_is_recorded_and_when_it_is_replayed(
 def test_no_bias_any_rank_and_any_stride_are_taken(name: str) -> None:
     call = CALLS[name]
     x, weight, bias = call.ready()
-    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 3.1e-4 if name == "triton tf32" else 1e-6}[x.dtype]
+    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if name == "triton tf32" else 1e-6}[x.dtype]
     rows = normal(64, 200, dtype=dtype)
     for other in (
         rows[:, 3:131],  # rows that lie apart, at another alignment
@@ -582,7 +582,6 @@ def test_a_misfit_is_refused_as_pytorch_does(name: str) -> None:
         ((x.cpu(), weight, bias), "device|is on"),
         ((x, weight, bias.cpu()), "device|is on cpu"),
         ((x, weight.double(), bias), "dtype|is torch|must be"),
-        ((x.int(), weight.int(), bias.int()), "dtype|is torch|must be|implemented"),
         ((x, weight[:, 1:], bias), "do not fit|shape"),
         ((x, weight, bias[1:]), "fit|size|shape"),
         ((x[0, 0], weight, bias), "do not fit|dim|0D"),
@@ -606,7 +605,10 @@ def test_a_tensor_that_was_freed_is_refused(name: str) -> None:
 
 def test_what_the_kernels_do_not_take_is_refused() -> None:
     x, weight, bias = CALLS["triton"].ready()
-    refused(lambda: triton(x.double(), weight.double(), bias.double()), "all must be one of")
+    for dtype in (torch.float64, torch.int32):
+        for form in (triton, tf32, split, split_tf32):
+            wrong = [one.to(dtype) for one in (x, weight, bias)]
+            refused(lambda form=form, wrong=wrong: form(*wrong), "all must be one of")
     given = block(2, 32, 32)
     refused(lambda: in_two(x, *given[1:]), "4D")
     refused(lambda: mlp.mlp(x, [weight], [bias], "ieee"), "")
