@@ -12,7 +12,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # imported, it serves the command outside make too.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help book pdf test lint style types unit unit-early unit-late sweep pages nbval committed notebooks clean
+.PHONY: help book pdf test lint style types unit unit-early unit-late gpu sweep pages nbval committed notebooks clean
 
 help: ## list what can be made
 	@awk -F ':.*## ' '/^[a-z.]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,7 +40,7 @@ pdf: .venv/installed ## the same book with all of it as one PDF, which Chromium 
 	@$(BIN)/hypatia-lab book --pdf $(MEASURED)
 
 # Tests share the cores: threads that wait for work sleep instead of keeping a core busy.
-test unit unit-early unit-late sweep pages nbval: export OMP_WAIT_POLICY := passive
+test unit unit-early unit-late gpu sweep pages nbval: export OMP_WAIT_POLICY := passive
 
 test: style ## style, types, unit tests, notebooks against records, the committed book in a browser
 	@$(MAKE) -j3 --output-sync=line unit-early unit-late pages nbval types
@@ -64,6 +64,13 @@ unit-early: .venv/installed
 
 unit-late: .venv/installed
 	@$(BIN)/pytest -q $(filter-out $(EARLY),$(UNITS)) -m "not sweep and not slow"
+
+# What is timed has the GPU to itself; all else may share it.
+SHARED = $(shell $(BIN)/python -c 'import xdist' 2> /dev/null && echo -n auto --dist loadfile)
+
+gpu: .venv/installed ## what needs a CUDA GPU: every test marked cuda
+	@$(BIN)/pytest -q tests $(SHARED) -m "cuda and not slow and not sweep"
+	@$(BIN)/pytest -q tests -m "cuda and slow and not sweep"
 
 sweep: .venv/installed ## slow tests, and long sweeps of what the unit tests try in part
 	@$(BIN)/pytest -q tests -m "sweep or slow"

@@ -22,6 +22,9 @@ _HOME = {
     "measure": "bench.composer",
     "judge": "claims",
     "ledger": "claims",
+    "linear_relu": "dispatch",
+    "conv_block": "dispatch",
+    "mlp": "dispatch",
 }
 __all__ = sorted(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
 

@@ -36,7 +36,7 @@ AGAIN = "@again"
 """Suffix of the A/A control: the same variant, built a second time, under another name."""
 
 
-HOMES = ("hypatia_lab.operations", "hypatia_lab.diffraction", "hypatia_lab.egraph.variants")
+HOMES = ("hypatia_lab.operations", "hypatia_lab.diffraction", "hypatia_lab.egraph.variants", "hypatia_lab.dispatch")
 """Packages that register the lab's variants when they are imported."""
 
 

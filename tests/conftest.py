@@ -163,3 +163,14 @@ def compiled_for_hopper() -> Callable[[str], None]:
         assert done.returncode == 0, done.stderr
 
     return run
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Where there is a GPU, modules whose device it is are about it. What is once planned stays so in its process, and
+    Python's way is then no longer taken: whoever plans comes last.
+    """
+    for item in items:
+        if getattr(getattr(item, "module", None), "DEVICE", "") == "cuda":
+            item.add_marker(pytest.mark.cuda)
+    items.sort(key=lambda item: "planned" in getattr(item, "fixturenames", ()))

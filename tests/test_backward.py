@@ -682,3 +682,92 @@ def test_the_split_operations_have_shapes_without_a_gpu(name: str) -> None:
     else:
         found = torch.ops.hypatia.linear_relu_fp16x3_gradients(y, x, weight, y, True, False)
         assert [tuple(one.shape) for one in found] == [(2, 3, 5), (0,), (4,)]
+
+
+# ---------------------------------------------------------------- gradients of split operands on a GPU
+
+on_hopper = pytest.mark.skipif(
+    DEVICE == "cpu" or torch.cuda.get_device_capability() < (9, 0), reason="needs compute capability 9.0"
+)
+
+
+def on_device(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    generator = torch.Generator(DEVICE).manual_seed(0)
+    return [torch.randn(*shape, device=DEVICE, generator=generator) for shape in shapes]
+
+
+def off(found: torch.Tensor, exact: torch.Tensor) -> float:
+    return float((found.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize(
+    "shape",
+    [
+        (1, 1, 1),
+        (7, 127, 129),
+        (129, 64, 513),
+        (1000, 3001, 77),
+        (256, 256, 512),
+        (1024, 784, 2048),
+        (8192, 4096, 4096),
+    ],
+)
+def test_three_float16_products_are_as_good_as_eager_and_repeat(shape: tuple[int, int, int]) -> None:
+    batch, inner, outer = shape
+    x, weight, bias, grad = on_device((batch, inner), (outer, inner), (outer,), (batch, outer))
+    given = [tensor.requires_grad_() for tensor in (x, weight, bias)]
+
+    def step(form: Any) -> tuple[torch.Tensor, ...]:
+        y = form(*given)
+        return y.detach(), *torch.autograd.grad(y, given, grad)
+
+    def errors(answer: tuple[torch.Tensor, ...]) -> list[float]:
+        with torch.no_grad():
+            z = torch.where(answer[0] <= 0, 0.0, grad).double()  # each has its own mask where y is about 0
+            y = torch.relu(x.double() @ weight.double().T + bias.double())
+            exact = y, z @ weight.double(), z.T @ x.double(), z.sum(0)
+            return [off(*pair) for pair in zip(answer, exact, strict=True)]
+
+    own = step(torch.ops.hypatia.linear_relu_fp16x3)
+    usual = step(lambda *tensors: torch.relu(torch.nn.functional.linear(*tensors)))
+    for part, mine, theirs in zip(PARTS, errors(own), errors(usual), strict=True):
+        assert mine <= max(1.05 * theirs, 2.5e-7), part
+    for one, other in zip(own, step(torch.ops.hypatia.linear_relu_fp16x3), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize("rows", [True, False], ids=["rows", "columns"])
+def test_rows_and_columns_may_each_have_their_own_magnitude(rows: bool) -> None:
+    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+
+    x, weight, grad = on_device((200, 96), (160, 96), (200, 160))
+    up = torch.linspace(-140, 100, 200 if rows else 160, device=DEVICE, dtype=torch.float64).round()
+    grad = torch.ldexp(grad.double(), up[:, None] if rows else up).float()
+    y = x @ weight.T
+    z = torch.where(y <= 0, 0.0, grad).double()
+    found = gradient_products_split(grad, x, weight, y)
+    for own, a, b in ((found[0], z, weight.double()), (found[1], z.T, x.double())):
+        scale = a.abs() @ b.abs()
+        peaks = a.abs().amax(1, keepdim=True) * b.abs().amax(0) * a.shape[1] * 2.0**-38
+        held = scale < 3e38
+        assert bool(((own.double() - a @ b).abs() <= 1e-6 * scale + peaks + 2.0**-149)[held].all())
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+@on_hopper
+@pytest.mark.parametrize("shape", [(200, 96, 160), (1024, 784, 2048)])
+def test_every_plan_of_the_split_gradients_is_right(shape: tuple[int, int, int]) -> None:
+    from hypatia_lab.kernels.triton.gradient_products_split import candidates, gradient_products_split
+
+    batch, inner, outer = shape
+    x, weight, grad, y = on_device((batch, inner), (outer, inner), (batch, outer), (batch, outer))
+    z = torch.where(y <= 0, 0.0, grad).double()
+    for plan in candidates(shape):
+        found = gradient_products_split(grad, x, weight, y, plan=plan)
+        for own, exact in zip(found, (z @ weight.double(), z.T @ x.double(), z.sum(0)), strict=True):
+            assert off(own, exact) < 5e-7, plan

@@ -12,10 +12,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
-import nbformat
 import pandas
 import pytest
 import yaml
+
+pytest.importorskip("IPython")
+import nbformat
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import display
 from IPython.utils.capture import capture_output

@@ -14,15 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import random_workloads
 import torch
 import torch.nn.functional as functional
 
-from hypatia_lab import check, planted
+from hypatia_lab import check
 from hypatia_lab.chapters import method
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, STEP, UNIT, Workload, operations, tail
+from hypatia_lab.workloads import DTYPES, SPLIT, STEP, UNIT, Workload, tail
 
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
@@ -155,41 +156,15 @@ WAYS: dict[tuple[str, str], dict[str, Multiply | None]] = {
 
 # ---------------------------------------------------------------- at random
 
-VISIBLE = {"float64": 1e-9, "float32": 1e-4, "tf32": 3e-2, **dict.fromkeys(SPLIT, 1e-3), "float16": 3e-2}
-"""dtype, or math other than ieee → error that is never passed; of bfloat16, whose roundoff is eight times float16's."""
-
-OPERATIONS = [
-    *("linear_relu", "mlp", "mlp2", "mlp3", "conv_block", "conv_block_tanh", "conv_block_autocast"),
-    *("unet", "unet_group", "unet_autocast", "norm_chain", "matmul"),
-]
-
 
 def drawn(number: int) -> tuple[Workload, str]:
-    """The workload of a ``number``, of odd sizes and small batches, and a way to compute it ("" for the library's)."""
+    """The workload of a ``number`` and a way to compute it ("" for the library's)."""
     draw = random.Random(number)
-
-    def size(least: int, most: int) -> int:
-        return round(math.exp(draw.uniform(math.log(least), math.log(most))))
-
-    operation, batch = draw.choice(OPERATIONS), draw.choice([1, 1, 2, 3, 4, 5, 7, 8, 11, 16, 20])
-    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
-        "linear_relu": lambda: (batch, size(1, 900), size(1, 400)),
-        "matmul": lambda: (size(1, 100), size(1, 2000), size(1, 300)),
-        "mlp": lambda: (16 * batch, size(2, 300), size(16, 100), draw.randint(1, 5), size(2, 40)),
-        "unet": lambda: (batch, size(4, 9), size(20, 40), size(20, 40)),  # fewer pixels are nearly constant planes
-        "conv_block": lambda: (batch, size(1, 12), size(6, 40), size(6, 40)),
-        "norm_chain": lambda: (batch, size(1, 12), size(6, 40), size(6, 40)),
-    }
-    name = next((name for name in shapes if operation == name or operation.startswith(f"{name}_")), "")
-    shape = shapes[name]() if name else (4 * batch, size(8, 128))
-    short = [("bfloat16", "ieee"), ("float16", "ieee")]
-    dtype, mode = draw.choice(short if operation.endswith("autocast") else list(WAYS))
-    direction = draw.choice(DIRECTIONS)
-    if operations()[operation].backward is None or (operation == "mlp" and dtype not in mlp.CLEAR):
-        direction = "forward"
-    ways = list(WAYS[dtype, mode]) if DEVICE == "cpu" else [way for way, of in WAYS[dtype, mode].items() if of]
+    workload = random_workloads.workload(draw, list(WAYS), number)
+    kind, mode = (workload.dtype, workload.math), workload.math
+    ways = list(WAYS[kind]) if DEVICE == "cpu" else [way for way, of in WAYS[kind].items() if of]
     own = [] if mode in SPLIT or (mode, DEVICE) == ("tf32", "cpu") else [""]
-    return Workload(operation, shape, dtype, mode, direction, seed=number), draw.choice(ways + own)
+    return workload, draw.choice(ways + own)
 
 
 def answer(problem: check.Problem, way: str) -> Any:
@@ -198,18 +173,6 @@ def answer(problem: check.Problem, way: str) -> Any:
     run = variants(workload.operation)["eager"].factory(workload, problem.inputs)
     with workload.precision(), multiplying(WAYS[workload.dtype, workload.math][way]) if way else PLAIN:
         return run()
-
-
-def mistaken(problem: check.Problem) -> Iterator[tuple[str, check.Check]]:
-    """By part and name, what the check says of well-known mistakes, rounded to the dtype and otherwise exact."""
-    workload = problem.workload
-    mistakes = {"y": workload.spec.faults(problem.inputs)}
-    mistakes |= workload.backward.faults(problem.inputs) if workload.backward else {}
-    for number, name in enumerate(workload.parts):
-        part = check._Part(problem, number, problem.references()[number])
-        for mistake, wrong in mistakes.get(name, {}).items():
-            out = wrong.to(getattr(torch, workload.part_dtype(name)))
-            yield f"{name}: {mistake}", check._judge(out, part, "")
 
 
 @pytest.fixture
@@ -228,18 +191,11 @@ def test_the_baseline_is_right_in_its_arithmetic_and_what_is_visibly_off_is_not(
         problem = check.Problem(workload, DEVICE)
         found = check.judge(answer(problem, way), problem)
         assert found.ok, (workload, way, found.reason)
-        kind = workload.dtype if workload.math == "ieee" else workload.math
-        visible = VISIBLE.get(kind, 8 * VISIBLE["float16"])
-        if workload.math == "tf32" and workload.operation == "mlp" and workload.backward:
-            visible = 1.0  # so much may the masks that rounding decides change
-        for name, found in mistaken(problem):
-            assert not found.ok or (found.error is not None and found.error <= visible), (workload, name, found.error)
-        for kernel in planted.KERNELS if DEVICE == "cpu" else []:
-            if (kernel.workload.operation, kernel.workload.direction) != (workload.operation, workload.direction):
-                continue
-            with contextlib.suppress(RuntimeError):  # torch refuses what does not fit, such as a transposed weight
-                found = check.check(kernel.build(problem.inputs), problem)
-                assert not found.ok or (found.error is not None and found.error <= visible), (workload, kernel)
+        missed = list(random_workloads.unseen(random_workloads.mistaken(problem), workload))
+        missed += (
+            random_workloads.unseen(random_workloads.planted_kernels(problem), workload) if DEVICE == "cpu" else []
+        )
+        assert not missed, (workload, missed)
 
 
 def test_a_third_of_what_is_right_would_not_do(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -263,7 +219,7 @@ def test_masks_that_rounding_decides_are_right_through_all_layers(way: str) -> N
     assert found.ok, found.reason
     assert found.error is not None
     assert found.error > 2e-2  # masks did flip: TF32 without them is off by less than 1e-2
-    for name, found in mistaken(problem):
+    for name, found in random_workloads.mistaken(problem):
         assert not found.ok or (found.error or 0.0) < 1e-6, name  # behind the last layer no mask is missing
 
 

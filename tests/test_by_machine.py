@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Markdown, display
 from IPython.utils.capture import capture_output

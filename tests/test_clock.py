@@ -396,3 +396,58 @@ def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
     monkeypatch.setattr(clock, "QUIET_S", 0.0)
     clock.settle()
     assert list(states) == ["sleeping"]
+
+
+# ---------------------------------------------------------------- one state of the GPU
+
+IN_TURN = """
+import subprocess, sys
+import torch
+from hypatia_lab import clock
+
+OTHER = '''
+import sys, torch
+x = torch.randn(2048, 2048, device="cuda")
+for _ in range(200):
+    y = x @ x
+torch.cuda.synchronize()
+print("worked", flush=True)
+sys.stdin.read()
+'''
+x = torch.randn(1024, 256, device="cuda")
+sample = clock.sampler("graph", lambda: torch.softmax(x, 1), "cuda", 200)
+
+def us():
+    return sorted(1e6 * sample()[0] for _ in range(15))[7]
+
+print(us())
+print(us())
+side, number = torch.cuda.Stream(), torch.zeros(1, device="cuda")
+for calls in (1, 10, 200, 2000):
+    with torch.cuda.stream(side):
+        for _ in range(calls):
+            number.add_(1)
+    torch.cuda.synchronize()
+    print(us())
+other = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+other.stdout.readline()
+print(us())
+other.communicate()
+print(us())
+"""
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
+    """Small kernels, which start later in a process that has worked on two streams, and earlier after another's."""
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    found = []
+    for _ in range(2):
+        done = subprocess.run([sys.executable, "-c", IN_TURN], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        found += map(float, done.stdout.split())
+    assert max(found) <= 1.03 * min(found), found

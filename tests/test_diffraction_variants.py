@@ -97,6 +97,32 @@ def test_the_kernels_meet_the_golden_images(variant: str) -> None:
             assert off(out.cpu(), golden(name)) < allowed
 
 
+LARGE = [
+    *(("diffraction", shape) for shape in ((1024, 1024), (2048, 2048), (333, 517))),
+    *(("diffraction_triclinic", shape) for shape in ((1024, 1024), (129, 1001))),
+    *(("diffraction_sources", (257, 259)), ("diffraction_table", (515, 510)), (BATCH, (5, 130, 131))),
+]
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize("variant", ["cuda", "triton"])
+@pytest.mark.parametrize(("dtype", "allowed"), [("float32", 5e-5), ("float64", 1e-9)])
+@pytest.mark.parametrize(("operation", "shape"), LARGE)
+def test_the_kernels_agree_with_float64_on_whole_images(
+    operation: str, shape: tuple[int, ...], dtype: str, allowed: float, variant: str
+) -> None:
+    workload = Workload(operation, shape, dtype)
+    if missing := variants(operation)[variant].needs(workload, DEVICE):
+        pytest.skip(missing)
+    problem = Problem(workload, DEVICE)
+    found = check(variants(operation)[variant].factory(workload, problem.inputs), problem)
+    assert found.ok, found.reason
+    assert found.max_error is not None
+    assert found.peak is not None
+    assert found.max_error <= allowed * found.peak
+
+
 TRITON = """
 import numpy, torch
 from hypatia_lab.check import Problem

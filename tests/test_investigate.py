@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import yaml
+
+pytest.importorskip("nbformat")
+import nbformat
 from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,19 +7,25 @@ import json
 import os
 import random
 import socket
+import statistics
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
-from hypatia_lab import clock
-from hypatia_lab.judged import evidence, tampering
+from hypatia_lab import clock, reader_kernel, records, variants, workloads
+from hypatia_lab.bench import composer
+from hypatia_lab.experiments import Experiment, plan
+from hypatia_lab.judged import evidence, rehearsal, tampering
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.machine import choose_device
 
 # ---------------------------------------------------------------- what was seen
 
@@ -251,3 +257,72 @@ def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Pat
         assert found["signal"] == "PermissionError"
     if subprocess.run(["unshare", "--user", "--net", "true"], capture_output=True).returncode == 0:
         assert found["network"] != "allowed"
+
+
+# ---------------------------------------------------------------- what judging costs
+
+SOFTMAX = '''
+import torch
+from hypatia_lab import operation, variant
+
+def draw(shape, dtype, device, generator):
+    return {"x": torch.randn(*shape, device=device, generator=generator).to(dtype)}
+
+@operation("judged_softmax", dims=("rows", "columns"), shapes=("1024x256", "4096x1024"), dtypes=("float32",),
+           inputs=draw, depth=lambda s: s[1], flops=lambda s: 5 * s[0] * s[1])
+def judged_softmax(x):
+    """softmax"""
+    return torch.softmax(x, 1)
+
+@variant("judged_softmax", "in_steps", origin="own")
+def in_steps(workload, inputs):
+    """In five steps."""
+    x = inputs["x"]
+
+    def run():
+        largest = x.amax(1, keepdim=True)
+        powers = (x - largest).exp()
+        return powers / powers.sum(1, keepdim=True)
+
+    return run
+'''
+
+
+def medians_us(root: Path, spec: Experiment, device: str) -> dict[tuple[str, str], list[float]]:
+    """Shape and variant → what a call takes by the graph clock, or the hot one of a CPU, process by process."""
+    rates = [line | {"medians_us": [1e-3, 1e-3]} for line in ceilings({"ieee": 1e3})]  # that nobody beats
+    records.write(root, run_line(experiment="ceilings", device=device), rates)
+    record = composer.measure(spec, preset="quick", device=device, machine_name="box", root=root, progress=False)
+    asked = "graph" if device == "cuda" else "hot"
+    cells = [cell for cell in record.cells if cell["clock"] == asked]
+    assert [cell["reason"] for cell in cells if cell["status"] != "ok"] == []
+    return {(str(cell["shape"]), cell["variant"]): cell["medians_us"] for cell in cells}
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_a_judged_kernel_takes_what_it_takes_when_it_is_run(tmp_path, monkeypatch):
+    device = choose_device("auto")
+    if device == "cpu":
+        pytest.skip("there is no GPU: a CPU's times differ by more from process to process")
+    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
+    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+    path = tmp_path / "judged_softmax.py"
+    path.write_text(SOFTMAX)
+    spec = reader_kernel.experiment(path, rehearsal.rehearse(path, tmp_path / "log", 60.0))
+
+    def planned(*asked):
+        groups = spec.plan(*asked)
+        return [replace(one, variants=("eager", "in_steps"), clocks=one.clocks[:1], budget_s=0.1) for one in groups]
+
+    alone = replace(spec, plan=planned, within_s=0.0, processes=4)
+    seen: dict[str, dict[tuple[str, str], list[float]]] = {"judged": {}, "run": {}}
+    for number, way in enumerate(("judged", "run", "run", "judged")):
+        with monkeypatch.context() as patch:
+            patch.setattr(plan.Source, "guarded", way == "judged")
+            found = medians_us(tmp_path / f"{number}", alone, device)
+        for key, own in found.items():
+            seen[way].setdefault(key, []).extend(own)
+    for key, judged in seen["judged"].items():
+        ratio = statistics.geometric_mean(judged) / statistics.geometric_mean(seen["run"][key])
+        assert ratio == pytest.approx(1, abs=0.01), (key, judged, seen["run"][key])

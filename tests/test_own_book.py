@@ -16,9 +16,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import nbformat
 import pytest
 import yaml
+
+pytest.importorskip("nbformat")
+import nbformat
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from synthetic import ceilings, cell_line, run_line

@@ -28,6 +28,7 @@ from hypatia_lab.chapters import (
     linear_relu,
     tensor_cores,
     torch_compile,
+    untuned,
 )
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.operations import safety
@@ -105,7 +106,7 @@ def light(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CHAPTERS = (
     *(backward, conv_block, decisions, diffraction_findings, front, fused_mlp, gemm_ladder, graph_optimizer),
-    *(layout_traffic, linear_relu, tensor_cores, torch_compile),
+    *(layout_traffic, linear_relu, tensor_cores, torch_compile, untuned),
 )
 HOMES = {getattr(chapter, "PAGE", ""): chapter for chapter in CHAPTERS if chapter is not decisions}
 """Page → the chapter whose findings are its cards."""

@@ -352,6 +352,22 @@ def test_a_variant_agrees_with_float64(name: str, dtype: str, math: str, shape: 
     assert found.ok, found.reason
 
 
+@pytest.mark.cuda
+@pytest.mark.slow
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize("shape", [(129, 64, 512), (256, 256, 512), (1024, 784, 2048)])
+def test_every_tile_rounds_to_the_nearest_tf32(shape: tuple[int, int, int]) -> None:
+    pytest.importorskip("triton")
+    from hypatia_lab.kernels.triton import linear_relu as whole
+
+    x, weight, bias = (normal(*sizes).to(DEVICE) for sizes in ((shape[0], shape[1]), (shape[2], shape[1]), (shape[2],)))
+    exact = torch.relu(x.double() @ weight.double().T + bias.double())
+    for tiles in whole.candidates(shape, torch.float32, "tf32"):
+        # Of operands cut off it would be 6e-4.
+        found = error(whole.linear_relu(x, weight, bias, precision="tf32", tiles=tiles), exact)
+        assert found < 3.5e-4, tiles
+
+
 def test_where_a_variant_cannot_run_it_says_why() -> None:
     for name in OWN:
         assert "CUDA" in variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), "cpu")

@@ -21,6 +21,7 @@ from hypatia_lab.chapters import (
     linear_relu,
     tensor_cores,
     torch_compile,
+    untuned,
 )
 from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.drawings.bars import Bar, bars
@@ -34,6 +35,7 @@ from hypatia_lab.tables import claims as claim_tables
 
 CHAPTERS = (
     *(linear_relu, gemm_ladder, conv_block, torch_compile, tensor_cores, backward, fused_mlp, layout_traffic),
+    untuned,
     *(graph_optimizer, diffraction_findings),
 )
 """What has findings, in the order of the book."""

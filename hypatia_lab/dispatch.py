@@ -1,0 +1,455 @@
+"""One function an operation: it calls the form that is quickest here, the library's unless one of the lab's surely is.
+
+The first call with tensors of new shapes, strides or dtypes measures every form once, on random numbers laid out in the
+same way; later ones look the choice up. It is kept in the user's cache folder, so other processes find it.
+
+- **Candidates** are PyTorch's own forms (eager, the library's epilogue) and the lab's own that need nothing that is not
+  there. Not among them are steps of a lesson, forms rebuilt from documents, and what keeps something from call to call.
+- **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, as is one
+  that fails; a warning says so once.
+- **Quickest** is one of the lab's only where it is faster than the quicker of the library's by more than
+  :data:`MARGIN`, at the end of its interval, and again in a race of the two. Else it is the library's.
+- **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
+  captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
+- **Gradients**, autocast, torch.compile and subclasses of tensors get PyTorch's own form.
+
+Looking up takes the host one to two microseconds. Of a call that is mostly launching this is a share; replayed from a
+graph it is nothing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import threading
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hypatia_lab import clock as timer
+from hypatia_lab import failures, intervals, machine, variants
+from hypatia_lab.compiled import compiled
+from hypatia_lab.kernels import loader
+from hypatia_lab.names import unknown
+from hypatia_lab.operations import conv_block as block
+from hypatia_lab.operations import linear_relu as layer
+from hypatia_lab.operations import mlp as layers
+from hypatia_lab.operations.forms import MODES
+from hypatia_lab.variants import Variant, variant
+from hypatia_lab.workloads import UNIT, Workload, WorkloadError, tail
+
+Form = Callable[..., torch.Tensor]
+"""Of the tensors of a call, one by one."""
+
+MARGIN = intervals.EQUIVALENCE
+"""Share by which a form of the lab's must surely be faster than the library's to be chosen."""
+BUDGET_S, RACE_S = 0.02, 0.06
+"""Time of each candidate beside its warming up, and of the two that race in the end."""
+HOPELESS, LEEWAY_S = 2.0, 1e-4
+"""A candidate whose call takes so many times the library's, and so much more (launches in Python), is not measured."""
+SLOW_S = 0.5
+"""Of what takes so long one call is enough to tell whether it is hopeless."""
+CLOCKS = ("wall", "graph")
+
+LESSONS = {"ladder_vector", "document"}
+"""Tags of forms that are there to be looked at: steps on the way to a kernel, each of which a GPU's compiler would have
+to build first, and what a document describes."""
+HOLDING = ("_graph", "_once", "_channels_last")
+"""Ends of names of forms that are no function of their tensors: they keep something, or ask for another layout."""
+LIBRARY = ("eager", "epilogue", "group_norm")
+"""Forms of PyTorch's that stand for the library."""
+
+_CHOOSING = threading.RLock()
+"""Held while something is chosen: two measurements at a time would disturb each other."""
+_told: set[tuple[str, str]] = set()
+
+
+@dataclass
+class Dispatcher:
+    """The chosen form of one ``operation`` of the lab's, whose inputs have these ``names``.
+
+    ``shape`` gives the workload's shape of the tensors of a call; ``direct`` are forms that are functions already,
+    eager among them, which every call takes where there is nothing to choose. ``tf32`` says whether PyTorch may now
+    round float32 so on a GPU: products and convolutions have a switch each.
+    """
+
+    operation: str
+    names: tuple[str, ...]
+    shape: Callable[..., tuple[int, ...]]
+    direct: Mapping[str, Form]
+    tf32: Callable[[], bool]
+    forms: dict[Any, Form] = field(default_factory=dict)
+    chosen: dict[Any, str] = field(default_factory=dict)
+
+    def __call__(self, clock: str, compilers: bool, *tensors: torch.Tensor | None) -> torch.Tensor:
+        """The operation of ``tensors`` by the form that is chosen for the like of them."""
+        eager, x, weight = self.direct["eager"], tensors[0], tensors[1]
+        assert x is not None
+        assert weight is not None
+        if torch.compiler.is_compiling() or (torch.is_grad_enabled() and _requires_grad(tensors)):
+            return eager(*tensors)
+        capturing = _capturing(x)
+        key = (
+            "graph" if capturing else clock,
+            compilers,
+            x.shape,
+            weight.shape,
+            x.dtype,
+            x.stride(),
+            weight.stride(),
+            x.device,
+            x.__class__,
+            len(tensors) > 2 and tensors[2] is None,
+            self._math() if x.is_cuda and x.dtype is torch.float32 else "ieee",
+            torch.is_autocast_enabled("cuda" if x.is_cuda else "cpu"),
+        )
+        form = self.forms.get(key)
+        if form is None:
+            form = self.forms.get((clock, *key[1:]), eager) if capturing else self._choose(key, tensors)
+        return form(*tensors)
+
+    def _math(self) -> str:
+        try:
+            return "tf32" if self.tf32() else "ieee"
+        except RuntimeError:  # PyTorch's old and new switches say different things
+            return "unknown"
+
+    def _choose(self, key: tuple[Any, ...], tensors: Sequence[torch.Tensor | None]) -> Form:
+        clock, compilers, *_, kind, _, precision, autocast = key
+        if clock not in CLOCKS:
+            raise ValueError(unknown("clock", clock, CLOCKS))
+        with _CHOOSING:
+            if key not in self.forms:
+                name, form = "eager", self.direct["eager"]
+                x = tensors[0]
+                assert x is not None
+                if (
+                    kind is torch.Tensor
+                    and x.device.type in ("cpu", "cuda")
+                    and not autocast
+                    and (work := self._workload(precision, tensors)) is not None
+                ):
+                    with torch.no_grad(), torch.cuda.device(x.device if x.is_cuda else -1):
+                        name, form = self._found(work, clock, compilers, tensors)
+                self.chosen[key], self.forms[key] = name, form
+            return self.forms[key]
+
+    def _workload(self, precision: str, tensors: Sequence[torch.Tensor | None]) -> Workload | None:
+        """The lab's name of what is computed; None where it has none, and so no form of its own."""
+        try:
+            dtype = str(tensors[0].dtype).removeprefix("torch.")  # pyright: ignore[reportOptionalMemberAccess]
+            return Workload(self.operation, self.shape(*tensors), dtype, precision)
+        except (WorkloadError, IndexError, AttributeError):
+            return None
+
+    def _found(
+        self, work: Workload, clock: str, compilers: bool, tensors: Sequence[torch.Tensor | None]
+    ) -> tuple[str, Form]:
+        """The choice as it was stored, or measured now and stored."""
+        place = tensors[0].device  # pyright: ignore[reportOptionalMemberAccess]
+        device = place.type
+        clock = clock if device == "cuda" else "wall"  # a CPU has no graphs
+        forms = self.candidates(work, device, compilers)
+        laid = [None if one is None else [list(one.shape), list(one.stride())] for one in tensors]
+        asked = [self.operation, work.dtype, work.math, clock, compilers, sorted(forms), laid, *_here(place)]
+        path = folder() / f"{hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:32]}.json"
+        name = _stored(path, asked)
+        if name not in forms:
+            try:
+                name = self.measured(forms, _alike(work, device, self.names, tensors), work, clock, device)
+            except RuntimeError:  # tensors that do not fit, too little memory, or a view that overlaps
+                name = "eager"
+            else:
+                loader.store(path, json.dumps({"asked": asked, "form": name}).encode())
+        return name, forms[name]
+
+    def candidates(self, work: Workload, device: str, compilers: bool = False) -> dict[str, Form]:
+        """Name → form, of all that may compute ``work`` on ``device``, the library's first."""
+        variants.load()
+        known = variants.variants(self.operation)
+        able = {name: one for name, one in known.items() if _contends(one) and not one.needs(work, device)}
+        library = {name: able.pop(name) for name in LIBRARY if name in able}
+        found: dict[str, Form] = {}
+        for name, one in (library | able).items():
+            found[name] = self.direct.get(name) or partial(self._by_factory, one, work)
+        for name in ("compile", "compile_max_autotune") if compilers else ():
+            if name in known and not known[name].needs(work, device):
+                found[name] = compiled(self.direct["eager"], mode=MODES[name])
+        return {"eager": self.direct["eager"]} | found
+
+    def _by_factory(self, one: Variant, work: Workload, *tensors: torch.Tensor) -> torch.Tensor:
+        y = one.factory(work, dict(zip(self.names, tensors, strict=True)))()
+        # The library's y is contiguous where x is, and who calls ``view`` on it must not depend on a choice.
+        return y.contiguous() if tensors[0].is_contiguous() else y
+
+    def measured(
+        self, forms: Mapping[str, Form], tensors: Sequence[torch.Tensor | None], work: Workload, clock: str, device: str
+    ) -> str:
+        """The name of the quickest of ``forms``, of those that are right on ``tensors``; see the module."""
+        right = forms["eager"](*tensors)
+        runs, least = {}, math.inf
+        for name, form in forms.items():
+            run = partial(form, *tensors)
+            try:
+                if fault := _differs(run(), right, work):
+                    _tell(self.operation, name, fault)
+                    continue
+                seconds = [timer.once_s(run, device)]
+                while len(seconds) < 3 and seconds[-1] < SLOW_S:
+                    seconds.append(timer.once_s(run, device))
+            except Exception as cause:
+                _tell(self.operation, name, failures.one_line(cause))
+                continue
+            if name in LIBRARY:
+                least = min(least, *seconds)
+            if name in LIBRARY or min(seconds) <= HOPELESS * least + LEEWAY_S:
+                runs[name] = run
+        if len(runs) < 2:
+            return "eager"
+        name, rival = quickest(_samples(runs, clock, device, BUDGET_S))
+        if not rival:
+            return name
+        again = _samples({one: runs[one] for one in (name, rival)}, clock, device, RACE_S)
+        return name if name in again and rival in again and _gain(again[rival], again[name]) > MARGIN else rival
+
+
+def folder() -> Path:
+    """Where choices are kept, a file each."""
+    return loader.cache_folder() / "choices"
+
+
+def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
+    """The quickest form by ``samples`` (µs, taken turn about), and the library's that it has to beat once more.
+
+    The latter is empty where the library's quickest is the choice itself: where none of the lab's is faster by more
+    than :data:`MARGIN` at the lower end of its interval.
+    """
+    medians = {name: intervals.geometric(own).value for name, own in samples.items()}
+    best = min((name for name in LIBRARY if name in samples), key=medians.__getitem__, default="eager")
+    if best not in samples:
+        return "eager", ""
+    gains = {name: _gain(samples[best], own) for name, own in samples.items() if name not in LIBRARY}
+    sure = [name for name, gain in gains.items() if gain > MARGIN]
+    return (min(sure, key=medians.__getitem__), best) if sure else (best, "")
+
+
+def _gain(library: Sequence[float], own: Sequence[float]) -> float:
+    """By what share ``own`` is surely faster: the lower end of the interval, less one."""
+    many = min(len(library), len(own))
+    low = intervals.ratio(library[:many], own[:many]).low
+    return -1.0 if math.isnan(low) else low - 1
+
+
+def _samples(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
+    timings = timer.measure(runs, clock, device, budget_s=budget_s)
+    return {name: one.samples_us for name, one in timings.items() if isinstance(one, timer.Timing) and one.samples_us}
+
+
+def _contends(one: Variant) -> bool:
+    if one.name in LIBRARY:
+        return True
+    if one.origin != "own" or one.name == "dispatched" or one.compiles or one.host or LESSONS & set(one.tags):
+        return False
+    return "forward" in one.directions and not one.name.endswith(HOLDING)
+
+
+def _capturing(x: torch.Tensor) -> bool:
+    return x.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _requires_grad(tensors: Sequence[torch.Tensor | None]) -> bool:
+    for one in tensors:  # noqa: SIM110  (a generator would take longer than all the rest)
+        if one is not None and one.requires_grad:
+            return True
+    return False
+
+
+def _products_tf32() -> bool:
+    return torch.get_float32_matmul_precision() != "highest"
+
+
+@cache
+def _here(device: torch.device) -> tuple[str, ...]:
+    """What a choice rests on beside the call: the device, versions, and the text of all forms."""
+    gpu = device.type == "cuda"
+    name = torch.cuda.get_device_name(device) if gpu else f"{machine.cpu_name()}, {torch.get_num_threads()} threads"
+    home, text = Path(__file__).resolve().parent, hashlib.sha256(Path(__file__).read_bytes())
+    for path in sorted(path for folder in ("kernels", "operations") for path in (home / folder).rglob("*.*")):
+        if "__pycache__" not in path.parts:
+            text.update(path.read_bytes())
+    versions = [f"{name} {version}" for name, version in machine.versions().items()]
+    return (device.type, name, *versions, text.hexdigest()[:16])
+
+
+def _stored(path: Path, asked: list[Any]) -> str:
+    """The form that was chosen for what is ``asked``; empty where nothing readable says so."""
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        return kept["form"] if kept["asked"] == json.loads(json.dumps(asked)) else ""
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _alike(
+    work: Workload, device: str, names: Sequence[str], tensors: Sequence[torch.Tensor | None]
+) -> list[torch.Tensor | None]:
+    """Random tensors of the shapes and strides of ``tensors``, as the lab draws them for ``work``.
+
+    A caller's own numbers may all be zero, of which every form makes the same.
+    """
+    drawn = work.inputs(device)
+    found: list[torch.Tensor | None] = []
+    for name, one in zip(names, tensors, strict=True):
+        if one is None:
+            found.append(None)
+            continue
+        laid = torch.empty_strided(one.shape, one.stride(), dtype=one.dtype, device=one.device)
+        found.append(laid.copy_(drawn[name].reshape(one.shape)))
+    return found
+
+
+def _differs(answer: torch.Tensor, right: torch.Tensor, work: Workload) -> str:
+    """How ``answer`` is off from ``right``, eager's, by more than twice what one may be off; empty where it is not."""
+    if (answer.shape, answer.dtype, answer.device) != (right.shape, right.dtype, right.device):
+        return f"{answer.dtype} {list(answer.shape)} on {answer.device} for {right.dtype} {list(right.shape)}"
+    difference, norm = (answer.double() - right.double()).abs(), float(right.double().norm())
+    most = 2 * work.tolerance() * tail(right.numel()) * max(float(right.double().abs().max()), UNIT[work.dtype])
+    if not bool((difference <= most).all()):  # NaN is no answer
+        return f"an element is off by {float(difference.max()):.1e}, {most:.1e} may be"
+    slack = 2 * work.tolerance() * (1 + tail(1) / math.sqrt(right.numel()))
+    error = float(difference.norm()) / (norm or 1.0)
+    return f"off by {error:.1e}, {slack:.1e} may be" if error > slack else ""
+
+
+def _tell(operation: str, name: str, reason: str) -> None:
+    if (operation, name) not in _told:
+        _told.add((operation, name))
+        warnings.warn(f"{operation}: {name} is left out: {reason}", RuntimeWarning, stacklevel=2)
+
+
+# ---------------------------------------------------------------- the operations
+
+
+def _rows(x: torch.Tensor) -> int:
+    return math.prod(x.shape[:-1])
+
+
+LINEAR_RELU = Dispatcher(
+    "linear_relu",
+    layer.OPERANDS,
+    lambda x, weight, bias: (_rows(x), x.shape[-1], weight.shape[0]),
+    {"eager": layer._eager, "epilogue": layer.fused_epilogue},
+    _products_tf32,
+)
+CONV_BLOCKS = {
+    approximate: Dispatcher(
+        operation,
+        block.PARAMETERS,
+        # The lab's workload has as many channels out as in; of others it knows PyTorch's form alone.
+        lambda x, weight, *vectors: tuple(x.shape) if weight.shape[:2] == (x.shape[1],) * 2 else (),
+        {
+            "eager": partial(block.conv_block, approximate=approximate),
+            "group_norm": block.torch_form(Workload(operation, (1, 1, 1, 1)), grouped=True),
+        },
+        lambda: torch.backends.cudnn.allow_tf32,
+    )
+    for operation, approximate in block.OPERATIONS.items()
+}
+
+
+def _layer_names(count: int) -> tuple[str, ...]:
+    return ("x", *(f"{kind}{number}" for number in range(1, count + 1) for kind in ("weight", "bias")))
+
+
+MLPS = {
+    count: Dispatcher(
+        operation,
+        _layer_names(count),
+        lambda x, weight, *others: (_rows(x), x.shape[-1]) if weight.shape[0] == weight.shape[1] else (),
+        {"eager": layers._eager, "epilogue": layers._layer_by_layer(layer.fused_epilogue)},
+        _products_tf32,
+    )
+    for operation, count in layers.FUSED.items()
+}
+
+
+def linear_relu(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    *,
+    clock: str = "wall",
+    compilers: bool = False,
+) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) by the form that is quickest here: x (..., in), ``weight`` (out, in), ``bias`` (out) or None.
+
+    All of one floating dtype on one device; returns (..., out). The first call of a kind measures for a fraction of a
+    second, and longer where a kernel has to be built. ``clock`` is "wall" (what a caller waits for) or "graph" (the
+    time in a replayed CUDA graph); ``compilers`` lets torch.compile compete, which takes seconds to minutes. Raises
+    ``ValueError`` for another clock, and what PyTorch raises of tensors that do not fit.
+    """
+    return LINEAR_RELU(clock, compilers, x, weight, bias)
+
+
+def conv_block(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+    gamma: torch.Tensor,
+    beta: torch.Tensor,
+    approximate: str = "none",
+    *,
+    clock: str = "wall",
+    compilers: bool = False,
+) -> torch.Tensor:
+    """GELU(InstanceNorm(Conv 3×3 of x)) by the form that is quickest here.
+
+    ``x`` (N, C, H, W), ``weight`` (C, C, 3, 3), ``bias`` (or None), ``gamma`` and ``beta`` (C), of one floating dtype
+    on one device; returns (N, C, H, W), contiguous where x is. ``approximate`` is GELU's: "none" or "tanh". Of other
+    numbers of channels out it calls PyTorch's own form. ``clock`` and ``compilers`` as in :func:`linear_relu`. Raises
+    ``ValueError`` for another clock or GELU, and what PyTorch raises of tensors that do not fit.
+    """
+    if approximate not in CONV_BLOCKS:
+        raise ValueError(unknown("approximate", approximate, CONV_BLOCKS))
+    return CONV_BLOCKS[approximate](clock, compilers, x, weight, bias, gamma, beta)
+
+
+def mlp(
+    x: torch.Tensor,
+    weights: Sequence[torch.Tensor],
+    biases: Sequence[torch.Tensor],
+    *,
+    clock: str = "wall",
+    compilers: bool = False,
+) -> torch.Tensor:
+    """Two or three layers, a ReLU after each but the last, by the form that is quickest here.
+
+    ``x`` (..., in), weight n (out, in) and bias n (out) of every layer, of one floating dtype on one device; returns
+    (..., out of the last). Of layers that are not all of one width it calls PyTorch's own form. ``clock`` and
+    ``compilers`` as in :func:`linear_relu`. Raises ``ValueError`` for another clock or number of layers, and what
+    PyTorch raises of tensors that do not fit.
+    """
+    if len(weights) not in MLPS or len(biases) != len(weights):
+        raise ValueError(f"{len(weights)} weights and {len(biases)} biases: two or three of each are needed")
+    parameters = [one for pair in zip(weights, biases, strict=True) for one in pair]
+    return MLPS[len(weights)](clock, compilers, x, *parameters)
+
+
+for _one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
+
+    def _dispatched(workload: Workload, inputs: Any, one: Dispatcher = _one) -> Callable[[], torch.Tensor]:
+        """What the dispatcher chooses, chosen where it is built: by the graph clock on a GPU, as who captures asks."""
+        tensors = [inputs[name] for name in one.names]
+        run = partial(one, "graph" if tensors[0].is_cuda else "wall", False, *tensors)
+        run()
+        return run
+
+    variant(_one.operation, "dispatched", origin="own", label="the dispatcher's choice", tags=("dispatched",))(
+        _dispatched
+    )

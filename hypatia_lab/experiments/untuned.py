@@ -1,0 +1,94 @@
+"""Shapes that nobody tuned for: drawn by a seed that is written here, the same in every run and on every machine."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+
+from hypatia_lab.experiments.plan import Experiment, Group, Shapes
+from hypatia_lab.variants import AGAIN
+from hypatia_lab.workloads import Workload, operations
+
+SEED = 20261124
+COUNT = {"quick": 2, "seed": 60, "full": 120}
+"""Shapes a family: of the full preset the first are the seed preset's, and the quick one's are among them."""
+ODD, STEP = 0.7, 8
+"""Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
+are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
+TUNED = 2
+"""Shapes of each kind, a dozen of all, at which torch.compile tunes too: it takes up to a minute each time."""
+LARGEST = 2**24
+"""Most numbers of a tensor of activations: in float64 it takes 128 MB."""
+MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
+"""Most operations of a call in the quick preset, which takes the largest of so many or fewer, and on a CPU: half a
+millisecond and some fifty of two cores."""
+
+FAMILIES: dict[str, tuple[tuple[int, int], ...]] = {
+    "linear_relu": ((1, 8192), (32, 4096), (32, 4096)),
+    "conv_block": ((1, 20), (3, 128), (16, 512), (16, 512)),
+    "mlp3": ((64, 131_072), (16, 512)),
+}
+"""Operation → least and largest of each extent: rows × in × out, images × channels × height × width, rows × width."""
+
+KINDS: dict[tuple[str, str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
+    ("linear_relu", "bfloat16", "ieee"): (("epilogue",), ("triton", "step_wgmma")),
+    ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "triton")),
+    ("linear_relu", "float32", "tf32"): (("epilogue",), ("triton",)),
+    ("conv_block", "bfloat16", "ieee"): (("eager_channels_last", "group_norm"), ("triton", "whole")),
+    ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_bf16x3", "whole_bf16x3")),
+    ("mlp3", "bfloat16", "ieee"): (("epilogue",), ("fused", "fused_cuda")),
+}
+"""Operation, dtype and math → the library's forms beside eager, and the lab's on a GPU."""
+ON_CPU = {"linear_relu": ("threaded",), "conv_block": ("threaded",), "mlp3": ()}
+
+
+def _extent(low: int, high: int, luck: random.Random) -> int:
+    found = math.exp(luck.uniform(math.log(low), math.log(high)))
+    if luck.random() < ODD:
+        return min(2 * int(found / 2) + 1, high - 1 + high % 2)
+    return max(STEP * round(found / STEP), low)
+
+
+def drawn(operation: str, count: int) -> list[tuple[int, ...]]:
+    """The first ``count`` shapes of ``operation``, log-uniform and all different, in the order in which they came."""
+    luck = random.Random(f"{SEED} {operation}")
+    found: dict[tuple[int, ...], None] = {}
+    while len(found) < count:
+        shape = tuple(_extent(low, high, luck) for low, high in FAMILIES[operation])
+        numbers = math.prod(shape) if operation != "linear_relu" else math.prod(sorted(shape)[1:])
+        if numbers <= LARGEST:
+            found[shape] = None
+    return list(found)
+
+
+def _fits(operation: str, name: str, shape: tuple[int, ...]) -> bool:
+    """Whether a form may compute ``shape``: where it says no by itself at nearly all, a record need not hold it."""
+    if name.startswith("whole"):
+        return shape[1] == 64
+    return name != "fused_cuda" or shape[1] in (16, 32, 64, 128)
+
+
+def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    gpu = device == "cuda"
+    groups = []
+    for (operation, dtype, mode), (library, own) in KINDS.items():
+        if not gpu and (mode == "tf32" or (dtype == "bfloat16" and operation != "mlp3")):
+            continue  # a CPU has no TF32, and the lab no form of its own in 16 bits there
+        flops: Callable[[tuple[int, ...]], int] = operations()[operation].flops
+        sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset])
+        if preset == "quick" or not gpu:
+            sizes = [shape for shape in sizes if flops(shape) <= MOST_FLOP[preset]]
+        if preset == "quick":
+            sizes = sorted(sizes, key=flops)[-COUNT[preset] :]
+        for number, shape in enumerate(sizes):
+            forms = own if gpu else ON_CPU[operation]
+            names = ("eager", *library, *(name for name in forms if _fits(operation, name, shape)), "dispatched")
+            if number < TUNED and preset != "quick":
+                names += ("eager" + AGAIN, "compile_max_autotune")
+            work = Workload(operation, shape, dtype, mode)
+            groups.append(Group(work, names, ("graph",) if gpu else ("hot",), 0.01 if gpu else 0.02))
+    return groups
+
+
+EXPERIMENTS = (Experiment("untuned", "21_untuned", "sixty drawn shapes a family, and a dispatcher", "", _untuned),)

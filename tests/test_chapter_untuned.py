@@ -1,0 +1,177 @@
+"""The page on drawn shapes: the draw, the words, the shares, the dispatcher's promise."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from synthetic import Lines, cell_line, evidence, played, write_records
+
+from hypatia_lab import intervals, variants
+from hypatia_lab.bench import composer
+from hypatia_lab.chapters import untuned
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.experiments import untuned as plan
+from hypatia_lab.figures import shares
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.intervals import Interval
+from hypatia_lab.workloads import Workload
+
+OWN = {"triton", "fused", "dispatched", "whole"}
+
+
+def cells(times: dict[str, float], shape: tuple[int, ...], operation: str = "linear_relu", **changes: Any) -> Lines:
+    """Timed cells of six processes within 1%: variant → µs."""
+    own = {"dtype": "bfloat16", "math": "ieee", "clock": "graph"} | changes
+    work = Workload(operation, shape, own["dtype"], own["math"])
+    own |= {"operation": operation, "shape": list(shape), "flops": work.flops, "traffic": work.traffic}
+    steps = (1.0, 1.004, 0.998, 1.002, 1.001, 0.999)
+    return [
+        cell_line(
+            variant=name, origin="own" if name in OWN else "peer", medians_us=[us * step for step in steps], **own
+        )
+        for name, us in times.items()
+    ]
+
+
+MEASURED = [
+    *cells({"eager": 10.0, "epilogue": 8.0, "triton": 6.0, "dispatched": 6.0}, (33, 77, 129)),
+    *cells({"eager": 10.0, "epilogue": 8.0, "triton": 8.01, "dispatched": 8.0}, (35, 77, 129)),
+    *cells({"eager": 10.0, "epilogue": 8.0, "triton": 9.0, "dispatched": 8.8}, (37, 77, 129)),
+    *cells({"eager": 20.0, "epilogue": 12.0, "dispatched": 12.0}, (65, 301), "mlp3"),
+]
+
+
+# ---------------------------------------------------------------- the draw
+
+
+def test_the_shapes_are_the_same_in_every_run() -> None:
+    """Whoever changes the seed or the ranges throws away what was recorded, and says so here."""
+    drawn = {operation: plan.drawn(operation, plan.COUNT["seed"]) for operation in plan.FAMILIES}
+    assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:12] == "22812b578799"
+    for operation, shapes in drawn.items():
+        assert len(set(shapes)) == plan.COUNT["seed"] >= 60
+        assert plan.drawn(operation, plan.COUNT["full"])[: len(shapes)] == shapes
+        extents = [n for shape in shapes for n in shape]
+        assert sum(n % 2 for n in extents) > 2 / 3 * len(extents)
+        for shape in shapes:
+            assert all(low <= n <= high for n, (low, high) in zip(shape, plan.FAMILIES[operation], strict=True))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("preset", plan.COUNT)
+def test_the_plan_is_small_where_it_must_be(preset: str, device: str) -> None:
+    groups = composer.plan("untuned", preset, device)
+    tuned = [group for group in groups if "compile_max_autotune" in group.variants]
+    kinds = {(group.workload.operation, group.workload.dtype, group.workload.math) for group in groups}
+    assert len(kinds) == (6 if device == "cuda" else 3)
+    assert len(groups) == len({group.workload for group in groups}) <= plan.COUNT[preset] * len(kinds)
+    assert len(tuned) <= (0 if preset == "quick" else 12)
+    assert all({"eager", "dispatched"} <= set(group.variants) for group in groups)
+    assert all(len(set(group.variants)) == len(group.variants) for group in groups)
+    if device == "cuda":
+        assert len(groups) == plan.COUNT[preset] * len(kinds)
+        assert len(tuned) == (0 if preset == "quick" else 12)
+        assert sum(group.budget_s * len(group.variants) for group in groups) < 60 * plan.COUNT[preset] / 60
+    if preset == "quick":
+        assert len(groups) <= 12
+
+
+def test_the_page_is_the_experiments() -> None:
+    assert EXPERIMENTS["untuned"].notebook == untuned.PAGE
+    known = {*untuned.PEERS, "dispatched", "eager@again"}
+    for (operation, _, _), (library, own) in plan.KINDS.items():
+        assert set(library) <= known
+        assert all(variants.find(operation, name).origin == "own" for name in (*own, "dispatched"))
+
+
+# ---------------------------------------------------------------- the words
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "n", "said"),
+    [
+        (1.1, 1.2, 8, shares.AHEAD),
+        (0.8, 0.9, 8, shares.BEHIND),
+        (0.99, 1.01, 8, shares.LEVEL),
+        (1.005, 1.015, 8, shares.LEVEL),
+        (0.97, 1.05, 8, intervals.TOO_NOISY),
+        (0.5, 3.0, 8, intervals.TOO_NOISY),
+        (1.1, 1.2, 3, intervals.TOO_FEW),
+    ],
+)
+def test_a_word_follows_from_the_interval(low: float, high: float, n: int, said: str) -> None:
+    assert untuned.word(Interval((low * high) ** 0.5, low, high, n)) == said
+
+
+def test_identical_code_told_apart_says_nothing() -> None:
+    assert untuned.word(Interval(1.15, 1.1, 1.2, 8, vetoed=True)) == intervals.TOO_NOISY
+
+
+def test_each_family_meets_each_peer() -> None:
+    lab = evidence({"untuned": MEASURED})
+    words = {pair: [said for _, said in found] for pair, found in untuned.compared(lab, "box").items()}
+    linear = "Linear+ReLU, bfloat16"
+    assert words == {
+        (linear, "eager"): [shares.AHEAD] * 3,
+        (linear, "epilogue"): [shares.AHEAD, shares.LEVEL, shares.BEHIND],
+        ("three layers, bfloat16", "eager"): [shares.NONE],
+        ("three layers, bfloat16", "epilogue"): [shares.NONE],
+    }
+    (line,) = untuned.furthest_behind(lab, "box")
+    assert (line["family"], line["shape"]) == (linear, "37×77×129")
+    assert line["speed against the peer"].startswith("0.8889×")
+
+
+def test_the_figure_counts_what_it_draws() -> None:
+    figure, table = untuned.figure(evidence({"untuned": MEASURED}), "box")
+    assert list(table["of"]) == ["3", "3", "1", "1"]
+    drawn = {trace.name: dict(zip(trace.y, trace.text, strict=True)) for trace in figure.data}
+    assert drawn == {
+        "ahead": {0: "3", 1: "1"},
+        "level": {1: "1"},
+        "behind": {1: "1"},
+        "no own form": {2: "1", 3: "1"},
+    }
+    assert all(base + x <= 100.001 for trace in figure.data for base, x in zip(trace.base, trace.x, strict=True))
+    assert "1 ahead, 1 level, 1 behind of 3" in figure.layout.meta["alt"]
+
+
+def test_nothing_to_count_and_an_unknown_word_are_refused() -> None:
+    with pytest.raises(FigureError, match="nothing to count"):
+        shares.shares({"a": []}, "t", [])
+    with pytest.raises(FigureError, match="no look for sideways"):
+        shares.shares({"a": ["sideways"]}, "t", [])
+
+
+def test_the_dispatcher_is_held_to_its_promise() -> None:
+    lab = evidence({"untuned": MEASURED})
+    linear, layers = untuned.dispatched(lab, "box")
+    assert (linear["ahead"], linear["level"], linear["behind"]) == ("1", "1", "1")
+    assert (linear["surely behind by over 5%"], linear["slowest at"]) == ("1", "37×77×129")
+    assert layers["surely behind by over 5%"] == "0"
+    ours, promise = untuned.findings(lab, "box")
+    assert ours.figure == "3 of 4 shapes"
+    assert "3 ahead and 1 no own form" in ours.text
+    assert promise.figure == "1 of 4 shapes"
+    assert "Linear+ReLU at 37×77×129" in promise.text
+
+
+def test_what_is_wrong_is_named() -> None:
+    lab = evidence({"untuned": MEASURED})
+    assert untuned.right(lab, "box") == "Right against float64: 15 of 15 answers."
+    fault = {"status": "wrong", "reason": "wrong values", "medians_us": []}
+    lines = [*MEASURED[:-1], MEASURED[-1] | fault]
+    said = untuned.right(evidence({"untuned": lines}), "box")
+    assert said.startswith("Right against float64: 14 of 15 answers. dispatched at mlp3 65×301")
+    assert said.endswith("wrong, wrong values.")
+
+
+def test_without_a_record_the_page_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_records(tmp_path, "box", "cpu", {"method": cells({"eager": 1.0}, (3, 5, 7), clock="hot")})
+    assert "Not recorded" in played(untuned.PAGE, tmp_path, monkeypatch)
+    write_records(tmp_path, "box", "cuda", {"untuned": MEASURED})
+    assert "Not recorded" not in played(untuned.PAGE, tmp_path, monkeypatch)

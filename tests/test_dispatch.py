@@ -1,0 +1,353 @@
+"""The dispatcher: the quickest of planted forms, never a wrong one, remembered, whatever lies in the cache."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hypatia_lab as lab
+from hypatia_lab import check, dispatch, variants
+from hypatia_lab.compiled import compile_missing
+from hypatia_lab.dispatch import CONV_BLOCKS, LINEAR_RELU, MLPS, Dispatcher
+from hypatia_lab.operations.linear_relu import reference
+from hypatia_lab.workloads import Workload, operations
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+EAGER_S = 2e-3
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A cache folder of its own, and nothing known in memory."""
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "choices")
+    monkeypatch.setattr(dispatch, "_told", set())
+    for one in (LINEAR_RELU, *CONV_BLOCKS.values(), *MLPS.values()):
+        monkeypatch.setattr(one, "forms", {})
+        monkeypatch.setattr(one, "chosen", {})
+    return tmp_path / "choices"
+
+
+def operands(*batch: int, inner: int = 24, outer: int = 40, **how: Any) -> tuple[torch.Tensor, ...]:
+    generator = torch.Generator(DEVICE).manual_seed(1)
+    shapes = ((*batch, inner), (outer, inner), (outer,))
+    x, weight, bias = (torch.randn(*shape, device=DEVICE, generator=generator, **how) for shape in shapes)
+    return x, weight, bias
+
+
+def slowed(form: Callable[..., torch.Tensor], seconds: float) -> Callable[..., torch.Tensor]:
+    """``form``, and a pause that no noise of the machine hides."""
+
+    def slow(*tensors: torch.Tensor) -> torch.Tensor:
+        time.sleep(seconds)
+        return form(*tensors)
+
+    return slow
+
+
+def planted(monkeypatch: pytest.MonkeyPatch, **forms: Callable[..., torch.Tensor]) -> Dispatcher:
+    """Linear+ReLU whose eager form takes a while, with ``forms`` of the lab's for candidates."""
+    eager = slowed(LINEAR_RELU.direct["eager"], EAGER_S)
+    found = Dispatcher("linear_relu", LINEAR_RELU.names, LINEAR_RELU.shape, {"eager": eager}, lambda: False)
+    monkeypatch.setattr(found, "candidates", lambda *given: {"eager": eager} | forms, raising=False)
+    return found
+
+
+def chosen(one: Dispatcher) -> list[str]:
+    return list(one.chosen.values())
+
+
+def test_the_quickest_of_planted_forms_is_chosen_and_kept(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain, slower=slowed(plain, EAGER_S / 2), slowest=slowed(plain, 2 * EAGER_S))
+    tensors = operands(3)
+    assert torch.equal(one("wall", False, *tensors), plain(*tensors))
+    assert chosen(one) == ["quick"]
+    assert len(list(cache.iterdir())) == 1
+
+
+def test_a_wrong_form_is_never_chosen_and_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    wrong = {
+        "no_relu": lambda x, weight, bias: torch.nn.functional.linear(x, weight, bias),
+        "nan": lambda *tensors: plain(*tensors) * float("nan"),
+        "short": lambda *tensors: plain(*tensors)[:1],
+        "double": lambda *tensors: plain(*tensors).double(),
+        "raises": lambda *tensors: 1 / 0,
+    }
+    one = planted(monkeypatch, **wrong)
+    with pytest.warns(RuntimeWarning, match="left out") as told:
+        one("wall", False, *operands(3))
+    assert chosen(one) == ["eager"]
+    assert len(told) == len(wrong)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        one("wall", False, *operands(4))
+    assert chosen(one) == ["eager", "eager"]
+
+
+def test_the_numbers_of_the_caller_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A form that is right of zeros alone is found out."""
+    one = planted(monkeypatch, zeros=lambda x, weight, bias: x.new_zeros(len(x), len(weight)))
+    with pytest.warns(RuntimeWarning, match="zeros is left out"):
+        one("wall", False, *(torch.zeros_like(tensor) for tensor in operands(3)))
+    assert chosen(one) == ["eager"]
+
+
+def test_a_form_within_the_margin_is_not_chosen() -> None:
+    eager = [100.0, 101.0, 99.0, 100.5]
+    assert dispatch.quickest({"eager": eager, "own": [99.0, 100.0, 98.0, 99.5]}) == ("eager", "")
+    assert dispatch.quickest({"eager": eager, "own": [90.0, 91.0, 89.0, 90.5]}) == ("own", "eager")
+    # As quick on average, but nobody knows.
+    assert dispatch.quickest({"eager": eager, "own": [50.0, 150.0, 60.0, 140.0]}) == ("eager", "")
+
+
+def test_the_library_to_beat_is_its_quickest_form() -> None:
+    samples = {"eager": [100.0] * 4, "epilogue": [80.0, 80.5, 80.0, 80.5], "own": [90.0, 90.5, 90.0, 90.5]}
+    assert dispatch.quickest(samples) == ("epilogue", "")
+    assert dispatch.quickest(samples | {"own": [70.0, 70.5, 70.0, 70.5]}) == ("own", "epilogue")
+    assert dispatch.quickest({"own": [1.0, 1.0]}) == ("eager", "")
+
+
+def test_the_winner_has_to_win_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, lucky=plain)
+    drawn = iter([{"eager": [10.0] * 4, "lucky": [5.0] * 4}, {"eager": [10.0] * 4, "lucky": [10.0] * 4}])
+    monkeypatch.setattr(dispatch, "_samples", lambda *given: next(drawn))
+    one("wall", False, *operands(3))
+    assert chosen(one) == ["eager"]
+
+
+def test_another_process_finds_the_choice(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain)
+    one("wall", False, *operands(3))
+    other = planted(monkeypatch, quick=plain)
+    monkeypatch.setattr(other, "measured", lambda *given: pytest.fail("measured again"), raising=False)
+    other("wall", False, *operands(3))
+    assert chosen(other) == ["quick"]
+    # Of other candidates it says nothing.
+    third = planted(monkeypatch, quick=plain, more=slowed(plain, EAGER_S))
+    third("wall", False, *operands(3))
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_choice_outlives_its_process(tmp_path: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "import torch, hypatia_lab as lab\n"
+        "from hypatia_lab import dispatch\n"
+        f"dispatch.folder = lambda: pathlib.Path({str(tmp_path)!r})\n"
+        "real, measured = dispatch.Dispatcher.measured, []\n"
+        "dispatch.Dispatcher.measured = lambda *given: (measured.append(1), real(*given))[1]\n"
+        "x, weight, bias = torch.ones(5, 7), torch.ones(9, 7), torch.ones(9)\n"
+        "lab.linear_relu(x, weight, bias), lab.linear_relu(x, weight, bias)\n"
+        "print(len(measured), *dispatch.LINEAR_RELU.chosen.values())"
+    )
+    said = [
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
+        for _ in range(2)
+    ]
+    assert [times for times, _ in said] == ["1", "0"]
+    assert said[0][1] == said[1][1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"asked": [], "form": "quick"}', '{"form": 1}', "\udcff"])
+def test_a_corrupt_file_counts_as_none(text: str, monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain)
+    one("wall", False, *operands(3))
+    (kept,) = cache.iterdir()
+    whole = kept.read_bytes()
+    kept.write_bytes(text.encode(errors="surrogateescape"))
+    again = planted(monkeypatch, quick=plain)
+    again("wall", False, *operands(3))
+    assert chosen(again) == ["quick"]
+    assert kept.read_bytes() == whole
+
+
+def test_a_folder_that_cannot_be_written_is_no_hindrance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(dispatch, "folder", lambda: tmp_path / "file" / "choices")
+    lab.linear_relu(*operands(3))
+    assert len(chosen(LINEAR_RELU)) == 1
+
+
+def test_threads_measure_once_and_agree(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain)
+    real, times = one.measured, []
+    monkeypatch.setattr(one, "measured", lambda *given: (times.append(1), real(*given))[1], raising=False)
+    tensors, answers = operands(3), []
+    threads = [threading.Thread(target=lambda: answers.append(one("wall", False, *tensors))) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(times) == 1
+    assert len(answers) == 8
+    assert all(torch.equal(answer, answers[0]) for answer in answers)
+
+
+def test_a_later_call_only_looks_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    tensors = operands(3)
+    lab.linear_relu(*tensors)
+    monkeypatch.setattr(Dispatcher, "_choose", lambda *given: pytest.fail("chosen again"))
+    lab.linear_relu(*tensors)
+    with pytest.raises(pytest.fail.Exception):
+        lab.linear_relu(*operands(4))
+
+
+def test_strides_and_a_missing_bias_are_kinds_of_their_own() -> None:
+    x, weight, bias = operands(6)
+    for given in ((x, weight, bias), (x, weight, None), (x.T.contiguous().T, weight, bias), (x[::2], weight, bias)):
+        y = lab.linear_relu(*given)
+        torch.testing.assert_close(y.double(), reference(*given), rtol=1e-4, atol=1e-4)
+    assert len(chosen(LINEAR_RELU)) == 4
+
+
+@pytest.mark.parametrize("batch", [(), (2, 3), (0,), (2, 0)])
+def test_any_rank_of_batch_is_taken(batch: tuple[int, ...]) -> None:
+    x, weight, bias = operands(*batch)
+    assert lab.linear_relu(x, weight, bias).shape == (*batch, len(weight))
+
+
+def test_a_view_that_overlaps_gets_eager() -> None:
+    x, weight, bias = operands(1)
+    y = lab.linear_relu(x.expand(5, -1), weight, bias)
+    assert y.shape == (5, len(weight))
+    assert chosen(LINEAR_RELU) == ["eager"]
+
+
+def test_gradients_are_pytorchs_own_twice() -> None:
+    x, weight, bias = (tensor.double().requires_grad_() for tensor in operands(3, inner=4, outer=5))
+    assert torch.autograd.gradcheck(lab.linear_relu, (x, weight, bias))
+    assert torch.autograd.gradgradcheck(lab.linear_relu, (x, weight, bias))
+    assert chosen(LINEAR_RELU) == []
+    with torch.no_grad():
+        lab.linear_relu(x, weight, bias)
+    assert len(chosen(LINEAR_RELU)) == 1
+    assert not lab.linear_relu(x.detach(), weight.detach(), bias.detach()).requires_grad
+
+
+def test_autocast_and_subclasses_get_pytorchs_own() -> None:
+    x, weight, bias = operands(3)
+    with torch.autocast(DEVICE, torch.bfloat16):
+        assert lab.linear_relu(x, weight, bias).dtype == torch.bfloat16
+    assert isinstance(lab.linear_relu(torch.nn.Parameter(x, requires_grad=False), weight, bias), torch.Tensor)
+    assert chosen(LINEAR_RELU) == ["eager", "eager"]
+
+
+def test_torch_compile_sees_pytorchs_own() -> None:
+    x, weight, bias = operands(3)
+    compiled = torch.compile(dispatch.linear_relu, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, weight, bias), torch.relu(torch.nn.functional.linear(x, weight, bias)))
+    assert chosen(LINEAR_RELU) == []
+
+
+def test_what_does_not_fit_is_pytorchs_error() -> None:
+    x, weight, bias = operands(3)
+    with pytest.raises(RuntimeError):
+        lab.linear_relu(x[:, 1:], weight, bias)
+    with pytest.raises(ValueError, match="clock"):
+        lab.linear_relu(x, weight, bias, clock="hot")
+    with pytest.raises(ValueError, match="approximate"):
+        lab.conv_block(x, weight, bias, bias, bias, "erf")
+    with pytest.raises(ValueError, match="two or three"):
+        lab.mlp(x, [weight], [bias])
+
+
+@pytest.mark.parametrize("channels_last", [False, True])
+@pytest.mark.parametrize("approximate", ["none", "tanh"])
+def test_the_convolution_block_lies_in_memory_as_the_librarys(channels_last: bool, approximate: str) -> None:
+    inputs = Workload("conv_block", (2, 5, 9, 7)).inputs(DEVICE)
+    x, *others = (inputs[name] for name in ("x", "weight", "bias", "gamma", "beta"))
+    x = x.contiguous(memory_format=torch.channels_last) if channels_last else x
+    y = lab.conv_block(x, *others, approximate)
+    wanted = CONV_BLOCKS[approximate].direct["eager"](x, *others)
+    torch.testing.assert_close(y, wanted, rtol=1e-4, atol=1e-4)
+    assert channels_last or y.is_contiguous()
+
+
+def test_more_channels_out_than_in_are_pytorchs() -> None:
+    x, weight = torch.randn(1, 3, 8, 8, device=DEVICE), torch.randn(4, 3, 3, 3, device=DEVICE)
+    ones = torch.ones(4, device=DEVICE)
+    assert lab.conv_block(x, weight, None, ones, ones).shape == (1, 4, 8, 8)
+    assert chosen(CONV_BLOCKS["none"]) == ["eager"]
+
+
+@pytest.mark.parametrize("layers", [2, 3])
+@pytest.mark.parametrize("last", [16, 8])
+def test_layers_are_taken_whatever_their_widths(layers: int, last: int) -> None:
+    widths = [16] * layers + [last]
+    weights = [torch.randn(b, a, device=DEVICE) for a, b in zip(widths, widths[1:], strict=False)]
+    biases = [torch.randn(len(weight), device=DEVICE) for weight in weights]
+    x = torch.randn(7, 16, device=DEVICE)
+    parameters = [one for pair in zip(weights, biases, strict=True) for one in pair]
+    y = lab.mlp(x, weights, biases)
+    torch.testing.assert_close(y, MLPS[layers].direct["eager"](x, *parameters), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("operation", ["linear_relu", "conv_block", "conv_block_tanh", "mlp2", "mlp3"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_variant_is_right(operation: str, dtype: str) -> None:
+    shape = Workload(operation, (1,) * len(operations()[operation].dims), dtype).spec.small_shapes[0]
+    problem = check.Problem(Workload(operation, shape, dtype), DEVICE)
+    found = check.check(variants.find(operation, "dispatched").factory(problem.workload, problem.inputs), problem)
+    assert found.ok, found.reason
+
+
+def test_candidates_are_the_library_and_what_is_a_function_of_its_tensors() -> None:
+    names = LINEAR_RELU.candidates(Workload("linear_relu", (3, 5, 7)), DEVICE)
+    assert list(names)[:2] == ["eager", "epilogue"]
+    assert not {"naive", "aten", "fp16x3_once", "step_shared", "dispatched", "compile"} & set(names)
+    names = CONV_BLOCKS["none"].candidates(Workload("conv_block", (1, 3, 8, 8)), DEVICE)
+    assert {"eager", "group_norm"} <= set(names)
+    assert not {"script", "eager_channels_last", "threaded", "preallocated", "eager_graph"} & set(names)
+
+
+def test_compilers_compete_only_when_asked() -> None:
+    work = Workload("linear_relu", (3, 5, 7))
+    plain, asked = (LINEAR_RELU.candidates(work, DEVICE, compilers) for compilers in (False, True))
+    assert set(asked) - set(plain) <= {"compile", "compile_max_autotune"}
+    if not compile_missing(work, DEVICE):
+        assert set(asked) - set(plain) == {"compile", "compile_max_autotune"}
+
+
+def test_a_captured_call_takes_what_was_chosen_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch, quick=plain)
+    known, strange, by_wall = operands(3), operands(4), operands(5)
+    one("graph", False, *known)
+    one("wall", False, *by_wall)
+    monkeypatch.setattr(dispatch, "_capturing", lambda x: True)
+    monkeypatch.setattr(one, "measured", lambda *given: pytest.fail("measured during a capture"), raising=False)
+    called: list[str] = []
+    for key, form in list(one.forms.items()):
+        one.forms[key] = lambda *tensors, word=key[0], form=form: (called.append(word), form(*tensors))[1]
+    for tensors in (known, by_wall, strange):
+        assert torch.equal(one("wall", False, *tensors), plain(*tensors))
+    assert called == ["graph", "wall"]
+    assert len(chosen(one)) == 2
+
+
+@pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA GPU")
+def test_nothing_is_measured_during_a_capture() -> None:
+    tensors = operands(64, dtype=torch.bfloat16)
+    graph, known = torch.cuda.CUDAGraph(), lab.linear_relu(*tensors, clock="graph")
+    with torch.cuda.graph(graph):
+        y = lab.linear_relu(*tensors)
+        other = lab.linear_relu(*operands(65, dtype=torch.bfloat16))
+    graph.replay()
+    torch.cuda.synchronize()
+    assert torch.equal(y, known)
+    assert other.shape == (65, 40)
+    assert len(chosen(LINEAR_RELU)) == 1

@@ -1,0 +1,151 @@
+"""Shapes that nobody chose: every variant is right at them, and no mistake passes.
+
+Where variants are checked one by one, shapes are those that their kernels were written for. Here they are drawn, half
+of them such as our own kernels take. On a GPU ``HYPATIA_EXAMPLES`` says how many.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from functools import cache
+
+import pytest
+import random_workloads
+import torch
+from random_workloads import size
+from torch.nn import functional
+
+from hypatia_lab import check
+from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import Variant, load, variants
+from hypatia_lab.workloads import DIRECTIONS, DTYPES, Workload, operations
+
+DEVICE = choose_device("auto")
+MOST_FLOPS = {"cpu": 2e8, "cuda": 3e11}[DEVICE]
+"""Of a workload. A CPU is here for what the tests say, not for what a kernel does."""
+MOST_NAIVE_FLOPS = 5e9
+"""Of what one thread sums up alone."""
+EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", {"cpu": "24", "cuda": "60"}[DEVICE]))
+IN_SWEEP, AT_ONCE = 300, 4
+KINDS = [(dtype, math) for dtype in DTYPES for math in ("ieee", *(("tf32",) if dtype == "float32" else ()))]
+WIDTHS = (16, 32, 64, 128, 256)
+
+load()
+
+
+@pytest.fixture(autouse=True)
+def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which mistake a wrong answer looks like takes long to tell."""
+    monkeypatch.setattr(check._Part, "faults", lambda part: {})
+
+
+def for_kernels(draw: random.Random, seed: int) -> Workload:
+    """Of a shape that our own kernels take, in any dtype and math."""
+    batch = draw.choice(random_workloads.BATCHES)
+    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
+        "linear_relu": lambda: (batch * size(draw, 1, 100), size(draw, 8, 1500), size(draw, 8, 1500)),
+        "conv_block": lambda: (batch, 64, size(draw, 8, 140), size(draw, 8, 140)),
+        "mlp2": lambda: (size(draw, 1, 5000), draw.choice(WIDTHS)),
+        "mlp3": lambda: (size(draw, 1, 5000), draw.choice(WIDTHS)),
+        "diffraction": lambda: (size(draw, 8, 300), size(draw, 8, 300)),
+        "linear_relu_layout": lambda: (size(draw, 8, 300), size(draw, 8, 300), size(draw, 8, 300)),
+    }
+    operation = draw.choice([*shapes, "linear_relu", "conv_block"])
+    spec = operations()[operation]
+    dtype, math = draw.choice([(dtype, math) for dtype in DTYPES for math in spec.maths(dtype)])
+    direction = draw.choice(DIRECTIONS) if spec.backward is not None else "forward"
+    return Workload(operation, shapes[operation](), dtype, math, direction, seed=seed)
+
+
+def drawn(number: int) -> Workload:
+    """The workload of a ``number``: the first that is small enough."""
+    draw = random.Random(f"held {number}")
+    while True:
+        small = draw.random() < 0.5
+        found = random_workloads.workload(draw, KINDS, number) if small else for_kernels(draw, number)
+        if found.flops <= MOST_FLOPS:
+            return found
+
+
+def able(workload: Workload) -> Iterator[tuple[str, Variant]]:
+    """The variants that compute ``workload`` here without torch.compile."""
+    for name, variant in variants(workload.operation).items():
+        if variant.compiles or variant.needs(workload, DEVICE):
+            continue
+        if name == "eager_direct":
+            continue  # a document's ill-conditioned formula, wrong in float32 and meant to be found so
+        if name.startswith("naive") and workload.flops > MOST_NAIVE_FLOPS:
+            continue
+        yield name, variant
+
+
+# ---------------------------------------------------------------- PyTorch's own mistake
+
+
+def gradients_of_one_image(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    """instance_norm's gradient of one image from the same upstream gradient, which lies as usual or channels last."""
+    generator = torch.Generator(device).manual_seed(0)
+    x, grad = (torch.randn(1, 6, 30, 23, device=device, generator=generator) for _ in range(2))
+    x.requires_grad_()
+    y = functional.instance_norm(x)
+    (usual,) = torch.autograd.grad(y, x, grad, retain_graph=True)
+    (last,) = torch.autograd.grad(y, x, grad.contiguous(memory_format=torch.channels_last))
+    return usual, last
+
+
+@cache
+def torch_takes_channels_for_rows() -> bool:
+    """Whether PyTorch reads a gradient that lies channels last as if it lay as usual: 2.13 does on a CPU."""
+    usual, last = gradients_of_one_image(DEVICE)
+    return bool((usual - last).norm() > 0.1 * usual.norm())
+
+
+def torch_is_wrong(workload: Workload, name: str) -> bool:
+    """Where it shows: in gradients of a single image that comes channels last, of any dtype."""
+    return (
+        name == "eager_channels_last"
+        and bool(workload.backward)
+        and workload.shape[0] == 1
+        and torch_takes_channels_for_rows()
+    )
+
+
+@pytest.mark.parametrize("operation", ["conv_block", "norm_chain", "unet"])
+@pytest.mark.parametrize("dtype", ["float64", "float16"])
+def test_torchs_wrong_gradient_is_called_wrong(operation: str, dtype: str) -> None:
+    if not torch_takes_channels_for_rows():
+        pytest.skip(f"torch {torch.__version__} is right here")
+    for images in (1, 2):
+        workload = Workload(operation, (images, 6, 30, 23), dtype, direction="forward_backward")
+        problem = check.Problem(workload, DEVICE)
+        run = variants(operation)["eager_channels_last"].factory(workload, problem.inputs)
+        found = check.check(run, problem)
+        assert found.ok == (images > 1)
+        assert images > 1 or found.reason.startswith("grad_x: wrong values")
+
+
+# ---------------------------------------------------------------- at random
+
+
+@pytest.mark.parametrize(
+    "numbers",
+    [
+        pytest.param(range(n, n + AT_ONCE), marks=() if n < EXAMPLES else pytest.mark.sweep, id=f"{n}")
+        for n in range(0, max(EXAMPLES, IN_SWEEP), AT_ONCE)
+    ],
+)
+def test_all_are_right_at_shapes_that_nobody_chose_and_no_mistake_is(numbers: range) -> None:
+    for number in numbers:
+        workload = drawn(number)
+        with workload.precision():
+            problem = check.Problem(workload, DEVICE)
+            for name, variant in able(workload):
+                run = variant.factory(workload, problem.inputs)
+                found = check.check(run, problem, place="cpu" if variant.host else "")
+                assert found.ok or torch_is_wrong(workload, name), (number, workload, name, found.reason)
+            if workload.operation in random_workloads.OPERATIONS:
+                mistakes = random_workloads.mistaken(problem), random_workloads.planted_kernels(problem)
+                missed = [one for found in mistakes for one in random_workloads.unseen(found, workload)]
+                assert not missed, (number, workload, missed)
