@@ -372,7 +372,7 @@ MLPS = {
         operation,
         _layer_names(count),
         lambda x, weight, *others: (_rows(x), x.shape[-1]) if weight.shape[0] == weight.shape[1] else (),
-        {"eager": layers._eager, "epilogue": layers._layer_by_layer(layer.fused_epilogue)},
+        {"eager": layers.plain, "epilogue": layers._layer_by_layer(layer.fused_epilogue)},
         _products_tf32,
     )
     for operation, count in layers.FUSED.items()
