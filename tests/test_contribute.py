@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from synthetic import cell_line, cells, detail_line, run_line
 
@@ -255,6 +255,7 @@ sentences = st.lists(
 
 @settings(max_examples=250, deadline=None)
 @given(sentences, st.sampled_from(["", " ", "'", ", ", ": "]))
+@example(["fe80::1", "gpu01.corp.example.com"], "")
 def test_nothing_private_is_left_in_a_text_that_was_scrubbed(words: list[str], gap: str):
     text, gone = private.scrubbed(gap.join(words), frozenset(["ann-desktop"]))
     assert private.found(text, frozenset(["ann-desktop"])) == []

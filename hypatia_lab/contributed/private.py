@@ -8,7 +8,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Callable, Iterator
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 from hypatia_lab import machine
@@ -126,17 +126,16 @@ def scrubbed(text: str, names: frozenset[str] = NOBODY) -> tuple[str, list[str]]
     two mentions of one chip still tell that they are; anything else becomes ``<path>``, ``<address>`` and so on.
     """
     gone: list[str] = []
-    if not found(text, names):
-        return text, gone
-    for what, pattern, meant in _matches(text, names):
 
-        def instead(match: re.Match[str], what: str = what, meant: Callable[[str], bool] = meant) -> str:
-            if not meant(match[0]):
-                return match[0]
-            gone.append(what)
-            return f"<chip {machine.chip(match[0])}>" if what == "GPU UUID" else f"<{what}>"
+    def instead(match: re.Match[str], what: str, meant: Callable[[str], bool]) -> str:
+        if not meant(match[0]):
+            return match[0]
+        gone.append(what)
+        return f"<chip {machine.chip(match[0])}>" if what == "GPU UUID" else f"<{what}>"
 
-        text = pattern.sub(instead, text)
+    while found(text, names):  # again, for without its neighbour something may be what it was not with it
+        for what, pattern, meant in _matches(text, names):
+            text = pattern.sub(partial(instead, what=what, meant=meant), text)
     return text, gone
 
 
