@@ -210,13 +210,12 @@ def _hot(run: Run, device: str, calls: int) -> Sampler:
     return _between_events(lambda: [run() for _ in range(calls)], calls)
 
 
-def _between_events(work: Callable[[], list[Any]], calls: int, first: Callable[[], object] = lambda: None) -> Sampler:
+def _between_events(work: Callable[[], list[Any]], calls: int) -> Sampler:
     import torch
 
     start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
 
     def sample() -> tuple[float, Any]:
-        first()
         torch.cuda.synchronize()
         start.record()
         outs = work()
@@ -225,27 +224,6 @@ def _between_events(work: Callable[[], list[Any]], calls: int, first: Callable[[
         return start.elapsed_time(end) * 1e-3 / calls, outs[-1]
 
     return sample
-
-
-class _SecondStream:
-    """Brings this process into the state of one that works on two streams; one stream a process.
-
-    On Hopper each kernel of a graph starts 0.2 to 0.35 µs later in it than in a process that captures, replays and
-    launches on one stream alone. Who captures as PyTorch does, beside the current stream, comes into it sooner or
-    later, and out of it, it seems, when the GPU has worked for another process. So every sample begins with it.
-    """
-
-    _own: list[Any] = []
-
-    def __call__(self) -> None:
-        import torch
-
-        if not self._own:
-            self._own += [torch.cuda.Stream(), torch.zeros(1, device="cuda")]
-        stream, number = self._own
-        with torch.cuda.stream(stream):
-            for _ in range(MAX_CALLS):  # ten are not enough
-                number.add_(1)
 
 
 def capture(work: Run) -> Any:
@@ -283,7 +261,7 @@ def _graph(run: Run, device: str, calls: int) -> Sampler:
         graph.replay()
         return last
 
-    return _between_events(replay, calls, _SecondStream())
+    return _between_events(replay, calls)
 
 
 def _cold(run: Run, device: str, calls: int) -> Sampler:
@@ -375,6 +353,7 @@ def measure(
     budget_s: float = 0.5,
     luck: random.Random | None = None,
     probe: Callable[[], Any] | None = None,
+    turn: Callable[[], None] | None = None,
     announce: Callable[[str], None] = lambda name: None,
 ) -> dict[str, Timing | ClockError]:
     """Time every callable in ``runs`` under ``clock`` and return its :class:`Timing` (or why it has none).
@@ -383,9 +362,10 @@ def measure(
     alone can make a difference of half a per cent), and interleaved: each round visits them in a random order and then
     in the reverse (ABBA), so each round gives two samples of every one and slow drift cancels. Rounds go on until
     ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (at least one, where a call takes
-    over 50 ms). ``probe`` is called after each sample, outside the timed region, ``announce`` with the name
-    of whoever runs next. A callable that fails has a :class:`RunError` instead of a timing, and the others go on,
-    unless it left the device in error: then that error is raised, for nothing more can be run in this process.
+    over 50 ms). ``probe`` is called after each sample, outside the timed region, ``turn`` before each by CUDA graph
+    (:class:`hypatia_lab.profiler.companion.Companion`), ``announce`` with the name of whoever runs next. A callable
+    that fails has a :class:`RunError` instead of a timing, and the others go on, unless it left the device in error:
+    then that error is raised, for nothing more can be run in this process.
     Raises ``KeyError`` for an unknown clock.
     """
     prepare = _SAMPLERS[clock]
@@ -423,6 +403,8 @@ def measure(
                 continue  # failed in an earlier round
             announce(name)
             try:
+                if turn is not None and clock == "graph":
+                    turn()
                 timing.samples_us.append(samplers[name]()[0] * 1e6)
             except ClockError as cause:
                 out[name] = cause

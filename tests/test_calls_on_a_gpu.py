@@ -611,7 +611,7 @@ def test_what_the_kernels_do_not_take_is_refused() -> None:
             refused(lambda form=form, wrong=wrong: form(*wrong), "all must be one of")
     given = block(2, 32, 32)
     refused(lambda: in_two(x, *given[1:]), "4D")
-    refused(lambda: mlp.mlp(x, [weight], [bias], "ieee"), "")
+    refused(lambda: mlp.mlp(x, [weight], [bias], "ieee"), ".")
     y = backward.linear_relu_fused(*(given := leaves((x, weight, bias)))).float().sum()
     first = torch.autograd.grad(y, given, create_graph=True)[0]
     with pytest.raises(NotImplementedError, match="first derivative"):

@@ -35,6 +35,9 @@ FEW = (
 )
 """Those that are tried beside every change, for they are caught however busy a machine is; all by `make sweep`."""
 
+alone_on_a_gpu = pytest.mark.slow if DEVICE == "cuda" else lambda test: test
+"""Of a GPU it is seen that somebody computes, not who: other tests would be taken for a cheat."""
+
 
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -155,6 +158,7 @@ def test_the_catalogue_is_long_and_nothing_is_in_it_twice():
             compile(catalogue.importing("planted", DEVICE, kind), one.name, "exec")
 
 
+@alone_on_a_gpu
 def test_some_cheats_are_caught_and_their_twins_are_not_accused(tmp_path):
     cheats = [one for one in TOGETHER if one.name in FEW]
     held(cheats, together(cheats, tmp_path))

@@ -15,6 +15,8 @@ import pytest
 
 from hypatia_lab import clock
 from hypatia_lab.clock import ClockError, Timing
+from hypatia_lab.machine import choose_device
+from hypatia_lab.profiler.companion import Companion
 
 
 def timings(runs: Mapping[str, Callable[[], Any]], word: str, **more: Any) -> dict[str, Timing]:
@@ -404,6 +406,7 @@ IN_TURN = """
 import subprocess, sys
 import torch
 from hypatia_lab import clock
+from hypatia_lab.profiler.companion import Companion
 
 OTHER = '''
 import sys, torch
@@ -415,10 +418,10 @@ print("worked", flush=True)
 sys.stdin.read()
 '''
 x = torch.randn(1024, 256, device="cuda")
-sample = clock.sampler("graph", lambda: torch.softmax(x, 1), "cuda", 200)
+turn = Companion()
 
 def us():
-    return sorted(1e6 * sample()[0] for _ in range(15))[7]
+    return clock.measure({"it": lambda: torch.softmax(x, 1)}, "graph", "cuda", budget_s=0.1, turn=turn)["it"].median_us
 
 print(us())
 print(us())
@@ -429,6 +432,7 @@ for calls in (1, 10, 200, 2000):
             number.add_(1)
     torch.cuda.synchronize()
     print(us())
+assert turn.there
 other = subprocess.Popen([sys.executable, "-c", OTHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 other.stdout.readline()
 print(us())
@@ -451,3 +455,22 @@ def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
         assert done.returncode == 0, done.stderr
         found += map(float, done.stdout.split())
     assert max(found) <= 1.03 * min(found), found
+
+
+@pytest.mark.parametrize("word", ["graph", "hot"])
+def test_a_turn_comes_before_each_sample_by_cuda_graph(monkeypatch, word):
+    told = []
+    monkeypatch.setitem(clock._SAMPLERS, word, lambda run, device, calls: lambda: (told.append("sample"), (1e-3, 0))[1])
+    monkeypatch.setattr(clock, "sized", lambda *given: (1, 1e-3))
+    clock.measure({"a": int, "b": int}, word, "cuda", budget_s=0.0, turn=lambda: told.append("turn"))
+    assert told == ["sample"] * 2 + (["turn", "sample"] if word == "graph" else ["sample"]) * 8
+
+
+def test_without_a_gpu_nobody_takes_turns():
+    if choose_device("auto") == "cuda":
+        pytest.skip("there is a GPU")
+    turn = Companion()
+    turn()
+    turn()
+    assert not turn.there
+    turn.close()

@@ -341,11 +341,11 @@ def test_a_captured_call_takes_what_was_chosen_before(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(DEVICE != "cuda", reason="needs a CUDA GPU")
 def test_nothing_is_measured_during_a_capture() -> None:
-    tensors = operands(64, dtype=torch.bfloat16)
+    tensors, more = operands(64, dtype=torch.bfloat16), operands(65, dtype=torch.bfloat16)
     graph, known = torch.cuda.CUDAGraph(), lab.linear_relu(*tensors, clock="graph")
     with torch.cuda.graph(graph):
         y = lab.linear_relu(*tensors)
-        other = lab.linear_relu(*operands(65, dtype=torch.bfloat16))
+        other = lab.linear_relu(*more)
     graph.replay()
     torch.cuda.synchronize()
     assert torch.equal(y, known)

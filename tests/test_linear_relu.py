@@ -54,7 +54,12 @@ OWN = ["naive", "cublas_relu", "aten"]
 @pytest.mark.parametrize("dtype", MATH)
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("name", NAMES)
-def test_a_variant_agrees_with_float64(name: str, shape: tuple[int, ...], dtype: str) -> None:
+def test_a_variant_agrees_with_float64(
+    name: str, shape: tuple[int, ...], dtype: str, request: pytest.FixtureRequest
+) -> None:
+    if (DEVICE, name, shape[0], dtype) == ("cuda", "jax_bf16x6", 1, "float32"):
+        reason = "JAX 0.11 multiplies a single row in one product of bfloat16, and the check tells it"
+        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
     agrees_with_float64(name, Workload("linear_relu", shape, dtype))
 
 

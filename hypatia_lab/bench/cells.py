@@ -12,6 +12,7 @@ from typing import Any
 from hypatia_lab import check, clock, failures, machine, programs, reader_kernel, variants
 from hypatia_lab.experiments import Group
 from hypatia_lab.profiler import sessions
+from hypatia_lab.profiler.companion import Companion
 from hypatia_lab.tasks import kernelbench
 from hypatia_lab.workloads import Workload
 
@@ -57,6 +58,8 @@ class Session:
         self.probe = machine.Probe(self.device)
         self.pace = Pace()
         self.rests = True
+        graphs = self.device == "cuda" and any("graph" in data["clocks"] for _, data in plan["groups"])
+        self.turn = Companion() if graphs else None
 
     def run(self, index: int, group: Group) -> None:
         workload = group.workload
@@ -139,6 +142,7 @@ class Session:
                     budget_s=group.budget_s,
                     luck=self.luck,
                     probe=self.probe,
+                    turn=self.turn,
                     announce=lambda name: self.emit("begin", what=[index, name]),
                 )
                 timings.update({(name, word): timing for name, timing in measured.items()})

@@ -23,26 +23,30 @@ def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
 def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
-    names = ("eager", "eager_direct", *asked(preset, device, "compile", "compile_reduce_overhead"))
-    names += ("c_pixelwise", "c_openmp", "triton", "cuda", *variants.names("diffraction"))
+    # Each of five processes compiles anew, for seconds: on a GPU the seeds' preset leaves to the full one whatever is
+    # compiled in another way than the default, but at two sizes, and physics that unrolls nine steps.
+    few = gpu and preset != "full"
+    replayed = asked(preset, device, "compile_reduce_overhead")
+    plain = ("eager", "eager_direct", *asked(preset, device, "compile"))
+    own = ("c_pixelwise", "c_openmp", "triton", "cuda", *variants.names("diffraction"))
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
-    sides = _sides(preset, device, shapes)
+    more += replayed if few else ()
     groups = []
-    for shape in sides:
-        own = names + (more if shape[0] in (1024, 4096) or shapes else ())
-        groups.append(Group(Workload("diffraction", shape), own, clocks, 0.1))
-    # Replaying launches by itself is the detectors' question; these cases ask what the physics costs.
-    names = (*(name for name in names if name != "compile_reduce_overhead"), "compile_anchored")
-    # float64 is only checked here; its times are the precision chapter's.
-    checked = ("eager", "c_pixelwise", "c_openmp", *(("compile_anchored", "triton", "cuda") if gpu else ()))
+    for shape in _sides(preset, device, shapes):
+        names = (*plain, *(() if few else replayed), *own)
+        names += more if shape[0] in (1024, 4096) or shapes else ()
+        groups.append(Group(Workload("diffraction", shape), names, clocks, 0.1))
+    # Replaying launches by itself is the detectors' question; these cases ask what the physics costs. float64 is only
+    # checked here; its times are the precision chapter's.
+    anchored = () if few else ("compile_anchored",)
+    checked = ("eager", "c_pixelwise", "c_openmp", *((*anchored, "triton", "cuda") if gpu else ()))
     side = 1024 if gpu else 256
     for case in asked(preset, device, "diffraction_triclinic", "diffraction_sources", "diffraction_table"):
         if preset != "quick" or case == "diffraction_table":
-            # Nine steps unrolled take a minute to compile on two cores.
-            compiles = gpu or (preset != "quick" and case != "diffraction_sources")
-            own = names if compiles else ("eager", "eager_direct", "c_openmp", "c_pixelwise")
-            groups.append(Group(Workload(case, (side, side)), own, clocks[:1], 0.1))
+            unrolled = case == "diffraction_sources" and preset != "full"
+            names = ("eager", "eager_direct", *own) if unrolled else (*plain, *own, *anchored)
+            groups.append(Group(Workload(case, (side, side)), names, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
     # The simulator that a batch is compared with is a compiled one.
     if several := asked(preset, device, "one_by_one", "eager", "compile", "triton", "cuda"):

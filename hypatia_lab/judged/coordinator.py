@@ -15,6 +15,7 @@ from hypatia_lab.judged import evidence
 from hypatia_lab.judged.processes import REFEREE, Processes
 from hypatia_lab.judged.trial import LOADED, Case, Trial
 from hypatia_lab.profiler import sessions
+from hypatia_lab.profiler.companion import Companion
 from hypatia_lab.profiler.subject import Ended
 
 
@@ -28,6 +29,7 @@ class Coordinator:
         self.processes = Processes(plan, lambda: emit("alive"))
         self.probe = machine.Probe(plan["device"], plan["gpu"])
         self.pace = Pace()
+        self.turn = Companion() if plan["device"] == "cuda" else None
 
     def run(self, index: int, data: dict[str, Any]) -> None:
         """Check and time the variants of the group ``data``, and tell a row of each and every clock."""
@@ -47,7 +49,7 @@ class Coordinator:
         def begun(name: str) -> None:
             self.emit("begin", what=[index, name])
 
-        trial = Trial(self.processes, begun, data, layout)
+        trial = Trial(self.processes, begun, data, layout, self.turn)
         for case in trial.cases:
             if known := self.excluded.get(f"{index}/{case.name}"):
                 case.fail(*known)

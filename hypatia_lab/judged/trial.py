@@ -63,7 +63,9 @@ class Case:
 
 
 class Trial:
-    """One group of a plan in one fresh process. ``layout`` is what the referee has told of the workload."""
+    """One group of a plan in one fresh process. ``layout`` is what the referee has told of the workload; ``turn`` is
+    as in :func:`clock.measure`.
+    """
 
     def __init__(
         self,
@@ -71,8 +73,9 @@ class Trial:
         begun: Callable[[str], None],
         data: dict[str, Any],
         layout: dict[str, Any],
+        turn: Callable[[], None] | None = None,
     ) -> None:
-        self.processes, self.begun, self.data, self.layout = processes, begun, data, layout
+        self.processes, self.begun, self.data, self.layout, self.turn = processes, begun, data, layout, turn
         self.luck = random.SystemRandom()  # what a judged file could not foretell
         self.drawn = Shelf(layout["inputs"])
         self.passed = False
@@ -282,6 +285,8 @@ class Trial:
                 if place == TIMED:
                     # Who is held up reads two marks at once; nothing began before it was asked to.
                     passed_s = ended - begun if ended > begun else ended - asked
+                if place == FRESH and word == "graph" and self.turn is not None:
+                    self.turn()  # the sample is next
                 asked = time.perf_counter()
                 channel.send({"show": place == show})
             found = channel.receive(**waits)

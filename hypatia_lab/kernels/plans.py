@@ -157,17 +157,20 @@ def _kept(code: bytes) -> str:
 
 @cache
 def _sources() -> str:
-    """Digest of all that a plan may depend on: the lab's kernels and operations, PyTorch and Triton."""
+    """Digest of all that a plan may depend on: the lab's kernels and operations, PyTorch and Triton.
+
+    Of their files, sizes and times: to read them takes a fresh process longer than its first call may.
+    """
     home = loader.SOURCES.parent
-    found = hashlib.sha256(torch.__version__.encode())
+    found = [str(torch.__version__)]
     triton = None if loader.module_missing("triton", "triton") else importlib.util.find_spec("triton")
-    if triton and triton.origin:  # it says the version; to ask for metadata is to list all that is installed
-        found.update(Path(triton.origin).read_bytes())
+    paths = [Path(triton.origin)] if triton and triton.origin else []
     for folder in (loader.SOURCES, home / "operations"):
-        for path in sorted(folder.rglob("*.*")):
-            if path.suffix in (".py", ".cu", ".cuh", ".cpp"):
-                found.update(path.read_bytes())
-    return found.hexdigest()
+        paths += (path for path in sorted(folder.rglob("*.*")) if path.suffix in (".py", ".cu", ".cuh", ".cpp"))
+    for path in paths:
+        seen = path.stat()
+        found.append(f"{path} {seen.st_size} {seen.st_mtime_ns}")
+    return hashlib.sha256("\n".join(found).encode()).hexdigest()
 
 
 def _alike(value: Any) -> Any:

@@ -130,7 +130,7 @@ def _write(values, exponents, terms, row, column, height, width, stride, ACROSS:
         exponent = (tl.load(exponents + at, mask=at < height, other=1) % NOT_FINITE)[:, None]
     large, small = two_terms(values, exponent, False)  # (3)
     store_tile(large, terms, row, column, height, width, stride, False)
-    store_tile(small, terms + height.to(tl.int64) * stride, row, column, height, width, stride, False)
+    store_tile(small, terms + stride.to(tl.int64) * height, row, column, height, width, stride, False)
     # [/gradients_split]
 
 
