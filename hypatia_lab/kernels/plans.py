@@ -30,9 +30,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypatia_lab.kernels import loader
 
-DEVICES = {"cuda"} if os.environ.get("HYPATIA_PLANS") == "1" else set()
-"""Kinds of device whose calls are planned. A GPU's only where ``HYPATIA_PLANS`` is 1: what holds on a stand-in for the
-driver has not been seen on one yet."""
+DEVICES = set() if os.environ.get("HYPATIA_PLANS") == "0" else {"cuda"}
+"""Kinds of device whose calls are planned. None where ``HYPATIA_PLANS`` is 0."""
 
 DRIVER = "libcuda.so.1"
 """The library that launches."""
