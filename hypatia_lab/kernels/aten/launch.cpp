@@ -22,9 +22,8 @@
 #include <array>
 #include <atomic>
 #include <bit>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <iterator>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -39,6 +38,24 @@ using c10::IValue;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 using torch::jit::Stack;
+
+// ---------------------------------------------------------------- what is said
+
+// Without streams: where the compiler links its standard library into this one, theirs and PyTorch's do not mix.
+inline const std::string& text(const std::string& words) { return words; }
+inline std::string text(const char* words) { return words ? words : ""; }
+inline std::string text(int64_t number) { return std::to_string(number); }
+template <class Number>
+std::string text(at::ArrayRef<Number> numbers) {
+    std::string found = "[";
+    for (const Number& number : numbers) found += (found.size() > 1 ? ", " : "") + text(static_cast<int64_t>(number));
+    return found + "]";
+}
+
+template <class... Words>
+std::string said(const Words&... words) {
+    return (std::string() + ... + text(words));
+}
 
 // ---------------------------------------------------------------- the driver
 
@@ -79,10 +96,10 @@ struct Driver {
 
     explicit Driver(const std::string& path) {
         void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-        TORCH_CHECK(library, "no CUDA driver: ", dlerror());
+        TORCH_CHECK(library, said("no CUDA driver: ", dlerror()));
         const auto find = [library](auto& function, const char* name) {
             function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(library, name));
-            TORCH_CHECK(function, "the CUDA driver is too old: it has no ", name);
+            TORCH_CHECK(function, said("the CUDA driver is too old: it has no ", name));
         };
         find(cuGetErrorName, "cuGetErrorName");
         find(cuDriverGetVersion, "cuDriverGetVersion");
@@ -104,7 +121,7 @@ struct Driver {
         if (C10_LIKELY(status == 0)) return;
         const char* name = nullptr;
         cuGetErrorName(status, &name);
-        TORCH_CHECK(false, what..., " failed: ", name ? name : "unknown error", " (", status, ")");
+        TORCH_CHECK(false, said(what..., " failed: ", name ? name : "unknown error", " (", int64_t{status}, ")"));
     }
 };
 
@@ -131,9 +148,15 @@ void* loaded(const std::string& path, const std::string& name) {
     static std::unordered_map<std::string, void*> handles;
     void*& handle = handles[path + '\0' + name];
     if (!handle) {
-        std::ifstream file(path, std::ios::binary);
-        const std::vector<char> code{std::istreambuf_iterator<char>(file), {}};
-        TORCH_CHECK(!code.empty(), "cannot read ", path);
+        std::vector<char> code;
+        if (std::FILE* file = std::fopen(path.c_str(), "rb")) {
+            std::array<char, 1 << 16> part;
+            while (const size_t size = std::fread(part.data(), 1, part.size(), file)) {
+                code.insert(code.end(), part.begin(), part.begin() + size);
+            }
+            std::fclose(file);
+        }
+        TORCH_CHECK(!code.empty(), said("cannot read ", path));
         void* library = nullptr;
         const int status = driver().cuLibraryLoadData(&library, code.data(), nullptr, nullptr, 0, nullptr, nullptr, 0);
         driver().ensure(status, "loading ", path);
@@ -163,7 +186,7 @@ void make_ready(const Kernel& kernel, const at::Device& device) {
             driver().ensure(driver().cuDeviceGet(&number, std::max<int>(device.index(), 0)), "finding the device");
             const int status = driver().cuKernelSetAttribute(
                 MOST_DYNAMIC_SHARED_BYTES, static_cast<int>(kernel.shared), kernel.handle, number);
-            driver().ensure(status, kernel.name, " with ", kernel.shared, " bytes of shared memory a block");
+            driver().ensure(status, kernel.name, " with ", int64_t{kernel.shared}, " bytes of shared memory a block");
             most = kernel.shared;
         }
     }
@@ -246,7 +269,7 @@ struct Parameter {
         const int status = driver().cuTensorMapEncodeTiled(
             &map, dtype, static_cast<uint32_t>(sizes.size()), reinterpret_cast<void*>(address), extents.data(),
             pitches.data() + 1, boxes.data(), ones.data(), 0, swizzle, promotion, fill);
-        driver().ensure(status, "a tensor map of ", sizes, " in boxes of ", box);
+        driver().ensure(status, "a tensor map of ", at::IntArrayRef(sizes), " in boxes of ", at::IntArrayRef(box));
         // Drivers up to 13.1 set a flag that is wrong for small tensors. Source: CUTLASS, Triton 3.7.
         int64_t bytes = 1;
         for (size_t n = 0; n < sizes.size(); ++n) bytes += (sizes[n] - 1) * strides[n];
@@ -424,7 +447,7 @@ struct Plan {
         std::array<uint64_t, MOST> values;
         std::array<void*, MOST> addresses;
         std::array<TensorMap, MOST_MAPS> copies;
-        TORCH_CHECK(step.parameters.size() <= MOST, step.kernel.name, " has too many parameters");
+        TORCH_CHECK(step.parameters.size() <= MOST, said(step.kernel.name, " has too many parameters"));
         size_t mapped = 0;
         for (size_t n = 0; n < step.parameters.size(); ++n) {
             const Parameter& parameter = step.parameters[n];
@@ -433,7 +456,7 @@ struct Plan {
             if (parameter.kind == Parameter::NUMBER) continue;
             values[n] = reinterpret_cast<uint64_t>(slots[parameter.slot].const_data_ptr()) + parameter.offset;
             if (parameter.kind == Parameter::POINTER) continue;
-            TORCH_CHECK(mapped < MOST_MAPS, step.kernel.name, " has too many tensor maps");
+            TORCH_CHECK(mapped < MOST_MAPS, said(step.kernel.name, " has too many tensor maps"));
             const std::lock_guard<std::mutex> alone(maps);
             auto found = parameter.maps.find(values[n]);
             if (found == parameter.maps.end()) {
@@ -507,7 +530,8 @@ void append(std::string& key, int64_t number) { key.append(reinterpret_cast<cons
 void append(std::string& key, const at::Tensor& tensor) {
     if (!tensor.defined()) return append(key, -1);
     const void* address = tensor.const_data_ptr();
-    TORCH_CHECK(address || tensor.numel() == 0, "a tensor of ", tensor.sizes(), " has no memory: it was freed");
+    TORCH_CHECK(
+        address || tensor.numel() == 0, said("a tensor of ", tensor.sizes(), " has no memory: it was freed"));
     append(key, tensor.dim());
     append(key, static_cast<int64_t>(tensor.scalar_type()) << 16 | static_cast<int64_t>(tensor.device().type()) << 8 |
                     static_cast<int64_t>(reinterpret_cast<uintptr_t>(address) % 16));
@@ -791,7 +815,7 @@ bool awaits(const std::string& name) { return wanted && wanted->name == name; }
 
 // The plan of the call of `name` that this thread is in.
 void keep_plan(const std::string& name, std::vector<int64_t> numbers, std::vector<std::string> words) {
-    TORCH_CHECK(awaits(name), "no call of ", name, " waits for a plan");
+    TORCH_CHECK(awaits(name), said("no call of ", name, " waits for a plan"));
     const std::lock_guard<std::mutex> alone(loading);
     wanted->owner->keep(wanted->key, std::make_shared<const Plan>(Reader{numbers, words}));
 }
