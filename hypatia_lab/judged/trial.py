@@ -273,20 +273,20 @@ class Trial:
             channel.send({"command": "visit", "word": word})
             asked = 0.0
             for place in (FRESH, TIMED, AGAIN):
+                ready = channel.marked(**waits)
+                between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
                 if place != TIMED:
-                    ready = channel.marked(**waits)
-                    between_s += ready - asked if asked else 0.0  # what comes before the first is a warm call
                     case.inbox.copy_from(self.drawn)
-                    asked = time.perf_counter()
-                    channel.send({"go": True})
+                elif word == "graph" and self.turn is not None:
+                    self.turn()
+                asked = time.perf_counter()
+                channel.send({"go": True})
                 begun = channel.marked(**waits)
                 ended = channel.marked(**waits)
                 between_s += begun - asked
                 if place == TIMED:
                     # Who is held up reads two marks at once; nothing began before it was asked to.
                     passed_s = ended - begun if ended > begun else ended - asked
-                if place == FRESH and word == "graph" and self.turn is not None:
-                    self.turn()  # the sample is next
                 asked = time.perf_counter()
                 channel.send({"show": place == show})
             found = channel.receive(**waits)

@@ -195,13 +195,14 @@ class Worker:
             seconds, self.out = once()
             spent += max(seconds, WARM_S / MOST_WARM)
         for name, place, sample in (("new_s", FRESH, once), ("sample_s", TIMED, many), ("again_s", AGAIN, once)):
-            if sample is once:
-                self.channel.mark()
-                self.channel.receive()  # the shelf is filled again, both times
+            if sample is many:
+                self._end_persisting()  # now: a sample begins after another process's turn, and nothing else
+            self.channel.mark()
+            self.channel.receive()
+            if sample is once:  # the shelf is filled again, both times
                 self._take()
+                self._end_persisting()
             self.out = None
-            if self.device == "cuda":
-                clock.end_persisting()
             self.channel.mark()
             took[name], self.out = sample()
             self._wait()  # for all that was given to the device, on whatever stream
@@ -210,6 +211,10 @@ class Worker:
                 shown[place] = self._give(self.out, place)
                 self._keep_inputs()
         return took | shown
+
+    def _end_persisting(self) -> None:
+        if self.device == "cuda":
+            clock.end_persisting()
 
     def amid(self) -> dict[str, Any]:
         """Calls without a pause, amid which the coordinator writes other inputs into this process's memory.
