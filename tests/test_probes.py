@@ -209,6 +209,19 @@ def test_a_trace_of_a_gpu_is_taken_apart():
     assert trace.api_launches(gpu_trace()) == 1
 
 
+def test_kernels_that_overlap_keep_the_gpu_busy_once():
+    rows = [
+        trace.Row(name, "kernel", start, 20.0) for name, start in (("first", 0.0), ("second", 15.0), ("last", 40.0))
+    ]
+    found = trace.summary(rows)
+    assert [found[name][1] for name in ("GPU time", "span", "busy", "largest idle gap")] == [
+        60.0,
+        60.0,
+        pytest.approx(100 * 55 / 60),
+        5.0,
+    ]
+
+
 def test_every_word_of_the_summary_has_its_place():
     words = set(trace.summary(trace.device_rows(gpu_trace())))
     assert set(trace.ORDER) == words | {"kernel launches, counted again", "compiled regions"}

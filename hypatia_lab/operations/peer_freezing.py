@@ -27,10 +27,13 @@ class _Module(torch.nn.Module):
     def __init__(self, form: Form, weights: Sequence[torch.Tensor]) -> None:
         super().__init__()
         self.form = form
-        self.weights = torch.nn.ParameterList([torch.nn.Parameter(one, requires_grad=False) for one in weights])
+        # One by one: with a ParameterList, torch 2.11 did not compile a block (NotImplementedError).
+        self.names = [f"weight_{number}" for number in range(len(weights))]
+        for name, one in zip(self.names, weights, strict=True):
+            self.register_parameter(name, torch.nn.Parameter(one, requires_grad=False))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.form(x, *self.weights)
+        return self.form(x, *[getattr(self, name) for name in self.names])
 
 
 def _program(form: Form, weights: Sequence[torch.Tensor], x: torch.Tensor) -> Form:

@@ -154,6 +154,7 @@ def by_name(rows: Iterable[Row]) -> list[tuple[str, float, int]]:
 def summary(rows: list[Row]) -> dict[str, tuple[str, float]]:
     """What ``rows`` amount to, name → (unit, value). "GPU time", "span" and all shares take kernels, copies and fills.
 
+    "busy" is the share of the span in which any of them runs: one may begin before the one ahead of it has ended.
     Raises ``ValueError`` when none of the rows is work.
     """
     busy = work(rows)
@@ -163,7 +164,7 @@ def summary(rows: list[Row]) -> dict[str, tuple[str, float]]:
     used = sum(row.duration for row in busy)
     ends = list(accumulate((row.end for row in busy), max))
     span = ends[-1] - busy[0].start
-    gaps = [after.start - end for end, after in zip(ends, busy[1:], strict=False)]
+    gaps = [max(0.0, after.start - end) for end, after in zip(ends, busy[1:], strict=False)]
     tops = [us for _, us, _ in by_name(busy)]
 
     def share(us: float) -> tuple[str, float]:
@@ -176,7 +177,7 @@ def summary(rows: list[Row]) -> dict[str, tuple[str, float]]:
         "annotations": ("1", len(rows) - len(busy)),
         "GPU time": ("us", used),
         "span": ("us", span),
-        "busy": ("%", 100 * used / span if span else 0.0),
+        "busy": ("%", 100 * (span - sum(gaps)) / span if span else 0.0),
         "in graph replay": share(sum(row.duration for row in busy if row.replayed)),
         "largest idle gap": ("us", max([0.0, *gaps])),
         "top kernel": share(tops[0]),
