@@ -19,7 +19,7 @@ import ctypes
 import random
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,14 +86,15 @@ def once_s(run: Run, device: str) -> float:
     return time.perf_counter() - start
 
 
-def settle(limit_s: float = SETTLE_S) -> float:
+def settle(limit_s: float = SETTLE_S, but: Collection[int] = ()) -> float:
     """Wait until no process that this one has started computes any more, at most ``limit_s``; seconds waited.
 
+    Those whose numbers are in ``but`` are known to be at rest: to look at them twice takes a twentieth of a second.
     torch.compile starts a pool of compilers at its first kernel for a GPU, which imports torch in the background. While
     it does, a variant that takes every core waits for one of them, some milliseconds a call.
     """
     begun = time.monotonic()
-    before = _children()
+    before = {pid: seen for pid, seen in _children().items() if pid not in but}
     while before and time.monotonic() - begun < limit_s:
         time.sleep(QUIET_S)
         now = _children()

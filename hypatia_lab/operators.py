@@ -32,9 +32,9 @@ class Operator(Generic[Parameters, Result]):
     (``torch.autograd.graph.increment_version``). Raises ``ValueError`` for annotations that PyTorch has no schema for.
 
     ``planned``: on a GPU what the function does for tensors of one kind is recorded once and from then on carried out
-    without Python (see :mod:`hypatia_lab.kernels.plans`, which says what such a function may look at), its gradients
-    included; where there is no C++ compiler, or while a graph is captured before that, the function computes. Under
-    autocast its floating tensors are cast, if it is to be so.
+    without Python, its gradients included (:mod:`hypatia_lab.kernels.recording` says what such a function may look at);
+    where there is no C++ compiler, or while a graph is captured before that, the function computes. Under autocast its
+    floating tensors are cast, if it is to be so.
     """
 
     def __init__(

@@ -392,6 +392,12 @@ def test_nobody_to_wait_for_takes_no_time(monkeypatch):
     assert clock.settle() < clock.SETTLE_S
 
 
+def test_who_is_known_to_be_at_rest_is_not_waited_for(monkeypatch):
+    monkeypatch.setattr(clock, "_children", lambda: {7: (1.0, "running")})
+    monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for it"))
+    clock.settle(but=[7])
+
+
 def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
     states = iter(["running", "running", "sleeping", "sleeping"])
     monkeypatch.setattr(clock, "_children", lambda: {7: (1.0, next(states))})

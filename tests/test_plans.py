@@ -19,7 +19,7 @@ BEGIN = """
 import ctypes, sys
 from pathlib import Path
 import torch
-from hypatia_lab.kernels import loader, plans
+from hypatia_lab.kernels import loader, plans, recording, triton_launches
 from hypatia_lab.operators import operator
 
 folder = Path(sys.argv[1])
@@ -269,7 +269,7 @@ linear_relu_backward._server_gpu = lambda tensor: True
 conv_block_kernels.INTERPRETED = True
 
 # Parameters are what the machine code of each kernel has: an address or a tensor map where its own list says so.
-record, checked = plans._record_triton, []
+record, checked = triton_launches._record, []
 
 def compared(recorder, compiled, given, grid):
     record(recorder, compiled, given, grid)
@@ -278,12 +278,12 @@ def compared(recorder, compiled, given, grid):
     own = recorder.steps[-1].parameters
     assert len(own) == len(wanted), compiled.metadata.name
     for (kind, value), size in zip(own, wanted):
-        assert size == {plans.MAP: 128, plans.POINTER: 8}.get(kind, size), compiled.metadata.name
-        if kind == plans.NUMBER and size < 8:
+        assert size == {recording.MAP: 128, recording.POINTER: 8}.get(kind, size), compiled.metadata.name
+        if kind == recording.NUMBER and size < 8:
             assert -(2 ** (8 * size - 1)) <= value < 2 ** (8 * size)
     checked.append(compiled.metadata.name)
 
-plans._record_triton = compared
+triton_launches._record = compared
 
 def zeros(*shape, dtype=torch.bfloat16):
     return torch.zeros(*shape, dtype=dtype)
@@ -409,13 +409,13 @@ def apart(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return a, b, a * b
 
 streams = ["here"]
-plans.Recorder._current = lambda self: streams[0]
-recorder = plans.Recorder(torch.device("cpu"))
+recording.Recorder._current = lambda self: streams[0]
+recorder = recording.Recorder(torch.device("cpu"))
 x = recorder.stand_in(square)
 with recorder:
     found = apart(x)
 steps = [step if isinstance(step, int) else step.function._schema.name for step in recorder.steps]
-assert steps == [plans.BESIDE, "aten::mm", plans.BACK, "aten::mm", plans.JOIN, "aten::mul"], steps
+assert steps == [recording.BESIDE, "aten::mm", recording.BACK, "aten::mm", recording.JOIN, "aten::mul"], steps
 assert recorder.plan(found).numbers[1] == len(steps) + 2
 """
 

@@ -278,7 +278,7 @@ class TensorMap(ctypes.Structure):
 
     address: int
     described: tuple[Any, ...]
-    """What else it was made of, as :func:`hypatia_lab.kernels.plans.map_of` takes it."""
+    """What else it was made of, as :func:`hypatia_lab.kernels.recording.map_of` takes it."""
 
 
 TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
@@ -416,13 +416,13 @@ def _parameter(argument: Argument) -> Any:
 
 Launch = Callable[..., None]
 
-recording = threading.local()
-"""Of a thread that records what would be launched: ``recorder``, see :class:`hypatia_lab.kernels.plans.Recorder`."""
+observed = threading.local()
+"""A thread's ``recorder`` of what would be launched, see :class:`hypatia_lab.kernels.recording.Recorder`."""
 
 
 def recorder() -> Any:
     """Who records this thread's launches; None where they are made."""
-    return getattr(recording, "recorder", None)
+    return getattr(observed, "recorder", None)
 
 
 @cache

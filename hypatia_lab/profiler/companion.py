@@ -31,7 +31,7 @@ class Companion:
         self._child = subprocess.Popen(
             [sys.executable, "-I", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )
-        self.there = True
+        self.pid, self.there = self._child.pid, True
 
     def __call__(self) -> None:
         assert self._child.stdin is not None

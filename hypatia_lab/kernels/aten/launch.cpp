@@ -1,7 +1,7 @@
 // Calls without Python: operators whose arguments were seen before replay what Python did then.
 //
 // A plan is what one operator does for arguments of given shapes, strides, dtypes, alignment and numbers: memory that it
-// asks for, kernels that it launches, operators of PyTorch's that it calls. kernels/plans.py records plans and writes
+// asks for, kernels that it launches, operators of PyTorch's that it calls. kernels/recording.py records plans and writes
 // them down; this file keeps them by those arguments, and carries them out. Schema, what fake tensors give and what a
 // CPU computes stay in Python (operators.py); here are the kernel of the device, the formula of the gradients and what
 // autocast does. It needs PyTorch alone to build: CUDA's driver is looked up at run time.
@@ -196,7 +196,7 @@ void make_ready(const Kernel& kernel, const at::Device& device) {
 
 // ---------------------------------------------------------------- plans
 
-// The numbers and words in which plans.py writes a plan down, read from the front.
+// The numbers and words in which recording.py writes a plan down, read from the front.
 struct Reader {
     at::ArrayRef<int64_t> numbers;
     const std::vector<std::string>& words;
