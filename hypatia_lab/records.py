@@ -160,6 +160,7 @@ CELL = {
         "max_error": _number_or_null,
         "flops": _amount,
         "traffic": _amount,
+        "fewest_flops": _amount,  # of the cheapest known method, where those are fewer
         "medians_us": {"type": "array", "items": _us_or_null},
         "samples_us": {"type": "array", "maxItems": MAX_SAMPLES, "items": _us},
         "calls": _amount,

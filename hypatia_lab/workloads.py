@@ -56,6 +56,11 @@ MISJUDGED = 1e-6
 """Share of right tensors with an element beyond :func:`tail`."""
 
 
+WINOGRAD = 6**2 * 3**2 / 8**2
+"""By so much fewer multiplications tiles of 6×6 outputs of a 3×3 convolution can be had with, of 8×8 products each.
+Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks (2016), F(6×6, 3×3)."""
+
+
 def tail(count: int) -> float:
     """Standard deviations that the largest of ``count`` errors keeps within, but for one tensor in a million.
 
@@ -118,8 +123,8 @@ class Operation:
     for outputs such as images, whose dark parts carry no digits worth holding. ``small``: shapes that take a moment, an
     odd and an even one, where those that its number of extents gives would not do.
     ``backward``, where given, is what direction ``forward_backward`` needs. ``convolves``: its products are those of
-    convolutions, which PyTorch as installed may compute in TF32. ``outputs``: names of the tensors of an answer, y
-    first; of several, ``reference`` and every variant return the tuple.
+    3×3 convolutions, which PyTorch as installed may compute in TF32, and libraries by fewer products. ``outputs``:
+    names of the tensors of an answer, y first; of several, ``reference`` and every variant return the tuple.
     """
 
     name: str
@@ -253,6 +258,11 @@ class Workload:
     def flops(self) -> int:
         """Floating-point operations of one call (a multiply-add is two)."""
         return (self.backward or self.spec).flops(self.shape)
+
+    @property
+    def fewest_flops(self) -> int:
+        """Those of the cheapest method that libraries are known to use."""
+        return math.ceil(self.flops / (WINOGRAD if self.spec.convolves else 1))
 
     @property
     def traffic(self) -> int:

@@ -622,7 +622,7 @@ def test_a_call_that_may_be_all_overhead_rules_out_no_larger_size(monkeypatch):
 def test_background_work_is_waited_for_before_timing(monkeypatch, waited, times):
     told: list[str] = []
     measure = clock.measure
-    monkeypatch.setattr(cells.clock, "settle", lambda: told.append("settled") or waited)
+    monkeypatch.setattr(cells.clock, "settle", lambda but: told.append("settled") or waited)
     monkeypatch.setattr(cells.clock, "measure", lambda *given, **more: told.append("timed") or measure(*given, **more))
     session, _ = session_here()
     for index in range(2):

@@ -369,6 +369,17 @@ def test_what_was_too_fast_is_believed_once_the_ceilings_allow_it(reached_us, st
     assert row.ratio == (4.0 if status == "ok" else pytest.approx(math.nan, nan_ok=True))
 
 
+@pytest.mark.parametrize(("us", "status"), [(2.0, "ok"), (0.8, "too_fast")])
+def test_fewer_products_than_the_definition_has_are_no_reason_for_doubt(us, status):
+    best = {("matmul", "float32/ieee", "hot"): 48e6, ("copy", "", "hot"): 1e12}
+    slow = cell((2, 3, 4), [us], flops=480)
+    assert results.limit_us(slow, best) == pytest.approx(10.0)
+    believed = results.believed_us(slow | {"fewest_flops": 48}, best)
+    assert believed == pytest.approx(1.0 / results.TOLERANCE)
+    assert (us < believed) == (status == "too_fast")
+    assert us < results.believed_us(slow, best)
+
+
 def test_a_baseline_that_is_not_ok_gives_no_ratio():
     rows = results.rows([record(cell((2, 3, 4), [1.0, 1.0], status="too_fast"), cell((2, 3, 4), [5.0, 5.0], "naive"))])
     assert math.isnan(rows[1].ratio)

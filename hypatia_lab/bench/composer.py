@@ -292,10 +292,11 @@ def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group]
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
     timed, looked_at = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
-    # A plan may have grown. A record may hold more probes than are asked for today, and a program's figures say
-    # themselves what they are of.
+    # A plan may have grown, or shrunk. A program's figures say themselves what they are of.
+    planned = {group.workload.shape for group in groups}
     wanted = {probe.workload.shape for probe in asked if probe.topic != "program"}
-    if not timed <= {group.workload.shape for group in groups} or (wanted and looked_at and not looked_at & wanted):
+    pairs = ((timed, planned), (looked_at, wanted))
+    if any(there and due and not there & due for there, due in pairs) or (timed and not planned):
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
@@ -541,12 +542,15 @@ def _cell(
         cell["evidence"] = {name: _round(value) for name, value in seen.items()}
     if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
         cell["peak"] = _round(min(peaks))
-    limit = results.limit_us(cell, best) if timed and best else math.nan
+    if workload.fewest_flops < workload.flops:
+        cell["fewest_flops"] = workload.fewest_flops
+    least = results.believed_us(cell, best) if timed and best else math.nan
     fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)
-    if fastest < limit / results.TOLERANCE:
+    if fastest < least:
+        allowed = f"{least * results.TOLERANCE:.3g} µs"
         cell |= {
             "status": "too_fast",
-            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {limit:.3g} µs",
+            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {allowed}",
         }
     return cell
 

@@ -47,7 +47,7 @@ def rates(records: Sequence[Record], possible: Possible, report: Report) -> None
 
 
 def _beyond(cell: dict[str, Any], us: float, most: Rates, what: str) -> str:
-    limit = results.limit_us(cell, most)
+    limit = results.TOLERANCE * results.believed_us(cell, most)
     if math.isnan(limit) or us >= limit:
         return ""
     seconds = us * 1e-6
@@ -115,19 +115,21 @@ def control(found: Sequence[dict[str, Any]], report: Report) -> None:
 
 
 @cache
-def _counted(operation: str, shape: tuple[int, ...], dtype: str, math: str, direction: str) -> tuple[int, int] | str:
-    """The lab's count of operations and bytes of one call; why there can be no such call; or (0, 0) where the lab
-    knows no such operation."""
+def _counted(
+    operation: str, shape: tuple[int, ...], dtype: str, math: str, direction: str
+) -> tuple[int, int, int] | str:
+    """The lab's count of operations and bytes of one call, and of operations by the cheapest method; why there can be
+    no such call; or zeros where the lab knows no such operation."""
     # Imported for what they register.
     from hypatia_lab import diffraction, operations, workloads  # noqa: F401
 
     if operation not in workloads.operations():
-        return 0, 0
+        return 0, 0, 0
     if len(shape) > 1 and max(shape) > LARGEST_EXTENT:
         return f"an extent of {operation} of more than {LARGEST_EXTENT:,}"
     try:
         work = workloads.Workload(operation, shape, dtype, math, direction)
-        return work.flops, work.traffic
+        return work.flops, work.traffic, work.fewest_flops
     except workloads.WorkloadError as cause:
         return str(cause)
 
@@ -139,7 +141,9 @@ def work(record: Record, report: Report) -> None:
         found = _counted(*key)
         if isinstance(found, str):
             report.fault(record.path.name, "work", found, number)
-        elif any(found) and found != (cell["flops"], cell["traffic"]):
+        elif any(found) and (
+            found[:2] != (cell["flops"], cell["traffic"]) or cell.get("fewest_flops", found[2]) != found[2]
+        ):
             counted = f"{cell['flops']} FLOP and {cell['traffic']} B a call"
             said = f"{cell['operation']}: {counted}, where the lab counts {found[0]} and {found[1]}"
             report.fault(record.path.name, "work", said, number)

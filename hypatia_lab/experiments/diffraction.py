@@ -23,29 +23,34 @@ def _sides(preset: str, device: str, shapes: Shapes) -> list[tuple[int, ...]]:
 def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
-    # Each of five processes compiles anew, for seconds: on a GPU the seeds' preset leaves to the full one whatever is
-    # compiled in another way than the default, but at two sizes, and physics that unrolls nine steps.
+    # Each of five processes compiles anew, for seconds: on a GPU the seeds' preset compiles at three sizes, and at one
+    # of them in other ways than the default.
     few = gpu and preset != "full"
-    replayed = asked(preset, device, "compile_reduce_overhead")
-    plain = ("eager", "eager_direct", *asked(preset, device, "compile"))
+    compiled, replayed = asked(preset, device, "compile"), asked(preset, device, "compile_reduce_overhead")
+    plain = ("eager", "eager_direct")
     own = ("c_pixelwise", "c_openmp", "triton", "cuda", *variants.names("diffraction"))
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
-    more = ("eager" + AGAIN, "compile_anchored", "compile_max_autotune") if gpu or preset != "quick" else ()
-    more += replayed if few else ()
+    twin = ("eager" + AGAIN,) if gpu or preset != "quick" else ()
+    tuned = ("compile_anchored", "compile_max_autotune") if twin else ()
+    sides = _sides(preset, device, shapes)
     groups = []
-    for shape in _sides(preset, device, shapes):
-        names = (*plain, *(() if few else replayed), *own)
-        names += more if shape[0] in (1024, 4096) or shapes else ()
+    for shape in sides:
+        names, middle, largest = (*plain, *own), shape[0] == 1024 or bool(shapes), shape[0] == 4096
+        names += compiled if shape in sides[::2] or not few else ()
+        names += replayed if middle or not few else ()
+        names += twin if middle or largest else ()
+        names += tuned if middle or (largest and not few) else ()
         groups.append(Group(Workload("diffraction", shape), names, clocks, 0.1))
     # Replaying launches by itself is the detectors' question; these cases ask what the physics costs. float64 is only
     # checked here; its times are the precision chapter's.
-    anchored = () if few else ("compile_anchored",)
-    checked = ("eager", "c_pixelwise", "c_openmp", *((*anchored, "triton", "cuda") if gpu else ()))
+    compiled = () if few else (*compiled, "compile_anchored")
+    checked = ("eager", "c_pixelwise", "c_openmp", *((*compiled[1:], "triton", "cuda") if gpu else ()))
     side = 1024 if gpu else 256
     for case in asked(preset, device, "diffraction_triclinic", "diffraction_sources", "diffraction_table"):
         if preset != "quick" or case == "diffraction_table":
+            # Nine steps unrolled take a minute to compile on two cores.
             unrolled = case == "diffraction_sources" and preset != "full"
-            names = ("eager", "eager_direct", *own) if unrolled else (*plain, *own, *anchored)
+            names = (*plain, *(() if unrolled else compiled), *own)
             groups.append(Group(Workload(case, (side, side)), names, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
     # The simulator that a batch is compared with is a compiled one.
@@ -128,9 +133,10 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
         return [Probe("start", small, *way) for way in ways]
     compiled = "compile_reduce_overhead" if gpu else "compile"
     # By size: set-up and first runs, every compiler cache empty, three processes each, for by fewer no start is judged.
-    # One that compiles takes up to half a minute on a GPU box: three sizes show that the size does not matter.
+    # One that compiles takes up to half a minute on a GPU box: the smallest and the largest show that the size does not
+    # matter.
     sides = _sides(preset, device, shapes)
-    sides = sides[::2] if gpu and preset != "full" and not shapes else sides
+    sides = sides[:: len(sides) - 1] if gpu and preset != "full" and not shapes else sides
     probes = [Probe("start", Workload("diffraction", shape), compiled, "empty", 3) for shape in sides]
     work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
     slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_package")]
@@ -139,9 +145,9 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if gpu:
         slow += [("triton", "no cubin"), ("cuda", "no cubin")]
         fast += [("triton", "cubin"), ("cuda", "cubin")]
-        rare += [("compile_max_autotune", "empty")]
+        rare += [("compile_max_autotune", "empty")] if preset == "full" else []
     # The ways that compete for the first image are worth more processes; no verdict rests on the rare ones.
-    counts = ((slow, 3), (rare, 2 if preset == "full" else 1), (fast, 4 if gpu else 6))
+    counts = ((slow, 3), (rare, 2), (fast, (4 if preset == "full" else 3) if gpu else 6))
     asked = {(probe.workload, probe.variant, probe.case) for probe in probes}
     rest = [(*way, processes) for ways, processes in counts for way in ways if (work, *way) not in asked]
     return probes + [Probe("start", work, *way) for way in rest]

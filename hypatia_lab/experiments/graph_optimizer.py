@@ -12,9 +12,9 @@ SAFETY = (32, 784, 256, 2, 10)
 """The model of the documents' safety test, beside the nine of their benchmark."""
 CPU_MODELS = MODELS[:7]
 """The other two take a CPU up to 0.7 s a call."""
-HALF_COMPILED, TUNED = MODELS[::2], MODELS[:1]
-"""Models that torch.compile is asked for in bfloat16, and with max-autotune in float32: of a large one it tries float32
-products for minutes."""
+HALF_COMPILED = MODELS[::2]
+"""Models that torch.compile is asked for in bfloat16; with max-autotune it is by the full preset alone, for it tries
+products for minutes, anew in each of five processes."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
 LAYERS = {3: 2, 30: 2, 100: 6, 300: 2}
@@ -26,9 +26,7 @@ def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> li
         return ["compile", "compile_max_autotune"]
     # On two cores a compilation takes seconds, too: every third model.
     asked = (MODELS if dtype == "float32" else HALF_COMPILED) if gpu else MODELS[::3]
-    names = ["compile"] if shape in asked else []
-    tuned = preset == "seed" and dtype == "float32" and shape in TUNED
-    return [*names, "compile_max_autotune"] if tuned else names
+    return ["compile"] if shape in asked else []
 
 
 def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
