@@ -30,6 +30,8 @@ CLOCKS = ("wall", "hot", "graph", "cold", "profiler")
 
 SAMPLE_S = {"cpu": 5e-3, "cuda": 2e-3}
 """Aimed length of one sample: long against the timer's resolution, short against drift."""
+WARM_S = {"cpu": 2e-2, "cuda": 5e-3}
+"""How long a callable is called before it is timed. What a GPU runs was checked before, and captured."""
 MAX_CALLS = 200
 MAX_ROUNDS = 10
 SETTLE_S = 30.0
@@ -119,9 +121,12 @@ def _children() -> dict[int, tuple[float, str]]:
 
 
 def warm_up(run: Run, device: str) -> float:
-    """Call ``run`` until it is warm (at least twice, at most 20 ms unless one call is longer); seconds of a call."""
+    """Call ``run`` until it is warm; seconds of a call.
+
+    At least twice, and at most for :data:`WARM_S` unless one call is longer.
+    """
     seconds = [once_s(run, device), once_s(run, device)]
-    while sum(seconds) < 0.02 and len(seconds) < MAX_CALLS:
+    while sum(seconds) < WARM_S[device] and len(seconds) < MAX_CALLS:
         seconds.append(once_s(run, device))
     return statistics.median(seconds[1:])
 

@@ -12,7 +12,8 @@ from hypatia_lab.workloads import Workload, operations
 
 SEED = 20261124
 COUNT = {"quick": 2, "seed": 60, "full": 120}
-"""Shapes a family: of the full preset the first are the seed preset's, and the quick one's are among them."""
+"""Shapes a family, in the seed preset of all its dtypes together. The full preset's first are the seed preset's, and
+the quick one's are among them."""
 ODD, STEP = 0.7, 8
 """Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
 are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
@@ -72,11 +73,15 @@ def _fits(operation: str, name: str, shape: tuple[int, ...]) -> bool:
 def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     groups = []
-    for (operation, dtype, mode), (library, own) in KINDS.items():
-        if not gpu and (mode == "tf32" or (dtype == "bfloat16" and operation != "mlp3")):
-            continue  # a CPU has no TF32, and the lab no form of its own in 16 bits there
+    # A CPU has no TF32, and the lab no form of its own in 16 bits there.
+    kinds = [kind for kind in KINDS if gpu or kind[1:] == ("float32", "ieee") or kind[0] == "mlp3"]
+    for operation, dtype, mode in kinds:
+        library, own = KINDS[operation, dtype, mode]
         flops: Callable[[tuple[int, ...]], int] = operations()[operation].flops
         sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset])
+        if preset == "seed":  # a family's shapes are shared out among its dtypes
+            alike = [kind for kind in kinds if kind[0] == operation]
+            sizes = sizes[alike.index((operation, dtype, mode)) :: len(alike)]
         if preset == "quick" or not gpu:
             sizes = [shape for shape in sizes if flops(shape) <= MOST_FLOP[preset]]
         if preset == "quick":
@@ -91,4 +96,13 @@ def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
     return groups
 
 
-EXPERIMENTS = (Experiment("untuned", "21_untuned", "sixty drawn shapes a family, and a dispatcher", "", _untuned),)
+EXPERIMENTS = (
+    Experiment(
+        "untuned",
+        "21_untuned",
+        "sixty drawn shapes a family, and a dispatcher",
+        "",
+        _untuned,
+        processes=5,  # what is asked is at how many shapes, so time goes to shapes
+    ),
+)
