@@ -274,7 +274,7 @@ def test_every_own_rule_holds_and_every_wrong_one_is_refused(monkeypatch: pytest
 def test_the_plan_asks_what_the_chapter_reads() -> None:
     spec = EXPERIMENTS[chapter.EXPERIMENT]
     assert spec.notebook == chapter.PAGE
-    groups = spec.plan("seed", "cuda", [])
+    groups = spec.plan("full", "cuda", [])
     assert {group.workload.shape for group in groups} >= set(MODELS)
     asked = {name.removesuffix("@again") for group in groups for name in group.variants}
     rivals = {"eager", "eager_channels_last", "compile", "compile_max_autotune"}

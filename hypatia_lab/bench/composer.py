@@ -339,7 +339,8 @@ def _sessions(
     preset, quiet = how["preset"], not how["progress"]
     guarded = spec.source is not None and spec.source.guarded
     module = f"hypatia_lab.{'judged.coordinator' if guarded else 'bench.cells'}"
-    least, most = (spec.processes or of[preset] for of in (PROCESSES, MOST))
+    least = spec.processes or max(PROCESSES[preset], spec.least if preset != "quick" else 0)
+    most = spec.processes or max(least, MOST[preset])
     if spec.within_s:
         most = max(most, *MOST.values())
     begun = time.monotonic()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, peers
+from hypatia_lab.experiments.plan import FOR_GOALS, Experiment, Group, Probe, Shapes, peers
 from hypatia_lab.operations.conv_block import OPERATIONS, SEED_SHAPE
 from hypatia_lab.variants import AGAIN, names
 from hypatia_lab.workloads import Workload
@@ -133,6 +133,12 @@ def _conv_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 
 EXPERIMENTS = (
     Experiment(
-        "conv_block", "05_conv_block", "three kernels against the library", "conv_block", _conv_block, _conv_kernels
+        "conv_block",
+        "05_conv_block",
+        "three kernels against the library",
+        "conv_block",
+        _conv_block,
+        _conv_kernels,
+        least=FOR_GOALS,
     ),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypatia_lab import variants
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked
+from hypatia_lab.experiments.plan import FOR_GOALS, Experiment, Group, Probe, Shapes, asked
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload
 
@@ -161,6 +161,7 @@ EXPERIMENTS = (
         "diffraction",
         _diffraction,
         _whole_programs,
+        least=FOR_GOALS,
     ),
     Experiment("profile", "08_profile", "kernels, launches and gaps of one image", "diffraction", probes=_profiles),
     Experiment(

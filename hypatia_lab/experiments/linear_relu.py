@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypatia_lab import variants
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes, peers
+from hypatia_lab.experiments.plan import FOR_GOALS, Experiment, Group, Probe, Shapes, asked, cpu_clocks, dtypes, peers
 from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.variants import AGAIN, WHOLE_DEVICE
 from hypatia_lab.workloads import SPLIT, Workload
@@ -191,13 +191,15 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
         return [Group(Workload("mlp3", shape), names, ("hot",), 0.2) for shape in sizes]
     # Compilers are asked at the sizes of the goal only: each takes seconds a size.
     goals = [] if shapes else [(65536, 64), (65536, 128)]
-    names = (*both, "compile", "compile_max_autotune", "epilogue")
+    names = (*both, "compile", "epilogue")
     own = {name: (*variants.names(name, "fused"), *variants.names(name)) for name in ("mlp3", "mlp2")}
     groups = []
     for operation, shape in ((operation, shape) for operation in ("mlp3", "mlp2") for shape in goals):
         work = Workload(operation, shape, "bfloat16")
         compiled = peers(operation, preset, device, own_stream=False)
-        groups.append(Group(work, (*names, *own[operation], *compiled), ("graph",), 0.2))
+        # The tuner takes seconds to a minute in each of five processes.
+        tuned = ("compile_max_autotune",) if operation == "mlp3" or preset == "full" else ()
+        groups.append(Group(work, (*names, *tuned, *own[operation], *compiled), ("graph",), 0.2))
         if others := peers(operation, preset, device, own_stream=True):
             groups.append(Group(work, ("eager", *own[operation], *others), WHOLE_DEVICE, 0.05))
     sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
@@ -280,7 +282,7 @@ EXPERIMENTS = (
         "naive_vs_cublas", "02_naive_vs_cublas", "one thread per output against the library", "linear_relu", _naive
     ),
     Experiment("aten_fusion", "03_aten_fusion", "what fusing Linear and ReLU gives", "linear_relu", _fusion),
-    Experiment("gemm_ladder", "04_gemm_ladder", "a product, one idea a step", "linear_relu", _ladder),
+    Experiment("gemm_ladder", "04_gemm_ladder", "a product, one idea a step", "linear_relu", _ladder, least=FOR_GOALS),
     Experiment(
         "tensor_cores",
         "14_tensor_cores",
@@ -288,9 +290,10 @@ EXPERIMENTS = (
         "linear_relu",
         _tensor_cores,
         _one_kernel,
+        least=FOR_GOALS,
     ),
-    Experiment("backward", "15_backward", "the gradient of Linear and ReLU", "linear_relu", _backward),
-    Experiment("fused_mlp", "16_fused_mlp", "two and three layers in one kernel", "mlp3", _fused_mlp),
+    Experiment("backward", "15_backward", "the gradient of Linear and ReLU", "linear_relu", _backward, least=FOR_GOALS),
+    Experiment("fused_mlp", "16_fused_mlp", "two and three layers in one kernel", "mlp3", _fused_mlp, least=FOR_GOALS),
     Experiment("mlp_models", "16_fused_mlp", "the documents' nine models, layer by layer", "mlp", _mlp_models),
     Experiment(
         "layout",

@@ -14,8 +14,10 @@ from hypatia_lab.profiler import accuracy, caches, counters
 from hypatia_lab.workloads import Workload, operations
 
 PRESETS = ("quick", "seed", "full")
-PROCESSES = {"quick": 5, "seed": 8, "full": 12}
+PROCESSES = {"quick": 5, "seed": 5, "full": 12}
 """Fresh processes behind every interval, at least."""
+FOR_GOALS = 8
+"""And where the lab's own kernels are held against a goal, beyond the quick preset."""
 MOST = {"quick": 7, "seed": 12, "full": 20}
 """And at most, of those workloads whose ratios are not known well enough by then. To stop at a width costs an interval
 little of its coverage: 94.0 to 95.1% of simulated ones hold the truth, whatever the scatter."""
@@ -96,7 +98,8 @@ class Experiment:
     ``plan(preset, device, shapes)`` lists the groups; ``shapes`` replaces the preset's shapes of the
     experiment's ``operation`` when given. ``probes`` lists the probes in the same way. ``source`` is the reader's file
     that each fresh process imports first; None for the lab's own experiments. ``processes``: so many fresh ones
-    whatever the preset, and none added; 0 where the preset says how many. ``within_s``: to what the preset says
+    whatever the preset, and none added; 0 where the preset says how many. ``least``: at least so many beyond the quick
+    preset. ``within_s``: to what the preset says
     processes are added for so long (s) from the first one's start.
     """
 
@@ -108,6 +111,7 @@ class Experiment:
     probes: Callable[[str, str, Shapes], list[Probe]] = lambda preset, device, shapes: []
     source: Source | None = None
     processes: int = 0
+    least: int = 0
     within_s: float = 0.0
 
     @property

@@ -103,6 +103,5 @@ EXPERIMENTS = (
         "sixty drawn shapes a family, and a dispatcher",
         "",
         _untuned,
-        processes=5,  # what is asked is at how many shapes, so time goes to shapes
     ),
 )
