@@ -1,8 +1,8 @@
 """Another process that has the GPU for a moment, so that each sample by CUDA graph begins in the same state of it.
 
 On Hopper the kernels of a graph start 0.15 to 0.35 µs later each in a process that has worked on a second stream, as
-whoever captures a graph in PyTorch sooner or later has, until another process has worked on the GPU. In a judge several
-do so in turn; elsewhere this one does, which starts in 0.3 s and takes 60 µs a turn.
+whoever captures a graph in PyTorch sooner or later has, until another process has worked on the GPU. So this one works
+ahead of each sample. It starts in 0.3 s and takes 60 µs a turn.
 """
 
 from __future__ import annotations
