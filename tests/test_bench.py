@@ -980,6 +980,22 @@ def test_a_record_of_other_shapes_is_not_taken_for_the_presets(tmp_path, lab, pr
         measure(tmp_path)
 
 
+def test_a_record_that_holds_more_than_its_plan_is_kept(tmp_path, lab, process):
+    give_ceilings(tmp_path)
+    lab(group(SMALL), group(LARGE))
+    whole = measure(tmp_path)
+    lab(group(SMALL))  # the plan has shrunk
+    assert measure(tmp_path).digest == whole.digest
+
+
+@pytest.mark.parametrize(("preset", "count"), [("quick", 1), ("seed", 3)])
+def test_what_has_a_goal_is_measured_in_more_processes(tmp_path, lab, process, preset, count):
+    lab(group())
+    give_ceilings(tmp_path)
+    asked = dataclasses.replace(composer.EXPERIMENTS["tiny"], least=3)
+    assert measure(tmp_path, asked, preset=preset).run["processes"] == count
+
+
 def test_probes_of_other_shapes_are_not_taken_for_those_asked_for(tmp_path):
     kept = records.Record(tmp_path, {"machine": "box"}, (), "", ({"shape": [4, 8, 6]}, {"shape": [9, 9, 9]}))
     asked = [Probe("trace", Workload("linear_relu", SMALL), "eager")]

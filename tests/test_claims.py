@@ -487,6 +487,25 @@ def test_a_saving_may_be_negative(measured):
     assert flat.verdict == "confirmed"
 
 
+@pytest.mark.parametrize(
+    ("savings_ms", "said", "shown"),
+    [
+        ((-40, 60, -40, 60, -40), "undecided", False),  # neither its sign nor any of 4.5 to 5.5 ms is ruled out
+        ((-0.5, 1.5, -0.5, 1.5, 1.5), "refuted", True),  # its sign is open, but it is no 5 ms
+        ((3, 7, 3, 7, 5), "undecided", True),
+    ],
+)
+def test_a_difference_that_leaves_its_sign_open_and_all_that_is_claimed_is_told_without_numbers(
+    measured, savings_ms, said, shown
+):
+    times = [1e3 * (100 - saving) for saving in savings_ms]
+    found = measured(cell(MEDIUM, "eager", [1e5] * 5), cell(MEDIUM, "naive", times))
+    row = verdict(found, entry("saving", 5, (4.5, 5.5)))
+    assert row.verdict == said
+    assert ("[" in claim_tables.judged(row), "too noisy" in claim_tables.judged(row)) == (shown, not shown)
+    assert ("[" in " ".join(row.details)) == shown
+
+
 def test_an_error_is_exact(measured):
     claim = entry("max_error", 1e-6, (0, 1e-6))
     assert verdict(measured(cell(MEDIUM, "naive", 1, max_error=0)), claim).verdict == "confirmed"

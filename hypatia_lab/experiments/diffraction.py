@@ -36,7 +36,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     groups = []
     for shape in sides:
         names, middle, largest = (*plain, *own), shape[0] == 1024 or bool(shapes), shape[0] == 4096
-        names += compiled if shape in sides[::2] or not few else ()
+        names += compiled if middle or shape in sides[::2] or not few else ()
         names += replayed if middle or not few else ()
         names += twin if middle or largest else ()
         names += tuned if middle or (largest and not few) else ()

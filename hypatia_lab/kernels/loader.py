@@ -81,6 +81,11 @@ def module_missing(name: str, install: str) -> str:
     return BROKEN.get(name, "") if there else f"{name} is not installed (pip install {install})"
 
 
+def gpu_module_missing(name: str, install: str, device: str) -> str:
+    """The same of a module that is of use on a GPU alone: why it cannot run on ``device``."""
+    return module_missing(name, install) if device == "cuda" else NO_GPU
+
+
 @cache
 def _installed(name: str) -> bool:
     try:
@@ -91,7 +96,7 @@ def _installed(name: str) -> bool:
 
 def triton_missing(device: str) -> str:
     """Why Triton kernels cannot run on ``device``; empty when they can."""
-    return module_missing("triton", "triton") if device == "cuda" else NO_GPU
+    return gpu_module_missing("triton", "triton", device)
 
 
 def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so", *, native: bool = True) -> Path:

@@ -37,9 +37,7 @@ ALIGNED = 16
 
 def missing(workload: Workload, device: str) -> str:
     """Why cuDNN's graph API cannot compute ``workload`` on ``device``; empty when it can."""
-    if device != "cuda":
-        return loader.NO_GPU
-    if reason := loader.module_missing("cudnn", "'hypatia-lab[peers]'"):
+    if reason := loader.gpu_module_missing("cudnn", "'hypatia-lab[peers]'", device):
         return reason
     if workload.dtype not in TYPES or (workload.dtype, workload.math) == ("float32", "ieee"):
         return "cuDNN fuses convolutions on tensor cores only: 16 bits or TF32"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -128,31 +128,23 @@ def _conv_block(workload: Workload) -> Callable[..., Any]:
     return form
 
 
-@variant(
-    "linear_relu",
-    "jax",
-    origin="peer",
-    needs=missing,
-    maths=tuple(PRODUCTS),
-    label=LABEL,
-    tags=("peer",),
-    own_stream=True,
-)
+_peer = partial(variant, origin="peer", tags=("peer",), own_stream=True)
+_products = partial(_peer, name="jax", needs=missing, maths=tuple(PRODUCTS), label=LABEL)
+
+
+@_products("linear_relu")
 def jax_linear_relu(workload: Workload, inputs: Inputs) -> Run:
     """jax.nn.relu(x·Wᵀ + b) by jax.jit; TF32, and float32 as three products, where the workload's math says so."""
     return called(_linear_relu(_precision(workload, inputs)), [inputs[name] for name in OPERANDS])
 
 
-@variant(
+@_peer(
     "linear_relu",
     "jax_bf16x6",
-    origin="peer",
     needs=_split,
     maths=("ieee",),
     label=f"{LABEL}, float32 as six bfloat16 products",
-    tags=("peer",),
     splits=("bfloat16/ieee", 6),
-    own_stream=True,
 )
 def jax_bf16x6(workload: Workload, inputs: Inputs) -> Run:
     """jax.nn.relu(x·Wᵀ + b) with precision BF16_BF16_F32_X6: three terms of each number, six of their products."""
@@ -170,23 +162,6 @@ def jax_conv_block(workload: Workload, inputs: Inputs) -> Run:
 
 
 for _operation in FUSED:
-    variant(
-        _operation,
-        "jax",
-        origin="peer",
-        needs=missing,
-        maths=tuple(PRODUCTS),
-        label=LABEL,
-        tags=("peer",),
-        own_stream=True,
-    )(jax_mlp)
+    _products(_operation)(jax_mlp)
 for _operation in OPERATIONS:
-    variant(
-        _operation,
-        "jax",
-        origin="peer",
-        needs=missing,
-        label=LABEL,
-        tags=("peer",),
-        own_stream=True,
-    )(jax_conv_block)
+    _peer(_operation, "jax", needs=missing, label=LABEL)(jax_conv_block)

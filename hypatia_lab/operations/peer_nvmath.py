@@ -33,9 +33,7 @@ ALIGNED = 16
 
 def missing(workload: Workload, device: str) -> str:
     """Why nvmath-python cannot compute ``workload`` on ``device``; empty when it can."""
-    if device != "cuda":
-        return loader.NO_GPU
-    if reason := loader.module_missing("nvmath", "'hypatia-lab[peers]'"):
+    if reason := loader.gpu_module_missing("nvmath", "'hypatia-lab[peers]'", device):
         return reason
     if workload.dtype == "float64":
         return "float64 is not asked of it: cuBLASLt's epilogues are for tensor cores' dtypes and float32"
