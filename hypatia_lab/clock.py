@@ -96,10 +96,10 @@ def settle(limit_s: float = SETTLE_S, but: Collection[int] = ()) -> float:
     it does, a variant that takes every core waits for one of them, some milliseconds a call.
     """
     begun = time.monotonic()
-    before = {pid: seen for pid, seen in _children().items() if pid not in but}
+    before = _children(but)
     while before and time.monotonic() - begun < limit_s:
         time.sleep(QUIET_S)
-        now = _children()
+        now = _children(but)
         spent = sum(seconds - before.get(pid, (0.0, ""))[0] for pid, (seconds, _) in now.items())
         # Processor time is counted in ticks; on a busy machine, who has not computed may be waiting to ("running").
         if spent < 1.5 * TICK_S and all(state != "running" for _, state in now.values()):
@@ -108,12 +108,14 @@ def settle(limit_s: float = SETTLE_S, but: Collection[int] = ()) -> float:
     return time.monotonic() - begun
 
 
-def _children() -> dict[int, tuple[float, str]]:
-    """Pid → processor time (s) and status, in psutil's word, of each descendant of this process."""
+def _children(but: Collection[int] = ()) -> dict[int, tuple[float, str]]:
+    """Pid → processor time (s) and status, in psutil's word, of each descendant of this process, ``but`` some."""
     import psutil
 
     found: dict[int, tuple[float, str]] = {}
     for child in psutil.Process().children(recursive=True):
+        if child.pid in but:
+            continue
         with contextlib.suppress(psutil.Error):  # a process may end while it is looked at
             spent = child.cpu_times()
             found[child.pid] = spent.user + spent.system, child.status()

@@ -260,11 +260,9 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 
-def believed_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
-    """Shortest time (µs) of a cell that is believed: a tenth below what the ceilings allow the cheapest known method;
-    NaN where no ceiling was measured.
-    """
-    return limit_us(cell | {"flops": cell.get("fewest_flops", cell["flops"])}, best) / TOLERANCE
+def least_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
+    """:func:`limit_us` of the cheapest known method: less than it divided by :data:`TOLERANCE` is not believed."""
+    return limit_us(cell | {"flops": cell.get("fewest_flops", cell["flops"])}, best)
 
 
 def across(medians: Sequence[float | None]) -> Interval:
@@ -281,7 +279,7 @@ def _quotient(slow: Sequence[float | None], quick: Sequence[float | None]) -> In
 def _believed(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> dict[str, Any]:
     """``cell``, ok where it was too fast for the ceilings of its day and the machine has reached more since."""
     times = [m for m in cell["medians_us"] if m is not None]
-    if cell["status"] == "too_fast" and times and min(times) >= believed_us(cell, best):
+    if cell["status"] == "too_fast" and times and min(times) >= least_us(cell, best) / TOLERANCE:
         return cell | {"status": "ok", "reason": ""}
     return cell
 

@@ -387,20 +387,26 @@ def test_a_process_whose_name_is_cut_in_mid_character_is_seen():
 
 
 def test_nobody_to_wait_for_takes_no_time(monkeypatch):
-    monkeypatch.setattr(clock, "_children", dict)
+    monkeypatch.setattr(clock, "_children", lambda but: {})
     monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for nobody"))
     assert clock.settle() < clock.SETTLE_S
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_who_is_known_to_be_at_rest_is_not_waited_for(monkeypatch):
-    monkeypatch.setattr(clock, "_children", lambda: {7: (1.0, "running")})
-    monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for it"))
-    clock.settle(but=[7])
+    with subprocess.Popen([sys.executable, "-c", BUSY, "60"]) as known:
+        try:
+            assert clock._children().keys() >= {known.pid}
+            assert known.pid not in clock._children({known.pid})
+            monkeypatch.setattr(clock.time, "sleep", lambda seconds: pytest.fail("waited for it"))
+            clock.settle(but=clock._children())
+        finally:
+            known.kill()
 
 
 def test_who_waits_for_a_core_is_not_at_rest(monkeypatch):
     states = iter(["running", "running", "sleeping", "sleeping"])
-    monkeypatch.setattr(clock, "_children", lambda: {7: (1.0, next(states))})
+    monkeypatch.setattr(clock, "_children", lambda but: {7: (1.0, next(states))})
     monkeypatch.setattr(clock, "QUIET_S", 0.0)
     clock.settle()
     assert list(states) == ["sleeping"]

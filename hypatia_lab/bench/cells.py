@@ -232,6 +232,8 @@ def main() -> None:
 
             torch.cuda.empty_cache()
     emit("end")
+    if session.turn:
+        session.turn.close()
 
 
 if __name__ == "__main__":

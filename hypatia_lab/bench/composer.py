@@ -545,13 +545,12 @@ def _cell(
         cell["peak"] = _round(min(peaks))
     if workload.fewest_flops < workload.flops:
         cell["fewest_flops"] = workload.fewest_flops
-    least = results.believed_us(cell, best) if timed and best else math.nan
+    least = results.least_us(cell, best) if timed and best else math.nan
     fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)
-    if fastest < least:
-        allowed = f"{least * results.TOLERANCE:.3g} µs"
+    if fastest < least / results.TOLERANCE:
         cell |= {
             "status": "too_fast",
-            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {allowed}",
+            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {least:.3g} µs",
         }
     return cell
 

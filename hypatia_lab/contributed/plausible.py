@@ -47,7 +47,7 @@ def rates(records: Sequence[Record], possible: Possible, report: Report) -> None
 
 
 def _beyond(cell: dict[str, Any], us: float, most: Rates, what: str) -> str:
-    limit = results.TOLERANCE * results.believed_us(cell, most)
+    limit = results.least_us(cell, most)
     if math.isnan(limit) or us >= limit:
         return ""
     seconds = us * 1e-6

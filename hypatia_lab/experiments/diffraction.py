@@ -43,14 +43,14 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
         groups.append(Group(Workload("diffraction", shape), names, clocks, 0.1))
     # Replaying launches by itself is the detectors' question; these cases ask what the physics costs. float64 is only
     # checked here; its times are the precision chapter's.
-    compiled = () if few else (*compiled, "compile_anchored")
-    checked = ("eager", "c_pixelwise", "c_openmp", *((*compiled[1:], "triton", "cuda") if gpu else ()))
+    anchored = () if few else ("compile_anchored",)
+    checked = ("eager", "c_pixelwise", "c_openmp", *((*anchored, "triton", "cuda") if gpu else ()))
     side = 1024 if gpu else 256
     for case in asked(preset, device, "diffraction_triclinic", "diffraction_sources", "diffraction_table"):
         if preset != "quick" or case == "diffraction_table":
             # Nine steps unrolled take a minute to compile on two cores.
             unrolled = case == "diffraction_sources" and preset != "full"
-            names = (*plain, *(() if unrolled else compiled), *own)
+            names = (*plain, *(() if unrolled or few else (*compiled, *anchored)), *own)
             groups.append(Group(Workload(case, (side, side)), names, clocks[:1], 0.1))
         groups.append(Group(Workload(case, (33, 77), "float64"), checked, (), 0))
     # The simulator that a batch is compared with is a compiled one.

@@ -99,8 +99,7 @@ class Experiment:
     experiment's ``operation`` when given. ``probes`` lists the probes in the same way. ``source`` is the reader's file
     that each fresh process imports first; None for the lab's own experiments. ``processes``: so many fresh ones
     whatever the preset, and none added; 0 where the preset says how many. ``least``: at least so many beyond the quick
-    preset. ``within_s``: to what the preset says
-    processes are added for so long (s) from the first one's start.
+    preset. ``within_s``: to what the preset says processes are added for so long (s) from the first one's start.
     """
 
     name: str

@@ -99,6 +99,8 @@ def main() -> None:
             emit("done", group=index)
     finally:
         coordinator.processes.close()
+        if coordinator.turn:
+            coordinator.turn.close()
     emit("end")
 
 

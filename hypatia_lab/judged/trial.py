@@ -73,7 +73,7 @@ class Trial:
         begun: Callable[[str], None],
         data: dict[str, Any],
         layout: dict[str, Any],
-        turn: Callable[[], None] | None = None,
+        turn: Callable[[], None] | None,
     ) -> None:
         self.processes, self.begun, self.data, self.layout, self.turn = processes, begun, data, layout, turn
         self.luck = random.SystemRandom()  # what a judged file could not foretell
