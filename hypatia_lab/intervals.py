@@ -51,15 +51,19 @@ class Interval:
     def width(self) -> float:
         """The factor between the bounds: 1 for an exact figure, infinite without bounds.
 
-        Of a difference, which may be zero, the distance between the bounds over its size. A bound of 0 itself is that
-        of a time or a share cut off where it must end, and so infinitely far from the other.
+        Of a difference, which may be zero, the factor f of a positive figure v, from v/√f to v·√f, whose bounds lie as
+        many times its size apart. A bound of 0 itself is that of a time or a share cut off where it must end, and so
+        infinitely far from the other.
         """
         if self.low == self.high:
             return 1.0
         if self.low == 0:
             return math.inf
         if not (self.low > 0 or self.high < 0):
-            return (self.high - self.low) / abs(self.value) if self.value and self.low <= self.high else math.inf
+            if not self.value or not self.low <= self.high:
+                return math.inf
+            apart = (self.high - self.low) / abs(self.value)  # √f − 1/√f
+            return ((apart + math.hypot(apart, 2)) / 2) ** 2
         return max(self.high / self.low, self.low / self.high)
 
     @property

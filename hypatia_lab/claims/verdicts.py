@@ -126,8 +126,6 @@ def _case(claim: Claim, machine: _Machine, workload: str, clock: str) -> Case:
     except NoFigure as cause:
         return Case(workload, cause.verdict, str(cause))
     low, high = claim.limits
-    if found.low < min(0, low) and found.high > max(0, high):  # neither its sign nor any of what is claimed
-        found = replace(found, low=math.nan, high=math.nan)
     if found.flaw:
         verdict = "undecided"
     elif low <= found.low and found.high <= high:
