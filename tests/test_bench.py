@@ -61,7 +61,7 @@ def lab(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     return use
 
 
-def measure(root: Path, name: str = "tiny", **more: Any) -> records.Record:
+def measure(root: Path, name: str | Experiment = "tiny", **more: Any) -> records.Record:
     """Measure under ``root`` as machine "box", on the CPU, without a progress bar."""
     return composer.measure(name, **{"machine_name": "box", "root": root, "progress": False} | more)
 
