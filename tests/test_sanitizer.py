@@ -1,0 +1,114 @@
+"""Every CUDA kernel of the lab under NVIDIA's compute-sanitizer: no access out of bounds, no race in shared memory.
+
+Each runs at two odd shapes in a process of its own, on memory that PyTorch does not pool, and must be right as well.
+The sanitizer itself is held by a kernel that is told to go one element too far.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from hypatia_lab.kernels.loader import CUDA_SOURCES
+from hypatia_lab.machine import choose_device
+
+SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+
+pytestmark = [
+    pytest.mark.cuda,
+    pytest.mark.slow,
+    pytest.mark.skipif(choose_device("auto") == "cpu", reason="there is no GPU"),
+    pytest.mark.skipif(not os.path.exists(SANITIZER), reason="there is no compute-sanitizer"),
+]
+
+KERNELS = sorted(
+    name
+    for path in CUDA_SOURCES.glob("*.cu")
+    for name in re.findall(r"__global__[^;{]*?\b(?!__)(\w+)\((?=[^)]*\*|\s)", path.read_text())
+)
+
+MATRICES = [(33, 77, 129), (257, 136, 65)]  # the copy engine takes rows of whole packs alone
+VECTOR = ("coalesced", "shared", "registers_1d", "registers_2d", "vectorized", "conflict_free", "async")
+TENSOR = ("mma", "wgmma", "multicast")
+BLOCKS = [(3, 64, 33, 29), (1, 64, 17, 41)]
+ROWS = [
+    # Operation, variants, dtype, math, direction, shapes.
+    ("linear_relu", ("naive", "aten", *(f"step_{name}" for name in VECTOR)), "float32", "ieee", "forward", MATRICES),
+    ("linear_relu", ("naive", "aten", *(f"step_{name}" for name in TENSOR)), "bfloat16", "ieee", "forward", MATRICES),
+    ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
+    ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
+    ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),
+    ("conv_block", ("whole_bf16x3",), "float32", "ieee", "forward", BLOCKS),
+    ("conv_block", ("whole",), "bfloat16", "ieee", "forward_backward", BLOCKS),
+    ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 64), (33, 128)]),
+    ("diffraction", ("cuda",), "float32", "ieee", "forward", [(33, 77), (61, 45)]),
+]
+
+CHILD = """
+import sys
+
+import torch
+
+from hypatia_lab import check
+from hypatia_lab.kernels import loader
+from hypatia_lab.variants import find, load
+from hypatia_lab.workloads import Workload
+
+if "planted" in sys.argv:
+    loader.launch_cuda("relu_inplace", "float32", (1,), (256,), torch.ones(64, device="cuda"), 65)
+    torch.cuda.synchronize()
+    sys.exit()
+load()
+plain, launched = loader.cuda_launcher, set()
+
+
+def noting(name, instance, **how):
+    launched.add(instance.partition("<")[0])
+    return plain(name, instance, **how)
+
+
+loader.cuda_launcher = noting
+for operation, names, dtype, math, direction, shapes in %r:
+    for shape in shapes:
+        work = Workload(operation, shape, dtype, math, direction)
+        with work.precision():
+            problem = check.Problem(work, "cuda")
+            for name in names:
+                missing = find(operation, name).needs(work, "cuda")
+                assert not missing, (work, name, missing)
+                found = check.judge(find(operation, name).factory(work, problem.inputs)(), problem)
+                assert found.ok, (work, name, found.reason)
+                print("checked", operation, name, *shape, flush=True)
+torch.cuda.synchronize()
+print("launched", *sorted(launched), flush=True)
+"""
+
+
+def sanitized(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
+    """The child under ``tool``, which looks at the lab's own kernels alone."""
+    command = [SANITIZER, "--tool", tool, "--error-exitcode", "9"]
+    command += [word for name in KERNELS for word in ("--kernel-name", f"kns={name}")]
+    if tool == "memcheck":
+        command += ["--report-api-errors", "no"]  # PyTorch asks what it expects to be refused
+    env = os.environ | {"PYTORCH_NO_CUDA_MEMORY_CACHING": "1", "HYPATIA_PLANS": "0"}
+    command += [sys.executable, "-c", CHILD % ROWS, *words]
+    return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+
+
+def test_the_sanitizer_sees_one_element_too_far() -> None:
+    found = sanitized("memcheck", "planted")
+    assert found.returncode == 9, found.stdout[-3000:] + found.stderr[-1000:]
+    assert "Invalid __global__" in found.stdout
+
+
+@pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
+def test_every_kernel_is_clean_at_two_odd_shapes(tool: str) -> None:
+    found = sanitized(tool)
+    assert found.returncode == 0, found.stdout[-6000:] + found.stderr[-2000:]
+    (line,) = (line for line in found.stdout.splitlines() if line.startswith("launched"))
+    assert line.split()[1:] == KERNELS
