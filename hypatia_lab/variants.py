@@ -99,6 +99,11 @@ class Variant:
         """Whether torch.compile makes it, which its name then says: building it takes seconds to minutes."""
         return "compile" in self.name
 
+    @property
+    def chosen_anew(self) -> bool:
+        """Whether a compiler or another library's planner chooses, in seconds and anew in each process, how it runs."""
+        return self.compiles or "peer" in self.tags
+
     def untimed(self, clock: str, device: str) -> str:
         """Why ``clock`` cannot time it beside others on ``device``; empty where it can."""
         if device == "cuda" and self.host and clock != "wall":

@@ -38,8 +38,22 @@ TENSOR = ("mma", "wgmma", "multicast")
 BLOCKS = [(3, 64, 33, 29), (1, 64, 17, 41)]
 ROWS = [
     # Operation, variants, dtype, math, direction, shapes.
-    ("linear_relu", ("naive", "aten", *(f"step_{name}" for name in VECTOR)), "float32", "ieee", "forward", MATRICES),
-    ("linear_relu", ("naive", "aten", *(f"step_{name}" for name in TENSOR)), "bfloat16", "ieee", "forward", MATRICES),
+    (
+        "linear_relu",
+        ("naive", "cublas_relu", *(f"step_{name}" for name in VECTOR)),
+        "float32",
+        "ieee",
+        "forward",
+        MATRICES,
+    ),
+    (
+        "linear_relu",
+        ("naive", "cublas_relu", *(f"step_{name}" for name in TENSOR)),
+        "bfloat16",
+        "ieee",
+        "forward",
+        MATRICES,
+    ),
     ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
     ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),

@@ -33,7 +33,7 @@ CLOSE = 0.05
 CHECKED_IN = 2
 """Fresh processes that check what is not timed: the inputs are the same in each, and so is the answer."""
 COMPILED_IN = 5
-"""Fresh processes that build what torch.compile makes: a tuner chooses anew in each, which takes seconds to minutes."""
+"""Fresh processes that build what a compiler or a planner chooses anew in each, which takes seconds to minutes."""
 SILENCE_S = 300.0
 """A measuring process that says nothing for so long is taken to hang."""
 
@@ -396,7 +396,7 @@ def _due(number: int, groups: Sequence[Group]) -> dict[int, dict[str, Any]]:
 def _still(group: Group, number: int) -> tuple[str, ...]:
     """The variants of ``group`` that the process after ``number`` others builds."""
     operation = group.workload.operation
-    return tuple(n for n in group.variants if number < COMPILED_IN or not variants.find(operation, n).compiles)
+    return tuple(n for n in group.variants if number < COMPILED_IN or not variants.find(operation, n).chosen_anew)
 
 
 def _one_process(

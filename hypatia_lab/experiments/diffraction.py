@@ -31,7 +31,7 @@ def _diffraction(preset: str, device: str, shapes: Shapes) -> list[Group]:
     own = ("c_pixelwise", "c_openmp", "triton", "cuda", *variants.names("diffraction"))
     # Tuning, the anchored form in torch, and the A/A control are worth two sizes.
     twin = ("eager" + AGAIN,) if gpu or preset != "quick" else ()
-    tuned = ("compile_anchored", "compile_max_autotune") if twin else ()
+    tuned = (*(("compile_anchored",) if twin else ()), *(("compile_max_autotune",) if twin and not few else ()))
     sides = _sides(preset, device, shapes)
     groups = []
     for shape in sides:

@@ -12,21 +12,19 @@ SAFETY = (32, 784, 256, 2, 10)
 """The model of the documents' safety test, beside the nine of their benchmark."""
 CPU_MODELS = MODELS[:7]
 """The other two take a CPU up to 0.7 s a call."""
-HALF_COMPILED = MODELS[::2]
-"""Models that torch.compile is asked for in bfloat16; with max-autotune it is by the full preset alone, for it tries
-products for minutes, anew in each of five processes."""
+COMPILED = MODELS[::3]
+"""Models that torch.compile is asked for: it takes seconds for each, anew in each of five processes. With max-autotune
+it is by the full preset alone, for it tries products for minutes."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
 LAYERS = {3: 2, 30: 2, 100: 6, 300: 2}
 """Lengths of MLPs whose optimizing is timed → fresh processes: the one with a limit to keep is looked at more often."""
 
 
-def _compilers(shape: tuple[int, ...], dtype: str, preset: str, gpu: bool) -> list[str]:
+def _compilers(shape: tuple[int, ...], preset: str) -> list[str]:
     if preset == "full":
         return ["compile", "compile_max_autotune"]
-    # On two cores a compilation takes seconds, too: every third model.
-    asked = (MODELS if dtype == "float32" else HALF_COMPILED) if gpu else MODELS[::3]
-    return ["compile"] if shape in asked else []
+    return ["compile"] if shape in COMPILED else []
 
 
 def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
@@ -39,7 +37,7 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
             names += ["egraph_replayed"] if gpu else []
             names += ["egraph_split"] if gpu and dtype == "float32" else []
             if shape != SAFETY:
-                names += asked(preset, device, *_compilers(shape, dtype, preset, gpu))
+                names += asked(preset, device, *_compilers(shape, preset))
             clocks = ("graph", "wall") if gpu else ("hot",)
             if shape == SAFETY and quick and not gpu:  # to rewrite a model takes a process of two cores seconds
                 clocks = ()

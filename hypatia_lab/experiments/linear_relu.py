@@ -106,16 +106,21 @@ def _ladder(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
-    both = ("eager", "eager" + AGAIN, "epilogue", *asked(preset, device, "compile"))
-    split = (*both, *(variants.names("linear_relu", "split") if gpu else ()))
-    fused = (*both, *(("compile_max_autotune", "triton") if gpu else ()))
+    both = ("eager", "eager" + AGAIN, "epilogue")
+    split = variants.names("linear_relu", "split") if gpu else ()
+    fused = ("triton",) if gpu else ()
     sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
     others = peers("linear_relu", preset, device, own_stream=False)
     groups = []
     for shape in sizes:
         by = ("graph",) if gpu else ("hot",)
-        groups.append(Group(Workload("linear_relu", shape), (*split, *others), by, 0.3))
-        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), (*fused, *others), by, 0.3))
+        # Each of five processes compiles anew, and tunes for ten seconds: on a GPU at one size of the seeds' preset.
+        few = gpu and preset == "seed" and shape != MEDIUM and not shapes
+        compiled = () if few else asked(preset, device, "compile")
+        tuned = ("compile_max_autotune",) if gpu and not few else ()
+        groups.append(Group(Workload("linear_relu", shape), (*both, *compiled, *split, *others), by, 0.3))
+        names = (*both, *compiled, *tuned, *fused, *others)
+        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), names, by, 0.3))
         if gpu:
             tf32 = ("eager", "epilogue", "triton", *others)
             groups.append(Group(Workload("linear_relu", shape, "float32", "tf32"), tf32, ("graph",), 0.2))
@@ -160,11 +165,12 @@ def _one_kernel(preset: str, device: str, shapes: Shapes) -> list[Probe]:
 def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     clocks = ("graph", "wall") if gpu else ("hot",)
-    names = ("eager", "eager" + AGAIN, *asked(preset, device, "compile"))
-    names += variants.names("linear_relu", "fusion", direction="forward_backward")
+    names = ("eager", "eager" + AGAIN, *variants.names("linear_relu", "fusion", direction="forward_backward"))
     names += variants.names("linear_relu", "backward", direction="forward_backward") if gpu else ()
     names += variants.names("linear_relu", direction="forward_backward")
-    names += peers("linear_relu", preset, device, own_stream=False, direction="forward_backward")
+    # What chooses anew in each of five processes: at one size of the seeds' preset on a GPU, and where a goal is.
+    compiled = asked(preset, device, "compile")
+    others = peers("linear_relu", preset, device, own_stream=False, direction="forward_backward")
     groups = []
     for shape in _linear_relu_sizes("seed" if preset == "full" else preset, shapes):
         if not gpu and (shape == LARGE or (preset == "quick" and shape != SMALL)):
@@ -173,9 +179,11 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
             work = Workload("linear_relu", shape, dtype, direction="forward_backward")
             # S002 compares v2 with v1 at this size, in this dtype.
             first = ("naive",) if (shape, dtype) == (MEDIUM, "float32") else ()
-            groups.append(
-                Group(work, (*names, *first), clocks if shape == MEDIUM else clocks[:1], 0.15 if gpu else 0.3)
-            )
+            few = gpu and preset == "seed" and shape != MEDIUM and not shapes
+            chosen = () if few else compiled
+            chosen += () if few and (shape, dtype) != (LARGE, "float32") else others
+            by = clocks if shape == MEDIUM else clocks[:1]
+            groups.append(Group(work, (*names, *chosen, *first), by, 0.15 if gpu else 0.3))
     return groups
 
 
@@ -191,16 +199,17 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
         return [Group(Workload("mlp3", shape), names, ("hot",), 0.2) for shape in sizes]
     # Compilers are asked at the sizes of the goal only: each takes seconds a size.
     goals = [] if shapes else [(65536, 64), (65536, 128)]
-    names = (*both, "compile", "epilogue")
     own = {name: (*variants.names(name, "fused"), *variants.names(name)) for name in ("mlp3", "mlp2")}
     groups = []
     for operation, shape in ((operation, shape) for operation in ("mlp3", "mlp2") for shape in goals):
         work = Workload(operation, shape, "bfloat16")
-        compiled = peers(operation, preset, device, own_stream=False)
-        # The tuner takes seconds to a minute in each of five processes.
-        tuned = ("compile_max_autotune",) if operation == "mlp3" or preset == "full" else ()
-        groups.append(Group(work, (*names, *tuned, *own[operation], *compiled), ("graph",), 0.2))
-        if others := peers(operation, preset, device, own_stream=True):
+        # The compilers take seconds in each of five processes, the tuner up to a minute.
+        least = operation == "mlp2" and preset == "seed"
+        compiled = () if least else ("compile", *peers(operation, preset, device, own_stream=False))
+        tuned = ("compile_max_autotune",) if preset == "full" or (operation, shape) == ("mlp3", goals[-1]) else ()
+        names = (*both, "epilogue", *compiled, *tuned, *own[operation])
+        groups.append(Group(work, names, ("graph",), 0.2))
+        if others := () if least else peers(operation, preset, device, own_stream=True):
             groups.append(Group(work, ("eager", *own[operation], *others), WHOLE_DEVICE, 0.05))
     sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
     return groups + [

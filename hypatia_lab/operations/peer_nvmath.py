@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 CANDIDATES, FINALISTS = 64, 8
 """Algorithms that cuBLASLt is asked for, and those of them that are tried often."""
-GLANCES, TRIALS = 3, 20
+GLANCES, TRIALS = 2, 10
 """Calls of every candidate, and of every finalist, by which it is chosen; each with the caches flushed."""
 ALIGNED = 16
 """Bytes that a row must fill: what every algorithm takes."""
