@@ -913,17 +913,21 @@ def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, m
     lab(group(), processes=3, most=9)
     process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name != "eager") * number)}
     assert measure(tmp_path).run["processes"] == 9
+    for limit in ("MORE_S", "WITHIN_S"):
+        with monkeypatch.context() as patch:
+            patch.setattr(composer, limit, {"quick": -1.0})
+            assert measure(tmp_path, overwrite=True).run["processes"] == 3
     monkeypatch.setattr(composer, "MORE_S", {"quick": -1.0})
-    assert measure(tmp_path, overwrite=True).run["processes"] == 3
     patient = dataclasses.replace(composer.EXPERIMENTS["tiny"], within_s=60.0)
     assert composer.measure(patient, machine_name="box", root=tmp_path, overwrite=True).run["processes"] == 9
 
 
-def test_what_torch_compiles_is_built_in_five_processes(tmp_path, lab, process):
+@pytest.mark.parametrize("name", ["compile", "nvmath"])
+def test_what_is_chosen_anew_is_built_in_five_processes(tmp_path, lab, process, name):
     give_ceilings(tmp_path)
-    lab(group(SMALL, ("eager", "compile", "epilogue")), processes=7, most=9)
-    process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name == "compile") * number)}
-    compiled = next(cell for cell in measure(tmp_path).cells if cell["variant"] == "compile")
+    lab(group(SMALL, ("eager", name, "epilogue")), processes=7, most=9)
+    process.alter = lambda number, index, who: {"median_us": 100.0 * (1 + (who == name) * number)}
+    compiled = next(cell for cell in measure(tmp_path).cells if cell["variant"] == name)
     assert compiled["medians_us"] == [100.0 * (1 + number) for number in range(5)] + [None] * 2
     assert [data["variants"] for _, data in process.plans[5]["groups"]] == [["eager", "epilogue"]]
 
