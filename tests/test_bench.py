@@ -913,7 +913,7 @@ def test_processes_are_added_until_their_time_is_spent(tmp_path, lab, process, m
     lab(group(), processes=3, most=9)
     process.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name != "eager") * number)}
     assert measure(tmp_path).run["processes"] == 9
-    for limit in ("MORE_S", "WITHIN_S"):
+    for limit in ("MORE_S", "LATEST_S"):
         with monkeypatch.context() as patch:
             patch.setattr(composer, limit, {"quick": -1.0})
             assert measure(tmp_path, overwrite=True).run["processes"] == 3

@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 
 import pytest
 
@@ -19,12 +20,13 @@ from hypatia_lab.machine import choose_device
 
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 
-pytestmark = [
-    pytest.mark.cuda,
-    pytest.mark.slow,
-    pytest.mark.skipif(choose_device("auto") == "cpu", reason="there is no GPU"),
-    pytest.mark.skipif(not os.path.exists(SANITIZER), reason="there is no compute-sanitizer"),
-]
+
+def needs_sanitizer(test: Callable[..., None]) -> Callable[..., None]:
+    """Marks a test that runs kernels under it."""
+    test = pytest.mark.skipif(choose_device("auto") == "cpu", reason="there is no GPU")(test)
+    test = pytest.mark.skipif(not os.path.exists(SANITIZER), reason="there is no compute-sanitizer")(test)
+    return pytest.mark.cuda(pytest.mark.slow(test))
+
 
 KERNELS = sorted(
     name
@@ -114,12 +116,18 @@ def sanitized(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, env=env, capture_output=True, text=True, check=False)
 
 
+def test_no_kernel_is_forgotten() -> None:
+    assert len(KERNELS) == sum(path.read_text().count("__global__") for path in CUDA_SOURCES.glob("*.cu"))
+
+
+@needs_sanitizer
 def test_the_sanitizer_sees_one_element_too_far() -> None:
     found = sanitized("memcheck", "planted")
     assert found.returncode == 9, found.stdout[-3000:] + found.stderr[-1000:]
     assert "Invalid __global__" in found.stdout
 
 
+@needs_sanitizer
 @pytest.mark.parametrize("tool", ["memcheck", "racecheck"])
 def test_every_kernel_is_clean_at_two_odd_shapes(tool: str) -> None:
     found = sanitized(tool)

@@ -24,7 +24,7 @@ from hypatia_lab.bench import probes
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
-from hypatia_lab.experiments.plan import MORE_S, MOST, WITHIN_S
+from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST
 from hypatia_lab.names import unknown
 from hypatia_lab.profiler import sessions
 
@@ -350,7 +350,7 @@ def _sessions(
     with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
         for number, plans in enumerate(due, first):
             found.append(_one_process(number, plans, work, excluded, parts, module, bar.update))
-        until = min(time.monotonic() + MORE_S[preset], begun + WITHIN_S[preset])
+        until = min(time.monotonic() + MORE_S[preset], begun + LATEST_S[preset])
         until = max(until, begun + spec.within_s)
         while len(found) < most and (wide := _wide(groups, found, how["device"])):
             if time.monotonic() > until:

@@ -75,7 +75,7 @@ def main() -> None:
     "--preset",
     default="quick",
     show_default=True,
-    help="quick (5 processes, small sizes), seed (8, the documents' sizes), full (12, sweeps).",
+    help="quick (small sizes), seed (the documents' sizes) or full (the same and sweeps).",
 )
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option(
@@ -338,7 +338,7 @@ def _number(context: click.Context, option: click.Parameter, value: float | None
 @click.option("--claims", "claims_file", type=click.Path(path_type=Path), help="YAML file of what you claim of it.")
 @click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
 @click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
-@click.option("--preset", default="quick", show_default=True, help="quick (5 processes), seed (8) or full (12).")
+@click.option("--preset", default="quick", show_default=True, help="quick, seed or full.")
 @click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 @click.option("--machine", default="", help="Name for this machine.  [default: from its device's name]")
 @click.option(

@@ -118,7 +118,7 @@ def remedy(found: Interval, limit: float) -> str:
     if found.vetoed:
         return "a machine that does nothing else, or a larger shape, would decide"
     if found.flaw == intervals.TOO_FEW:
-        return "more processes would decide (--preset seed)"
+        return "more processes would decide (--preset full)"
     most = max(MOST.values())
     needed = most + 1 if found.flaw else intervals.processes_to_clear(found, limit, most)
     if needed > most:

@@ -25,6 +25,12 @@ def _linear_relu_sizes(preset: str, shapes: Shapes) -> list[tuple[int, ...]]:
     return {"quick": [SMALL, MEDIUM], "seed": [SMALL, MEDIUM, LARGE], "full": [SMALL, MEDIUM, LARGE, *sweep]}[preset]
 
 
+def _sparing(preset: str, device: str, shape: tuple[int, ...], shapes: Shapes) -> bool:
+    """Whether no compiler and no tuner is asked at ``shape``: they take seconds in each of five processes,
+    so the seeds' preset of a GPU asks them at the medium size alone."""
+    return (preset, device) == ("seed", "cuda") and shape != MEDIUM and not shapes
+
+
 def _linear_relu(
     names: tuple[str, ...], clocks: tuple[str, ...], preset: str, device: str, shapes: Shapes
 ) -> list[tuple[Group, bool]]:
@@ -114,10 +120,9 @@ def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     groups = []
     for shape in sizes:
         by = ("graph",) if gpu else ("hot",)
-        # Each of five processes compiles anew, and tunes for ten seconds: on a GPU at one size of the seeds' preset.
-        few = gpu and preset == "seed" and shape != MEDIUM and not shapes
-        compiled = () if few else asked(preset, device, "compile")
-        tuned = ("compile_max_autotune",) if gpu and not few else ()
+        sparing = _sparing(preset, device, shape, shapes)
+        compiled = () if sparing else asked(preset, device, "compile")
+        tuned = ("compile_max_autotune",) if gpu and not sparing else ()
         groups.append(Group(Workload("linear_relu", shape), (*both, *compiled, *split, *others), by, 0.3))
         names = (*both, *compiled, *tuned, *fused, *others)
         groups.append(Group(Workload("linear_relu", shape, "bfloat16"), names, by, 0.3))
@@ -171,7 +176,6 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     names = ("eager", "eager" + AGAIN, *variants.names("linear_relu", "fusion", direction="forward_backward"))
     names += variants.names("linear_relu", "backward", direction="forward_backward") if gpu else ()
     names += variants.names("linear_relu", direction="forward_backward")
-    # What chooses anew in each of five processes: at one size of the seeds' preset on a GPU, and where a goal is.
     compiled = asked(preset, device, "compile")
     others = peers("linear_relu", preset, device, own_stream=False, direction="forward_backward")
     groups = []
@@ -182,9 +186,9 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
             work = Workload("linear_relu", shape, dtype, direction="forward_backward")
             # S002 compares v2 with v1 at this size, in this dtype.
             first = ("naive",) if (shape, dtype) == (MEDIUM, "float32") else ()
-            few = gpu and preset == "seed" and shape != MEDIUM and not shapes
-            chosen = () if few else compiled
-            chosen += () if few and (shape, dtype) != (LARGE, "float32") else others
+            sparing = _sparing(preset, device, shape, shapes)
+            chosen = () if sparing else compiled
+            chosen += () if sparing and (shape, dtype) != (LARGE, "float32") else others  # there is a goal
             by = clocks if shape == MEDIUM else clocks[:1]
             groups.append(Group(work, (*names, *chosen, *first), by, 0.15 if gpu else 0.3))
     return groups

@@ -23,7 +23,7 @@ MOST = {"quick": 7, "seed": 12, "full": 20}
 little of its coverage: 94.0 to 95.1% of simulated ones hold the truth, whatever the scatter."""
 MORE_S = {"quick": 3.0, "seed": 60.0, "full": 300.0}
 """No further process of an experiment is begun so long (s) after those that are due."""
-WITHIN_S = {"quick": 60.0, "seed": 240.0, "full": 3600.0}
+LATEST_S = {"quick": 60.0, "seed": 240.0, "full": 3600.0}
 """Nor so long after the first one's start: a notebook of the seeds' preset is to take a GPU five minutes."""
 
 Shapes = Sequence[tuple[int, ...]]
