@@ -26,7 +26,8 @@ RATES = {"ieee": 50.0, "bfloat16": 760.0}
 
 def cells(times: Mapping[str, float], direction: str = "forward_backward", **changes: Any) -> Lines:
     """Timed cells of two processes 1% apart, of which a ratio is exact."""
-    return timed(times, direction=direction, **changes)
+    rows = timed(times, direction=direction, **changes)
+    return [row | {"origin": "own"} if row["variant"] == backward.OWN else row for row in rows]
 
 
 STEP = {"eager": 290.0, "eager@again": 290.0, "compile": 281.0, "cublas_relu": 300.0, "aten": 288.0, "epilogue": 285.0}
@@ -64,6 +65,15 @@ def test_the_goal_is_judged_against_the_better_rival(tmp_path: Path, own: float,
     assert found.figure == figure
     assert title in found.title
     assert label("linear_relu", "compile") in found.text
+
+
+def test_a_peer_that_is_quicker_than_the_rivals_is_named(tmp_path: Path) -> None:
+    rows = cells(HALF | {"nvmath": 34.8}, dtype="bfloat16")
+    found = said(backward.goal(read(tmp_path, rows, []), "box"))
+    assert found.figure == "1.37×"
+    assert f"{label('linear_relu', 'nvmath')}, which is quicker, it is 1.20×" in found.text
+    rows = cells(HALF | {"nvmath": 41.0}, dtype="bfloat16")
+    assert "quicker" not in said(backward.goal(read(tmp_path / "slower", rows, []), "box")).text
 
 
 def test_a_goal_says_what_a_caller_waits_for(tmp_path: Path) -> None:
