@@ -238,7 +238,7 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     *(
         (operation, name, "bfloat16", "ieee", "forward", [(rows, width) for rows in ROWS for width in widths], 1.2e-2)
         for operation in ("mlp2", "mlp3")
-        for name, widths in (("fused", (16, 33, 64, 128, 256)), ("fused_cuda", (16, 32, 64, 128)))
+        for name, widths in (("fused", (16, 33, 64, 128, 256)), ("fused_cuda", (16, 32, 64, 128, 256)))
     ),
 ]
 

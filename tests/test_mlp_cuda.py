@@ -1,4 +1,4 @@
-"""The fused MLP's CUDA kernel: on a GPU, in the emulator of one, and compiled to machine code by nvcc."""
+"""The fused MLP's CUDA kernels: on a GPU, in the emulator of one, and compiled to machine code by nvcc."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder, mlp, mlp_cuda
+from hypatia_lab.operations import ladder, mlp, mlp_cuda, mlp_streamed
 from hypatia_lab.operations.mlp_cuda import Plan
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
@@ -61,12 +61,13 @@ EMULATED = (
     (64, 2, Plan(1, 2, cluster=4)),
     (16, 2, Plan(2, 2)),
 )
+STREAMED = tuple(mlp_streamed.Plan(slices, cluster) for slices, cluster in ((4, 2), (2, 1), (3, 2)))
 ENTRY = """
 extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* y,
                                 const TensorMap* w1, const TensorMap* w2, const TensorMap* w3, const {scalar}* b1,
-                                const {scalar}* b2, const {scalar}* b3, long long rows) {{
+                                const {scalar}* b2, const {scalar}* b3, long long rows{more}) {{
     return launch(grid, {cluster}, {{threads, 1, 1}},
-                  [=] {{ {instance}(*x, *y, *w1, *w2, *w3, b1, b2, b3, rows); }});
+                  [=] {{ {instance}(*x, *y, *w1, *w2, *w3, b1, b2, b3, rows{given}); }});
 }}
 """
 
@@ -75,27 +76,42 @@ def instance(scalar: str, width: int, layers: int, plan: Plan) -> str:
     return f"mlp<{scalar}, {width}, {layers}, {plan.groups}, {plan.ahead}, {plan.room}, {plan.cluster}>"
 
 
+def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
+    return f"mlp_streamed<{scalar}, {plan.slices}, {plan.cluster}>"
+
+
 def entry(name: str) -> str:
-    scalar, *_, cluster = re.split(r"[<>,]\s*", name)[1:-1]
-    return ENTRY.format(symbol=cuda_sources.symbol(name), scalar=scalar, instance=name, cluster=cluster)
+    kernel, scalar, *_, cluster = re.split(r"[<>,]\s*", name)[:-1]
+    more, given = (", long long layers", ", layers") if kernel == "mlp_streamed" else ("", "")
+    symbol = cuda_sources.symbol(name)
+    return ENTRY.format(symbol=symbol, scalar=scalar, instance=name, cluster=cluster, more=more, given=given)
 
 
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Launches go to the emulator, of a GPU of three multiprocessors."""
-    names = [instance("__nv_bfloat16", *case) for case in EMULATED]
-    library = cuda_sources.emulator("mlp", tuple(map(entry, names)))
+    instances = {
+        "mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
+        "mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED],
+    }
+    libraries = {name: cuda_sources.emulator(name, tuple(map(entry, names))) for name, names in instances.items()}
 
     def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
         assert shared <= 227 * 1024
-        return lambda grid, block, *arguments: cuda_sources.launch(library, instance, (*grid, *block), arguments)
+        return lambda grid, block, *arguments: cuda_sources.launch(
+            libraries[name], instance, (*grid, *block), arguments
+        )
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(library, *given))
+    # Emulators make maps alike.
+    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(libraries["mlp"], *given))
     monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
-    mlp_cuda._launcher.cache_clear()
+    launchers = (mlp_cuda._launcher, mlp_streamed._launcher)
+    for cached in launchers:
+        cached.cache_clear()
     yield
-    mlp_cuda._launcher.cache_clear()
+    for cached in launchers:
+        cached.cache_clear()
 
 
 @needs_compiler
@@ -106,6 +122,23 @@ def test_the_emulated_kernel_agrees_with_float64(
 ) -> None:
     given = tensors(rows, width, layers)
     agrees(mlp_cuda.forward(*given, plan=plan), *given)
+
+
+STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100)]
+"""Plan, layers and rows: one tile, and three a warpgroup, for which it needs a buffer again."""
+MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for rows in (63, 64, 129, 257, 2000)]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("plan", "layers", "rows"),
+    [*STREAMED_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
+)
+def test_streamed_weights_agree_with_float64(plan: mlp_streamed.Plan, layers: int, rows: int, emulation: None) -> None:
+    x, weights, biases = tensors(rows, mlp_streamed.WIDTH, layers)
+    found = torch.full_like(x, float("nan"))
+    mlp_streamed.launch(x, found, weights, biases, plan)
+    agrees(found, x, weights, biases)
 
 
 @needs_compiler
@@ -130,24 +163,30 @@ def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
 
 # ---------------------------------------------------------------- machine code
 
-DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.WIDTHS for rows in (1, 2**16, 2**18)]
+DEFAULTS = [(width, mlp_cuda.default_plan(rows, width)) for width in mlp_cuda.RESIDENT for rows in (1, 2**16, 2**18)]
 PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
 
 def instantiation(name: str) -> str:
-    scalar = re.split(r"[<,]", name)[1]
-    parameters = ["const __grid_constant__ TensorMap"] * 5 + [f"const {scalar}*"] * 3 + ["long long"]
+    kernel, scalar = re.split(r"[<,]", name)[:2]
+    numbers = ["long long"] * (2 if kernel == "mlp_streamed" else 1)
+    parameters = ["const __grid_constant__ TensorMap"] * 5 + [f"const {scalar}*"] * 3 + numbers
     return f"template __global__ void {name}({', '.join(parameters)});"
 
 
-def machine_code(folder: Path, names: list[str]) -> None:
-    cuda_sources.compiles_without_spills(folder, "mlp", [instantiation(name) for name in dict.fromkeys(names)])
+def machine_code(folder: Path, names: list[str], source: str = "mlp") -> None:
+    cuda_sources.compiles_without_spills(folder, source, [instantiation(name) for name in dict.fromkeys(names)])
 
 
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
     cases = [(width, layers, plan) for width, plan in DEFAULTS for layers in (2, 3)]
     machine_code(tmp_path, [instance("__nv_bfloat16", *case) for case in cases])
+
+
+def test_streamed_weights_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    names = [streamed_instance(scalar, mlp_streamed.Plan()) for scalar in ("__nv_bfloat16", "__half")]
+    machine_code(tmp_path, names, "mlp_streamed")
 
 
 @pytest.mark.slow
@@ -165,6 +204,10 @@ def test_a_default_plan_fits_a_multiprocessor(width: int, plan: Plan) -> None:
     # A block's own kilobyte counts, too.
     assert plan.room * (plan.shared(width, 3) + 1024) <= 228 * 1024
     assert plan.room * plan.groups * 128 <= 2048
+
+
+def test_the_plan_for_streamed_weights_fits_a_multiprocessor() -> None:
+    assert mlp_streamed.Plan().shared() <= 227 * 1024
 
 
 def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -211,7 +254,7 @@ def test_where_it_cannot_run_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> No
     assert "tf32" in needs(Workload("mlp3", (1, 64), "float32", "tf32"), "cuda")
     monkeypatch.setattr(loader, "cuda_missing", lambda: "")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert "widths 16, 32, 64, 128, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
+    assert "widths 16, 32, 64, 128, 256, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
     assert "not float32" in needs(Workload("mlp3", (1, 64), "float32"), "cuda")
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
     assert "9.0, this is 10.0" in needs(Workload("mlp3", (1, 64), "bfloat16"), "cuda")
@@ -283,8 +326,21 @@ def test_every_plan_computes_the_same(width: int) -> None:
 
 @pytest.mark.cuda
 @on_hopper
-def test_nan_stays_nan() -> None:
-    x, weights, biases = tensors(1000, 128, 3, device="cuda")
+def test_every_plan_for_streamed_weights_computes_the_same() -> None:
+    x, weights, biases = tensors(20001, mlp_streamed.WIDTH, 3, device="cuda")
+    expected = mlp_cuda.forward(x, weights, biases)
+    agrees(expected, x, weights, biases)
+    for plan in (*STREAMED, mlp_streamed.Plan(dependent=False)):
+        found = torch.full_like(x, float("nan"))
+        mlp_streamed.launch(x, found, weights, biases, plan)
+        assert torch.equal(found, expected), plan
+
+
+@pytest.mark.cuda
+@on_hopper
+@pytest.mark.parametrize("width", [128, mlp_streamed.WIDTH])
+def test_nan_stays_nan(width: int) -> None:
+    x, weights, biases = tensors(1000, width, 3, device="cuda")
     x[70, 5] = float("nan")
     found = mlp_cuda.forward(x, weights, biases)
     assert found[70].isnan().all()
@@ -293,8 +349,9 @@ def test_nan_stays_nan() -> None:
 
 @pytest.mark.cuda
 @on_hopper
-def test_launches_that_overlap_in_a_graph_wait_for_each_other() -> None:
-    x, weights, biases = tensors(65536, 64, 2, device="cuda")
+@pytest.mark.parametrize("width", [64, mlp_streamed.WIDTH])
+def test_launches_that_overlap_in_a_graph_wait_for_each_other(width: int) -> None:
+    x, weights, biases = tensors(65536, width, 2, device="cuda")
     biases = [torch.zeros_like(bias) for bias in biases]
 
     def chain() -> torch.Tensor:

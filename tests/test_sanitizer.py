@@ -62,6 +62,7 @@ ROWS = [
     ("conv_block", ("whole_bf16x3",), "float32", "ieee", "forward", BLOCKS),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward_backward", BLOCKS),
     ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 64), (33, 128)]),
+    ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 256), (33, 256)]),
     ("diffraction", ("cuda",), "float32", "ieee", "forward", [(33, 77), (61, 45)]),
 ]
 

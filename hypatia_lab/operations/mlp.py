@@ -411,8 +411,8 @@ def forward_cuda(x: torch.Tensor, weights: Sequence[torch.Tensor], biases: Seque
     """Two or three equal-width layers in one hand-written kernel for Hopper, not differentiable.
 
     ``x`` (..., width), ``weights`` (width, width) and ``biases`` (width) of every layer; bfloat16 or float16 on a GPU
-    of compute capability 9.0, width 16, 32, 64 or 128. Returns the shape of ``x``, contiguous. Raises ``ValueError``
-    naming the tensor that does not fit, ``NotImplementedError`` when it is differentiated.
+    of compute capability 9.0, width 16, 32, 64, 128 or 256. Returns the shape of ``x``, contiguous. Raises
+    ``ValueError`` naming the tensor that does not fit, ``NotImplementedError`` when it is differentiated.
     """
     _checked(x, weights, biases, "ieee")
     dtype = str(x.dtype).removeprefix("torch.")

@@ -1,6 +1,7 @@
 """Two or three Linear layers of one width in one CUDA kernel for Hopper (``kernels/cuda/mlp.cu``): how it is launched.
 
-Weights come to shared memory once a block, tiles of x and y go through TMA, activations stay in registers.
+Weights come to shared memory once a block, tiles of x and y go through TMA, activations stay in registers. Where a
+block cannot hold the weights, :mod:`~hypatia_lab.operations.mlp_streamed` has the kernel.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations import ladder
+from hypatia_lab.operations import ladder, mlp_streamed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,8 +28,10 @@ PANEL = 64
 WIDEST_BIAS_PRODUCT = 64
 """The widest layers whose biases lie in shared memory as an operand, as ``mlp.cu`` has it."""
 
-WIDTHS = (16, 32, 64, 128)
-"""Widths of the products that the kernel is made of."""
+RESIDENT = (16, 32, 64, 128)
+"""Widths whose weights stay in a block's shared memory."""
+
+WIDTHS = (*RESIDENT, mlp_streamed.WIDTH)
 
 
 @dataclass(frozen=True)
@@ -90,13 +93,16 @@ def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, p
 
     ``weights`` (width, width), as (out, in), and ``biases`` (width); all bfloat16 or all float16, on one GPU of compute
     capability 9.0; 1 to 2³⁰ rows; width one of :data:`WIDTHS`. Strided and unaligned tensors are copied first.
-    Returns (rows, width), contiguous. ``plan`` replaces :func:`default_plan`. Raises ``RuntimeError`` for a plan that
-    the driver refuses.
+    Returns (rows, width), contiguous. ``plan`` replaces :func:`default_plan` for the widths :data:`RESIDENT`. Raises
+    ``RuntimeError`` for a plan that the driver refuses.
     """
     rows, width = x.shape
-    plan = plan or default_plan(rows, width)
     x, weights, biases = ladder._packed(x), [*map(ladder._packed, weights)], [*map(ladder._packed, biases)]
     out = torch.empty_like(x)
+    if width == mlp_streamed.WIDTH:
+        mlp_streamed.launch(x, out, weights, biases)
+        return out
+    plan = plan or default_plan(rows, width)
     maps = [loader.tensor_map(x, TILE_ROWS, PANEL), loader.tensor_map(out, STORED_ROWS, PANEL)]
     maps += [loader.tensor_map(weight, width // plan.cluster, PANEL) for weight in weights]
     # Two layers have no third one; what stands in its place is never read.

@@ -105,6 +105,19 @@ __device__ inline void start_barrier(unsigned barrier, unsigned arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
 }
 __device__ inline void publish_barriers() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void arrive(unsigned barrier) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// For readers that are done: it publishes nothing to the other block. A release to the cluster would, by a fence of all of
+// the GPU's memory, which costs more than the step of products that it follows.
+__device__ inline void arrive_at(unsigned barrier, unsigned block) {
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %0, %1;\n"
+        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
+        "r"(block)
+        : "memory");
+}
 __device__ inline void arrive_and_expect(unsigned barrier, unsigned bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
@@ -158,6 +171,13 @@ __device__ inline unsigned block_of_cluster() {
 }
 __device__ inline void synchronize_cluster() {
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+}
+
+template <int COUNT> __device__ inline void give_registers_back() {
+    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
+}
+template <int COUNT> __device__ inline void take_registers() {
+    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
 }
 
 __device__ inline void open_products() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -221,6 +241,40 @@ __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long lo
 MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
 MULTIPLY_TILES_OF(__half, "f16")
 
+// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
+// warpgroup.
+template <typename scalar, int WIDTH>
+__device__ inline void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a, unsigned long long b,
+                                     int accumulate);
+#define MULTIPLY_HELD(scalar, type, width, slots, a_slots, b_slot, flag_slot, ...)                                 \
+    template <>                                                                                                    \
+    __device__ inline void multiply_held<scalar, width>(float (&sums)[width / 2], const unsigned* a,               \
+                                                        unsigned long long b, int accumulate) {                    \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                                 \
+                     ", 0;\n"                                                                                      \
+                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, {" a_slots \
+                     "}, " b_slot ", p, 1, 1, 0;\n}"                                                               \
+                     : __VA_ARGS__                                                                                 \
+                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
+    }
+#define MULTIPLY_HELD_OF(scalar, type)                                                                     \
+    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))            \
+    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))        \
+    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))               \
+    MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), \
+                  SUMS_32(32))                                                                             \
+    MULTIPLY_HELD(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3,                       \
+                  "%128, %129, %130, %131", "%132", "%133", SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
+MULTIPLY_HELD_OF(__nv_bfloat16, "bf16")
+MULTIPLY_HELD_OF(__half, "f16")
+
+// Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+                 "r"(c), "r"(d)
+                 : "memory");
+}
+
 // ---- built on them
 
 using Size = long long;
@@ -258,3 +312,25 @@ __device__ inline void wait(unsigned barrier, unsigned parity) {
     while (!has_ended(barrier, parity)) {
     }
 }
+
+template <typename... More> __device__ inline void prefetch(const TensorMap& first, const More&... more) {
+    prefetch(first);
+    (prefetch(more), ...);
+}
+
+// Waits for all threads of the cluster's blocks.
+template <int CLUSTER> __device__ inline void synchronize_blocks() {
+    if constexpr (CLUSTER == 1)
+        __syncthreads();
+    else
+        synchronize_cluster();
+}
+
+// Which of the stages is next, and how many times round they have gone (its parity).
+template <int STAGES> struct Turn {
+    int stage = 0;
+    unsigned parity = 0;
+    __device__ inline void advance() {
+        if (++stage == STAGES) stage = 0, parity ^= 1;
+    }
+};

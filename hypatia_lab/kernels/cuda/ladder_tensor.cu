@@ -34,27 +34,6 @@ __device__ inline void multiply_fragments(float (&sums)[4], const unsigned (&a)[
 MULTIPLY_FRAGMENTS(__nv_bfloat16, "bf16")
 MULTIPLY_FRAGMENTS(__half, "f16")
 
-__device__ inline void arrive(unsigned barrier) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// For readers that are done: it publishes nothing to the other block. A release to the cluster would, by a fence of all of
-// the GPU's memory, which costs more than the step of products that it follows.
-__device__ inline void arrive_at(unsigned barrier, unsigned block) {
-    asm volatile(
-        "{\n.reg .b32 remote;\n"
-        "mapa.shared::cluster.u32 remote, %0, %1;\n"
-        "mbarrier.arrive.shared::cluster.b64 _, [remote];\n}" ::"r"(barrier),
-        "r"(block)
-        : "memory");
-}
-
-template <int COUNT> __device__ inline void give_registers_back() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-template <int COUNT> __device__ inline void take_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(COUNT));
-}
-
 // ---- kernels
 
 // Packs of 16 bytes, kept at pack ^ (row % 8), which is also what makes ldmatrix free of bank conflicts.
@@ -231,15 +210,6 @@ __global__ __launch_bounds__(MMA_THREADS, 2) void linear_relu_mma(const scalar* 
 }
 // [/step_mma]
 
-// Which of the stages is next, and how many times round they have gone (its parity).
-template <int STAGES> struct Turn {
-    int stage = 0;
-    unsigned parity = 0;
-    __device__ inline void advance() {
-        if (++stage == STAGES) stage = 0, parity ^= 1;
-    }
-};
-
 // [step_wgmma]
 // Block 128 (CONSUMERS + 1): warpgroup 0 fetches, each other one multiplies 64 rows of a tile of 64 CONSUMERS x WIDTH.
 // Dynamic shared memory: 1024 to align, STAGES tiles of x and w, two barriers a stage. CLUSTER blocks work on tiles one
@@ -262,8 +232,7 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
     // The same in all of a warp, which the compiler can't see from the quotient alone.
     const int warpgroup = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 128), 0);
     if (threadIdx.x == 0) {
-        prefetch(x_map);
-        prefetch(w_map);
+        prefetch(x_map, w_map);
         for (int stage = 0; stage < STAGES; ++stage) {
             start_barrier(full + stage * 8, 1);
             // A stage is free when every warp that multiplies, here and in the blocks that share w, has read it.
@@ -271,10 +240,7 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
         }
         publish_barriers();
     }
-    if constexpr (CLUSTER == 1)
-        __syncthreads();
-    else
-        synchronize_cluster();
+    synchronize_blocks<CLUSTER>();
 
     Turn<STAGES> turn;
     if (warpgroup == 0) {

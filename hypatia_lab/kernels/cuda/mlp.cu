@@ -7,40 +7,6 @@
 
 #include "hopper.cuh"
 
-// ---- instructions
-
-// Four 8 x 8 matrices of 16-bit numbers to shared memory; lane l gives the address of row l % 8 of matrix l / 8.
-__device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsigned d) {
-    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
-                 "r"(c), "r"(d)
-                 : "memory");
-}
-
-// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
-// warpgroup.
-template <typename scalar, int WIDTH>
-__device__ inline void multiply_held(float (&sums)[WIDTH / 2], const unsigned* a, unsigned long long b,
-                                     int accumulate);
-#define MULTIPLY_HELD(scalar, type, width, slots, a_slots, b_slot, flag_slot, ...)                                 \
-    template <>                                                                                                    \
-    __device__ inline void multiply_held<scalar, width>(float (&sums)[width / 2], const unsigned* a,               \
-                                                        unsigned long long b, int accumulate) {                    \
-        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                                 \
-                     ", 0;\n"                                                                                      \
-                     "wgmma.mma_async.sync.aligned.m64n" #width "k16.f32." type "." type " {" slots "}, {" a_slots \
-                     "}, " b_slot ", p, 1, 1, 0;\n}"                                                               \
-                     : __VA_ARGS__                                                                                 \
-                     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(accumulate));                       \
-    }
-#define MULTIPLY_HELD_OF(scalar, type)                                                                     \
-    MULTIPLY_HELD(scalar, type, 16, FIRST_8_SLOTS, "%8, %9, %10, %11", "%12", "%13", SUMS_8(0))            \
-    MULTIPLY_HELD(scalar, type, 32, FIRST_16_SLOTS, "%16, %17, %18, %19", "%20", "%21", SUMS_16(0))        \
-    MULTIPLY_HELD(scalar, type, 64, SLOTS_0, "%32, %33, %34, %35", "%36", "%37", SUMS_32(0))               \
-    MULTIPLY_HELD(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64, %65, %66, %67", "%68", "%69", SUMS_32(0), \
-                  SUMS_32(32))
-MULTIPLY_HELD_OF(__nv_bfloat16, "bf16")
-MULTIPLY_HELD_OF(__half, "f16")
-
 // ---- kernels
 
 constexpr int TILE_ROWS = 64, WARP_ROWS = 16, BOX_BYTES = TILE_ROWS * ROW_BYTES;
@@ -84,20 +50,13 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
     };
 
     if (threadIdx.x == 0) {
-        prefetch(x_map);
-        prefetch(weight1_map);
-        prefetch(weight2_map);
-        if (LAYERS == 3) prefetch(weight3_map);
-        prefetch(y_map);
+        prefetch(x_map, weight1_map, weight2_map, weight3_map, y_map);
         for (int layer = 0; layer < LAYERS; ++layer) start_barrier(weight_here + layer * 8, 1);
         for (int stage = 0; stage < GROUPS * AHEAD; ++stage) start_barrier(tile_here + stage * 8, 1);
         publish_barriers();
     }
     // Fetching into another block's memory needs its barriers.
-    if constexpr (CLUSTER == 1)
-        __syncthreads();
-    else
-        synchronize_cluster();
+    synchronize_blocks<CLUSTER>();
     let_next_kernel_start();
     wait_for_kernel_before();
 
