@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import Lines, ceilings, cell_line, evidence_of, judgement, played, said, write_records
+from synthetic import Lines, ceilings, cell_line, evidence, evidence_of, judgement, played, said, write_records
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, tables, variants
-from hypatia_lab.chapters import decisions, errata, front, machines
+from hypatia_lab.chapters import decisions, errata, front, goals, machines
 from hypatia_lab.claims import Claim, Judgement
 from hypatia_lab.claims.judgement import Case
 from hypatia_lab.figures import ceilings as ceiling_figures
@@ -136,6 +136,41 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
     assert figure.layout.meta["alt"]
     assert sorted(table["best peer"]) == ["epilogue"] * 4
     assert [shown.split("×")[0] for shown in table["ratio"]] == ["0.750", "2.00", "3.6600", "3.3333"]
+
+
+def test_a_goal_is_reached_missed_or_open() -> None:
+    parts = {
+        "tensor_cores": [
+            *cells({"eager": 3.0, "*triton": 1.5}, dtype="bfloat16"),
+            *cells({"eager": 9.0, "*triton": 8.0}, dtype="bfloat16", shape=[1024, 784, 2048]),
+            *cells({"eager": 400.0, "*triton": 365.0, "nvmath": 362.0}, dtype="bfloat16", shape=LARGE),
+            *cells({"eager": 9.0, "*fp16x3": 25.0, "*fp16x3_once": 14.0}, shape=[1024, 784, 2048]),
+        ],
+        "fused_mlp": [
+            *cells({"eager": 90.0, "*fused": 54.9}, operation="mlp3", shape=[65536, 256], dtype="bfloat16"),
+        ],
+    }
+    lab = evidence(parts, facts={"name": "NVIDIA H200"})
+    found = goals.outcomes(lab, "box")
+    assert {(one.goal.us, one.own.variant): one.missed for one in found} == {
+        (21, "fp16x3"): True,
+        (18, "fp16x3_once"): False,
+        (1.9, "triton"): False,
+        (6.3, "triton"): True,
+        (None, "triton"): False,
+        (55, "fused"): None,
+    }
+    assert goals.summary(found) == "**3 of 6 goals are reached**, 1 cannot be told."
+    lines = {line["goal"]: line for line in goals.lines(found)}
+    assert (lines["best peer"]["reached"], lines["6.30 µs"]["reached"], lines["55.0 µs"]["reached"]) == (
+        "yes",
+        "no",
+        "–",
+    )
+    assert lines["best peer"]["which is"] == variants.label("linear_relu", "nvmath")
+    behind = {"tensor_cores": cells({"eager": 300.0, "*triton": 365.0}, dtype="bfloat16", shape=LARGE)}
+    assert [one.missed for one in goals.outcomes(evidence(behind, facts={"name": "NVIDIA H200"}), "box")] == [True]
+    assert goals.outcomes(evidence(parts), "box") == []
 
 
 def test_every_question_is_answered_or_said_to_be_open(lab: Evidence) -> None:

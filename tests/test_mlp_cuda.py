@@ -61,7 +61,7 @@ EMULATED = (
     (64, 2, Plan(1, 2, cluster=4)),
     (16, 2, Plan(2, 2)),
 )
-STREAMED = tuple(mlp_streamed.Plan(slices, cluster) for slices, cluster in ((4, 2), (2, 1), (3, 2)))
+STREAMED = tuple(mlp_streamed.Plan(slices, cluster) for slices, cluster in ((4, 1), (4, 2), (2, 1), (3, 2)))
 ENTRY = """
 extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* y,
                                 const TensorMap* w1, const TensorMap* w2, const TensorMap* w3, const {scalar}* b1,
@@ -124,7 +124,7 @@ def test_the_emulated_kernel_agrees_with_float64(
     agrees(mlp_cuda.forward(*given, plan=plan), *given)
 
 
-STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100)]
+STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100), (STREAMED[1], 3, 1100)]
 """Plan, layers and rows: one tile, and three a warpgroup, for which it needs a buffer again."""
 MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for rows in (63, 64, 129, 257, 2000)]
 
@@ -185,7 +185,8 @@ def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> Non
 
 
 def test_streamed_weights_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    names = [streamed_instance(scalar, mlp_streamed.Plan()) for scalar in ("__nv_bfloat16", "__half")]
+    plans = map(mlp_streamed.default_plan, (1, 2**18))
+    names = [streamed_instance(scalar, plan) for plan in plans for scalar in ("__nv_bfloat16", "__half")]
     machine_code(tmp_path, names, "mlp_streamed")
 
 
@@ -207,7 +208,7 @@ def test_a_default_plan_fits_a_multiprocessor(width: int, plan: Plan) -> None:
 
 
 def test_the_plan_for_streamed_weights_fits_a_multiprocessor() -> None:
-    assert mlp_streamed.Plan().shared() <= 227 * 1024
+    assert mlp_streamed.default_plan(1).shared() <= 227 * 1024
 
 
 def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:

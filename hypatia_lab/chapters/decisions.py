@@ -36,7 +36,7 @@ PRECISIONS = ("float64/ieee", "float32/ieee", "float32/tf32", "bfloat16/ieee", "
 # ---------------------------------------------------------------- reading
 
 
-def _kernel(row: Row) -> bool:
+def is_kernel(row: Row) -> bool:
     """Whether it is a kernel of our own, and not what the compiler or a CUDA graph makes of our formulae."""
     return row.origin == "own" and not row.variant.startswith("compile") and not row.variant.endswith("_graph")
 
@@ -50,10 +50,10 @@ def _fuses(row: Row) -> bool:
     known = variants.variants(row.operation).get(row.variant)
     if known is None or known.splits is not None:
         return False
-    return row.variant == "epilogue" or (_kernel(row) and bool(FUSING & set(known.tags)))
+    return row.variant == "epilogue" or (is_kernel(row) and bool(FUSING & set(known.tags)))
 
 
-def _quickest(rows: Iterable[Row]) -> Row | None:
+def quickest(rows: Iterable[Row]) -> Row | None:
     return min(rows, key=lambda row: row.median_us, default=None)
 
 
@@ -111,7 +111,7 @@ def _fused(lab: Evidence, machine: str) -> list[Measured]:
         rows = lab.timed(machine, experiment=experiment)
         forms = [row for row in rows if _fuses(row)]
         for workload in dict.fromkeys(row.workload for row in forms if row.workload not in seen):
-            row = _quickest(row for row in forms if row.workload == workload)
+            row = quickest(row for row in forms if row.workload == workload)
             assert row is not None
             precision = f"{row.dtype}/{row.math}"
             if absent(row.ratio_low) or precision not in turn or not row.flops:
@@ -146,8 +146,8 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
         rows = [row for row in rows if row.shape in SWEPT.get(experiment, (row.shape,))]
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in found):
             here = [row for row in rows if row.workload == workload]
-            own = _quickest(row for row in here if _kernel(row))
-            peer = _quickest(row for row in here if row.origin == "peer" and not row.variant.endswith("_graph"))
+            own = quickest(row for row in here if is_kernel(row))
+            peer = quickest(row for row in here if row.origin == "peer" and not row.variant.endswith("_graph"))
             if own is not None and peer is not None:
                 found[workload] = own.against(peer)
     return list(found.values())

@@ -255,7 +255,9 @@ def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[byt
     """Mangled name and machine code (cubin) of ``instance``, compiled by NVRTC. Raises :class:`BuildError`."""
     from cuda.core import Program, ProgramOptions  # pyright: ignore[reportMissingImports]
 
-    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers(), str(CUDA_SOURCES)])
+    # NVRTC takes a generic lambda for the host's, even in a kernel.
+    default = {"device_as_default_execution_space": True}
+    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers(), str(CUDA_SOURCES)], **default)
     try:
         module = Program(source, code_type="c++", options=options).compile("cubin", name_expressions=(instance,))
     except Exception as cause:

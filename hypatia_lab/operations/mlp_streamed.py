@@ -36,13 +36,19 @@ class Plan:
     """
 
     slices: int = 4
-    cluster: int = 2
+    cluster: int = 1
     dependent: bool = True
 
     def shared(self) -> int:
         """Bytes of dynamic shared memory a block: biases, barriers, alignment, slices, tiles."""
         rows = self.slices * WIDTH + BUFFERS * TILE_ROWS * WIDTH // PANEL
         return 2 * MOST_LAYERS * WIDTH + 2 * 8 * (self.slices + BUFFERS) + 1023 + ladder.ROW_BYTES * rows
+
+
+def default_plan(rows: int) -> Plan:
+    """The plan for ``rows`` rows."""
+    # Blocks that share wait for each other; only many rows make up for it.
+    return Plan(cluster=1 if rows <= 2**17 else 2)
 
 
 @cache
@@ -63,9 +69,9 @@ def launch(
     (256).
 
     All bfloat16 or all float16, contiguous, aligned to 16 bytes and on one GPU of compute capability 9.0; 1 to 2³⁰
-    rows. Raises ``RuntimeError`` for a plan that the driver refuses.
+    rows. ``plan`` replaces :func:`default_plan`. Raises ``RuntimeError`` for a plan that the driver refuses.
     """
-    plan = plan or Plan()
+    plan = plan or default_plan(len(x))
     maps = [loader.tensor_map(x, TILE_ROWS, PANEL), loader.tensor_map(out, STORED_ROWS, PANEL)]
     maps += [loader.tensor_map(weight, WIDTH // plan.cluster, PANEL) for weight in weights]
     # Two layers have no third one; what stands in its place is never read.

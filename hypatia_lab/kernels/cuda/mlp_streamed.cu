@@ -1,8 +1,9 @@
 // Two or three Linear layers of width 256 in one kernel for Hopper, ReLU between them: bfloat16 or float16, sums in
 // float. Three weights of 128 KB are more than a block's shared memory, so they stream through it, 64 numbers along k
-// at a time, once for every 128 rows of x; two blocks fetch half of each slice for both. One warpgroup only copies. Two
-// others work on 64 rows each, with activations in registers as in mlp.cu: while one rounds its sums, the other one's
-// products run, as far apart as there are slices in memory. y is written over the x that it came from.
+// at a time, once for every 128 rows of x; where rows are many, two blocks fetch half of each slice for both. One
+// warpgroup only copies. Two others work on 64 rows each, with activations in registers as in mlp.cu: while one rounds
+// its sums, the other one's products run, as far apart as there are slices in memory. y is written over the x that it
+// came from.
 // Sources: tiny-cuda-nn's FullyFusedMLP, whose weights stay (the idea), FlashAttention-3 (left operands of wgmma in
 // registers), CUTLASS (one warpgroup copies, its registers given away).
 
@@ -16,8 +17,8 @@ constexpr unsigned BOX_BYTES = TILE_ROWS * ROW_BYTES, TILE_BYTES = PANELS * BOX_
 
 // y = Linear(ReLU(... Linear(x))) of `rows` rows of WIDTH numbers, 2 or 3 layers. Block 128 (CONSUMERS + 1), any grid
 // of whole clusters; CLUSTER blocks, as the launch makes them, share the fetching of slices, of which SLICES are in
-// shared memory. Boxes of 64 columns: 64 rows of x, 16 of y, WIDTH / CLUSTER of a weight. Dynamic shared memory: biases,
-// two barriers of 8 bytes for every slice and buffer, then, at a multiple of 1024, the slices and the buffers.
+// shared memory. Boxes of 64 columns: 64 rows of x, 16 of y, WIDTH / CLUSTER of a weight. Dynamic shared memory:
+// biases, two barriers of 8 bytes for every slice and buffer, then, at a multiple of 1024, the slices and the buffers.
 // [mlp_streamed]
 template <typename scalar, int SLICES, int CLUSTER>
 __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
@@ -127,7 +128,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
                 sums[4 * j + 1] = sums[4 * j + 3] = half_of<scalar>(two, 1);
             }
         };
-        // All slices of a layer: product(step, weight) adds 16 numbers along k. Behind the second slice's runs meanwhile().
+        // All slices of a layer: product(step, weight) adds 16 numbers along k. After the second, meanwhile() is called.
         const auto multiply = [&](const auto& product, const auto& meanwhile) {
             int previous = 0;
 #pragma unroll

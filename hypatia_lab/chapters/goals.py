@@ -1,0 +1,132 @@
+"""What the lab's own kernels were to take on an H200, and what they take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from hypatia_lab import formats, variants
+from hypatia_lab.chapters import decisions
+from hypatia_lab.formats import MISSING, absent
+from hypatia_lab.intervals import EQUIVALENCE
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import times
+from hypatia_lab.results import Row
+
+CHIP = "H200"
+"""The goals are of this model of GPU."""
+
+ONCE = "fp16x3_once"
+"""The form whose weights are split ahead of the call, which has goals of its own."""
+
+
+@dataclass(frozen=True)
+class Goal:
+    """At most ``us`` µs a replayed call of ``workload`` (operation/shape/dtype/math/direction).
+
+    It is for ``variant`` alone, or where that is empty for any kernel of our own but :data:`ONCE`. Without ``us``: not
+    behind the quickest peer.
+    """
+
+    workload: str
+    us: float | None
+    variant: str = ""
+
+
+LAYER = "linear_relu/{}/{}/forward"
+STEP = "linear_relu/{}/{}/forward_backward"
+GOALS = (
+    Goal(LAYER.format("1024x784x2048", "float32/ieee"), 21),
+    Goal(LAYER.format("8192x4096x4096", "float32/ieee"), 1350),
+    Goal(LAYER.format("1024x784x2048", "float32/ieee"), 18, ONCE),
+    Goal(LAYER.format("8192x4096x4096", "float32/ieee"), 1300, ONCE),
+    Goal(STEP.format("1024x784x2048", "float32/ieee"), 95),
+    Goal(STEP.format("8192x4096x4096", "float32/ieee"), 4600),
+    Goal(LAYER.format("256x256x512", "bfloat16/ieee"), 1.9),
+    Goal(LAYER.format("1024x784x2048", "bfloat16/ieee"), 6.3),
+    Goal(LAYER.format("8192x4096x4096", "bfloat16/ieee"), None),
+    Goal(LAYER.format("1024x784x2048", "float32/tf32"), 12),
+    Goal(STEP.format("1024x784x2048", "bfloat16/ieee"), 20),
+    Goal("mlp3/65536x64/bfloat16/ieee/forward", 4.4),
+    Goal("mlp3/65536x128/bfloat16/ieee/forward", 11),
+    Goal("mlp3/65536x256/bfloat16/ieee/forward", 55),
+    Goal("conv_block/5x64x128x128/bfloat16/ieee/forward", 14.5),
+    Goal("conv_block/5x64x128x128/float32/ieee/forward", 37),
+    Goal("conv_block/5x64x128x128/float32/tf32/forward", 26),
+    Goal("conv_block/1x64x128x128/bfloat16/ieee/forward", 10),
+    Goal("conv_block/20x64x128x128/bfloat16/ieee/forward", 69),
+    Goal("conv_block/5x64x128x128/bfloat16/ieee/forward_backward", 65),
+    Goal("diffraction/4096x4096/float32/ieee/forward", 27),
+    Goal("diffraction/1024x1024/float32/ieee/forward", 3.3),
+    Goal("diffraction_batch/64x256x256/float32/ieee/forward", 8.5),
+)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How far ``goal`` was reached: the quickest of our ``own`` that count, and the quickest ``peer``, if there is one.
+
+    ``missed`` is None where the interval holds the goal.
+    """
+
+    goal: Goal
+    own: Row
+    peer: Row | None
+
+    @property
+    def missed(self) -> bool | None:
+        """Whether the goal is surely missed (True) or reached (False)."""
+        if self.goal.us is None:
+            speed = self.own.against(self.peer).speed if self.peer else self.own.speed
+            return speed.below(1 - EQUIVALENCE) or (None if speed.doubt else False)
+        time = self.own.time
+        return True if time.above(self.goal.us) else False if time.below(self.goal.us) else None
+
+
+def concerns(lab: Evidence, machine: str) -> bool:
+    """Whether ``machine`` is of the model that the goals are of."""
+    return any(CHIP in record.run["facts"].get("name", "") for record in lab.of(machine))
+
+
+def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
+    """What became of :data:`GOALS` on ``machine``, of those that its records have a time for, in their order."""
+    if not concerns(lab, machine):
+        return []
+    variants.load()
+    found = []
+    for goal in GOALS:
+        rows: list[Row] = []
+        for experiment in decisions.CONTESTS:  # ratios within one run: the first experiment that has the workload
+            timed = lab.timed(machine, experiment=experiment, clock="graph")
+            if rows := [row for row in timed if row.workload == goal.workload]:
+                break
+        ours = [row for row in rows if decisions.is_kernel(row) and (row.variant == ONCE) == (goal.variant == ONCE)]
+        peers = [row for row in rows if row.origin == "peer"]
+        if (own := decisions.quickest(ours)) is not None:
+            found.append(Outcome(goal, own, decisions.quickest(peers)))
+    return found
+
+
+def summary(found: list[Outcome]) -> str:
+    """How many goals are reached, in a sentence."""
+    reached, open_ = (sum(one.missed is said for one in found) for said in (False, None))
+    told = f"**{reached} of {len(found)} goals are reached**"
+    return f"{told}, {open_} cannot be told." if open_ else f"{told}."
+
+
+def lines(found: list[Outcome]) -> list[dict[str, str]]:
+    """Each outcome as a line of a table: the kernel's time beside the goal, its limit and its best peer."""
+    return [_line(one) for one in found]
+
+
+def _line(one: Outcome) -> dict[str, str]:
+    own, goal, peer = one.own, one.goal, one.peer
+    return {
+        "work": formats.workload(goal.workload),
+        "by": variants.label(own.operation, own.variant),
+        "takes": own.took,
+        "goal": formats.duration(goal.us) if goal.us else "best peer",
+        "reached": {True: "no", False: "yes", None: "–"}[one.missed],
+        "limit": MISSING if absent(own.limit_us) else formats.duration(own.limit_us),
+        "against its best peer": times(own.against(peer).speed) if peer else MISSING,
+        "which is": variants.label(peer.operation, peer.variant) if peer else MISSING,
+    }
