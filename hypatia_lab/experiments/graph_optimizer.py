@@ -32,7 +32,7 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     models = list(shapes) or [SAFETY, *(MODELS if gpu else CPU_MODELS)[: None if not quick else 3 if gpu else 1]]
     groups = []
     for shape in models:
-        for dtype in ("float32", "bfloat16") if gpu and shape != SAFETY else ("float32",):
+        for dtype in ("float32", "bfloat16") if gpu and (shape in COMPILED or preset == "full") else ("float32",):
             names = ["eager", "eager" + AGAIN, "egraph"]
             names += ["egraph_replayed"] if gpu else []
             names += ["egraph_split"] if gpu and dtype == "float32" else []

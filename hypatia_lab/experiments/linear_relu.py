@@ -194,7 +194,8 @@ def _backward(preset: str, device: str, shapes: Shapes) -> list[Group]:
     return groups
 
 
-MLP_ROWS, MLP_WIDTHS = (64, 1024, 16384, 65536, 262144), (16, 32, 64, 128, 256, 512, 1024)
+MLP_ROWS, MLP_WIDTHS, LAYERWISE_WIDTHS = (64, 1024, 16384, 65536, 262144), (16, 32, 64, 128, 256), (512, 1024)
+"""Rows, widths that a kernel takes whole, and wider ones, whose layers stand alone: those are the full preset's."""
 
 
 def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
@@ -218,7 +219,8 @@ def _fused_mlp(preset: str, device: str, shapes: Shapes) -> list[Group]:
         groups.append(Group(work, names, ("graph",), 0.2))
         if others := () if least else peers(operation, preset, device, own_stream=True):
             groups.append(Group(work, ("eager", *own[operation], *others), WHOLE_DEVICE, 0.05))
-    sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in MLP_WIDTHS]
+    widths = MLP_WIDTHS + (LAYERWISE_WIDTHS if preset == "full" else ())
+    sweep = [(rows, width) for rows in ((65536,) if quick else MLP_ROWS) for width in widths]
     return groups + [
         Group(Workload("mlp3", shape, "bfloat16"), ("eager", "epilogue", *own["mlp3"]), ("graph",), 0.03)
         for shape in list(shapes) or sweep

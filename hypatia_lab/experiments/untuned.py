@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable
 
 from hypatia_lab.experiments.plan import Experiment, Group, Shapes
+from hypatia_lab.operations import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 
@@ -67,7 +68,7 @@ def _fits(operation: str, name: str, shape: tuple[int, ...]) -> bool:
     """Whether a form may compute ``shape``: where it says no by itself at nearly all, a record need not hold it."""
     if name.startswith("whole"):
         return shape[1] == 64
-    return name != "fused_cuda" or shape[1] in (16, 32, 64, 128)
+    return name != "fused_cuda" or shape[1] in mlp_cuda.WIDTHS
 
 
 def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
