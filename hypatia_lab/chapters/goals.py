@@ -107,10 +107,11 @@ def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
 
 
 def summary(found: list[Outcome]) -> str:
-    """How many goals are reached, in a sentence."""
-    reached, open_ = (sum(one.missed is said for one in found) for said in (False, None))
-    told = f"**{reached} of {len(found)} goals are reached**"
-    return f"{told}, {open_} cannot be told." if open_ else f"{told}."
+    """How many goals are reached, and how often the kernel is ahead of its best peer, in a sentence or two."""
+    reached, unsaid = (sum(one.missed is said for one in found) for said in (False, None))
+    ahead = sum(one.own.against(one.peer).speed.above(1 + EQUIVALENCE) for one in found if one.peer)
+    text = f"**{reached} of {len(found)} goals are reached**" + (f", {unsaid} cannot be told. " if unsaid else ". ")
+    return f"{text}At {ahead} of the {len(found)} the kernel is ahead of its best peer."
 
 
 def lines(found: list[Outcome]) -> list[dict[str, str]]:
