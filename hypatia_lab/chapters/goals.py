@@ -123,11 +123,11 @@ def _line(one: Outcome) -> dict[str, str]:
     own, goal, peer = one.own, one.goal, one.peer
     return {
         "work": formats.workload(goal.workload),
-        "by": variants.label(own.operation, own.variant),
+        "kernel": variants.label(own.operation, own.variant),
         "takes": own.took,
-        "goal": formats.duration(goal.us) if goal.us else "best peer",
+        "goal": formats.duration(goal.us) if goal.us else "not behind",
         "reached": {True: "no", False: "yes", None: "–"}[one.missed],
         "limit": MISSING if absent(own.limit_us) else formats.duration(own.limit_us),
-        "against its best peer": times(own.against(peer).speed) if peer else MISSING,
-        "which is": variants.label(peer.operation, peer.variant) if peer else MISSING,
+        "times as fast as its best peer": times(own.against(peer).speed) if peer else MISSING,
+        "best peer": variants.label(peer.operation, peer.variant) if peer else MISSING,
     }
