@@ -149,6 +149,14 @@ def test_the_crossover_is_where_it_stops_being_faster() -> None:
     assert TOO_WIDE in said(fused_mlp.crossover(narrow, "box")).text
 
 
+def test_a_width_whose_cuda_kernel_was_not_measured_is_told() -> None:
+    assert fused_mlp.lacking(evidence(*sweep()), "box") == ""  # of a machine that has none
+    some = [*sweep(), *(cell("fused_cuda", 1.0, (rows, 16)) for rows in (64, 65536))]
+    assert "At width 256 " in fused_mlp.lacking(evidence(*some), "box")
+    every = [*some, *(cell("fused_cuda", 1.0, (rows, 256)) for rows in (64, 65536))]
+    assert fused_mlp.lacking(evidence(*every), "box") == ""
+
+
 def test_the_map_shows_factors_and_dashes() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
     figure, table = over_size.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")

@@ -106,7 +106,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     # Emulators make maps alike.
     monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(libraries["mlp"], *given))
     monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
-    launchers = (mlp_cuda._launcher, mlp_streamed._launcher)
+    launchers = (mlp_cuda._launcher, mlp_streamed.launcher)
     for cached in launchers:
         cached.cache_clear()
     yield
@@ -135,10 +135,8 @@ MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for
     [*STREAMED_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
 )
 def test_streamed_weights_agree_with_float64(plan: mlp_streamed.Plan, layers: int, rows: int, emulation: None) -> None:
-    x, weights, biases = tensors(rows, mlp_streamed.WIDTH, layers)
-    found = torch.full_like(x, float("nan"))
-    mlp_streamed.launch(x, found, weights, biases, plan)
-    agrees(found, x, weights, biases)
+    given = tensors(rows, mlp_streamed.WIDTH, layers)
+    agrees(mlp_cuda.forward(*given, plan=plan), *given)
 
 
 @needs_compiler
@@ -328,13 +326,11 @@ def test_every_plan_computes_the_same(width: int) -> None:
 @pytest.mark.cuda
 @on_hopper
 def test_every_plan_for_streamed_weights_computes_the_same() -> None:
-    x, weights, biases = tensors(20001, mlp_streamed.WIDTH, 3, device="cuda")
-    expected = mlp_cuda.forward(x, weights, biases)
-    agrees(expected, x, weights, biases)
+    given = tensors(20001, mlp_streamed.WIDTH, 3, device="cuda")
+    expected = mlp_cuda.forward(*given)
+    agrees(expected, *given)
     for plan in (*STREAMED, mlp_streamed.Plan(dependent=False)):
-        found = torch.full_like(x, float("nan"))
-        mlp_streamed.launch(x, found, weights, biases, plan)
-        assert torch.equal(found, expected), plan
+        assert torch.equal(mlp_cuda.forward(*given, plan=plan), expected), plan
 
 
 @pytest.mark.cuda

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from hypatia_lab import formats, intervals, results, variants
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
+from hypatia_lab.operations import mlp_cuda
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
 from hypatia_lab.pages.phrases import filled, spoken, times
@@ -99,6 +100,17 @@ def _percent(share: Interval) -> str:
     if absent(share.value):
         return formats.MISSING
     return formats.UNTOLD if share.width > intervals.UNTOLD else f"{formats.number(share.value)}%"
+
+
+def lacking(lab: Evidence, machine: str) -> str:
+    """A sentence on widths whose CUDA kernel the record of ``machine`` does not have; empty where it has all."""
+    rows = swept(lab, machine)
+    asked = {_place(row)[1] for row in rows if row.variant == "fused_cuda"}
+    missing = [width for width in mlp_cuda.WIDTHS if width in {_place(row)[1] for row in rows} - asked]
+    if not asked or not missing:
+        return ""
+    widths = listing([str(width) for width in missing])
+    return f"At width {widths} the CUDA kernel was not measured, so that one kernel is Triton's there."
 
 
 # ---------------------------------------------------------------- findings

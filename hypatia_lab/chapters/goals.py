@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions
 from hypatia_lab.formats import MISSING, absent
-from hypatia_lab.intervals import EQUIVALENCE
+from hypatia_lab.intervals import EQUIVALENCE, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
 from hypatia_lab.results import Row
@@ -73,11 +74,15 @@ class Outcome:
     peer: Row | None
 
     @property
+    def speed(self) -> Interval:
+        """The best peer's time over our own; NaN without a peer."""
+        return self.own.against(self.peer).speed if self.peer else Interval(math.nan, math.nan, math.nan, 0)
+
+    @property
     def missed(self) -> bool | None:
         """Whether the goal is surely missed (True) or reached (False)."""
         if self.goal.us is None:
-            speed = self.own.against(self.peer).speed if self.peer else self.own.speed
-            return speed.below(1 - EQUIVALENCE) or (None if speed.doubt else False)
+            return self.speed.below(1 - EQUIVALENCE) or (None if self.speed.doubt else False)
         time = self.own.time
         return True if time.above(self.goal.us) else False if time.below(self.goal.us) else None
 
@@ -109,7 +114,7 @@ def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
 def summary(found: list[Outcome]) -> str:
     """How many goals are reached, and how often the kernel is ahead of its best peer, in a sentence or two."""
     reached, unsaid = (sum(one.missed is said for one in found) for said in (False, None))
-    ahead = sum(one.own.against(one.peer).speed.above(1 + EQUIVALENCE) for one in found if one.peer)
+    ahead = sum(one.speed.above(1 + EQUIVALENCE) for one in found)
     text = f"**{reached} of {len(found)} goals are reached**" + (f", {unsaid} cannot be told. " if unsaid else ". ")
     return f"{text}At {ahead} of the {len(found)} the kernel is ahead of its best peer."
 
@@ -128,6 +133,6 @@ def _line(one: Outcome) -> dict[str, str]:
         "goal": formats.duration(goal.us) if goal.us else "not behind",
         "reached": {True: "no", False: "yes", None: "–"}[one.missed],
         "limit": MISSING if absent(own.limit_us) else formats.duration(own.limit_us),
-        "times as fast as its best peer": times(own.against(peer).speed) if peer else MISSING,
+        "times as fast as its best peer": times(one.speed),
         "best peer": variants.label(peer.operation, peer.variant) if peer else MISSING,
     }

@@ -15,15 +15,13 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations import ladder, mlp_streamed
+from hypatia_lab.operations.mlp_streamed import PANEL, TILE_ROWS
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-TILE_ROWS, STORED_ROWS = 64, 16
-"""Rows of x that a warpgroup works on at a time, and rows of y that each of its warps stores."""
-
-PANEL = 64
-"""Columns of a box: 128 bytes."""
+STORED_ROWS = 16
+"""Rows of y that each warp stores of those that its warpgroup works on."""
 
 WIDEST_BIAS_PRODUCT = 64
 """The widest layers whose biases lie in shared memory as an operand, as ``mlp.cu`` has it."""
@@ -50,6 +48,15 @@ class Plan:
     room: int = 1
     cluster: int = 1
     dependent: bool = True
+
+    @property
+    def threads(self) -> int:
+        """A block's."""
+        return 128 * self.groups
+
+    def blocks(self, rows: int, multiprocessors: int) -> int:
+        """Blocks for so many rows, before they are made whole clusters."""
+        return min(-(-rows // TILE_ROWS), self.programs * multiprocessors)
 
     def shared(self, width: int, layers: int) -> int:
         """Bytes of dynamic shared memory a block: biases, barriers, alignment, weights, tiles."""
@@ -88,27 +95,36 @@ def _launcher(dtype: str, width: int, layers: int, plan: Plan) -> Callable[..., 
     )
 
 
-def forward(x: Tensor, weights: Sequence[Tensor], biases: Sequence[Tensor], *, plan: Plan | None = None) -> Tensor:
+def forward(
+    x: Tensor,
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    *,
+    plan: Plan | mlp_streamed.Plan | None = None,
+) -> Tensor:
     """Linear, ReLU, Linear (two layers) or Linear, ReLU, Linear, ReLU, Linear (three) of ``x`` (rows, width).
 
     ``weights`` (width, width), as (out, in), and ``biases`` (width); all bfloat16 or all float16, on one GPU of compute
     capability 9.0; 1 to 2³⁰ rows; width one of :data:`WIDTHS`. Strided and unaligned tensors are copied first.
-    Returns (rows, width), contiguous. ``plan`` replaces :func:`default_plan` for the widths :data:`RESIDENT`. Raises
+    Returns (rows, width), contiguous. ``plan``, of the kernel for that width, replaces the default one. Raises
     ``RuntimeError`` for a plan that the driver refuses.
     """
     rows, width = x.shape
     x, weights, biases = ladder._packed(x), [*map(ladder._packed, weights)], [*map(ladder._packed, biases)]
-    out = torch.empty_like(x)
+    out, dtype, layers = torch.empty_like(x), ladder._name(x), len(weights)
     if width == mlp_streamed.WIDTH:
-        mlp_streamed.launch(x, out, weights, biases)
-        return out
-    plan = plan or default_plan(rows, width)
+        plan = plan or mlp_streamed.default_plan(rows)
+        assert isinstance(plan, mlp_streamed.Plan)
+        launch, sizes = mlp_streamed.launcher(dtype, plan), (rows, layers)
+    else:
+        plan = plan or default_plan(rows, width)
+        assert isinstance(plan, Plan)
+        launch, sizes = _launcher(dtype, width, layers, plan), (rows,)
     maps = [loader.tensor_map(x, TILE_ROWS, PANEL), loader.tensor_map(out, STORED_ROWS, PANEL)]
     maps += [loader.tensor_map(weight, width // plan.cluster, PANEL) for weight in weights]
     # Two layers have no third one; what stands in its place is never read.
     three = (*maps, maps[-1])[:5], (*biases, biases[-1])[:3]
-    blocks = min(-(-rows // TILE_ROWS), plan.programs * ladder._multiprocessors(x.device.index))
+    blocks = plan.blocks(rows, ladder._multiprocessors(x.device.index))
     grid = (-(-blocks // plan.cluster) * plan.cluster,)
-    launch = _launcher(ladder._name(x), width, len(weights), plan)
-    launch(grid, (128 * plan.groups,), *three[0], *three[1], rows)
+    launch(grid, (plan.threads,), *three[0], *three[1], *sizes)
     return out

@@ -313,6 +313,21 @@ __device__ inline void wait(unsigned barrier, unsigned parity) {
     }
 }
 
+// A warp's 16 rows of sums, as wgmma leaves them, to shared memory at `to`, rounded: rows of 64 columns in 128-byte
+// swizzle, every further 64 columns BOX_BYTES on.
+template <typename scalar, unsigned BOX_BYTES, int SUMS>
+__device__ inline void leave_rows(unsigned to, const float (&sums)[SUMS], int lane) {
+    // Matrix lane / 8 of the four that are stored at once: rows from 8 (matrix % 2) on, pack matrix / 2 of two.
+    const unsigned row = to + lane % 16 * ROW_BYTES;
+#pragma unroll
+    for (int k = 0; k < SUMS / 8; ++k) {
+        const int pack = k % 4 * 2 + lane / 16;
+        const float* at = sums + 8 * k;
+        store_matrices(row + k / 4 * BOX_BYTES + (pack ^ lane % 8) * 16, rounded<scalar>(at[0], at[1]),
+                       rounded<scalar>(at[2], at[3]), rounded<scalar>(at[4], at[5]), rounded<scalar>(at[6], at[7]));
+    }
+}
+
 template <typename... More> __device__ inline void prefetch(const TensorMap& first, const More&... more) {
     prefetch(first);
     (prefetch(more), ...);

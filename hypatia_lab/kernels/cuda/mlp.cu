@@ -181,16 +181,8 @@ __global__ __launch_bounds__(128 * GROUPS, BLOCKS) void mlp(
             settle(sums);
             add_biases(layer);
         }
-        // Matrix lane / 8 of the four that are stored at once: rows from 8 (matrix % 2) on, pack matrix / 2 of two.
         const unsigned own = here + warp * WARP_ROWS * ROW_BYTES;
-        const unsigned row = own + lane % 16 * ROW_BYTES;
-#pragma unroll
-        for (int k = 0; k < STEPS; ++k) {
-            const int pack = k % 4 * 2 + lane / 16;
-            const float* at = sums + 8 * k;
-            store_matrices(row + k / 4 * BOX_BYTES + (pack ^ lane % 8) * 16, rounded<scalar>(at[0], at[1]),
-                           rounded<scalar>(at[2], at[3]), rounded<scalar>(at[4], at[5]), rounded<scalar>(at[6], at[7]));
-        }
+        leave_rows<scalar, BOX_BYTES>(own, sums, lane);
         show_to_copies();
         __syncwarp();
         if (lane == 0) {

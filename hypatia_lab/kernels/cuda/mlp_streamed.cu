@@ -128,7 +128,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
                 sums[4 * j + 1] = sums[4 * j + 3] = half_of<scalar>(two, 1);
             }
         };
-        // All slices of a layer: product(step, weight) adds 16 numbers along k. After the second, meanwhile() is called.
+        // All slices of a layer: product(step, weight) adds 16 numbers along k. After the second meanwhile() runs.
         const auto multiply = [&](const auto& product, const auto& meanwhile) {
             int previous = 0;
 #pragma unroll
@@ -179,16 +179,8 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
                     },
                     [] {});
             }
-            // Matrix lane / 8 of the four that are stored at once: rows from 8 (matrix % 2) on, pack matrix / 2 of two.
-            const unsigned own = here + warp * WARP_ROWS * ROW_BYTES, row = own + lane % 16 * ROW_BYTES;
-#pragma unroll
-            for (int k = 0; k < WIDTH / 16; ++k) {
-                const int pack = k % 4 * 2 + lane / 16;
-                const float* at = sums + 8 * k;
-                store_matrices(row + k / 4 * BOX_BYTES + (pack ^ lane % 8) * 16, rounded<scalar>(at[0], at[1]),
-                               rounded<scalar>(at[2], at[3]), rounded<scalar>(at[4], at[5]),
-                               rounded<scalar>(at[6], at[7]));
-            }
+            const unsigned own = here + warp * WARP_ROWS * ROW_BYTES;
+            leave_rows<scalar, BOX_BYTES>(own, sums, lane);
             show_to_copies();
             __syncwarp();
             if (lane == 0) {
