@@ -27,8 +27,6 @@ PLACES = FRESH, TIMED, AGAIN = "fresh", "timed", "again"
 """Where a worker leaves its output: of the first call on new inputs, of the last one of a sample, of one after it."""
 WARM_S, MOST_WARM = 2e-3, 5
 """So long it is called before anything is timed, and so often at most."""
-AWAKE_S, MOST_AWAKE = 4e-4, 50
-"""So long it is called on a CPU between the word to begin a sample and its beginning, and so often at most."""
 CALLS_AFTER = 3
 """Calls after the inputs have changed amid others. One may have begun before."""
 WRITTEN = "written"
@@ -205,10 +203,6 @@ class Worker:
                 self._take()
                 self._end_persisting()
             self.out = None
-            if sample is many and self.device == "cpu":
-                # The first calls after a wait take several times as long, and ``run`` waits for nobody.
-                for _ in range(min(int(AWAKE_S / max(seconds, 1e-9)), MOST_AWAKE)):
-                    once()
             self.channel.mark()
             took[name], self.out = sample()
             self._wait()  # for all that was given to the device, on whatever stream
