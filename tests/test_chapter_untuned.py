@@ -64,14 +64,15 @@ def test_the_shapes_are_the_same_in_every_run() -> None:
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("preset", plan.COUNT)
 def test_the_plan_is_small_where_it_must_be(preset: str, device: str) -> None:
-    groups = composer.plan("untuned", preset, device)
-    tuned = [group for group in groups if "compile_max_autotune" in group.variants]
+    groups, tuned = (composer.plan(name, preset, device) for name in (untuned.EXPERIMENT, untuned.TUNED))
     kinds = {(group.workload.operation, group.workload.dtype, group.workload.math) for group in groups}
     assert len(kinds) == (6 if device == "cuda" else 3)
     assert len(groups) == len({group.workload for group in groups}) <= plan.COUNT[preset] * len(kinds)
     assert len(tuned) <= (0 if preset == "quick" else 12)
     assert all({"eager", "dispatched"} <= set(group.variants) for group in groups)
-    assert all(len(set(group.variants)) == len(group.variants) for group in groups)
+    assert all({"eager", "eager@again", "compile_max_autotune"} <= set(group.variants) for group in tuned)
+    assert {group.workload for group in tuned} <= {group.workload for group in groups}
+    assert all(len(set(group.variants)) == len(group.variants) for group in groups + tuned)
     if device == "cuda":
         families = plan.FAMILIES if preset == "seed" else kinds
         assert len(groups) == plan.COUNT[preset] * len(families)
@@ -82,8 +83,8 @@ def test_the_plan_is_small_where_it_must_be(preset: str, device: str) -> None:
 
 
 def test_the_page_is_the_experiments() -> None:
-    assert EXPERIMENTS["untuned"].notebook == untuned.PAGE
-    known = {*untuned.PEERS, "dispatched", "eager@again"}
+    assert {EXPERIMENTS[name].notebook for name in untuned.PEERS} == {untuned.PAGE}
+    known = {name for peers in untuned.PEERS.values() for name in peers}
     for (operation, _, _), (library, own) in plan.KINDS.items():
         assert set(library) <= known
         assert all(variants.find(operation, name).origin == "own" for name in (*own, "dispatched"))
@@ -125,6 +126,14 @@ def test_each_family_meets_each_peer() -> None:
     (line,) = untuned.furthest_behind(lab, "box")
     assert (line["family"], line["shape"]) == (linear, "37×77×129")
     assert line["speed against the peer"].startswith("0.8889×")
+
+
+def test_what_tunes_is_met_at_its_own_shapes() -> None:
+    few = cells({"eager": 10.0, "triton": 6.0, "compile_max_autotune": 5.0}, (33, 77, 129))
+    lab = evidence({"untuned": MEASURED, "untuned_tuned": few})
+    found = untuned.compared(lab, "box")
+    assert [said for _, said in found["Linear+ReLU, bfloat16", "compile_max_autotune"]] == [shares.BEHIND]
+    assert [said for _, said in found["Linear+ReLU, bfloat16", "eager"]] == [shares.AHEAD] * 3
 
 
 def test_the_figure_counts_what_it_draws() -> None:

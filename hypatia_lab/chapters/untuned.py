@@ -15,11 +15,12 @@ from hypatia_lab.pages.phrases import spoken
 from hypatia_lab.results import Row
 
 PAGE = "21_untuned"
-EXPERIMENT = "untuned"
+EXPERIMENT, TUNED = "untuned", "untuned_tuned"
 FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
 LIBRARY = ("eager", "epilogue", "group_norm")
 """The library's forms on the tensors that a caller of the dispatcher gives: none asks for another layout."""
-PEERS = (*LIBRARY, "eager_channels_last", "compile_max_autotune")
+PEERS = {EXPERIMENT: (*LIBRARY, "eager_channels_last"), TUNED: ("compile_max_autotune",)}
+"""Experiment → the peers that it is there for: what tunes takes long, so it has few of the shapes."""
 WORSE = 0.05
 """By how much the dispatcher may be slower than the library, at most."""
 
@@ -27,10 +28,10 @@ Shapes = dict[str, dict[str, Row]]
 """Workload → variant → its row."""
 
 
-def families(lab: Evidence, machine: str) -> dict[str, Shapes]:
+def families(lab: Evidence, machine: str, experiment: str = EXPERIMENT) -> dict[str, Shapes]:
     """Family, as a person calls it → its timed rows by workload and variant, in the order of their work."""
     found: dict[str, Shapes] = {}
-    for row in lab.timed(machine, experiment=EXPERIMENT):
+    for row in lab.timed(machine, experiment=experiment):
         name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
         found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
     return {name: found[name] for name in sorted(found)}
@@ -72,8 +73,9 @@ def compared(lab: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[Ro
     """Family and peer → what :func:`against` has of them, where there is something."""
     return {
         (family, peer): pairs
-        for family, shapes in families(lab, machine).items()
-        for peer in PEERS
+        for experiment, peers in PEERS.items()
+        for family, shapes in families(lab, machine, experiment).items()
+        for peer in peers
         if (pairs := against(shapes, peer))
     }
 

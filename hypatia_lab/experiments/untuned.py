@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 from hypatia_lab.experiments.plan import Experiment, Group, Shapes
 from hypatia_lab.operations import mlp_cuda
@@ -71,13 +71,12 @@ def _fits(operation: str, name: str, shape: tuple[int, ...]) -> bool:
     return name != "fused_cuda" or shape[1] in mlp_cuda.WIDTHS
 
 
-def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
+def _kinds(preset: str, device: str) -> Iterator[tuple[tuple[str, str, str], list[tuple[int, ...]]]]:
+    """Operation, dtype and math, and the shapes of each."""
     gpu = device == "cuda"
-    groups = []
     # A CPU has no TF32, and the lab no form of its own in 16 bits there.
     kinds = [kind for kind in KINDS if gpu or kind[1:] == ("float32", "ieee") or kind[0] == "mlp3"]
     for operation, dtype, mode in kinds:
-        library, own = KINDS[operation, dtype, mode]
         flops: Callable[[tuple[int, ...]], int] = operations()[operation].flops
         sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset])
         if preset == "seed":  # a family's shapes are shared out among its dtypes
@@ -87,14 +86,35 @@ def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
             sizes = [shape for shape in sizes if flops(shape) <= MOST_FLOP[preset]]
         if preset == "quick":
             sizes = sorted(sizes, key=flops)[-COUNT[preset] :]
-        for number, shape in enumerate(sizes):
-            forms = own if gpu else ON_CPU[operation]
-            names = ("eager", *library, *(name for name in forms if _fits(operation, name, shape)), "dispatched")
-            if number < TUNED and preset != "quick":
-                names += ("eager" + AGAIN, "compile_max_autotune")
-            work = Workload(operation, shape, dtype, mode)
-            groups.append(Group(work, names, ("graph",) if gpu else ("hot",), 0.01 if gpu else 0.02))
-    return groups
+        yield (operation, dtype, mode), sizes
+
+
+def _group(kind: tuple[str, str, str], shape: tuple[int, ...], names: Sequence[str], device: str) -> Group:
+    names = [name for name in names if _fits(kind[0], name, shape)]
+    clock, budget_s = ("graph", 0.01) if device == "cuda" else ("hot", 0.02)
+    return Group(Workload(kind[0], shape, *kind[1:]), tuple(names), (clock,), budget_s)
+
+
+def _own(kind: tuple[str, str, str], device: str) -> tuple[str, ...]:
+    return KINDS[kind][1] if device == "cuda" else ON_CPU[kind[0]]
+
+
+def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    return [
+        _group(kind, shape, ("eager", *KINDS[kind][0], *_own(kind, device), "dispatched"), device)
+        for kind, sizes in _kinds(preset, device)
+        for shape in sizes
+    ]
+
+
+def _tuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
+    if preset == "quick":
+        return []
+    return [
+        _group(kind, shape, ("eager", "eager" + AGAIN, *_own(kind, device), "compile_max_autotune"), device)
+        for kind, sizes in _kinds(preset, device)
+        for shape in sizes[:TUNED]
+    ]
 
 
 EXPERIMENTS = (
@@ -104,5 +124,12 @@ EXPERIMENTS = (
         "sixty drawn shapes a family, and a dispatcher",
         "",
         _untuned,
+    ),
+    Experiment(
+        "untuned_tuned",
+        "21_untuned",
+        "a dozen of the drawn shapes, tuned by torch.compile",
+        "",
+        _tuned,
     ),
 )
