@@ -159,6 +159,19 @@ def ratio(numerator: Sequence[float | None], denominator: Sequence[float | None]
     return geometric([a / b for a, b in zip(numerator, denominator, strict=True) if a is not None and b is not None])
 
 
+def quotient(above: Interval, below: Interval) -> Interval:
+    """``above`` over ``below``, both positive and measured in different processes.
+
+    Half-widths add as squares on a logarithmic scale, and n is the smaller of both. NaN where one has no bounds.
+    """
+    if not (above.low > 0 and below.low > 0):
+        return NOTHING
+    value = above.value / below.value
+    low = math.hypot(math.log(above.value / above.low), math.log(below.high / below.value))
+    high = math.hypot(math.log(above.high / above.value), math.log(below.value / below.low))
+    return Interval(value, value * math.exp(-low), value * math.exp(high), min(above.n, below.n))
+
+
 def widened(interval: Interval, spread: float) -> Interval:
     """``interval`` of a positive figure, made wider by a further ``spread`` (standard deviation of its logarithm).
 

@@ -151,9 +151,18 @@ class Row:
     def over(self, quick: Row) -> Interval:
         """Its time over that of another row, paired by process; vetoed where the A/A control of one of them failed.
 
-        NaN when no process timed both.
+        Where no process timed both, since one was added to its experiment later, it follows from what each of them
+        takes beside the baseline of both. NaN when there is none.
         """
-        return replace(_quotient(self.medians_us, quick.medians_us), vetoed=bool(self.veto or quick.veto))
+        found = _quotient(self.medians_us, quick.medians_us)
+        if not found.n and self._beside == quick._beside:
+            found = intervals.quotient(quick.speed, self.speed)
+        return replace(found, vetoed=bool(self.veto or quick.veto))
+
+    @property
+    def _beside(self) -> tuple[str, ...]:
+        """What its ratio is to: a time of a machine."""
+        return (self.machine, self.experiment, self.workload, self.clock, self.baseline)
 
     def against(self, other: Row) -> Row:
         """The row with ``other`` for its baseline: the ratio is that of the two."""

@@ -134,6 +134,18 @@ def test_a_mean_of_nothing_is_refused():
         intervals.mean([])
 
 
+def test_a_quotient_of_two_estimates_holds_the_truth_as_often_as_it_says():
+    luck, kept = random.Random(3), 0
+    for _ in range(2000):
+        above, below = (intervals.geometric([math.exp(luck.gauss(0, s)) for _ in range(8)]) for s in (0.02, 0.05))
+        found = intervals.quotient(above, below)
+        kept += found.low <= 1 <= found.high
+    assert 0.94 < kept / 2000 < 0.98
+    exact = Interval(2.0, 2.0, 2.0, 5)
+    assert intervals.quotient(exact, Interval(4.0, 2.0, 8.0, 7)) == Interval(0.5, 0.25, 1.0, 5)
+    assert math.isnan(intervals.quotient(exact, intervals.mean([1.0])).value)
+
+
 def test_a_ratio_is_paired_by_process():
     # Both drift tenfold from process to process; their ratio does not, and only pairing sees that.
     found = intervals.ratio([2.0, 20.0, 200.0], [1.0, 10.0, 100.0])
@@ -343,6 +355,23 @@ def test_a_ratio_is_the_quotient_of_the_two_times_where_all_processes_pair(pairs
     assert one.over(other).value == other.speed.value
     assert other.time.value == other.median_us
     assert one.against(other).ratio == pytest.approx(1 / other.ratio)
+
+
+def test_what_no_process_timed_both_of_goes_by_way_of_the_baseline():
+    """A variant that was added later was measured beside the baseline alone, in processes of its own."""
+    eager = cell((2, 3, 4), [10.0, 10.1, 9.9, 20.0, 20.2, 19.8], "eager")  # the later visit's chip is slower
+    earlier = cell((2, 3, 4), [5.0, 5.0, 5.0, None, None, None], "naive")
+    later = cell((2, 3, 4), [None, None, None, 5.0, 5.1, 5.0], "triton")
+    rows = {row.variant: row for row in results.rows([record(eager, earlier, later)])}
+    found = rows["naive"].over(rows["triton"])
+    assert found.value == pytest.approx(rows["triton"].ratio / rows["naive"].ratio)
+    assert found.value == pytest.approx(2, rel=0.02)
+    assert found.n == 3
+    halves = [math.log(row.ratio_high / row.ratio_low) / 2 for row in (rows["naive"], rows["triton"])]
+    assert math.log(found.high / found.low) / 2 == pytest.approx(math.hypot(*halves))
+    assert rows["triton"].against(rows["naive"]).speed == found
+    other = results.rows([record(eager, earlier), record(eager, later, experiment="other")])
+    assert math.isnan(next(row for row in other if row.variant == "naive").over(other[-1]).value)
 
 
 @pytest.mark.parametrize("status", [status for status in records.STATUSES if status != "ok"])
