@@ -125,7 +125,7 @@ def test_each_family_meets_each_peer() -> None:
     }
     (line,) = untuned.furthest_behind(lab, "box")
     assert (line["family"], line["shape"]) == (linear, "37×77×129")
-    assert line["speed against the peer"].startswith("0.8889×")
+    assert line["its speed, the peer's being 1"].startswith("0.8889×")
 
 
 def test_what_tunes_is_met_at_its_own_shapes() -> None:
@@ -165,18 +165,18 @@ def test_the_dispatcher_is_held_to_its_promise() -> None:
     assert layers["surely behind by over 5%"] == "0"
     ours, promise = untuned.findings(lab, "box")
     assert ours.figure == "3 of 4 shapes"
-    assert "3 ahead and 1 no own form" in ours.text
+    assert "3 ahead and 1 no own form. Against the quickest of the library's forms: 1 ahead, 1 behind." in ours.text
     assert promise.figure == "1 of 4 shapes"
-    assert "Linear+ReLU at 37×77×129" in promise.text
+    assert promise.text.startswith("It is ahead at 1 and level at 2. Slowest: Linear+ReLU at 37×77×129")
 
 
 def test_what_is_wrong_is_named() -> None:
     lab = evidence({"untuned": MEASURED})
-    assert untuned.right(lab, "box") == "Right against float64: 15 of 15 answers."
+    assert untuned.right(lab, "box") == "Each answer is held against float64: 15 of 15 are right."
     fault = {"status": "wrong", "reason": "wrong values", "medians_us": []}
     lines = [*MEASURED[:-1], MEASURED[-1] | fault]
     said = untuned.right(evidence({"untuned": lines}), "box")
-    assert said.startswith("Right against float64: 14 of 15 answers. dispatched at mlp3 65×301")
+    assert said.startswith("Each answer is held against float64: 14 of 15 are right. dispatched at mlp3 65×301")
     assert said.endswith("wrong, wrong values.")
 
 

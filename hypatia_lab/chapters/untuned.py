@@ -107,8 +107,8 @@ def furthest_behind(lab: Evidence, machine: str) -> list[dict[str, str]]:
                     "family": family,
                     "peer": _label(pairs, peer),
                     "shape": worst.at,
-                    "own form": variants.label(worst.operation, worst.variant),
-                    "speed against the peer": formats.told(worst.speed),
+                    "the lab's form": variants.label(worst.operation, worst.variant),
+                    "its speed, the peer's being 1": formats.told(worst.speed),
                 }
             )
     return lines
@@ -119,7 +119,7 @@ def right(lab: Evidence, machine: str) -> str:
     rows = [row for row in lab.leading(machine, experiment=EXPERIMENT) if row.status != "skipped"]
     wrong = [row for row in rows if row.status in ("wrong", "crashed", "timeout", "cheated")]
     named = "".join(f" {row.variant} at {row.text}: {row.status}, {row.reason}." for row in wrong)
-    return f"Right against float64: {len(rows) - len(wrong)} of {len(rows)} answers.{named}"
+    return f"Each answer is held against float64: {len(rows) - len(wrong)} of {len(rows)} are right.{named}"
 
 
 def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:
@@ -137,10 +137,16 @@ def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:
                     **{said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND, intervals.TOO_NOISY)},
                     "surely behind by over 5%": str(sum(row.speed.below(1 - WORSE) for row in rows)),
                     "slowest at": worst.at,
-                    "its speed against the library": formats.told(worst.speed),
+                    "its speed, the library's being 1": formats.told(worst.speed),
                 }
             )
     return lines
+
+
+def _against_best(shapes: Shapes) -> list[str]:
+    """The word at each shape where a form of the lab's and one of the library's are timed."""
+    pairs = [(own(forms), library(forms)) for forms in shapes.values()]
+    return [word(row.against(best).speed) for row, best in pairs if row and best]
 
 
 def _choices(shapes: Shapes) -> list[Row]:
@@ -163,7 +169,9 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
             found.append(unsaid(lab, machine, question, PAGE, [row.speed for row in rows]))
         else:
             told = formats.listing([f"{words[said]} {said}" for said in share_figure.LOOKS if words[said]])
-            title = "A form of the lab's beats eager PyTorch at shapes nobody tuned for"
+            best = Counter(said for shapes in families(lab, machine).values() for said in _against_best(shapes))
+            told += f". Against the quickest of the library's forms: {best[AHEAD]} ahead, {best[BEHIND]} behind"
+            title = "The lab's quickest form beats eager PyTorch at shapes nobody tuned for"
             title = title if words[AHEAD] else "No form of the lab's beats eager PyTorch at shapes nobody tuned for"
             found.append(Finding(f"{words[AHEAD]} of {len(pairs)} shapes", title, f"Of all: {told}.", PAGE))
     choices = [row for shapes in families(lab, machine).values() for row in _choices(shapes)]
@@ -175,7 +183,9 @@ def findings(lab: Evidence, machine: str) -> list[Finding]:
         else:
             late = sum(row.speed.below(1 - WORSE) for row in decided)
             worst = min(decided, key=lambda row: row.ratio)
-            text = f"Slowest: {FAMILIES[worst.operation]} at {worst.at}, {spoken(worst.speed)} the library's speed."
+            words = Counter(word(row.speed) for row in choices)
+            text = f"It is ahead at {words[AHEAD]} and level at {words[LEVEL]}. "
+            text += f"Slowest: {FAMILIES[worst.operation]} at {worst.at}, {spoken(worst.speed)} the library's speed."
             title = "Where the dispatcher is surely slower than the library by over 5%"
             found.append(Finding(f"{late} of {len(decided)} shapes", title, text, PAGE))
     return found
