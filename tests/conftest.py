@@ -65,7 +65,15 @@ def committed_book() -> Path:
 
 INTERPRETER = """
 import json, os, sys, traceback
-import torch, triton, triton.language
+import torch
+from triton import language
+from triton.language import core
+from triton.runtime import interpreter
+
+torch.testing.assert_close(0, 0)
+if hasattr(interpreter, "_patch_lang"):  # private: another version may do without
+    replaced = interpreter._patch_lang(lambda: (language, core))
+    interpreter._patch_lang = lambda function: type(replaced)()
 
 for line in sys.stdin:
     source, *files = json.loads(line)
@@ -85,7 +93,12 @@ for line in sys.stdin:
         os._exit(status)
     print(os.waitpid(child, 0)[1], flush=True)
 """
-"""Forks a process for every source it is given: importing torch and Triton takes seconds, which is then done once."""
+"""Forks a process for every source it is given: importing torch, Triton and what ``torch.testing`` imports on its first
+call takes seconds, which is then done once.
+
+So is replacing Triton's language by what is interpreted: Triton searches the whole of it whenever a kernel calls a
+function, which takes up to half of a kernel's time.
+"""
 
 
 @pytest.fixture(scope="session")

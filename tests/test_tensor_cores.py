@@ -109,8 +109,8 @@ def ways(x, weight, bias, **how):
 """
 
 SHAPES = """
-tiles = Config(32, 32, 64)
-for shape in ((1, 1, 1), (2, 127, 7), (33, 40, 36)):
+tiles = Config(16, 16, 32)
+for shape in ((1, 1, 1), (2, 69, 7), (17, 40, 20)):
     x, weight, bias = drawn(*shape)
     for out in ways(x, weight, bias, tiles=tiles):
         agrees(out, x, weight, bias, 4e-7)
@@ -119,9 +119,10 @@ for shape in ((1, 1, 1), (2, 127, 7), (33, 40, 36)):
 x, weight, bias = drawn(7, 129, 127)
 agrees(linear_relu(x, weight, bias), x, weight, bias, 4e-7)
 # Several tiles a program, halves of tiles, plain pointers, a ragged group of tiles.
-x, weight, bias = drawn(34, 40, 36)
+x, weight, bias = drawn(34, 40, 20)
 for how in ({"resident": 1}, {"halves": True}, {"load": False, "store": False}, {"group": 2}):
     agrees(linear_relu(x, weight, bias, tiles=Config(16, 16, 32, **how)), x, weight, bias, 4e-7)
+x = x[:17]
 agrees(linear_relu_split(x, weight, bias, tiles=Config(16, 16, 32, apart=True)), x, weight, bias, 4e-7)
 """
 
@@ -148,7 +149,7 @@ for rounded in (False, True):
 """
 
 FORMS = """
-x, weight, bias = drawn(3, 24, 8)
+x, weight, bias = drawn(3, 24, 4)
 spread = torch.stack([bias, bias], 1)[:, 0]
 strided, across, wide = torch.stack([x, -x], -1)[..., 0], weight.t().contiguous().t(), torch.cat([x, x], 1)[:, :24]
 for given in ((strided, weight, bias), (wide, across, spread), (x, weight, None)):
@@ -157,14 +158,14 @@ for given in ((strided, weight, bias), (wide, across, spread), (x, weight, None)
 for batch in ((), (2, 3), (0,), (3, 0)):
     many = torch.randn(*batch, 24)
     for out in ways(many, weight, bias):
-        assert out.shape == (*batch, 8)
+        assert out.shape == (*batch, 4)
         torch.testing.assert_close(out, torch.relu(many @ weight.T + bias), rtol=1e-4, atol=1e-5)
-for given in ((torch.ones(3, 0), torch.ones(4, 0), bias[:4]), (torch.ones(3, 0), torch.ones(4, 0), None)):
+for given in ((torch.ones(3, 0), torch.ones(4, 0), bias), (torch.ones(3, 0), torch.ones(4, 0), None)):
     for out in ways(*given):
         torch.testing.assert_close(out, torch.relu(torch.nn.functional.linear(*given)))
 # Rows longer than a program holds come out as those that fit, bit for bit.
 from hypatia_lab.kernels.triton import linear_relu_split as split
-x, weight, bias = drawn(3, 77, 5)
+x, weight, bias = drawn(2, 77, 3)
 x[0, 76], weight[1, 40] = 1e4, -1e5
 whole = [linear_relu_split(x, weight, bias, terms=terms) for terms in SPLITS]
 split.LONGEST = 32
@@ -177,7 +178,7 @@ for terms in SPLITS:
 
 EXTREMES = """
 inf, nan, same = float("inf"), float("nan"), torch.testing.assert_close
-x, weight, bias = drawn(8, 40, 33)
+x, weight, bias = drawn(8, 40, 19)
 x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[3] = nan, inf, inf, -inf, inf
 weight[0, 5], weight[1, 9], weight[2, 4], weight[3] = 0, inf, nan, -inf
 # A number lost beside its row's largest keeps the sign of its product with an infinity; an exact number has no rest.
@@ -214,7 +215,7 @@ for out in ways(torch.zeros(3, 8), torch.zeros(4, 8), None):
 """
 
 REFUSALS = """
-x, weight, bias = drawn(6, 24, 40)
+x, weight, bias = drawn(6, 24, 9)
 refused = [
     ((x[:, :-1], weight, bias), "do not fit"),
     ((x, weight[0], bias), "do not fit"),
