@@ -179,7 +179,7 @@ for terms in SPLITS:
 EXTREMES = """
 inf, nan, same = float("inf"), float("nan"), torch.testing.assert_close
 x, weight, bias = drawn(8, 40, 19)
-x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[3] = nan, inf, inf, -inf, inf
+x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[3], x[4, 39] = nan, inf, inf, -inf, inf, inf  # the last one in the last tile
 weight[0, 5], weight[1, 9], weight[2, 4], weight[3] = 0, inf, nan, -inf
 # A number lost beside its row's largest keeps the sign of its product with an infinity; an exact number has no rest.
 weight[4, 5], weight[4, 0], weight[5, 5] = -1e-30, 1e10, 1.0
