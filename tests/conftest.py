@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy
 import pytest
+from forks import forks
 
 from hypatia_lab import intervals, places
 from hypatia_lab.book import build
@@ -64,7 +64,6 @@ def committed_book() -> Path:
 
 
 INTERPRETER = """
-import json, os, sys, traceback
 import torch
 from triton import language
 from triton.language import core
@@ -74,30 +73,9 @@ torch.testing.assert_close(0, 0)
 if hasattr(interpreter, "_patch_lang"):  # private: another version may do without
     replaced = interpreter._patch_lang(lambda: (language, core))
     interpreter._patch_lang = lambda function: type(replaced)()
-
-for line in sys.stdin:
-    source, *files = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        for number, name in enumerate(files):
-            os.dup2(os.open(name, os.O_RDWR), number)
-        sys.stdin = open(0)
-        status = 0
-        try:
-            exec(compile(source, "interpreted", "exec"), {"__name__": "__main__"})
-        except BaseException:
-            status = 1
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitpid(child, 0)[1], flush=True)
 """
-"""Forks a process for every source it is given: importing torch, Triton and what ``torch.testing`` imports on its first
-call takes seconds, which is then done once.
-
-So is replacing Triton's language by what is interpreted: Triton searches the whole of it whenever a kernel calls a
-function, which takes up to half of a kernel's time.
+"""What takes seconds: importing torch, Triton and what ``torch.testing`` imports on its first call, and replacing
+Triton's language by what is interpreted. Triton does that whenever a kernel calls a function, and searches all of it.
 """
 
 
@@ -112,30 +90,8 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
     newest = tuple(map(int, numpy.__version__.split(".")[:2]))
     if newest >= (2, 4) and tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 6):
         pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
-    folder, command = tmp_path_factory.mktemp("interpreted"), [sys.executable, "-W", "ignore", "-c", INTERPRETER]
-    streams = [folder / name for name in ("given", "printed", "complaint")]
-
-    with subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        env=os.environ | {"TRITON_INTERPRET": "1"},
-    ) as server:
-        assert server.stdin is not None
-        assert server.stdout is not None
-        ask, answer = server.stdin, server.stdout
-
-        def run(source: str, given: str = "") -> str:
-            for path, text in zip(streams, (given, "", ""), strict=True):
-                path.write_text(text, encoding="utf-8")
-            print(json.dumps([source, *map(str, streams)]), file=ask, flush=True)
-            status, complaint = answer.readline().strip(), streams[2].read_text(encoding="utf-8")
-            assert status == "0", complaint
-            return streams[1].read_text(encoding="utf-8")
-
+    with forks(INTERPRETER, tmp_path_factory.mktemp("interpreted"), environment={"TRITON_INTERPRET": "1"}) as run:
         yield run
-        ask.close()
 
 
 FOR_HOPPER = """

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from forks import forks
 
 from hypatia_lab.kernels import loader
 
@@ -82,58 +82,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return found
 
 
-FORKS = """
-import json, linecache, os, traceback
-import torch._dynamo
-
-print("ready", flush=True)
-for line in sys.stdin:
-    source = json.loads(line)
-    child = os.fork()
-    if child == 0:
-        os.ftruncate(2, 0)
-        os.dup2(2, 1)  # what is printed is no answer
-        # Tracebacks show the lines, whose numbers say little.
-        linecache.cache["part"] = len(source), None, source.splitlines(keepends=True), "part"
-        status = 0
-        try:
-            exec(compile(source, "part", "exec"), globals())
-        except BaseException:
-            status = 1
-            traceback.print_exc()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status)
-    print(os.waitpid(child, 0)[1], flush=True)
-os._exit(0)  # tidying up torch takes a second
-"""
-
-
 @pytest.fixture(scope="module")
-def passes(folder: Path) -> Iterator[Callable[..., None]]:
+def passes(folder: Path) -> Iterator[Callable[..., str]]:
     """Runs sources after ``BEGIN``, in a process forked for them: nothing of theirs is left for the next.
 
     What takes seconds is done once, before: importing torch, and Dynamo, which PyTorch imports when a plan is recorded.
     """
-    command, complaint = [sys.executable, "-c", BEGIN + FORKS, str(folder)], folder / "complaint"
-    with (
-        complaint.open("a") as told,
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=told, text=True) as server,
-    ):
-        assert server.stdin is not None
-        assert server.stdout is not None
-        ask, answer = server.stdin, server.stdout
-
-        def answers(expected: str) -> None:
-            status = answer.readline().strip()
-            assert status == expected, f"status {status}: {complaint.read_text(encoding='utf-8')[-4000:]}"
-
-        def run(*sources: str) -> None:
-            print(json.dumps("\n".join(sources)), file=ask, flush=True)
-            answers("0")
-
-        answers("ready")
-        yield run
+    with forks(BEGIN + "import torch._dynamo", folder, [str(folder)]) as run:
+        yield lambda *sources: run("\n".join(sources))
 
 
 def passes_afresh(folder: Path, *sources: str) -> None:
@@ -206,11 +162,11 @@ for wrong, message in (
 """
 
 
-def test_what_was_recorded_is_carried_out_for_tensors_that_are_alike(passes: Callable[..., None]) -> None:
+def test_what_was_recorded_is_carried_out_for_tensors_that_are_alike(passes: Callable[..., str]) -> None:
     passes(TOY, REPLAYED)
 
 
-def test_a_later_process_records_nothing_and_imports_no_triton(folder: Path, passes: Callable[..., None]) -> None:
+def test_a_later_process_records_nothing_and_imports_no_triton(folder: Path, passes: Callable[..., str]) -> None:
     call = "toy(square, [square], None, 7.0, 'later')"
     passes(TOY, call, "assert len(ran) == 1, ran")
     # Recorded at last: the other processes here have imported what that takes before.
@@ -268,7 +224,7 @@ def refusal(call):
 """
 
 
-def test_gradients_compiling_inference_and_threads(passes: Callable[..., None]) -> None:
+def test_gradients_compiling_inference_and_threads(passes: Callable[..., str]) -> None:
     passes(TOY, REFUSAL, GRADIENTS)
 
 
@@ -284,11 +240,11 @@ assert not any(folder.glob("plan-*reads*"))
 """
 
 
-def test_what_looks_into_tensors_stays_in_python(passes: Callable[..., None]) -> None:
+def test_what_looks_into_tensors_stays_in_python(passes: Callable[..., str]) -> None:
     passes(TOY, UNPLANNABLE)
 
 
-def test_without_a_library_that_builds_calls_stay_in_python(passes: Callable[..., None]) -> None:
+def test_without_a_library_that_builds_calls_stay_in_python(passes: Callable[..., str]) -> None:
     broken = """
     def fails(name):
         raise loader.BuildError("no such compiler")
@@ -388,7 +344,7 @@ assert y.is_contiguous(memory_format=last) and set(checked) == {"_convolve", "_n
 
 @pytest.mark.parametrize("operators", [LINEAR_RELU, CONV_BLOCK], ids=["linear_relu", "conv_block"])
 def test_triton_kernels_get_the_parameters_that_their_machine_code_has(
-    passes: Callable[..., None], operators: str
+    passes: Callable[..., str], operators: str
 ) -> None:
     pytest.importorskip("triton.backends.nvidia")
     passes(HOPPER, operators)
@@ -453,7 +409,7 @@ for operation, given, parameters in (
 """
 
 
-def test_hand_written_kernels_get_what_python_gives_them(passes: Callable[..., None]) -> None:
+def test_hand_written_kernels_get_what_python_gives_them(passes: Callable[..., str]) -> None:
     pytest.importorskip("triton")
     passes(HAND_WRITTEN)
 
@@ -479,7 +435,7 @@ assert recorder.plan(found).numbers[1] == len(steps) + 2
 """
 
 
-def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(passes: Callable[..., None]) -> None:
+def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(passes: Callable[..., str]) -> None:
     passes(TOY, BESIDE)
 
 
