@@ -130,7 +130,7 @@ def test_each_family_meets_each_peer() -> None:
 
 def test_what_tunes_is_met_at_its_own_shapes() -> None:
     few = cells({"eager": 10.0, "triton": 6.0, "compile_max_autotune": 5.0}, (33, 77, 129))
-    lab = evidence({"untuned": MEASURED, "untuned_tuned": few})
+    lab = evidence({"untuned": MEASURED, "untuned_autotune": few})
     found = untuned.compared(lab, "box")
     assert [said for _, said in found["Linear+ReLU, bfloat16", "compile_max_autotune"]] == [shares.BEHIND]
     assert [said for _, said in found["Linear+ReLU, bfloat16", "eager"]] == [shares.AHEAD] * 3

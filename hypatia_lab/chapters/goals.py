@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions
 from hypatia_lab.formats import MISSING, absent
-from hypatia_lab.intervals import EQUIVALENCE, Interval
+from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
 from hypatia_lab.results import Row
@@ -76,7 +75,7 @@ class Outcome:
     @property
     def speed(self) -> Interval:
         """The best peer's time over our own; NaN without a peer."""
-        return self.own.against(self.peer).speed if self.peer else Interval(math.nan, math.nan, math.nan, 0)
+        return self.own.against(self.peer).speed if self.peer else NOTHING
 
     @property
     def missed(self) -> bool | None:

@@ -15,7 +15,7 @@ from hypatia_lab.pages.phrases import spoken
 from hypatia_lab.results import Row
 
 PAGE = "21_untuned"
-EXPERIMENT, TUNED = "untuned", "untuned_tuned"
+EXPERIMENT, TUNED = "untuned", "untuned_autotune"
 FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
 LIBRARY = ("eager", "epilogue", "group_norm")
 """The library's forms on the tensors that a caller of the dispatcher gives: none asks for another layout."""

@@ -126,7 +126,7 @@ EXPERIMENTS = (
         _untuned,
     ),
     Experiment(
-        "untuned_tuned",
+        "untuned_autotune",
         "21_untuned",
         "a dozen of the drawn shapes, tuned by torch.compile",
         "",
