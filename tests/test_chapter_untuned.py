@@ -71,6 +71,7 @@ def test_the_plan_is_small_where_it_must_be(preset: str, device: str) -> None:
     assert len(tuned) <= (0 if preset == "quick" else 12)
     assert all({"eager", "dispatched"} <= set(group.variants) for group in groups)
     assert all({"eager", "eager@again", "compile_max_autotune"} <= set(group.variants) for group in tuned)
+    assert [group.workload for group in groups if "eager@again" in group.variants] == [one.workload for one in tuned]
     assert {group.workload for group in tuned} <= {group.workload for group in groups}
     assert all(len(set(group.variants)) == len(group.variants) for group in groups + tuned)
     if device == "cuda":

@@ -19,7 +19,8 @@ ODD, STEP = 0.7, 8
 """Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
 are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
 TUNED = 2
-"""Shapes of each kind, a dozen of all, at which torch.compile tunes too: it takes up to a minute each time."""
+"""Shapes of each kind, a dozen of all, at which there is an A/A control, and at which torch.compile tunes too: it takes
+up to a minute each time."""
 LARGEST = 2**24
 """Most numbers of a tensor of activations: in float64 it takes 128 MB."""
 MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
@@ -100,11 +101,13 @@ def _own(kind: tuple[str, str, str], device: str) -> tuple[str, ...]:
 
 
 def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
-    return [
-        _group(kind, shape, ("eager", *KINDS[kind][0], *_own(kind, device), "dispatched"), device)
-        for kind, sizes in _kinds(preset, device)
-        for shape in sizes
-    ]
+    groups = []
+    for kind, sizes in _kinds(preset, device):
+        names = ("eager", *KINDS[kind][0], *_own(kind, device), "dispatched")
+        for number, shape in enumerate(sizes):
+            twin = ("eager" + AGAIN,) if number < TUNED and preset != "quick" else ()
+            groups.append(_group(kind, shape, names + twin, device))
+    return groups
 
 
 def _tuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
