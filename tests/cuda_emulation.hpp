@@ -51,6 +51,7 @@ struct Index {
 struct alignas(8) float2 {
     float x, y;
 };
+float2 make_float2(float x, float y) { return {x, y}; }
 struct alignas(8) uint2 {
     unsigned x, y;
 };
@@ -390,6 +391,7 @@ template <typename scalar> float half_of(unsigned pair, int upper) {
 unsigned quadrupled(unsigned pair) {
     return rounded<__nv_bfloat16>(4 * half_of<__nv_bfloat16>(pair, 0), 4 * half_of<__nv_bfloat16>(pair, 1));
 }
+float __int_as_float(int bits) { return from_bits(static_cast<unsigned>(bits)); }
 unsigned bits_of(float value) {
     unsigned bits;
     std::memcpy(&bits, &value, sizeof bits);
@@ -647,7 +649,8 @@ template <int PENDING> void wait_for_products() {
 
 // ---- what the test calls
 
-extern "C" void fill_map(void* map, const void* matrix, long width, long height, int rows, int columns, int size) {
+extern "C" void fill_map(void* map, const void* matrix, long width, long height, long pitch, int rows, int columns,
+                         int size) {
     *static_cast<TensorMap*>(map) = {
-        static_cast<const unsigned char*>(matrix), width, height, width * size, rows, columns, size};
+        static_cast<const unsigned char*>(matrix), width, height, pitch, rows, columns, size};
 }

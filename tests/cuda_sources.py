@@ -57,9 +57,11 @@ def tensor_map(library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: i
     assert rows <= 256
     memory = torch.zeros(128 + 127, dtype=torch.uint8)
     aligned = memory[-memory.data_ptr() % 128 :][:128]
-    height, width = map(ctypes.c_int64, matrix.shape)
+    pitch = matrix.stride(0) * matrix.element_size()
+    assert matrix.data_ptr() % 16 == pitch % 16 == 0
+    height, width, pitch = map(ctypes.c_int64, (*matrix.shape, pitch))
     addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (aligned, matrix))
-    library.fill_map(*addresses, width, height, rows, columns, matrix.element_size())
+    library.fill_map(*addresses, width, height, pitch, rows, columns, matrix.element_size())
     return aligned
 
 

@@ -645,6 +645,19 @@ assert [int(one.isnan().sum()) for one in expected] != [0, 0, 0] and any(one.isi
 for own, right in zip(split.gradient_products_split(grad, x, weight, y, plan=small), expected):
     torch.testing.assert_close(own, right, rtol=1e-5, atol=1e-5, equal_nan=True)
 
+# For the CUDA kernel terms lie across that are scaled by columns. Where rows and columns are finite that is all.
+def by_torch(products, *, plan):
+    for *operands, out in products:
+        (left, up), (right, across) = (
+            (terms.large.double() + terms.small.double(), terms.exponents.double() - 141) for terms in operands
+        )
+        assert all(terms.large.stride(0) % 8 == 0 for terms in operands)
+        out.copy_(torch.ldexp(left @ right.T, up[:, None] + across))
+
+split.split_products.multiply = by_torch
+for needs in ((True, True), (True, False), (False, True), (False, False)):
+    agrees(drawn(40, 36, 33), split.split_products.Plan(), needs)
+
 # As an operation of PyTorch's.
 for batch in ((5,), (2, 3), ()):
     x, weight, bias = (torch.randn(*n, requires_grad=True) for n in ((*batch, 12), (3, 12), (3,)))
@@ -661,9 +674,10 @@ for given, message in (
     ((grad.double(), x, weight, y), "grad is torch.float64"), ((grad, x[0], weight, y), "x is torch.float32 [6]"),
     ((grad, x, weight[:, 1:], y), "weight [7, 5] does not fit"), ((grad[1:], x, weight, y), "grad [4, 7] is not of"),
     ((grad, x, weight, y[:, 1:]), "y [5, 6] is not of"), ((grad, x, weight.to("meta"), y), "weight is on meta"),
+    ((grad, x, weight, y, (True, True), "cuda"), "x is on cpu; the CUDA kernel needs compute capability 9.0"),
 ):
     try:
-        split.gradient_products_split(*given)
+        split.gradient_products_split(*given[:5], cuda="cuda" in given[5:])
     except ValueError as refusal:
         assert message in str(refusal), refusal
     else:
@@ -678,14 +692,12 @@ def test_gradients_of_split_operands_agree_with_float64_in_the_interpreter(
     interpreted(f"FULL = {full}\n{SPLIT}")
 
 
-@pytest.mark.parametrize("name", ["fp16x3", "fp16x3_gradients"])
+@pytest.mark.parametrize("name", ["fp16x3", "fp16x3_cuda"])
 def test_the_split_operations_have_shapes_without_a_gpu(name: str) -> None:
     x, weight, y = (torch.empty(*shape, device="meta") for shape in ((2, 3, 5), (4, 5), (2, 3, 4)))
-    if name == "fp16x3":
-        assert torch.ops.hypatia.linear_relu_fp16x3(x, weight, None).shape == y.shape
-    else:
-        found = torch.ops.hypatia.linear_relu_fp16x3_gradients(y, x, weight, y, True, False)
-        assert [tuple(one.shape) for one in found] == [(2, 3, 5), (0,), (4,)]
+    forward, gradients = (getattr(torch.ops.hypatia, f"linear_relu_{name}{end}") for end in ("", "_gradients"))
+    assert forward(x, weight, None).shape == y.shape
+    assert [tuple(one.shape) for one in gradients(y, x, weight, y, True, False)] == [(2, 3, 5), (0,), (4,)]
 
 
 # ---------------------------------------------------------------- gradients of split operands on a GPU

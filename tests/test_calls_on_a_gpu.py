@@ -172,12 +172,18 @@ CALLS = {
     "fp16x3": Call(
         tensor.linear_relu_fp16x3, tensor.linear_relu_fp16x3, lambda: matrices(64, 128, 96, float32), hopper=True
     ),
+    "fp16x3 in CUDA": Call(
+        tensor.linear_relu_fp16x3_cuda,
+        tensor.linear_relu_fp16x3_cuda,
+        lambda: matrices(64, 128, 96, float32),
+        hopper=True,
+    ),
     "one kernel": Call(blocks.conv_block_fused, whole, lambda: block(2, 32, 32), hopper=True),
     "two kernels": Call(blocks.conv_block_fused, in_two, lambda: block(2, 32, 32)),
     "mlp": Call(mlp.mlp, by_layers, lambda: layers(1001, 64)),
     "mlp_cuda": Call(mlp.forward_cuda, by_layers_cuda, lambda: layers(1001, 64), differentiable=False, hopper=True),
 }
-LINEAR = ["triton", "triton tf32", "fused", "split", "fp16x3"]
+LINEAR = ["triton", "triton tf32", "fused", "split", "fp16x3", "fp16x3 in CUDA"]
 
 each_call = pytest.mark.parametrize("name", CALLS)
 each_differentiable = pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.differentiable])
@@ -213,11 +219,14 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     ("linear_relu", "triton", "float32", "tf32", "forward", ODD + NAMED, 3.5e-4),  # rounded; cut off it is 7e-4
     ("linear_relu", "fp16x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
+    ("linear_relu", "fp16x3_cuda", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
+    ("linear_relu", "fp16x3_cuda_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "tf32x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fused_backward", "bfloat16", "ieee", BOTH, ODD + NAMED, 6e-3),
     ("linear_relu", "fused_backward", "float16", "ieee", BOTH, ODD + NAMED[:2], 1e-3),
     ("linear_relu", "fused_backward", "float32", "ieee", BOTH, ODD + NAMED, 1e-5),
     ("linear_relu", "fp16x3_backward", "float32", "ieee", BOTH, ODD + NAMED, 1e-5),
+    ("linear_relu", "fp16x3_cuda", "float32", "ieee", BOTH, ODD + NAMED, 1e-5),
     *(
         ("linear_relu", step, "bfloat16", "ieee", "forward", ODD + NAMED[:2], 4e-3)
         for step in ("step_mma", "step_wgmma", "step_multicast")
@@ -317,6 +326,7 @@ OPCHECKED: dict[str, Callable[[Tensors], tuple[Any, tuple[Any, ...]]]] = {
     "fused": lambda given: (torch.ops.hypatia.linear_relu_fused, given),
     "split": lambda given: (torch.ops.hypatia.linear_relu_split, (*given, "fp16x3")),
     "fp16x3": lambda given: (torch.ops.hypatia.linear_relu_fp16x3, given),
+    "fp16x3 in CUDA": lambda given: (torch.ops.hypatia.linear_relu_fp16x3_cuda, given),
     "one kernel": lambda given: (torch.ops.hypatia.conv_block_fused, (*given, "none", "ieee", "whole", True, None)),
     "two kernels": lambda given: (torch.ops.hypatia.conv_block_fused, (*given, "none", "ieee", "triton", True, None)),
     "mlp": lambda given: (torch.ops.hypatia.mlp, (given[0], [*given[1:3]], [*given[3:]], "ieee")),
@@ -747,6 +757,9 @@ PRICED: dict[str, Callable[[], tuple[Callable[[], Any], ...]]] = {
     "fused_backward bfloat16 1024x784x2048": lambda: stepped(backward.linear_relu_fused, eager, matrices(*MEDIUM)),
     "fused_backward float32": lambda: stepped(backward.linear_relu_fused, eager, matrices(*MEDIUM, float32)),
     "fp16x3_backward": lambda: stepped(tensor.linear_relu_fp16x3, eager, matrices(*MEDIUM, float32)),
+    "fp16x3_cuda": lambda: called(tensor.linear_relu_fp16x3_cuda, eager, matrices(*MEDIUM, float32)),
+    "fp16x3_cuda_once": lambda: of_variants("linear_relu", "fp16x3_cuda_once", MEDIUM, "float32"),
+    "fp16x3_cuda, a step": lambda: stepped(tensor.linear_relu_fp16x3_cuda, eager, matrices(*MEDIUM, float32)),
     "one kernel": counted,
     "one kernel, a step": lambda: stepped(whole, plain_block, block(5, 128, 128)),
     "two kernels": lambda: called(in_two, plain_block, block(5, 128, 128)),

@@ -234,7 +234,7 @@ def test_fusions_name_their_best_peer(tmp_path: Path) -> None:
 
 def test_bits_held_fall_for_float16_alone() -> None:
     rows = tensor_cores.held()
-    bits = {name: [int(row[name].split()[0]) for row in rows] for name in tensor_cores.SPLITS}
+    bits = {name: [int(row[name].split()[0]) for row in rows] for name in tensor_cores.TERMS}
     assert min(bits["tf32x3"]) >= 22
     near = sum(place <= 16 for place in tensor_cores.PLACES)
     assert min(bits["fp16x3"][:near]) >= 22
@@ -247,4 +247,4 @@ def test_every_name_is_one_of_the_lab() -> None:
         variants("linear_relu")
     )
     assert EXPERIMENTS[tensor_cores.EXPERIMENT].notebook == tensor_cores.PAGE
-    assert set(names("linear_relu", "split")) == {*tensor_cores.SPLITS, tensor_cores.ONCE}
+    assert set(names("linear_relu", "split")) == {*tensor_cores.SPLITS, *tensor_cores.ONCE}

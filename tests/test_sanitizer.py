@@ -56,6 +56,7 @@ ROWS = [
         "forward",
         MATRICES,
     ),
+    ("linear_relu", ("fp16x3_cuda",), "float32", "ieee", "forward_backward", MATRICES),
     ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
     ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from hypatia_lab import formats, variants
-from hypatia_lab.chapters import decisions
+from hypatia_lab.chapters import decisions, tensor_cores
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
 from hypatia_lab.pages.evidence import Evidence
@@ -15,21 +15,21 @@ from hypatia_lab.results import Row
 CHIP = "H200"
 """The goals are of this model of GPU."""
 
-ONCE = "fp16x3_once"
-"""The form whose weights are split ahead of the call, which has goals of its own."""
+ONCE = tensor_cores.ONCE
+"""Forms whose weights are split ahead of the call, which have goals of their own."""
 
 
 @dataclass(frozen=True)
 class Goal:
     """At most ``us`` µs a replayed call of ``workload`` (operation/shape/dtype/math/direction).
 
-    It is for ``variant`` alone, or where that is empty for any kernel of our own but :data:`ONCE`. Without ``us``: not
-    behind the quickest peer.
+    It is for any kernel of our own but :data:`ONCE`, or with ``once`` for these alone. Without ``us``: not behind the
+    quickest peer.
     """
 
     workload: str
     us: float | None
-    variant: str = ""
+    once: bool = False
 
 
 LAYER = "linear_relu/{}/{}/forward"
@@ -37,8 +37,8 @@ STEP = "linear_relu/{}/{}/forward_backward"
 GOALS = (
     Goal(LAYER.format("1024x784x2048", "float32/ieee"), 21),
     Goal(LAYER.format("8192x4096x4096", "float32/ieee"), 1350),
-    Goal(LAYER.format("1024x784x2048", "float32/ieee"), 18, ONCE),
-    Goal(LAYER.format("8192x4096x4096", "float32/ieee"), 1300, ONCE),
+    Goal(LAYER.format("1024x784x2048", "float32/ieee"), 18, once=True),
+    Goal(LAYER.format("8192x4096x4096", "float32/ieee"), 1300, once=True),
     Goal(STEP.format("1024x784x2048", "float32/ieee"), 95),
     Goal(STEP.format("8192x4096x4096", "float32/ieee"), 4600),
     Goal(LAYER.format("256x256x512", "bfloat16/ieee"), 1.9),
@@ -103,7 +103,7 @@ def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
             timed = lab.timed(machine, experiment=experiment, clock="graph")
             if rows := [row for row in timed if row.workload == goal.workload]:
                 break
-        ours = [row for row in rows if decisions.is_kernel(row) and (row.variant == ONCE) == (goal.variant == ONCE)]
+        ours = [row for row in rows if decisions.is_kernel(row) and (row.variant in ONCE) == goal.once]
         peers = [row for row in rows if row.origin == "peer"]
         if (own := decisions.quickest(ours)) is not None:
             found.append(Outcome(goal, own, decisions.quickest(peers)))

@@ -20,8 +20,10 @@ from hypatia_lab.variants import find, label, names
 
 PAGE = "14_tensor_cores"
 EXPERIMENT = "tensor_cores"
-SPLITS, ONCE = ("tf32x3", "fp16x3"), "fp16x3_once"
-"""Variants of split operands: those that split all they multiply in every call, and one that has split W before."""
+TERMS = ("tf32x3", "fp16x3")
+"""What float32 operands are split into."""
+SPLITS, ONCE = (*TERMS, "fp16x3_cuda"), ("fp16x3_once", "fp16x3_cuda_once")
+"""Variants of split operands: those that split all they multiply in every call, and those that have split W before."""
 GOALS = {"1024x784x2048": 2.0, "8192x4096x4096": 2.5}
 """Size → the multiple of eager's speed in IEEE float32 that float32's digits are wanted at."""
 FUSED_GOAL = 1.25
@@ -255,7 +257,7 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
         (eager,) = _timed(found, ["eager"]) or [None]
         if eager is None:
             continue
-        for row in (found[name] for name in (*SPLITS, ONCE) if name in found):
+        for row in (found[name] for name in SPLITS + ONCE if name in found):
             line = {"size": row.at, "variant": labelled(row)}
             if row.status == "ok":
                 line |= {"against eager": times(row.speed), "goal": _goal(row.speed, GOALS.get(shape))}
@@ -325,7 +327,7 @@ def held() -> list[dict[str, str]]:
     out = []
     for place in PLACES:
         line = {"element / its row's largest": "1" if place == 0 else f"1/2^{place}"}
-        for name in SPLITS:
+        for name in TERMS:
             worst = 0.0
             for magnitude in (-80, 0, 120):
                 rows = torch.cat([torch.tensor([1.99]), torch.ldexp(spread, torch.tensor(-place))])

@@ -54,9 +54,11 @@ def missing(workload: Workload, device: str) -> str:
 
 
 def _split(workload: Workload, device: str) -> str:
+    if device == "cpu":
+        return loader.module_missing("jax", INSTALL) or UNSPLIT
     if workload.dtype != "float32":
         return "splitting operands is a way to float32's own accuracy"
-    return missing(workload, device) or (UNSPLIT if device == "cpu" else "")
+    return missing(workload, device)
 
 
 @cache

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from hypatia_lab.kernels import loader
+from hypatia_lab.operations import ladder
 from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, output
 from hypatia_lab.operations.linear_relu_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
@@ -55,17 +56,20 @@ def linear_relu_split_once(
     exponents: torch.Tensor,
     bias: torch.Tensor | None,
     terms: str,
+    cuda: bool = False,
 ) -> torch.Tensor:
     """:func:`linear_relu_split` of a W whose terms (``values``, ``exponents``) :func:`split_once` made; they must still
-    be those of W. Not differentiable.
+    be those of W. ``cuda``: by the CUDA kernel. Not differentiable.
     """
     from hypatia_lab.kernels.triton.linear_relu_split import Split, _version
     from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
 
-    return split(x, Split(weight, terms, values, exponents, _version(weight)), bias, terms=terms)
+    return split(x, Split(weight, terms, values, exponents, _version(weight)), bias, terms=terms, cuda=cuda)
 
 
-linear_relu_split_once.register_fake(lambda x, weight, values, exponents, bias, terms: output(x, weight, bias))
+linear_relu_split_once.register_fake(
+    lambda x, weight, values, exponents, bias, terms, cuda=False: output(x, weight, bias)
+)
 linear_relu_split_once.not_differentiable("weights that were split before are for inference; split x and W instead")
 
 
@@ -81,6 +85,11 @@ def _split(workload: Workload, device: str) -> str:
     if workload.dtype != "float32":
         return "splitting operands is a way to float32's own accuracy"
     return "" if torch.cuda.get_device_capability() >= (9, 0) else "needs tensor descriptors (compute capability 9.0)"
+
+
+def _split_cuda(workload: Workload, device: str) -> str:
+    # The same instructions as those of a step of the ladder.
+    return _split(workload, device) or ladder.STEPS["step_wgmma"].missing("float16", device)
 
 
 @variant(
@@ -139,6 +148,25 @@ def tf32x3(workload: Workload, inputs: Inputs) -> Run:
 )
 def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
+    return _once(inputs, cuda=False)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_cuda_once",
+    origin="own",
+    needs=_split_cuda,
+    maths=("ieee",),
+    label="three float16 products in CUDA, weights split once",
+    tags=("split",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_cuda_once(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3_cuda where W is split when it changes and not in every call."""
+    return _once(inputs, cuda=True)
+
+
+def _once(inputs: Inputs, *, cuda: bool) -> Run:
     from hypatia_lab.kernels.triton.linear_relu_split import split_once
 
     x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
@@ -147,9 +175,19 @@ def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
     def run() -> torch.Tensor:
         if not held[0].current:
             held[0] = split_once(weight)
-        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3")
+        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3", cuda)
 
     return run
+
+
+def _gradients(
+    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool], *, cuda: bool
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+
+    grad, rows, y = matrices(grad, x, weight, y)
+    grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, needs, cuda=cuda)
+    return grad_x.view(x.shape) if needs[0] else grad_x, grad_weight, grad_bias
 
 
 @operator("linear_relu_fp16x3_gradients", planned=True)
@@ -165,15 +203,20 @@ def linear_relu_fp16x3_gradients(
 
     Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper.
     """
-    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
-
-    grad, rows, y = matrices(grad, x, weight, y)
-    grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, (needs_x, needs_weight))
-    return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+    return _gradients(grad, x, weight, y, (needs_x, needs_weight), cuda=False)
 
 
-linear_relu_fp16x3_gradients.register_fake(empty_gradients)
-linear_relu_fp16x3_gradients.not_differentiable(FIRST_ONLY)
+@operator("linear_relu_fp16x3_cuda_gradients", planned=True)
+def linear_relu_fp16x3_cuda_gradients(
+    grad: torch.Tensor,
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    y: torch.Tensor,
+    needs_x: bool = True,
+    needs_weight: bool = True,
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """The same, both products by a CUDA kernel for Hopper."""
+    return _gradients(grad, x, weight, y, (needs_x, needs_weight), cuda=True)
 
 
 @operator("linear_relu_fp16x3", planned=True)
@@ -188,8 +231,22 @@ def linear_relu_fp16x3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor
     return split(x, weight, bias)
 
 
-linear_relu_fp16x3.register_fake(output)
-linear_relu_fp16x3.differentiated_by(linear_relu_fp16x3_gradients)
+@operator("linear_relu_fp16x3_cuda", planned=True)
+def linear_relu_fp16x3_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    """The same, all products by a CUDA kernel for Hopper."""
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+    return split(x, weight, bias, cuda=True)
+
+
+for _own, _its_gradients in (
+    (linear_relu_fp16x3, linear_relu_fp16x3_gradients),
+    (linear_relu_fp16x3_cuda, linear_relu_fp16x3_cuda_gradients),
+):
+    _own.register_fake(output)
+    _own.differentiated_by(_its_gradients)
+    _its_gradients.register_fake(empty_gradients)
+    _its_gradients.not_differentiable(FIRST_ONLY)
 
 
 @variant(
@@ -206,6 +263,21 @@ linear_relu_fp16x3.differentiated_by(linear_relu_fp16x3_gradients)
 def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
     """fp16x3 with a backward of its kind: the mask as operands are split, both products in one Triton kernel."""
     return bind(linear_relu_fp16x3, inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_cuda",
+    origin="own",
+    needs=_split_cuda,
+    maths=("ieee",),
+    label="three float16 products in CUDA",
+    tags=("split", "backward"),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3, forward and backward, operands split by Triton and multiplied by a CUDA kernel; all of it timed."""
+    return bind(linear_relu_fp16x3_cuda, inputs, OPERANDS)
 
 
 def _eleven_bits(values: torch.Tensor, terms: str) -> torch.Tensor:

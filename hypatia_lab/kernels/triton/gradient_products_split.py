@@ -4,8 +4,8 @@ grad_x = z·W, grad_weight = zᵀ·x and grad_bias = Σ z over the batch, where 
 mask, (batch, out); x is (batch, in), W (out, in); all float32. Each product is three of float16 terms, as in
 :mod:`hypatia_lab.kernels.triton.linear_relu_split`. An operand is scaled along what it is summed over: z by its rows
 for grad_x and by its columns for grad_weight, x and W by their columns. So a first kernel finds the largest magnitude
-of every such row and column, a second writes the terms, and a third has both products. The first two apply the mask:
-z itself is never stored.
+of every such row and column, a second writes the terms, and a third, or one in CUDA, has both products. The first two
+apply the mask: z itself is never stored.
 """
 
 # Triton's language is not Python to a type checker, and triton need not be installed.
@@ -14,6 +14,7 @@ z itself is never stored.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -22,6 +23,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels import split_products
 from hypatia_lab.kernels.triton.gradient_products import SHARE_TILE, Plan, add_shares, alike, product_size
 from hypatia_lab.kernels.triton.linear_relu import (
     Config,
@@ -120,8 +122,9 @@ def _find_exponents(
 
 # [gradients_split]
 @triton.jit
-def _write(values, exponents, terms, row, column, height, width, stride, ACROSS: tl.constexpr):
-    """Store the large terms of a tile, and the small ones behind them; ``ACROSS``: scaled by columns, else by rows."""
+def _write(values, exponents, terms, row, column, height, width, stride, ACROSS: tl.constexpr, TURNED: tl.constexpr):
+    """Store the large terms of a tile, and the small ones behind them; ``ACROSS``: scaled by columns, else by rows;
+    ``TURNED``: the terms lie as (width, height)."""
     if ACROSS:
         at = column + tl.arange(0, values.shape[1])
         exponent = (tl.load(exponents + at, mask=at < width, other=1) % NOT_FINITE)[None, :]
@@ -129,8 +132,12 @@ def _write(values, exponents, terms, row, column, height, width, stride, ACROSS:
         at = row + tl.arange(0, values.shape[0])
         exponent = (tl.load(exponents + at, mask=at < height, other=1) % NOT_FINITE)[:, None]
     large, small = two_terms(values, exponent, False)  # (3)
-    store_tile(large, terms, row, column, height, width, stride, False)
-    store_tile(small, terms + stride.to(tl.int64) * height, row, column, height, width, stride, False)
+    if TURNED:
+        store_tile(large.T, terms, column, row, width, height, stride, False)
+        store_tile(small.T, terms + stride.to(tl.int64) * width, column, row, width, height, stride, False)
+    else:
+        store_tile(large, terms, row, column, height, width, stride, False)
+        store_tile(small, terms + stride.to(tl.int64) * height, row, column, height, width, stride, False)
     # [/gradients_split]
 
 
@@ -156,15 +163,25 @@ def _split_all(
     y_stride,
     x_stride,
     weight_stride,
-    outer_stride,
-    inner_stride,
+    z_rows_stride,
+    z_columns_stride,
+    x_stride_out,
+    weight_stride_out,
+    shares,
+    grad_bias,
+    parts,
     z_tiles,
     x_tiles,
+    tiles,
     ROWS: tl.constexpr,
     COLUMNS: tl.constexpr,
+    TURNED: tl.constexpr,
+    SHARE_PARTS: tl.constexpr,
+    SHARE_COLUMNS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """One tile of z, x or W a program: their terms; of z both those scaled by its rows and by its columns."""
+    """One tile of z, x or W a program: their terms; of z both those scaled by its rows and by its columns. Then the
+    columns of grad_bias. ``TURNED``: what is scaled by columns lies across."""
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
@@ -173,19 +190,21 @@ def _split_all(
         row, column, _ = _tile_of(number, outer, ROWS, COLUMNS)
         values = _masked(grad, y, row, column, batch, outer, grad_stride, y_stride, ROWS, COLUMNS)
         if z_by_rows is not None:
-            _write(values, z_rows, z_by_rows, row, column, batch, outer, outer_stride, False)
+            _write(values, z_rows, z_by_rows, row, column, batch, outer, z_rows_stride, False, False)
         if z_by_columns is not None:
-            _write(values, z_columns, z_by_columns, row, column, batch, outer, outer_stride, True)
+            _write(values, z_columns, z_by_columns, row, column, batch, outer, z_columns_stride, True, TURNED)
     elif number < z_tiles + x_tiles:
         if x_terms is not None:
             row, column, _ = _tile_of(number - z_tiles, inner, ROWS, COLUMNS)
             values = operand(x, row, column, batch, inner, x_stride, ROWS, COLUMNS, False)
-            _write(values, x_columns, x_terms, row, column, batch, inner, inner_stride, True)
-    else:
+            _write(values, x_columns, x_terms, row, column, batch, inner, x_stride_out, True, TURNED)
+    elif number < tiles:
         if weight_terms is not None:
             row, column, _ = _tile_of(number - z_tiles - x_tiles, inner, ROWS, COLUMNS)
             values = operand(weight, row, column, outer, inner, weight_stride, ROWS, COLUMNS, False)
-            _write(values, weight_columns, weight_terms, row, column, outer, inner, inner_stride, True)
+            _write(values, weight_columns, weight_terms, row, column, outer, inner, weight_stride_out, True, TURNED)
+    else:
+        add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (4)
     # [/gradients_split]
 
 
@@ -238,16 +257,12 @@ def _multiply(
     z_columns,
     x_columns,
     weight_columns,
-    shares,
     grad_x,
     grad_weight,
-    grad_bias,
     batch,
     inner,
     outer,
-    parts,
     first_tiles,
-    tiles,
     X_FIRST: tl.constexpr,
     X_ROWS: tl.constexpr,
     X_COLUMNS: tl.constexpr,
@@ -259,41 +274,37 @@ def _multiply(
     WEIGHT_INNER: tl.constexpr,
     WEIGHT_GROUP: tl.constexpr,
     WEIGHT_STORE: tl.constexpr,
-    SHARE_PARTS: tl.constexpr,
-    SHARE_COLUMNS: tl.constexpr,
     DEPENDENT: tl.constexpr,
 ):
-    """A tile of grad_x or of grad_weight a program, those of the longer sum first; then the columns of grad_bias."""
+    """A tile of grad_x or of grad_weight a program, those of the longer sum first."""
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
     number = tl.program_id(0)
-    if number < tiles:
-        first = number < first_tiles
-        own = number - tl.where(first, 0, first_tiles)
-        if first if X_FIRST else not first:  # (4)
-            if grad_x is not None:
-                _product(
-                    own,
-                    z_large, z_small, weight_large, weight_small, z_rows, weight_columns, grad_x, batch, outer, inner,
-                    False, X_ROWS, X_COLUMNS, X_INNER, X_GROUP, X_STORE,
-                )  # fmt: skip
-        else:
-            if grad_weight is not None:
-                _product(
-                    own,
-                    z_across_large, z_across_small, x_large, x_small, z_columns, x_columns, grad_weight,
-                    outer, batch, inner,
-                    True, WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STORE,
-                )  # fmt: skip
+    first = number < first_tiles
+    own = number - tl.where(first, 0, first_tiles)
+    if first if X_FIRST else not first:  # (5)
+        if grad_x is not None:
+            _product(
+                own,
+                z_large, z_small, weight_large, weight_small, z_rows, weight_columns, grad_x, batch, outer, inner,
+                False, X_ROWS, X_COLUMNS, X_INNER, X_GROUP, X_STORE,
+            )  # fmt: skip
     else:
-        add_shares(number - tiles, shares, grad_bias, parts, outer, SHARE_PARTS, SHARE_COLUMNS)  # (5)
+        if grad_weight is not None:
+            _product(
+                own,
+                z_across_large, z_across_small, x_large, x_small, z_columns, x_columns, grad_weight,
+                outer, batch, inner,
+                True, WEIGHT_ROWS, WEIGHT_COLUMNS, WEIGHT_INNER, WEIGHT_GROUP, WEIGHT_STORE,
+            )  # fmt: skip
     # [/gradients_split]
 
 
 # ---------------------------------------------------------------- which tiles
 
-FIND_TILE, SPLIT_TILE = (64, 128), (32, 128)
+WARPS = 4
+FIND_TILE, SPLIT_TILE = (64, 128), (64, 64)
 """Rows and columns that a program of the first and of the second kernel takes; powers of two."""
 
 _PLANS = {
@@ -362,14 +373,16 @@ def gradient_products_split(
     y: Tensor,
     needs: tuple[bool, bool] = (True, True),
     *,
-    plan: Plan | None = None,
+    cuda: bool = False,
+    plan: Plan | split_products.Plan | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Gradients of x (batch, in), W (out, in) and the bias (out) from ``grad`` and y (batch, out), as new tensors.
 
     All float32, on a CUDA device of Hopper's kind or later (in Triton's interpreter on any); where rows are not
     contiguous the matrix is copied. Of what is not in ``needs`` (grad_x, grad_weight) an empty tensor. Results are the
-    same in every run. Meanwhile the terms take 8 bytes an element of z, 4 of x and of W. ``plan``: in place of the
-    first of :func:`candidates`; its ``ahead`` does not count, and ``stages`` are grad_x's.
+    same in every run. Meanwhile the terms take 8 bytes an element of z, 4 of x and of W. With ``cuda`` the products are
+    by the CUDA kernel of :mod:`~hypatia_lab.kernels.split_products`, on Hopper. ``plan``: in place of the first of
+    :func:`candidates`; its ``ahead`` does not count, and ``stages`` are grad_x's.
 
     Digits, infinities, NaN and subnormals are as of
     :func:`~hypatia_lab.kernels.triton.linear_relu_split.linear_relu_split`, rows and columns being those of the sums'
@@ -377,6 +390,8 @@ def gradient_products_split(
     size, dtype or device, or for an unfit device.
     """
     _check(grad, x, weight, y)
+    if cuda:
+        split_products.ensure_able(x)
     (batch, inner), outer = x.shape, weight.shape[0]
     grad_x = x.new_empty((batch, inner) if needs[0] else 0)
     grad_weight = weight.new_empty((outer, inner) if needs[1] else 0)
@@ -384,27 +399,28 @@ def gradient_products_split(
     if min(batch, inner, outer) == 0:
         return grad_x.zero_(), grad_weight.zero_(), torch.where(y <= 0, 0.0, grad).sum(0)
     grad, y, x, weight = rows_of(grad), rows_of(y), rows_of(x), rows_of(weight)
-    plan = plan or candidates((batch, inner, outer))[0]
-    for_x, for_weight = plan.grad_x, plan.grad_weight
+    sizes = batch, inner, outer
+    if plan is None:
+        plan = split_products.default_plan((batch, inner), (outer, inner)) if cuda else candidates(sizes)[0]
+    turned = isinstance(plan, split_products.Plan)
 
+    # What is scaled by columns may lie across: rows are then as long as sums are.
+    shapes = [(batch, outer), (batch, outer), (batch, inner), (outer, inner)]
+    if turned:
+        shapes[1:] = [(width, height) for height, width in shapes[1:]]
     # Rows of whole 16 bytes, whatever their length, suit tensor descriptors.
-    outer_stride, inner_stride = (triton.cdiv(n, 8) * 8 for n in (outer, inner))
+    strides = [triton.cdiv(width, 8) * 8 for _, width in shapes]
     terms = [
         torch.empty(2, height, stride, dtype=torch.float16, device=x.device) if needed else None
-        for height, stride, needed in (
-            (batch, outer_stride, needs[0]),
-            (batch, outer_stride, needs[1]),
-            (batch, inner_stride, needs[1]),
-            (outer, inner_stride, needs[0]),
-        )
+        for (height, _), stride, needed in zip(shapes, strides, (needs[0], needs[1], needs[1], needs[0]), strict=True)
     ]
     if not all(described(one[0]) for one in terms if one is not None):
         raise ValueError(f"x is on {x.device}, which has no tensor descriptors (compute capability 9.0)")
     exponents = torch.zeros(batch + outer + 2 * inner, dtype=torch.int32, device=x.device)
-    scales = exponents.split([batch, outer, inner, inner])
+    z_rows, z_columns, x_columns, weight_columns = scales = exponents.split([batch, outer, inner, inner])
     parts = triton.cdiv(batch, FIND_TILE[0])
     shares = torch.empty(parts, outer, device=x.device)
-    strides = grad.stride(0), y.stride(0), x.stride(0), weight.stride(0)
+    given = grad.stride(0), y.stride(0), x.stride(0), weight.stride(0)
 
     def tiles(tile: tuple[int, int]) -> tuple[int, int, int]:
         """Those of z, x and W."""
@@ -413,6 +429,51 @@ def gradient_products_split(
 
     find, split = tiles(FIND_TILE), tiles(SPLIT_TILE)
     how = {"DEPENDENT": x.is_cuda} | ({"launch_pdl": True} if x.is_cuda else {})
+    with torch.cuda.device_of(x):
+        _find_exponents[(sum(find),)](
+            grad, y, x, weight, *scales, shares, batch, inner, outer, *given, *find[:2],
+            ROWS=FIND_TILE[0], COLUMNS=FIND_TILE[1], num_warps=WARPS, **how,
+        )  # fmt: skip
+        _split_all[(sum(split) + triton.cdiv(outer, SHARE_TILE[1]),)](
+            grad, y, x, weight, *scales, *terms, batch, inner, outer, *given, *strides, shares, grad_bias, parts,
+            *split[:2], sum(split), ROWS=SPLIT_TILE[0], COLUMNS=SPLIT_TILE[1], TURNED=turned,
+            SHARE_PARTS=SHARE_TILE[0], SHARE_COLUMNS=SHARE_TILE[1], num_warps=WARPS, **how,
+        )  # fmt: skip
+        if not any(needs):
+            return grad_x, grad_weight, grad_bias
+        if isinstance(plan, split_products.Plan):
+
+            def matrix(number: int, scale: Tensor) -> split_products.Terms:
+                held = terms[number]
+                assert held is not None
+                large, small = held[:, :, : shapes[number][1]]
+                return split_products.Terms(large, small, scale)
+
+            products = [(0, z_rows, 3, weight_columns, grad_x), (1, z_columns, 2, x_columns, grad_weight)]
+            split_products.multiply(
+                [
+                    (matrix(a, a_scale), matrix(b, b_scale), out)
+                    for (a, a_scale, b, b_scale, out), needed in zip(products, needs, strict=True)
+                    if needed
+                ],
+                plan=plan,
+            )
+        else:
+            _by_triton(terms, scales, (grad_x, grad_weight), needs, sizes, plan, how)
+    return grad_x, grad_weight, grad_bias
+
+
+def _by_triton(
+    terms: Sequence[Tensor | None],
+    scales: Sequence[Tensor],
+    out: tuple[Tensor, Tensor],
+    needs: tuple[bool, bool],
+    sizes: tuple[int, int, int],
+    plan: Plan,
+    how: dict[str, bool],
+) -> None:
+    """Both products by the third Triton kernel, of terms that lie as their matrices do."""
+    (batch, inner, outer), (for_x, for_weight) = sizes, (plan.grad_x, plan.grad_weight)
 
     def described_terms(number: int, width: int, *block: int) -> list[TensorDescriptor | None]:
         """Tiles of the large and of the small terms."""
@@ -427,50 +488,33 @@ def gradient_products_split(
         by_descriptor = chosen.store and described(out)
         return TensorDescriptor.from_tensor(out, [chosen.rows, chosen.columns]) if by_descriptor else out, by_descriptor
 
-    x_out, x_store = stored(grad_x, for_x, needs[0])
-    weight_out, weight_store = stored(grad_weight, for_weight, needs[1])
+    x_out, x_store = stored(out[0], for_x, needs[0])
+    weight_out, weight_store = stored(out[1], for_weight, needs[1])
     x_tiles = _tiles((for_x.rows, for_x.columns), batch, inner) if needs[0] else 0
     weight_tiles = _tiles((for_weight.rows, for_weight.columns), outer, inner) if needs[1] else 0
     x_first = outer >= batch
-    with torch.cuda.device_of(x):
-        _find_exponents[(sum(find),)](
-            grad, y, x, weight, *scales, shares, batch, inner, outer, *strides, *find[:2],
-            ROWS=FIND_TILE[0], COLUMNS=FIND_TILE[1], num_warps=8, **how,
-        )  # fmt: skip
-        if any(needs):
-            _split_all[(sum(split),)](
-                grad, y, x, weight, *scales, *terms, batch, inner, outer, *strides, outer_stride, inner_stride,
-                *split[:2], ROWS=SPLIT_TILE[0], COLUMNS=SPLIT_TILE[1], num_warps=8, **how,
-            )  # fmt: skip
-        _multiply[(x_tiles + weight_tiles + triton.cdiv(outer, SHARE_TILE[1]),)](
-            *described_terms(0, outer, for_x.rows, for_x.inner),
-            *described_terms(3, inner, for_x.inner, for_x.columns),
-            *described_terms(1, outer, for_weight.inner, for_weight.rows),
-            *described_terms(2, inner, for_weight.inner, for_weight.columns),
-            *scales,
-            shares,
-            x_out,
-            weight_out,
-            grad_bias,
-            batch,
-            inner,
-            outer,
-            parts,
-            x_tiles if x_first else weight_tiles,
-            x_tiles + weight_tiles,
-            X_FIRST=x_first,
-            X_ROWS=for_x.rows,
-            X_COLUMNS=for_x.columns,
-            X_INNER=for_x.inner,
-            X_GROUP=for_x.group,
-            X_STORE=x_store,
-            WEIGHT_ROWS=for_weight.rows,
-            WEIGHT_COLUMNS=for_weight.columns,
-            WEIGHT_INNER=for_weight.inner,
-            WEIGHT_GROUP=for_weight.group,
-            WEIGHT_STORE=weight_store,
-            SHARE_PARTS=SHARE_TILE[0],
-            SHARE_COLUMNS=SHARE_TILE[1],
-            **(options(for_x, x) | how),
-        )  # fmt: skip
-    return grad_x, grad_weight, grad_bias
+    _multiply[(x_tiles + weight_tiles,)](
+        *described_terms(0, outer, for_x.rows, for_x.inner),
+        *described_terms(3, inner, for_x.inner, for_x.columns),
+        *described_terms(1, outer, for_weight.inner, for_weight.rows),
+        *described_terms(2, inner, for_weight.inner, for_weight.columns),
+        *scales,
+        x_out,
+        weight_out,
+        batch,
+        inner,
+        outer,
+        x_tiles if x_first else weight_tiles,
+        X_FIRST=x_first,
+        X_ROWS=for_x.rows,
+        X_COLUMNS=for_x.columns,
+        X_INNER=for_x.inner,
+        X_GROUP=for_x.group,
+        X_STORE=x_store,
+        WEIGHT_ROWS=for_weight.rows,
+        WEIGHT_COLUMNS=for_weight.columns,
+        WEIGHT_INNER=for_weight.inner,
+        WEIGHT_GROUP=for_weight.group,
+        WEIGHT_STORE=weight_store,
+        **(options(for_x, out[0]) | how),
+    )

@@ -21,6 +21,7 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels import split_products
 from hypatia_lab.kernels.triton.linear_relu import (
     Config,
     check,
@@ -290,6 +291,7 @@ _CONFIGS = {
 }
 """Terms → size → candidates, the one in use first."""
 
+A_WARP = 1024
 LONGEST = 8192
 """Elements of a row that a program of the splitting kernel holds at once; longer rows are read twice."""
 
@@ -321,9 +323,10 @@ class Split:
         """Whether the matrix is what it was when it was split, as far as PyTorch knows."""
         return self.version == _version(self.matrix)
 
-    def term(self, number: int, first: int, last: int, height: int, depth: int) -> TensorDescriptor:
-        """Tiles (``height``, ``depth``) of the large (0) or small (1) terms of rows ``first`` up to ``last``."""
-        return TensorDescriptor.from_tensor(self.values[number, first:last, : self.matrix.shape[1]], [height, depth])
+    def rows(self, first: int, last: int) -> split_products.Terms:
+        """Those from ``first`` up to ``last``."""
+        large, small = self.values[:, first:last, : self.matrix.shape[1]]
+        return split_products.Terms(large, small, self.exponents[first:last])
 
 
 def _ensure_known(terms: str) -> None:
@@ -366,7 +369,7 @@ def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool) -> Split:
             ONCE=inner <= chunk,
             TF32=terms == "tf32x3",
             DEPENDENT=dependent,
-            num_warps=max(1, min(8, chunk // 256)),
+            num_warps=max(1, min(8, chunk // A_WARP)),
             **({"launch_pdl": True} if dependent else {}),
         )
     return found
@@ -387,14 +390,22 @@ def split_once(weight: Tensor, terms: str = "fp16x3") -> Split:
 
 
 def linear_relu_split(
-    x: Tensor, weight: Tensor | Split, bias: Tensor | None = None, *, terms: str = "fp16x3", tiles: Config | None = None
+    x: Tensor,
+    weight: Tensor | Split,
+    bias: Tensor | None = None,
+    *,
+    terms: str = "fp16x3",
+    cuda: bool = False,
+    tiles: Config | split_products.Plan | None = None,
 ) -> Tensor:
     """max(0, x·Wᵀ + b) with float32's accuracy on matrix units: x (..., in), W (out, in), b (out) or None → (..., out).
 
     All float32, on a CUDA device of Hopper's kind or later (in Triton's interpreter on any). Two kernels: the first
     scales every row of x and W by a power of two and splits it into two terms, float16 (``terms="fp16x3"``) or TF32
     ("tf32x3"), held in memory of torch's allocator for the time of the call (as much as x and W take, TF32 twice that);
-    the second adds the products large·large, large·small and small·large of ``tiles.inner`` elements at a time.
+    the second adds the products large·large, large·small and small·large, some elements at a time. With ``cuda`` the
+    second is the CUDA kernel of :mod:`~hypatia_lab.kernels.split_products`, for float16 terms on Hopper. ``tiles``: how
+    the second is cut, in place of the default; a :class:`~hypatia_lab.kernels.split_products.Plan` asks for CUDA.
 
     A product is off by at most 2⁻²¹ of itself, except by float16 terms of elements below 2⁻¹⁶ of their row's largest:
     these are off by up to 2⁻³⁹ of that. Sums are scaled, so nothing overflows on the way unless the result does: finite
@@ -404,13 +415,15 @@ def linear_relu_split(
     W may have been split before (:func:`split_once`): then only x is, and W must not have changed since.
 
     Raises ValueError naming the tensor, as :func:`linear_relu` does, and for other terms, an unfit device or a W that
-    has changed since it was split.
+    has changed since it was split; :class:`~hypatia_lab.kernels.loader.BuildError` where CUDA's does not build.
     """
     once = weight if isinstance(weight, Split) else None
     matrix = once.matrix if once else weight
     assert isinstance(matrix, torch.Tensor)
     check(x, matrix, bias, (torch.float32,))
     _ensure_known(terms)
+    if cuda:
+        split_products.ensure_able(x, terms)
     if once and (once.terms != terms or not once.current):
         why = "it has changed since" if once.terms == terms else f"it is {once.terms}, not {terms}"
         raise ValueError(f"weight was split before: {why}; split it again")
@@ -421,30 +434,37 @@ def linear_relu_split(
     batch, inner, outer = sizes = (a.shape[0], a.shape[1], matrix.shape[0])
     if inner == 0:
         return out.zero_() if bias is None else out.copy_(bias.relu())
-    chosen = tiles or config(sizes, terms)
-    dependent = chosen.dependent and x.is_cuda
+    if tiles is None:
+        tiles = split_products.default_plan((batch, outer)) if cuda else config(sizes, terms)
+    dependent = x.is_cuda and (isinstance(tiles, split_products.Plan) or tiles.dependent)
     both = _split(a, None if once else rows_of(matrix), terms, dependent)
     other, first = (once, 0) if once else (both, batch)
-    store = chosen.store and described(y)
+    left, right = both.rows(0, batch), other.rows(first, first + outer)
+    bias = None if bias is None else bias.contiguous()
+    if isinstance(tiles, split_products.Plan):
+        with torch.cuda.device_of(x):
+            split_products.linear_relu(left, right, bias, y, plan=tiles)
+        return out
+    store = tiles.store and described(y)
     with torch.cuda.device_of(x):
-        _linear_relu_split[(triton.cdiv(batch, chosen.rows) * triton.cdiv(outer, chosen.columns),)](
-            both.term(0, 0, batch, chosen.rows, chosen.inner),
-            both.term(1, 0, batch, chosen.rows, chosen.inner),
-            other.term(0, first, first + outer, chosen.columns, chosen.inner),
-            other.term(1, first, first + outer, chosen.columns, chosen.inner),
-            both.exponents,
-            other.exponents[first:],
-            None if bias is None else bias.contiguous(),
-            TensorDescriptor.from_tensor(y, [chosen.rows, chosen.columns]) if store else y,
+        _linear_relu_split[(triton.cdiv(batch, tiles.rows) * triton.cdiv(outer, tiles.columns),)](
+            TensorDescriptor.from_tensor(left.large, [tiles.rows, tiles.inner]),
+            TensorDescriptor.from_tensor(left.small, [tiles.rows, tiles.inner]),
+            TensorDescriptor.from_tensor(right.large, [tiles.columns, tiles.inner]),
+            TensorDescriptor.from_tensor(right.small, [tiles.columns, tiles.inner]),
+            left.exponents,
+            right.exponents,
+            bias,
+            TensorDescriptor.from_tensor(y, [tiles.rows, tiles.columns]) if store else y,
             *sizes,
             y.stride(0),
-            ROWS=chosen.rows,
-            COLUMNS=chosen.columns,
-            INNER=chosen.inner,
-            GROUP=chosen.group,
-            APART=chosen.apart,
+            ROWS=tiles.rows,
+            COLUMNS=tiles.columns,
+            INNER=tiles.inner,
+            GROUP=tiles.group,
+            APART=tiles.apart,
             STORE=store,
             DEPENDENT=dependent,
-            **options(chosen, x),
+            **options(tiles, x),
         )
     return out

@@ -1,0 +1,197 @@
+"""The CUDA kernels that multiply float32 in two float16 terms: in the emulator of a GPU, as machine code, on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cuda_sources
+import pytest
+import torch
+
+from hypatia_lab.kernels import loader, split_products
+from hypatia_lab.kernels.split_products import Plan, Terms
+from hypatia_lab.machine import choose_device
+
+DEVICE = choose_device("auto")
+needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
+
+# ---------------------------------------------------------------- emulated
+
+PLANS = (Plan(), Plan(cluster=2, group=2, stages=2))
+KERNELS = {
+    "linear_relu_split": (4, ["const int*"] * 2 + ["const float*", "float*"], 4),
+    "two_products_split": (8, ["const int*"] * 4 + ["float*"] * 2, 7),
+}
+"""Kernel → tensor maps, types of pointers and whole numbers that it takes, in this order."""
+
+
+def instance(kernel: str, plan: Plan) -> str:
+    return f"{kernel}<{plan.stages}, {plan.cluster}>"
+
+
+def entry(kernel: str, plan: Plan) -> str:
+    """What the emulator's library has to launch an instance."""
+    maps, pointers, sizes = KERNELS[kernel]
+    types = ["const TensorMap*"] * maps + pointers + ["long long"] * sizes
+    declared = ", ".join(f"{kind} a{number}" for number, kind in enumerate(types))
+    passed = ", ".join("*" * (number < maps) + f"a{number}" for number in range(len(types)))
+    name = instance(kernel, plan)
+    return (
+        f'extern "C" const char* {cuda_sources.symbol(name)}(unsigned grid, unsigned threads, {declared}) {{'
+        f" return launch(grid, {plan.cluster}, {{threads, 1, 1}}, [=] {{ {name}({passed}); }}); }}"
+    )
+
+
+@pytest.fixture
+def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Launches go to the emulator, of a GPU of four multiprocessors."""
+    library = cuda_sources.emulator("split_products", tuple(entry(name, plan) for name in KERNELS for plan in PLANS))
+
+    def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
+        assert shared <= 227 * 1024
+        return lambda grid, block, *given: cuda_sources.launch(library, instance, (*grid, *block), given)
+
+    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(library, *given))
+    monkeypatch.setattr(split_products, "_multiprocessors", lambda device: 4)
+    split_products._launcher.cache_clear()
+    yield
+    split_products._launcher.cache_clear()
+
+
+def terms(matrix: torch.Tensor) -> Terms:
+    """As the first of the two kernels leaves them; rows of whole 16 bytes."""
+    largest = torch.where(matrix.isfinite(), matrix, 0).abs().amax(1)
+    exponents = ((largest.view(torch.int32) >> 23) & 0xFF).clamp(min=1)
+    scaled = torch.ldexp(matrix.double(), split_products.BOUND + 127 - exponents[:, None])
+    large = scaled.half()
+    small = torch.where(matrix.isfinite(), scaled - large.double(), float("nan")).half()
+    exponents = exponents + torch.where(matrix.isfinite().all(1), 0, split_products.NOT_FINITE)
+    return Terms(packed(large), packed(small), exponents.int())
+
+
+def packed(rows: torch.Tensor) -> torch.Tensor:
+    """With rows of whole 16 bytes; what lies between them is never read."""
+    wide = torch.full((rows.shape[0], -(-rows.shape[1] // 8) * 8), float("nan"), dtype=rows.dtype)
+    wide[:, : rows.shape[1]] = rows
+    return wide[:, : rows.shape[1]]
+
+
+def normal(*shape: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def exact(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return torch.relu(torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double()))
+
+
+@needs_compiler
+@pytest.mark.parametrize("plan", PLANS)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (130, 200, 259), (257, 161, 132)])
+def test_the_emulated_kernel_agrees_with_float64(shape: tuple[int, int, int], plan: Plan, emulation: None) -> None:
+    batch, inner, outer = shape
+    x, weight, bias = normal(batch, inner), normal(outer, inner, seed=1), normal(outer, seed=2)
+    for shift in (bias, None):
+        out = torch.full((batch, outer), float("nan"))
+        split_products.linear_relu(terms(x), terms(weight), shift, out, plan=plan)
+        expected = exact(x, weight, shift)
+        assert float((out.double() - expected).norm()) <= 4e-7 * float(expected.norm())
+
+
+@needs_compiler
+@pytest.mark.parametrize("plan", PLANS)
+def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulation: None) -> None:
+    inf, nan = float("inf"), float("nan")
+    x, weight, bias = normal(260, 70), normal(140, 70, seed=1), normal(140, seed=2)
+    x[0, 3], x[1, 5], x[2, 0], x[2, 7], x[259, 69] = nan, inf, inf, -inf, inf
+    weight[0, 5], weight[1, 9], weight[2, 4], weight[139] = 0, inf, nan, -inf
+    out = torch.full((260, 140), nan)
+    split_products.linear_relu(terms(x), terms(weight), bias, out, plan=plan)
+    expected = exact(x, weight, bias).float()
+    assert int(expected.isnan().sum()) > 400
+    assert int(expected.isinf().sum()) > 200
+    torch.testing.assert_close(out, expected, equal_nan=True, rtol=1e-5, atol=1e-5)
+
+    up, across = torch.linspace(-140, 124, 260).round(), torch.linspace(-124, 100, 140).round()
+    x = torch.ldexp(normal(260, 70).double(), up[:, None]).float()
+    weight = torch.ldexp(normal(140, 70, seed=1).double(), across[:, None]).float()
+    split_products.linear_relu(terms(x), terms(weight), None, out, plan=plan)
+    found, expected = out.double(), exact(x, weight, None)
+    scale, beyond = x.double().abs() @ weight.double().abs().T, expected > 3.5e38
+    assert int(beyond.sum()) > 1000
+    assert bool(found[beyond].isinf().all())
+    assert bool(((found - expected).abs() <= 1e-6 * scale + 2.0**-149)[expected < 3e38].all())
+
+
+@needs_compiler
+@pytest.mark.parametrize("plan", PLANS)
+def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) -> None:
+    sizes = (150, 90, 200), (300, 250, 40)
+    pairs = [(normal(m, k), normal(n, k, seed=1)) for m, k, n in sizes]
+    for chosen in ([0, 1], [1, 0], [0], [1]):
+        products = [(pairs[i], torch.full((sizes[i][0], sizes[i][2]), float("nan"))) for i in chosen]
+        split_products.multiply([(terms(a), terms(b), out) for (a, b), out in products], plan=plan)
+        for (a, b), out in products:
+            expected = a.double() @ b.double().T
+            assert float((out.double() - expected).norm()) <= 4e-7 * float(expected.norm())
+
+
+# ---------------------------------------------------------------- the launch and the machine code
+
+LARGE, LONG, FLAT = (8192, 4096), (1024, 2048), (100, 40000)
+
+
+def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
+    clusters = [split_products.default_plan(size).cluster for size in (LARGE, LONG, FLAT)]
+    assert clusters == [2, 1, 1]
+    assert split_products.default_plan(LONG, LARGE).cluster == 2
+    for size in (LARGE, LONG):
+        assert split_products.default_plan(size).shared() <= 227 * 1024
+
+
+def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
+    instantiations = [
+        f"template __global__ void {instance(kernel, split_products.default_plan(size))}"
+        f"({', '.join(['const __grid_constant__ TensorMap'] * maps + pointers + ['long long'] * sizes)});"
+        for kernel, (maps, pointers, sizes) in KERNELS.items()
+        for size in (LARGE, LONG)
+    ]
+    cuda_sources.compiles_without_spills(tmp_path, "split_products", instantiations)
+
+
+def test_what_it_cannot_run_on_is_said() -> None:
+    with pytest.raises(ValueError, match="not tf32x3"):
+        split_products.ensure_able(torch.empty(1), "tf32x3")
+    with pytest.raises(ValueError, match=r"x is on cpu; the CUDA kernel needs compute capability 9\.0"):
+        split_products.ensure_able(torch.empty(1))
+
+
+# ---------------------------------------------------------------- on a GPU
+
+on_hopper = pytest.mark.skipif(
+    DEVICE == "cpu" or torch.cuda.get_device_capability() != (9, 0), reason="needs compute capability 9.0"
+)
+
+
+@on_hopper
+@pytest.mark.parametrize("plan", [*PLANS, Plan(cluster=2, group=4), Plan(group=3)])
+@pytest.mark.parametrize("shape", [(1024, 784, 2048), (1000, 777, 2001), (129, 1, 300)])
+def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan) -> None:
+    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+
+    batch, inner, outer = shape
+    x, weight, bias, grad = (
+        t.to(DEVICE)
+        for t in (normal(batch, inner), normal(outer, inner, seed=1), normal(outer), normal(batch, outer, seed=2))
+    )
+    x[-1, -1], x[0, 0] = float("inf"), float("nan")
+    y = linear_relu_split(x, weight, bias, tiles=plan)
+    torch.testing.assert_close(y, exact(x, weight, bias).float(), equal_nan=True, rtol=1e-4, atol=1e-4)
+    x = normal(batch, inner).to(DEVICE)
+    masked = torch.where(y <= 0, 0.0, grad).double()
+    found = gradient_products_split(grad, x, weight, y, plan=plan)
+    for own, right in zip(found, (masked @ weight.double(), masked.T @ x.double(), masked.sum(0)), strict=True):
+        assert float((own.double() - right).norm()) <= 4e-7 * float(right.norm())
