@@ -17,6 +17,8 @@ import pytest
 
 from hypatia_lab.kernels.loader import CUDA_SOURCES
 from hypatia_lab.machine import choose_device
+from hypatia_lab.variants import find, load
+from hypatia_lab.workloads import Workload
 
 SANITIZER = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
 
@@ -120,6 +122,16 @@ def sanitized(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 def test_no_kernel_is_forgotten() -> None:
     assert len(KERNELS) == sum(path.read_text().count("__global__") for path in CUDA_SOURCES.glob("*.cu"))
+
+
+def test_every_row_asks_for_what_its_variants_compute() -> None:
+    load()
+    for operation, names, dtype, math, direction, shapes in ROWS:
+        work = Workload(operation, shapes[0], dtype, math, direction)
+        for name in names:
+            known = find(operation, name)
+            assert direction in known.directions, (work, name)
+            assert math in known.maths, (work, name)
 
 
 @needs_sanitizer

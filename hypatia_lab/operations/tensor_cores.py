@@ -13,6 +13,7 @@ from hypatia_lab.operations.linear_relu import OPERANDS, output
 from hypatia_lab.operations.linear_relu_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
+from hypatia_lab.workloads import DIRECTIONS
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -270,6 +271,7 @@ def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
     "fp16x3_cuda",
     origin="own",
     needs=_split_cuda,
+    directions=DIRECTIONS,
     maths=("ieee",),
     label="three float16 products in CUDA",
     tags=("split", "backward"),
