@@ -7,13 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import Lines, ceilings, cell_line, evidence, evidence_of, judgement, played, said, write_records
+from synthetic import (
+    Lines,
+    ceilings,
+    cell_line,
+    detail_line,
+    evidence,
+    evidence_of,
+    judgement,
+    played,
+    said,
+    write_records,
+)
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, tables, variants
 from hypatia_lab.chapters import decisions, errata, front, goals, machines
 from hypatia_lab.claims import Claim, Judgement
 from hypatia_lab.claims.judgement import Case
+from hypatia_lab.experiments import units
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.figures.language import FigureError
@@ -22,6 +34,7 @@ from hypatia_lab.pages import evidence as lab_evidence
 from hypatia_lab.pages import findings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
+from hypatia_lab.profiler.counters import BUSY, SHARE_TOPICS
 from hypatia_lab.tables import claims as claim_tables
 from hypatia_lab.workloads import Workload
 
@@ -136,6 +149,36 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
     assert figure.layout.meta["alt"]
     assert sorted(table["best peer"]) == ["epilogue"] * 4
     assert [shown.split("×")[0] for shown in table["ratio"]] == ["0.750", "2.00", "3.6600", "3.3333"]
+
+
+def counted(kernel: str, us: float, *shares: float, **changes: Any) -> Lines:
+    own = {"operation": "linear_relu", "shape": SMALL, "variant": "fp16x3_cuda", "case": BUSY, "name": kernel} | changes
+    told = zip([*SHARE_TOPICS.values(), "kernel_time"], [*shares, us], ["1"] * len(shares) + ["us"], strict=True)
+    return [detail_line(topic=topic, unit=unit, values=[value], **own) for topic, value, unit in told]
+
+
+def test_what_binds_a_kernel_is_told_by_the_units_that_it_keeps_busy() -> None:
+    product = counted("void linear_relu_split<3, 1>(TensorMap, int)", 21.3, 0.89, 0.1, 0.0, 0.14, 0.47, 0.27)
+    split = counted("_split_rows", 8.5, 0.0, 0.06, 0.0, 0.34, 0.6, 0.48)
+    step = counted("_split_rows", 9.5, 0.0, 0.06, 0.0, 0.34, 0.59, 0.48, direction="forward_backward")
+    lab = evidence({goals.COUNTED: [*product, *split, *step]})
+    found = goals.shares(lab, "box")
+    assert goals.bound(found).startswith("**1 of 3 kernels keep a unit busy for more than 60%")
+    lines = goals.unit_lines(found)
+    assert [line["kernel"] for line in lines] == ["linear_relu_split", "_split_rows", "_split_rows"]
+    assert [line["takes"] for line in lines] == ["21.3 µs", "8.50 µs", "9.50 µs"]
+    assert lines[0]["tensor cores"] == "89%"
+    assert lines[2]["work"].endswith("forward and backward")
+    assert goals.shares(evidence({"aten_fusion": ATEN}), "box") == []
+
+
+def test_what_is_counted_is_what_the_goals_are_about() -> None:
+    works = {"/".join([w.operation, w.shape_text, w.dtype, w.math, w.direction]) for w, _ in units.COUNTED}
+    assert {goal.workload for goal in goals.GOALS} == works
+    for work, name in units.COUNTED:
+        known = variants.find(work.operation, name)
+        assert work.direction in known.directions
+        assert work.math in known.maths
 
 
 def test_a_goal_is_reached_missed_or_open() -> None:

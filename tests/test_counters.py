@@ -268,6 +268,50 @@ def test_a_wrong_variant_is_told_by_the_program(
     assert capsys.readouterr().out == "ended wrong: ReLU missing\n"
 
 
+def share(number: int, kernel: str, us: str, *percent: str) -> list[str]:
+    metrics = zip(counters.SHARES.values(), percent, strict=True)
+    return [row(number, kernel, metric, "%", value) for metric, value in metrics] + [
+        row(number, kernel, "gpu__time_duration.sum", "us", us)
+    ]
+
+
+def test_shares_of_units_are_told_by_kernel_weighted_by_time(ncu: Callable[..., Path], tmp_path: Path):
+    some = share(0, "k", "30", "80", "8", "0", "20", "40", "30"), share(1, "k", "10", "40", "8", "0", "20", "40", "30")
+    asked = ncu("\n".join([HEAD, *some[0], *share(2, "other", "5", *"123456"), *some[1]]))
+    seen, emit = emitted()
+    counters.look(gpu(tmp_path, counters.BUSY), emit)
+    told = {(line["topic"], line["name"]): (line["value"], line["count"]) for line in seen}
+    assert told["share_tensor_cores", "k"] == (pytest.approx(0.7), 2)
+    assert told["share_issue_slots", "other"] == (pytest.approx(0.06), 1)
+    assert told["kernel_time", "k"] == (40, 2)
+    assert told["counters", "duration"] == (45, 1)
+    line = asked.read_text()
+    assert "--cache-control none --replay-mode kernel" in line
+    assert "dram__bytes" not in line
+
+
+def test_a_share_that_is_missing_is_named(ncu: Callable[..., Path], tmp_path: Path):
+    ncu("\n".join([HEAD, *share(0, "k", "30", *"123456")[1:]]))
+    with pytest.raises(Ended, match=r"k lacks sm__pipe_tensor_cycles_active"):
+        counters.look(gpu(tmp_path, counters.BUSY), lambda *given, **more: None)
+
+
+@pytest.mark.cuda
+@pytest.mark.slow
+def test_a_gpu_tells_how_busy_its_units_are(tmp_path: Path):
+    import torch
+
+    if not torch.cuda.is_available() or not counters.finder():
+        pytest.skip("needs a CUDA GPU and ncu")
+    work = Workload("linear_relu", (4096, 4096, 4096), "bfloat16")
+    events = probe("counters", work, "eager", tmp_path, case=counters.BUSY, device="cuda")
+    if events[0]["event"] == "status" and events[0]["status"] == "skipped":
+        pytest.skip(events[0]["reason"])
+    shares = list(details(events, "share_tensor_cores").values())
+    assert max(shares) > 0.5
+    assert min(shares) < 0.05  # the ReLU
+
+
 @pytest.mark.slow
 def test_on_a_cpu_nothing_is_counted(tmp_path: Path):
     (status,) = probe("counters", LINEAR, "eager", tmp_path)
@@ -284,7 +328,7 @@ def test_the_trace_of_a_layout_shows_its_copy(tmp_path: Path):
 
 @pytest.mark.cuda
 @pytest.mark.slow
-@pytest.mark.parametrize("case", counters.CASES)
+@pytest.mark.parametrize("case", ["", "each kernel"])
 def test_a_gpu_reads_its_inputs_once(case: str, tmp_path: Path):
     import torch
 
@@ -305,11 +349,11 @@ def test_a_gpu_reads_its_inputs_once(case: str, tmp_path: Path):
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("experiment", ["layout", "traffic"])
+@pytest.mark.parametrize("experiment", ["layout", "traffic", "units"])
 def test_plans_name_what_there_is(experiment: str, device: str, preset: str):
     asked = EXPERIMENTS[experiment].probes(preset, device, ())
     groups = composer.plan(experiment, preset, device)
-    assert groups or asked
+    assert groups or asked or (experiment == "units" and (device == "cpu" or preset == "quick"))
     for one in asked:
         assert one.case in counters.CASES
         variants.find(one.workload.operation, one.variant)

@@ -1,8 +1,11 @@
-"""What the lab's own kernels were to take on an H200, and what they take."""
+"""What the lab's own kernels were to take on an H200, what they take, and what they keep busy."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions, tensor_cores
@@ -10,8 +13,13 @@ from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
+from hypatia_lab.profiler.counters import BUSY, SHARE_TOPICS
 from hypatia_lab.results import Row
 
+COUNTED = "units"
+"""The experiment that counts how busy kernels keep the GPU's units."""
+FULL = 0.6
+"""A kernel that keeps a unit busy for more of its time is bound by it, as far as a sentence goes."""
 CHIP = "H200"
 """The goals are of this model of GPU."""
 
@@ -135,3 +143,48 @@ def _line(one: Outcome) -> dict[str, str]:
         "times as fast as its best peer": times(one.speed),
         "best peer": variants.label(peer.operation, peer.variant) if peer else MISSING,
     }
+
+
+# ---------------------------------------------------------------- what binds
+
+
+def shares(lab: Evidence, machine: str) -> list[dict[str, Any]]:
+    """Of each kernel counted on ``machine``: workload, variant, name, time in µs, and its share of each unit."""
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
+    topics = {topic: unit for unit, topic in SHARE_TOPICS.items()} | {"kernel_time": "us"}
+    for line in lab.details(machine=machine, experiment=COUNTED, case=BUSY):
+        if line["status"] != "ok" or line["topic"] not in topics:
+            continue
+        shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
+        work = "/".join([line["operation"], shape, line["dtype"], line["math"], direction])
+        key = (work, line["variant"], line["name"])
+        known = found.setdefault(key, dict(zip(("work", "variant", "kernel"), key, strict=True)))
+        known[topics[line["topic"]]] = line["values"][0]
+    return list(found.values())
+
+
+def bound(found: Sequence[dict[str, Any]]) -> str:
+    """How many of the kernels ``found`` are near what one unit can do, in a sentence."""
+    full = sum(max(line[unit] for unit in SHARE_TOPICS) > FULL for line in found)
+    return (
+        f"**{full} of {len(found)} kernels keep a unit busy for more than {FULL:.0%} of their time.** The others wait: "
+        "for their first operands, for other blocks, or for the kernel before."
+    )
+
+
+def unit_lines(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
+    """Each kernel of ``found`` as a line of a table."""
+    return [
+        {
+            "work": formats.workload(line["work"]),
+            "kernel": _short(line["kernel"]),
+            "takes": formats.duration(line["us"]),
+        }
+        | {unit: f"{line[unit]:.0%}" for unit in SHARE_TOPICS}
+        for line in found
+    ]
+
+
+def _short(kernel: str) -> str:
+    """A kernel's name without its parameters and what it is made for."""
+    return re.split(r"[<(]", kernel.removeprefix("void "))[0].rpartition("::")[2]

@@ -1,4 +1,4 @@
-"""Probe ``counters``: the bytes that one warm call moves, by the GPU's hardware counters.
+"""Probe ``counters``: what the GPU's hardware counters say of one warm call: bytes moved, or units kept busy.
 
 Run as a process by :mod:`hypatia_lab.profiler.sessions`; the call happens in a program below it (:func:`program`),
 which Nsight Compute (``ncu``) watches. The program checks the variant, warms it up, empties the L2 cache and makes one
@@ -9,6 +9,8 @@ call between cudaProfilerStart and cudaProfilerStop: nothing else is counted. ``
   by itself would find its own data in the cache.
 - ``each kernel``: ncu empties the caches before every kernel (its default). All that a kernel reads is then fetched
   from memory, as in a table that adds up what each kernel must read.
+- ``units``: no bytes, but how busy each kernel keeps the GPU's units (:data:`SHARES`). A kernel runs once for every
+  pass and finds in the caches what its last run left there, as in a graph that is replayed again and again.
 
 What is written stays in the L2 cache until something displaces it, so a call whose output fits there may write nothing
 to memory; "L2 written" counts what the kernels wrote at all. Nothing is counted on a CPU.
@@ -23,7 +25,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -51,13 +53,28 @@ OPTIONAL = ("l2", "l2_written")
 """Left out where this ncu or GPU does not know their metric."""
 SECTOR = 32
 """Bytes of a sector, the unit in which the L2 cache is asked."""
+SHARES = {
+    "tensor cores": "sm__pipe_tensor_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "arithmetic": "sm__pipe_fma_cycles_active.avg.pct_of_peak_sustained_elapsed",
+    "special functions": "sm__inst_executed_pipe_xu.avg.pct_of_peak_sustained_elapsed",
+    "memory": "gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed",
+    "L2 cache": "lts__throughput.avg.pct_of_peak_sustained_elapsed",
+    "issue slots": "sm__inst_issued.avg.pct_of_peak_sustained_elapsed",
+}
+"""Unit of the GPU → ncu's metric of its share of what it could do at most, over the time of a kernel."""
+SHARE_TOPICS = {name: f"share_{name.replace(' ', '_').lower()}" for name in SHARES}
+"""Unit of the GPU → the topic of the detail lines that hold its shares, one a kernel."""
+BUSY = "units"
+"""The case that counts :data:`SHARES`."""
 UNITS = {"byte": 1.0, "Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "sector": SECTOR}
 UNITS |= {"ns": 1e-3, "us": 1.0, "ms": 1e3, "s": 1e6}
 UNITS |= {"nsecond": 1e-3, "usecond": 1.0, "msecond": 1e3, "second": 1e6}
-"""Unit of ncu → bytes or µs."""
+UNITS |= {"%": 0.01}
+"""Unit of ncu → bytes, µs, or a share."""
 CASES = {
     "": ("--cache-control", "none", "--replay-mode", "application"),
     "each kernel": ("--cache-control", "all", "--replay-mode", "kernel"),
+    BUSY: ("--cache-control", "none", "--replay-mode", "kernel"),
 }
 TOPICS = {"read": "dram_read", "written": "dram_written", "l2": "l2_bytes", "l2_written": "l2_written"}
 """What is counted of a kernel → the topic of the detail lines that hold it, one a kernel."""
@@ -83,8 +100,13 @@ class Kernel:
 # ---------------------------------------------------------------- reading what ncu says
 
 
-def kernels(text: str) -> list[Kernel]:
-    """The kernel launches in ncu's CSV output ``text``, in order of launch.
+def metrics(case: str) -> dict[str, str]:
+    """What is counted in ``case`` → ncu's metric."""
+    return SHARES | {"us": METRICS["us"]} if case == BUSY else METRICS
+
+
+def launches(text: str, case: str = "") -> list[tuple[str, dict[str, float]]]:
+    """Name and counts of each kernel launch in ncu's CSV output ``text``, in order of launch.
 
     Lines before the table (``==PROF==`` and whatever the program printed) are skipped, columns are found by name.
     Raises ``ValueError`` when there is no table, or for a unit or a number that makes no sense.
@@ -93,7 +115,8 @@ def kernels(text: str) -> list[Kernel]:
     start = next((n for n, line in enumerate(lines) if line.startswith('"ID",')), None)
     if start is None:
         raise ValueError("no table of metrics in what ncu said")
-    meaning = {metric: name for name, metric in METRICS.items()}
+    asked = metrics(case)
+    meaning = {metric: name for name, metric in asked.items()}
     found: dict[str, dict[str, float]] = {}
     names: dict[str, str] = {}
     for row in csv.DictReader([lines[start], *(line for line in lines[start + 1 :] if line.startswith('"'))]):
@@ -108,13 +131,18 @@ def kernels(text: str) -> list[Kernel]:
             raise ValueError(f"{row['Metric Name']} of {row['Kernel Name'][:60]} is {value!r}, no number") from None
         names[row["ID"]] = row["Kernel Name"]
         found.setdefault(row["ID"], {})[meaning[row["Metric Name"]]] = number
-    needed = [name for name in METRICS if name not in OPTIONAL]
+    needed = [name for name in asked if name not in OPTIONAL]
     if not found:
         raise ValueError("the table of metrics is empty")
     for key, values in found.items():
-        if missing := [METRICS[name] for name in needed if name not in values]:
+        if missing := [asked[name] for name in needed if name not in values]:
             raise ValueError(f"kernel {names[key][:60]} lacks {', '.join(missing)}")
-    return [Kernel(names[key], **values) for key, values in found.items()]
+    return [(names[key], values) for key, values in found.items()]
+
+
+def kernels(text: str) -> list[Kernel]:
+    """The kernel launches in ``text`` and the bytes that each moved; raises as :func:`launches` does."""
+    return [Kernel(name, **values) for name, values in launches(text)]
 
 
 def unknown_metrics(said: str) -> list[str]:
@@ -167,7 +195,8 @@ def program(plan: str) -> None:
             return
         for _ in range(3):
             run()
-        _empty_caches(own.device)
+        if own.case != BUSY:
+            _empty_caches(own.device)
         torch.cuda.profiler.start()
         run()
         clock.synchronize(own.device)
@@ -201,10 +230,10 @@ def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]
     """The command line that counts one call of ``found``; ``left_out`` names what not to count."""
     plan = {"workload": asdict(found.workload), "variant": found.variant.name, "device": found.device}
     plan |= {"case": found.case, "folder": str(found.folder), "number": found.number, "source": found.source}
-    metrics = ",".join(metric for name, metric in METRICS.items() if name not in left_out)
+    asked = ",".join(metric for name, metric in metrics(found.case).items() if name not in left_out)
     # Clocks stay as they are, for they are the machine's; base units need no prefix.
     watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
-    watch += [*CASES[found.case], "--metrics", metrics]
+    watch += [*CASES[found.case], "--metrics", asked]
     return [*watch, *sessions.python("hypatia_lab.profiler.counters", json.dumps(plan), "program")]
 
 
@@ -217,53 +246,78 @@ def watched(line: list[str]) -> tuple[int, str]:
     return done.returncode, f"{done.stdout}\n{done.stderr}"
 
 
-def counted(found: Subject) -> list[Kernel]:
-    """The kernels of one call of ``found``, in order.
-
-    Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
-    """
+def said(found: Subject) -> str:
+    """What ncu says of one call of ``found``. Raises :class:`Ended` (skipped, wrong, timeout) with the reason."""
     if found.device != "cuda":
-        raise Ended("skipped", "hardware counters of memory traffic are read on a CUDA GPU only")
+        raise Ended("skipped", "hardware counters are read on a CUDA GPU only")
     ncu = finder()
     if not ncu:
         raise Ended(
             "skipped", "Nsight Compute (ncu) is not installed: install nsight-compute and put its folder on the PATH"
         )
-    code, said = watched(command(ncu, found))
-    if left_out := unknown_metrics(said):
-        code, said = watched(command(ncu, found, left_out))
-    if end := re.search(r"^ended (\w+): (.*)$", said, re.MULTILINE):
+    code, text = watched(command(ncu, found))
+    if left_out := unknown_metrics(text):
+        code, text = watched(command(ncu, found, left_out))
+    if end := re.search(r"^ended (\w+): (.*)$", text, re.MULTILINE):
         raise Ended(end[1], end[2])
-    if reason := refusal(said):
+    if reason := refusal(text):
         raise Ended("skipped", reason)
-    print(said, file=sys.stderr)  # into the probes' log, as it came
+    print(text, file=sys.stderr)  # into the probes' log, as it came
     try:
-        launches = kernels(said)
+        launches(text, found.case)
     except ValueError as cause:
-        last = next((text for text in reversed(said.splitlines()) if text.startswith("==ERROR==")), "")
+        last = next((line for line in reversed(text.splitlines()) if line.startswith("==ERROR==")), "")
         raise Ended("crashed", f"ncu ended with exit status {code}: {last or cause}"[:300]) from None
-    return launches
+    return text
+
+
+def counted(found: Subject) -> list[Kernel]:
+    """The kernels of one call of ``found``, in order, and the bytes that each moved.
+
+    Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
+    """
+    return kernels(said(found))
 
 
 def look(found: Subject, emit: Emit) -> None:
-    """Emit the bytes of one call, in all and kernel by kernel. Raises :class:`Ended` where nothing was counted."""
-    launches = counted(found)
-    us, compulsory = sum(kernel.us for kernel in launches), found.workload.traffic
+    """Emit what one call moves, in all and kernel by kernel, or how busy each of its kernels keeps the GPU's units.
+
+    Raises :class:`Ended` where nothing was counted.
+    """
 
     def say(topic: str, name: str, unit: str, value: float | None, count: int = 1) -> None:
         if value is not None:
             emit("detail", topic=topic, name=name, unit=unit, value=value, count=count)
 
-    say("counters", "kernels", "1", len(launches))
+    if found.case == BUSY:
+        _tell_shares(launches(said(found), BUSY), say)
+        return
+    own = counted(found)
+    us, compulsory = sum(kernel.us for kernel in own), found.workload.traffic
+    say("counters", "kernels", "1", len(own))
     say("counters", "compulsory bytes", "B", compulsory)
     for what, name in TOTALS.items():
-        say("counters", name, "B", total(launches, what))
+        say("counters", name, "B", total(own, what))
     say("counters", "duration", "us", us)
     say("counters", "effective bandwidth", "B/s", compulsory / us * 1e6)
-    for name, own in by_name(launches).items():
+    for name, same in by_name(own).items():
         for what, topic in TOPICS.items():
-            say(topic, name, "B", total(own, what), len(own))
-        say("kernel_time", name, "us", total(own, "us"), len(own))
+            say(topic, name, "B", total(same, what), len(same))
+        say("kernel_time", name, "us", total(same, "us"), len(same))
+
+
+def _tell_shares(found: Sequence[tuple[str, dict[str, float]]], say: Callable[..., None]) -> None:
+    """By kernel name its time, and of each unit the share over that time."""
+    say("counters", "kernels", "1", len(found))
+    say("counters", "duration", "us", sum(values["us"] for _, values in found))
+    gathered: dict[str, list[dict[str, float]]] = {}
+    for name, values in found:
+        gathered.setdefault(name[:LONGEST_NAME], []).append(values)
+    for name, own in gathered.items():
+        us = sum(values["us"] for values in own)
+        say("kernel_time", name, "us", us, len(own))
+        for unit, topic in SHARE_TOPICS.items():
+            say(topic, name, "1", sum(values[unit] * values["us"] for values in own) / us, len(own))
 
 
 if __name__ == "__main__":
