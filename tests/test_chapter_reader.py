@@ -34,7 +34,6 @@ from hypatia_lab.pages import evidence as lab_evidence
 from hypatia_lab.pages import findings
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding
-from hypatia_lab.profiler.counters import BUSY, SHARE_TOPICS
 from hypatia_lab.tables import claims as claim_tables
 from hypatia_lab.workloads import Workload
 
@@ -152,8 +151,14 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
 
 
 def counted(kernel: str, us: float, *shares: float, **changes: Any) -> Lines:
-    own = {"operation": "linear_relu", "shape": SMALL, "variant": "fp16x3_cuda", "case": BUSY, "name": kernel} | changes
-    told = zip([*SHARE_TOPICS.values(), "kernel_time"], [*shares, us], ["1"] * len(shares) + ["us"], strict=True)
+    own = {
+        "operation": "linear_relu",
+        "shape": SMALL,
+        "variant": "fp16x3_cuda",
+        "case": units.CASE,
+        "name": kernel,
+    } | changes
+    told = zip([*units.TOPICS.values(), "kernel_time"], [*shares, us], ["1"] * len(shares) + ["us"], strict=True)
     return [detail_line(topic=topic, unit=unit, values=[value], **own) for topic, value, unit in told]
 
 

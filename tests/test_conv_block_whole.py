@@ -85,7 +85,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 4)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
     whole._launcher.cache_clear()
     yield
     whole._launcher.cache_clear()

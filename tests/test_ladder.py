@@ -290,7 +290,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 4)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
 
 
 def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool = True) -> None:
@@ -324,7 +324,7 @@ def test_the_emulated_wgmma_kernel_agrees_with_float64(
     step: str, tile: Tile, emulation: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(ladder, "TILES", (tile,))
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 2)  # so that a block has several tiles
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 2)  # so that a block has several tiles
     height, width = tile.height, tile.width
     emulated(step, (3, 8, 5), "bfloat16", biased=False)
     emulated(step, (3 * height - 5, 64 * tile.stages + 72, width + 33), "bfloat16")

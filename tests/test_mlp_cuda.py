@@ -105,7 +105,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     # Emulators make maps alike.
     monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(libraries["mlp"], *given))
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
     launchers = (mlp_cuda._launcher, mlp_streamed.launcher)
     for cached in launchers:
         cached.cache_clear()
@@ -217,7 +217,7 @@ def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", lambda matrix, *box: (matrix, box))
-    monkeypatch.setattr(ladder, "_multiprocessors", lambda device: 3)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
     mlp_cuda._launcher.cache_clear()
     x, weights, biases = tensors(1000, 128, 2)
     plan = Plan(2, 3, programs=1, room=1, cluster=2, dependent=False)

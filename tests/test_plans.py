@@ -358,7 +358,7 @@ loader._cubin = lambda name, instance: (instance.encode(), b"machine code")
 loader._cuda_kernel = lambda name, instance: SimpleNamespace(handle=driver.a_kernel())
 driver.a_kernel.restype = ctypes.c_uint64
 loader.driver = lambda: driver
-ladder._multiprocessors = lambda device: 132
+loader.multiprocessors = lambda device: 132
 torch.cuda.current_stream = lambda: SimpleNamespace(cuda_stream=0)
 
 def zeros(*shape, dtype=torch.bfloat16):

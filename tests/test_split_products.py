@@ -55,7 +55,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(library, *given))
-    monkeypatch.setattr(split_products, "_multiprocessors", lambda device: 4)
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
     split_products._launcher.cache_clear()
     yield
     split_products._launcher.cache_clear()

@@ -9,11 +9,11 @@ from typing import Any
 
 from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions, tensor_cores
+from hypatia_lab.experiments import units
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
-from hypatia_lab.profiler.counters import BUSY, SHARE_TOPICS
 from hypatia_lab.results import Row
 
 COUNTED = "units"
@@ -151,8 +151,8 @@ def _line(one: Outcome) -> dict[str, str]:
 def shares(lab: Evidence, machine: str) -> list[dict[str, Any]]:
     """Of each kernel counted on ``machine``: workload, variant, name, time in µs, and its share of each unit."""
     found: dict[tuple[str, ...], dict[str, Any]] = {}
-    topics = {topic: unit for unit, topic in SHARE_TOPICS.items()} | {"kernel_time": "us"}
-    for line in lab.details(machine=machine, experiment=COUNTED, case=BUSY):
+    topics = {topic: unit for unit, topic in units.TOPICS.items()} | {"kernel_time": "us"}
+    for line in lab.details(machine=machine, experiment=COUNTED, case=units.CASE):
         if line["status"] != "ok" or line["topic"] not in topics:
             continue
         shape, direction = "x".join(map(str, line["shape"])), line.get("direction", "forward")
@@ -165,7 +165,7 @@ def shares(lab: Evidence, machine: str) -> list[dict[str, Any]]:
 
 def bound(found: Sequence[dict[str, Any]]) -> str:
     """How many of the kernels ``found`` are near what one unit can do, in a sentence."""
-    full = sum(max(line[unit] for unit in SHARE_TOPICS) > FULL for line in found)
+    full = sum(max(line[unit] for unit in units.TOPICS) > FULL for line in found)
     return (
         f"**{full} of {len(found)} kernels keep a unit busy for more than {FULL:.0%} of their time.** The others wait: "
         "for their first operands, for other blocks, or for the kernel before."
@@ -180,7 +180,7 @@ def unit_lines(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:
             "kernel": _short(line["kernel"]),
             "takes": formats.duration(line["us"]),
         }
-        | {unit: f"{line[unit]:.0%}" for unit in SHARE_TOPICS}
+        | {unit: f"{line[unit]:.0%}" for unit in units.TOPICS}
         for line in found
     ]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
 from hypatia_lab.experiments.plan import Experiment, Probe, Shapes
-from hypatia_lab.profiler.counters import BUSY
+from hypatia_lab.profiler import counters
 from hypatia_lab.workloads import Workload
+
+CASE, TOPICS = counters.BUSY, counters.SHARE_TOPICS
+"""The case of the probes, and unit of the GPU → topic of the detail lines that hold its shares."""
 
 STEP = "forward_backward"
 COUNTED = (
@@ -29,7 +32,7 @@ COUNTED = (
 def _units(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if device != "cuda" or preset == "quick":
         return []
-    return [Probe("counters", work, name, BUSY, 1) for work, name in COUNTED]
+    return [Probe("counters", work, name, CASE, 1) for work, name in COUNTED]
 
 
 EXPERIMENTS = (

@@ -298,6 +298,14 @@ def driver() -> Any:
     return ctypes.CDLL("libcuda.so.1")
 
 
+@cache
+def multiprocessors(device: int) -> int:
+    """Those of GPU number ``device``."""
+    import torch
+
+    return torch.cuda.get_device_properties(device).multi_processor_count
+
+
 def _succeeded(status: int, what: str) -> None:
     if status:
         name = ctypes.c_char_p()

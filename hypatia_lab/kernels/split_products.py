@@ -81,11 +81,6 @@ def _capability(device: int) -> tuple[int, int]:
 
 
 @cache
-def _multiprocessors(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
-@cache
 def _launcher(kernel: str, plan: Plan) -> Callable[..., None]:
     return loader.cuda_launcher(
         "split_products",
@@ -108,7 +103,7 @@ def _maps(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> list[l
 
 def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[int]:
     tiles = sum(plan.tiles(*out.shape) for *_, out in products)
-    return (min(tiles, _multiprocessors(products[0][2].device.index) // plan.cluster) * plan.cluster,)
+    return (min(tiles, loader.multiprocessors(products[0][2].device.index) // plan.cluster) * plan.cluster,)
 
 
 def linear_relu(x: Terms, weight: Terms, bias: Tensor | None, out: Tensor, *, plan: Plan | None = None) -> None:

@@ -117,7 +117,7 @@ def _launch(x: Tensor, weight: Tensor, vectors: Vectors, own: Own, **how: Any) -
     if y is not None and counters is None:
         counters = torch.zeros(images, 2, dtype=torch.int32, device=x.device)
     own = z, y, statistics, counters
-    works = _works(images, height, width, ladder._multiprocessors(x.device.index))
+    works = _works(images, height, width, loader.multiprocessors(x.device.index))
     if len(works) == 1:
         _launch_once(works[0], x, weight, vectors, own, **how)
         return
@@ -212,7 +212,7 @@ def conv_block_whole(
     from hypatia_lab.kernels.triton.conv_block import Saved, operands
 
     pixels, taps, vectors = operands(x, weight, bias, gamma, beta, approximate, precision)
-    processors = ladder._multiprocessors(x.device.index)
+    processors = loader.multiprocessors(x.device.index)
     if not fits(x.shape, weight.shape[0], x.dtype, precision, processors):
         raise ValueError(f"x {list(x.shape)} and weight {list(weight.shape)} of {x.dtype} do not fit one kernel")
     y, saved = torch.empty_like(pixels), None
@@ -245,7 +245,7 @@ def behind_convolution(
     :func:`backward_launches`.
     """
     images, height, width, _ = grad.shape
-    area, out, processors = height * width, torch.empty_like(grad), ladder._multiprocessors(grad.device.index)
+    area, out, processors = height * width, torch.empty_like(grad), loader.multiprocessors(grad.device.index)
     parts = list(_parts(backward_launches((images, CHANNELS, height, width), processors)))
     # Blocks an image: as many as there are, of 48 pixels at least.
     blocks = [min(processors // (part.stop - part.start), -(-area // 48)) for part in parts]

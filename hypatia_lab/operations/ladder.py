@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -115,11 +115,6 @@ def choose_tile(sizes: Sizes, multiprocessors: int, cluster: int = 1) -> Tile:
     return min(TILES, key=cost)
 
 
-@cache
-def _multiprocessors(device: int) -> int:
-    return torch.cuda.get_device_properties(device).multi_processor_count
-
-
 def _wgmma(
     x: torch.Tensor,
     weight: torch.Tensor,
@@ -133,7 +128,7 @@ def _wgmma(
     batch, in_features, out_features = sizes
     if in_features % 8 or not in_features:
         return _mma(x, weight, bias, out, sizes)
-    multiprocessors = _multiprocessors(x.device.index)
+    multiprocessors = loader.multiprocessors(x.device.index)
     tile = choose_tile(sizes, multiprocessors, cluster)
     template = (loader.SCALARS[_name(x)][0], tile.consumers, tile.width, tile.stages, cluster)
     launch = loader.cuda_launcher(

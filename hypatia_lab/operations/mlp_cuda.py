@@ -124,7 +124,7 @@ def forward(
     maps += [loader.tensor_map(weight, width // plan.cluster, PANEL) for weight in weights]
     # Two layers have no third one; what stands in its place is never read.
     three = (*maps, maps[-1])[:5], (*biases, biases[-1])[:3]
-    blocks = plan.blocks(rows, ladder._multiprocessors(x.device.index))
+    blocks = plan.blocks(rows, loader.multiprocessors(x.device.index))
     grid = (-(-blocks // plan.cluster) * plan.cluster,)
     launch(grid, (plan.threads,), *three[0], *three[1], *sizes)
     return out

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -11,7 +11,7 @@ from hypatia_lab.operations import ladder
 from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, output
 from hypatia_lab.operations.linear_relu_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
-from hypatia_lab.operators import operator
+from hypatia_lab.operators import Operator, operator
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
@@ -181,73 +181,44 @@ def _once(inputs: Inputs, *, cuda: bool) -> Run:
     return run
 
 
-def _gradients(
-    grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, y: torch.Tensor, needs: tuple[bool, bool], *, cuda: bool
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+def _with_gradients(name: str, *, cuda: bool) -> tuple[Operator[..., Any], Operator[..., Any]]:
+    """Linear+ReLU with float32's digits by three float16 products, once differentiable, and its gradients.
 
-    grad, rows, y = matrices(grad, x, weight, y)
-    grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, needs, cuda=cuda)
-    return grad_x.view(x.shape) if needs[0] else grad_x, grad_weight, grad_bias
-
-
-@operator("linear_relu_fp16x3_gradients", planned=True)
-def linear_relu_fp16x3_gradients(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    y: torch.Tensor,
-    needs_x: bool = True,
-    needs_weight: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """Gradients as of ``hypatia::linear_relu_gradients``, float32's digits by three float16 products each.
-
-    Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper.
+    Operators ``name`` and ``name_gradients``, by Triton, or with ``cuda`` all products by the CUDA kernel for Hopper.
+    Both raise ``ValueError`` on a misfit, other dtypes than float32, or an unfit device.
     """
-    return _gradients(grad, x, weight, y, (needs_x, needs_weight), cuda=False)
+
+    @operator(f"{name}_gradients", planned=True)
+    def gradients(
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        y: torch.Tensor,
+        needs_x: bool = True,
+        needs_weight: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+
+        grad, rows, y = matrices(grad, x, weight, y)
+        needs = needs_x, needs_weight
+        grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, needs, cuda=cuda)
+        return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+
+    @operator(name, planned=True)
+    def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
+
+        return split(x, weight, bias, cuda=cuda)
+
+    gradients.register_fake(empty_gradients)
+    gradients.not_differentiable(FIRST_ONLY)
+    forward.register_fake(output)
+    forward.differentiated_by(gradients)
+    return forward, gradients
 
 
-@operator("linear_relu_fp16x3_cuda_gradients", planned=True)
-def linear_relu_fp16x3_cuda_gradients(
-    grad: torch.Tensor,
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    y: torch.Tensor,
-    needs_x: bool = True,
-    needs_weight: bool = True,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """The same, both products by a CUDA kernel for Hopper."""
-    return _gradients(grad, x, weight, y, (needs_x, needs_weight), cuda=True)
-
-
-@operator("linear_relu_fp16x3", planned=True)
-def linear_relu_fp16x3(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Linear+ReLU with float32's digits by three float16 products, as its gradients; once differentiable.
-
-    Raises ``ValueError`` on a misfit, other dtypes than float32, or a device before Hopper, ``NotImplementedError``
-    when its gradient is differentiated.
-    """
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
-
-    return split(x, weight, bias)
-
-
-@operator("linear_relu_fp16x3_cuda", planned=True)
-def linear_relu_fp16x3_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """The same, all products by a CUDA kernel for Hopper."""
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split as split
-
-    return split(x, weight, bias, cuda=True)
-
-
-for _own, _its_gradients in (
-    (linear_relu_fp16x3, linear_relu_fp16x3_gradients),
-    (linear_relu_fp16x3_cuda, linear_relu_fp16x3_cuda_gradients),
-):
-    _own.register_fake(output)
-    _own.differentiated_by(_its_gradients)
-    _its_gradients.register_fake(empty_gradients)
-    _its_gradients.not_differentiable(FIRST_ONLY)
+linear_relu_fp16x3, linear_relu_fp16x3_gradients = _with_gradients("linear_relu_fp16x3", cuda=False)
+linear_relu_fp16x3_cuda, _ = _with_gradients("linear_relu_fp16x3_cuda", cuda=True)
 
 
 @variant(
