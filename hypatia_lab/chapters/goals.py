@@ -167,8 +167,10 @@ def bound(found: Sequence[dict[str, Any]]) -> str:
     """How many of the kernels ``found`` are near what one unit can do, in a sentence."""
     full = sum(max(line[unit] for unit in units.TOPICS) > FULL for line in found)
     return (
-        f"**{full} of {len(found)} kernels keep a unit busy for more than {FULL:.0%} of their time.** The others wait: "
-        "for their first operands, for other blocks, or for the kernel before."
+        "By hardware counters, which tell how busy a kernel keeps each unit of the GPU: "
+        f"**{full} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time**, and only less work "
+        "would help them. The others wait: for their first operands, for other blocks, or for the kernel before. They "
+        "gain by having more under way at a time, or by fewer steps."
     )
 
 

@@ -293,7 +293,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void two_products_split(
                            static_cast<int>(ab_height), static_cast<int>(ab_depth), static_cast<int>(ab_width)};
     const Product second = {&c_large, &c_small, &d_large, &d_small, c_exponents, d_exponents, nullptr, cd,
                             static_cast<int>(cd_height), static_cast<int>(cd_depth), static_cast<int>(cd_width)};
-    const int firsts = first.down(HEIGHT * CLUSTER) * first.across();  // (5)
+    const int firsts = first.down(HEIGHT * CLUSTER) * first.across();
     const int tiles = firsts + second.down(HEIGHT * CLUSTER) * second.across();
     multiply_split<STAGES, CLUSTER, false>(tiles, static_cast<int>(group), [&](int& index) {
         if (index < firsts) return first;
