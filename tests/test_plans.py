@@ -352,6 +352,7 @@ def test_triton_kernels_get_the_parameters_that_their_machine_code_has(
 
 HAND_WRITTEN = """
 from types import SimpleNamespace
+from hypatia_lab.kernels import split_products
 from hypatia_lab.operations import conv_block_whole, ladder, mlp_cuda
 
 loader._cubin = lambda name, instance: (instance.encode(), b"machine code")
@@ -395,11 +396,30 @@ def step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Ten
     ladder.STEPS["step_multicast"].launch(x, weight, bias, y, (len(x), x.shape[1], len(weight)))
     return y
 
+@operator("split", planned=True)
+def split(x: list[torch.Tensor], weight: list[torch.Tensor], bias: torch.Tensor) -> torch.Tensor:
+    y = bias.new_empty(len(x[0]), len(weight[0]))
+    split_products.linear_relu(split_products.Terms(*x), split_products.Terms(*weight), bias, y)
+    return y
+
+@operator("both", planned=True)
+def both(x: list[torch.Tensor], weight: list[torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+    pair = split_products.Terms(*x), split_products.Terms(*weight)
+    out = torch.empty(len(x[0]), len(weight[0])), torch.empty(len(weight[0]), len(x[0]))
+    split_products.multiply([(*pair, out[0]), (*pair[::-1], out[1])])
+    return out
+
+def terms(rows, depth):
+    wide = torch.zeros(2, rows, -(-depth // 8) * 8, dtype=torch.float16)
+    return [*wide[:, :, :depth], torch.zeros(rows, dtype=torch.int32)]
+
+left, right, shift = terms(300, 77), terms(200, 77), torch.zeros(200)
 for operation, given, parameters in (
+    (split, (left, right, shift), 12), (both, (left, right), 21),
     (whole, (x, weight, *vectors, counters, 1e-5), 17), (layers, (rows, square, bias), 9),
     (step, (rows, square[0], bias[0]), 8),
 ):
-    inputs = [x, weight, *vectors, counters, rows, *square, *bias]
+    inputs = [x, weight, *vectors, counters, rows, *square, *bias, *left, *right, shift]
     by_python = known(told(lambda: operation._function(*given), parameters), inputs)
     operation(*given)
     by_plan = known(told(lambda: operation(*given), parameters), inputs)
