@@ -37,7 +37,7 @@ def folder() -> Path:
 class Visit:
     """Another visit to a machine: of each experiment the earlier record (``then``) and the later, in one order.
 
-    ``kept`` are those of them that lie in the visit's own folder.
+    ``kept`` are those of them that lie in the visit's own folder, ``beside`` are all that the book shows.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Visit:
     then: list[Record]
     now: list[Record]
     kept: list[Record]
+    beside: list[Record]
 
 
 def visits(lab: Evidence) -> list[Visit]:
@@ -66,7 +67,7 @@ def visits(lab: Evidence) -> list[Visit]:
             if pairs:
                 then, now = (list(side) for side in zip(*pairs, strict=True))
                 kept = [other[record.experiment] for record in now]
-                found.append(Visit(place.name, machine, then, now, kept))
+                found.append(Visit(place.name, machine, then, now, kept, lab.records))
     return sorted(found, key=lambda visit: max(record.run["started"] for record in visit.then), reverse=True)
 
 
@@ -76,7 +77,7 @@ def visits(lab: Evidence) -> list[Visit]:
 def verdicts(visit: Visit) -> list[tuple[Judgement, Judgement]]:
     """What either visit says of each part of a claim that both could test, in order of the ledger."""
     then, now = (
-        {row.id: row for row in claims.judge(found, beside=records.load()) if row.machine == visit.machine}
+        {row.id: row for row in claims.judge(found, beside=visit.beside) if row.machine == visit.machine}
         for found in (visit.then, visit.now)
     )
     pairs = [(then[name], now[name]) for name in then if name in now]
