@@ -18,7 +18,7 @@ import tempfile
 from collections.abc import Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -341,7 +341,10 @@ def _ensure_once(path: Path, rows: Sequence[dict[str, Any]]) -> None:
 
 
 def load_file(path: Path) -> Record:
-    """Read one record file. Raises :class:`RecordError` naming the file and line of the first fault."""
+    """Read one record file. Raises :class:`RecordError` naming the file and line of the first fault.
+
+    What is read twice is one and the same: its rows are not to be changed.
+    """
     try:
         raw = path.read_bytes()
         text = raw.decode("utf-8")
@@ -349,6 +352,11 @@ def load_file(path: Path) -> Record:
         raise RecordError(f"{path}: cannot be read ({cause.strerror})") from None
     except UnicodeDecodeError as cause:
         raise RecordError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
+    return _parsed(path, text)
+
+
+@lru_cache(maxsize=256)  # a page or a command asks for the same files again and again
+def _parsed(path: Path, text: str) -> Record:
     lines = text.splitlines()
     if not lines:
         raise RecordError(f"{path}:1: empty file; restore it or measure again")
