@@ -86,6 +86,7 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
 
 START = """
 import itertools, torch
+from hypatia_lab.kernels.split_products import Plan
 from hypatia_lab.kernels.triton.linear_relu import Config, linear_relu
 from hypatia_lab.kernels.triton.linear_relu_split import SPLITS, linear_relu_split, split_once
 
@@ -251,6 +252,9 @@ for wrong, message in (
     (lambda: linear_relu_split(x, once, bias), "has changed since"),
     (lambda: linear_relu_split(x, split_once(weight), bias, terms="tf32x3"), "it is fp16x3, not tf32x3"),
     (lambda: split_once(weight, "int8"), "int8"),
+    (lambda: linear_relu_split(x, weight, bias, tiles=Plan()), "x is on cpu; the CUDA kernel needs"),
+    (lambda: linear_relu_split(x, weight, bias, cuda=True), "x is on cpu; the CUDA kernel needs"),
+    (lambda: linear_relu_split(x, weight, bias, terms="tf32x3", tiles=Plan()), "not tf32x3"),
     (lambda: split_once(weight.half()), "must be a float32 matrix"),
 ):
     try:

@@ -19,7 +19,7 @@ from hypatia_lab.results import Row
 COUNTED = "units"
 """The experiment that counts how busy kernels keep the GPU's units."""
 FULL = 0.6
-"""A kernel that keeps a unit busy for more of its time is bound by it, as far as a sentence goes."""
+"""A unit that a kernel keeps busy for more of its time is taken for what binds it."""
 CHIP = "H200"
 """The goals are of this model of GPU."""
 
@@ -168,9 +168,8 @@ def bound(found: Sequence[dict[str, Any]]) -> str:
     full = sum(max(line[unit] for unit in units.TOPICS) > FULL for line in found)
     return (
         "By hardware counters, which tell how busy a kernel keeps each unit of the GPU: "
-        f"**{full} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time**, and only less work "
-        "would help them. The others wait: for their first operands, for other blocks, or for the kernel before. They "
-        "gain by having more under way at a time, or by fewer steps."
+        f"**{full} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time.** For the others none "
+        "of these units is the limit. More under way at a time may help them, or fewer steps."
     )
 
 

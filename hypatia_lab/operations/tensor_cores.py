@@ -185,7 +185,8 @@ def _with_gradients(name: str, *, cuda: bool) -> tuple[Operator[..., Any], Opera
     """Linear+ReLU with float32's digits by three float16 products, once differentiable, and its gradients.
 
     Operators ``name`` and ``name_gradients``, by Triton, or with ``cuda`` all products by the CUDA kernel for Hopper.
-    Both raise ``ValueError`` on a misfit, other dtypes than float32, or an unfit device.
+    Both raise ``ValueError`` on a misfit, other dtypes than float32, or an unfit device, and ``NotImplementedError``
+    when the gradients are differentiated.
     """
 
     @operator(f"{name}_gradients", planned=True)

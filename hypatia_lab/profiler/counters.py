@@ -246,8 +246,11 @@ def watched(line: list[str]) -> tuple[int, str]:
     return done.returncode, f"{done.stdout}\n{done.stderr}"
 
 
-def said(found: Subject) -> str:
-    """What ncu says of one call of ``found``. Raises :class:`Ended` (skipped, wrong, timeout) with the reason."""
+def counts(found: Subject) -> list[tuple[str, dict[str, float]]]:
+    """Name and counts of each kernel of one call of ``found``, in order.
+
+    Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
+    """
     if found.device != "cuda":
         raise Ended("skipped", "hardware counters are read on a CUDA GPU only")
     ncu = finder()
@@ -255,28 +258,24 @@ def said(found: Subject) -> str:
         raise Ended(
             "skipped", "Nsight Compute (ncu) is not installed: install nsight-compute and put its folder on the PATH"
         )
-    code, text = watched(command(ncu, found))
-    if left_out := unknown_metrics(text):
-        code, text = watched(command(ncu, found, left_out))
-    if end := re.search(r"^ended (\w+): (.*)$", text, re.MULTILINE):
+    code, said = watched(command(ncu, found))
+    if left_out := unknown_metrics(said):
+        code, said = watched(command(ncu, found, left_out))
+    if end := re.search(r"^ended (\w+): (.*)$", said, re.MULTILINE):
         raise Ended(end[1], end[2])
-    if reason := refusal(text):
+    if reason := refusal(said):
         raise Ended("skipped", reason)
-    print(text, file=sys.stderr)  # into the probes' log, as it came
+    print(said, file=sys.stderr)  # into the probes' log, as it came
     try:
-        launches(text, found.case)
+        return launches(said, found.case)
     except ValueError as cause:
-        last = next((line for line in reversed(text.splitlines()) if line.startswith("==ERROR==")), "")
+        last = next((line for line in reversed(said.splitlines()) if line.startswith("==ERROR==")), "")
         raise Ended("crashed", f"ncu ended with exit status {code}: {last or cause}"[:300]) from None
-    return text
 
 
 def counted(found: Subject) -> list[Kernel]:
-    """The kernels of one call of ``found``, in order, and the bytes that each moved.
-
-    Raises :class:`Ended` (skipped, wrong, crashed, timeout) with the reason.
-    """
-    return kernels(said(found))
+    """The kernels of one call of ``found``, in order, and the bytes that each moved; raises as :func:`counts` does."""
+    return [Kernel(name, **values) for name, values in counts(found)]
 
 
 def look(found: Subject, emit: Emit) -> None:
@@ -290,7 +289,7 @@ def look(found: Subject, emit: Emit) -> None:
             emit("detail", topic=topic, name=name, unit=unit, value=value, count=count)
 
     if found.case == BUSY:
-        _tell_shares(launches(said(found), BUSY), say)
+        _tell_shares(counts(found), say)
         return
     own = counted(found)
     us, compulsory = sum(kernel.us for kernel in own), found.workload.traffic

@@ -279,7 +279,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void linear_relu_split(
     multiply_split<STAGES, CLUSTER, true>(tiles, static_cast<int>(group), [&](int&) { return product; });
 }
 
-// Two products without bias or ReLU in one launch: those of `first` tiles come first, whose sums are the longer ones.
+// Two products without bias or ReLU in one launch: first come the tiles of the first one, whose sums are the longer.
 template <int STAGES, int CLUSTER>
 __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void two_products_split(
     const __grid_constant__ TensorMap a_large, const __grid_constant__ TensorMap a_small,

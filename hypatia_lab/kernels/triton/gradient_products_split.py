@@ -304,6 +304,7 @@ def _multiply(
 # ---------------------------------------------------------------- which tiles
 
 WARPS = 4
+"""Of a program of the first and of the second kernel."""
 FIND_TILE, SPLIT_TILE = (64, 128), (64, 64)
 """Rows and columns that a program of the first and of the second kernel takes; powers of two."""
 
@@ -390,7 +391,7 @@ def gradient_products_split(
     size, dtype or device, or for an unfit device.
     """
     _check(grad, x, weight, y)
-    if cuda:
+    if cuda or isinstance(plan, split_products.Plan):
         split_products.ensure_able(x)
     (batch, inner), outer = x.shape, weight.shape[0]
     grad_x = x.new_empty((batch, inner) if needs[0] else 0)

@@ -292,6 +292,7 @@ _CONFIGS = {
 """Terms → size → candidates, the one in use first."""
 
 A_WARP = 1024
+"""Elements of a row for each warp of a program of the splitting kernel."""
 LONGEST = 8192
 """Elements of a row that a program of the splitting kernel holds at once; longer rows are read twice."""
 
@@ -422,7 +423,7 @@ def linear_relu_split(
     assert isinstance(matrix, torch.Tensor)
     check(x, matrix, bias, (torch.float32,))
     _ensure_known(terms)
-    if cuda:
+    if cuda or isinstance(tiles, split_products.Plan):
         split_products.ensure_able(x, terms)
     if once and (once.terms != terms or not once.current):
         why = "it has changed since" if once.terms == terms else f"it is {once.terms}, not {terms}"
