@@ -277,6 +277,15 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
 
 // ---- built on them
 
+// Registers a thread in a block, alone on its multiprocessor, of one warpgroup that copies and CONSUMERS that multiply.
+// Who takes more than the block was launched with and others have given back would wait for ever.
+template <int CONSUMERS, int COPYING, int MULTIPLYING> struct Registers {
+    static constexpr int LAUNCHED = 65536 / (128 * (CONSUMERS + 1)) / 8 * 8;
+    static_assert(COPYING + CONSUMERS * MULTIPLYING <= (CONSUMERS + 1) * LAUNCHED, "more registers than there are");
+    __device__ static void give_back() { give_registers_back<COPYING>(); }
+    __device__ static void take() { take_registers<MULTIPLYING>(); }
+};
+
 using Size = long long;
 
 // 64 numbers along k a stage: rows of 128 bytes in TMA's and wgmma's 128-byte swizzle, which keeps the 16 bytes that

@@ -244,7 +244,7 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
 
     Turn<STAGES> turn;
     if (warpgroup == 0) {
-        if constexpr (CONSUMERS == 2) give_registers_back<40>();
+        if constexpr (CONSUMERS == 2) Registers<CONSUMERS, 40, 232>::give_back();
         if (threadIdx.x == 0) {
             for (int index = first_tile; index < tiles; index += clusters) {  // (1)
                 const Tile tile = tile_at(index, down, across, static_cast<int>(group));
@@ -266,7 +266,7 @@ __global__ __cluster_dims__(CLUSTER, 1, 1) __launch_bounds__(128 * (CONSUMERS + 
             }
         }
     } else {
-        if constexpr (CONSUMERS == 2) take_registers<232>();
+        if constexpr (CONSUMERS == 2) Registers<CONSUMERS, 40, 232>::take();
         const int lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4, rows = (warpgroup - 1) * 64;
         // [step_multicast]
         const auto release = [&](int stage) {

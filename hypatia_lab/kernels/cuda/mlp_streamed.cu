@@ -69,7 +69,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
     __syncthreads();
 
     if (warpgroup == 0) {
-        give_registers_back<24>();
+        Registers<CONSUMERS, 24, 240>::give_back();
         // A thread for x and one for the weights: a tile waits for the y before it, and with it would the slices which
         // that y needs.
         if (threadIdx.x == 0) {
@@ -104,7 +104,7 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void mlp_streamed(
             }
         }
     } else {
-        take_registers<240>();
+        Registers<CONSUMERS, 24, 240>::take();
         const int consumer = warpgroup - 1, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
         const auto release = [&](int slice) {
             if constexpr (CLUSTER == 1) {

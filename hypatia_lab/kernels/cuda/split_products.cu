@@ -101,7 +101,7 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
 
     Turn<STAGES> turn;
     if (warpgroup == 0) {
-        give_registers_back<64>();
+        Registers<CONSUMERS, 56, 224>::give_back();
         if (threadIdx.x < 32) {
             for (int round = 0; tile_of(round) < tiles; ++round) {
                 int row, column;
@@ -131,7 +131,7 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
             }
         }
     } else {
-        take_registers<224>();
+        Registers<CONSUMERS, 56, 224>::take();
         const int consumer = warpgroup - 1, warp = threadIdx.x / 32 % 4;
         Column* own = reinterpret_cast<Column*>(dynamic_shared + (columns - shared_address(dynamic_shared))) +
                       consumer * WIDTH;
