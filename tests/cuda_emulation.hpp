@@ -104,7 +104,7 @@ struct Warpgroup {
 struct Block {
     Index index;
     unsigned rank;
-    Meeting meeting;
+    Meeting meeting, some;  // of all threads, of some of them
     bool refused = false;
     std::vector<Warp> warps;
     std::vector<Warpgroup> warpgroups;
@@ -114,6 +114,7 @@ struct alignas(128) TensorMap {
     const unsigned char* matrix;
     long width, height, pitch;
     int rows, columns, size;  // of a box, and bytes of a number
+    bool tf32;                // whether numbers are rounded on their way to shared memory
 };
 struct Box {
     unsigned shared, barrier;
@@ -304,6 +305,7 @@ template <typename T> T from_lane(T value, int other) {
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
 int __ffs(int bits) { return __builtin_ffs(bits); }
+int __popc(unsigned bits) { return __builtin_popcount(bits); }
 unsigned __reduce_and_sync(unsigned, unsigned mine) {
     for (int distance = 1; distance < 32; distance *= 2) mine &= from_lane(mine, lane() ^ distance);
     return mine;
@@ -415,6 +417,15 @@ unsigned counted(const unsigned* counter) {
     return *counter;
 }
 float fresh(const float* from) { return *from; }
+float4 fresh(const float4* from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16) fail("16 bytes that are unaligned");
+    return *from;
+}
+void prefetch_bytes(const void* from, unsigned bytes) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a prefetch that is unaligned");
+    // Each of them must be there.
+    for (unsigned i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile char*>(from)[i]);
+}
 
 // ---- Hopper's instructions
 
@@ -462,6 +473,13 @@ void fetch_box_for(unsigned short mask, unsigned to, const TensorMap& map, int k
 void fetch_box(unsigned to, const TensorMap& map, int k, int row, unsigned barrier) {
     fetch_box_for(1 << fiber->block->rank, to, map, k, row, barrier);
 }
+// To the nearest of 11 bits, ties away from zero; what the copy engine does with ties is not told.
+void round_to_tf32(unsigned char* number) {
+    unsigned bits;
+    std::memcpy(&bits, number, sizeof bits);
+    if ((bits & 0x7FFFFFFF) < 0x7F800000) bits = (bits + 0x1000) & ~0x1FFFu;
+    std::memcpy(number, &bits, sizeof bits);
+}
 void deliver(const Box& box) {
     const TensorMap& map = box.map;
     const unsigned pitch = map.columns * map.size;
@@ -471,6 +489,7 @@ void deliver(const Box& box) {
             unsigned char* to = at(pitch == 64 ? short_swizzled(place) : swizzled(place));
             if (box.row + row < map.height && box.k + k < map.width) {
                 std::memcpy(to, map.matrix + (box.row + row) * map.pitch + (box.k + k) * map.size, map.size);
+                if (map.tf32) round_to_tf32(to);
             } else {
                 std::memset(to, 0, map.size);
             }
@@ -493,6 +512,12 @@ void store_matrices(unsigned address, unsigned a, unsigned b, unsigned c, unsign
         fiber->unseen.push_back(row + lane() % 4 * 4);
     }
     meet(warp().meeting, 32);
+}
+void store_pair(unsigned address, float a, float b) {
+    if (address % 8) fail("a pair that is unaligned");
+    const float both[2] = {a, b};
+    std::memcpy(at(address), both, sizeof both);
+    fiber->unseen.push_back(address);
 }
 void store_transposed(unsigned address, unsigned a, unsigned b) {
     const unsigned held[2] = {a, b};
@@ -523,9 +548,9 @@ void store_box(const TensorMap& map, int k, int row, unsigned from) {
 void store(const Box& box) {
     const TensorMap& map = box.map;
     for (int row = 0; row < map.rows && box.row + row < map.height; ++row) {
-        for (int k = 0; k < 64 && box.k + k < map.width; ++k) {
-            unsigned char* to = const_cast<unsigned char*>(map.matrix) + (box.row + row) * map.pitch + (box.k + k) * 2;
-            std::memcpy(to, at(swizzled(box.shared + row * 128 + k * 2)), 2);
+        for (int k = 0; k < map.columns && box.k + k < map.width; ++k) {
+            unsigned char* to = const_cast<unsigned char*>(map.matrix) + (box.row + row) * map.pitch;
+            std::memcpy(to + (box.k + k) * map.size, at(swizzled(box.shared + row * 128 + k * map.size)), map.size);
         }
     }
 }
@@ -551,17 +576,25 @@ void synchronize_group(int group) {
     if (group != fiber->number / 128) fail("another warpgroup's barrier");
     meet(warpgroup_of().meeting, 128);
 }
+template <int THREADS> void synchronize_some() { meet(fiber->block->some, THREADS); }
 void open_products() {}
 template <typename T, int N> void settle(T (&)[N]) {}
 
+// What matrix units see of a number: of a float they drop the last 13 bits.
+template <typename scalar> float multiplied(scalar number) {
+    if constexpr (sizeof(scalar) == 4)
+        return from_bits(bits_of(number) & ~0x1FFFu);
+    else
+        return static_cast<float>(number);
+}
 // Rows of 128 or 64 bytes in swizzles of as many.
 template <typename scalar> float operand_number(unsigned rank, unsigned long long operand, int row, int k) {
     const unsigned start = (operand & 0x3fff) << 4, step = (operand >> 32 & 0x3fff) << 4;
     const bool brief = operand >> 62 == 2;
-    const unsigned place = start + row / 8 * step + row % 8 * (brief ? 64 : 128) + k * 2;
+    const unsigned place = start + row / 8 * step + row % 8 * (brief ? 64 : 128) + k * sizeof(scalar);
     scalar value;
-    std::memcpy(&value, at(rank << 24 | (brief ? short_swizzled(place) : swizzled(place))), 2);
-    return static_cast<float>(value);
+    std::memcpy(&value, at(rank << 24 | (brief ? short_swizzled(place) : swizzled(place))), sizeof value);
+    return multiplied(value);
 }
 
 // One product of the warpgroup, done later; left(row, k) is a number of the left operand then.
@@ -575,8 +608,9 @@ void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int acc
         const std::vector<float*> to(group.sums, group.sums + 128);
         const unsigned rank = fiber->block->rank;
         group.open.push_back([=] {
-            static float rows[64][16], columns[16][WIDTH];
-            for (int k = 0; k < 16; ++k) {
+            constexpr int DEPTH = 32 / sizeof(scalar);
+            static float rows[64][DEPTH], columns[DEPTH][WIDTH];
+            for (int k = 0; k < DEPTH; ++k) {
                 for (int row = 0; row < 64; ++row) rows[row][k] = left(row, k);
                 for (int row = 0; row < WIDTH; ++row) columns[k][row] = operand_number<scalar>(rank, b, row, k);
             }
@@ -587,7 +621,7 @@ void multiply(float (&sums)[WIDTH / 2], Left left, unsigned long long b, int acc
                 };
                 float totals[WIDTH];
                 for (int column = 0; column < WIDTH; ++column) totals[column] = accumulate ? sum(column) : 0;
-                for (int k = 0; k < 16; ++k) {
+                for (int k = 0; k < DEPTH; ++k) {
                     for (int column = 0; column < WIDTH; ++column) totals[column] += rows[row][k] * columns[k][column];
                 }
                 for (int column = 0; column < WIDTH; ++column) sum(column) = totals[column];
@@ -650,7 +684,7 @@ template <int PENDING> void wait_for_products() {
 // ---- what the test calls
 
 extern "C" void fill_map(void* map, const void* matrix, long width, long height, long pitch, int rows, int columns,
-                         int size) {
+                         int size, int tf32) {
     *static_cast<TensorMap*>(map) = {
-        static_cast<const unsigned char*>(matrix), width, height, pitch, rows, columns, size};
+        static_cast<const unsigned char*>(matrix), width, height, pitch, rows, columns, size, tf32 != 0};
 }

@@ -51,7 +51,9 @@ def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
         return ctypes.CDLL(str(library))
 
 
-def tensor_map(library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: int) -> torch.Tensor:
+def tensor_map(
+    library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: int, *, tf32: bool = False
+) -> torch.Tensor:
     """The emulator's own stand-in for :func:`loader.tensor_map`."""
     assert columns * matrix.element_size() in (64, 128)
     assert rows <= 256
@@ -61,7 +63,7 @@ def tensor_map(library: ctypes.CDLL, matrix: torch.Tensor, rows: int, columns: i
     assert matrix.data_ptr() % 16 == pitch % 16 == 0
     height, width, pitch = map(ctypes.c_int64, (*matrix.shape, pitch))
     addresses = (ctypes.c_void_p(tensor.data_ptr()) for tensor in (aligned, matrix))
-    library.fill_map(*addresses, width, height, pitch, rows, columns, matrix.element_size())
+    library.fill_map(*addresses, width, height, pitch, rows, columns, matrix.element_size(), int(tf32))
     return aligned
 
 

@@ -138,6 +138,14 @@ def tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> to
     return tensor.linear_relu_triton(x, weight, bias, "tf32")
 
 
+def cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return tensor.linear_relu_cuda(x, weight, bias, "ieee")
+
+
+def cuda_tf32(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+    return tensor.linear_relu_cuda(x, weight, bias, "tf32")
+
+
 def split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     return tensor.linear_relu_split(x, weight, bias, "fp16x3")
 
@@ -166,6 +174,8 @@ float32 = torch.float32
 CALLS = {
     "triton": Call(tensor.linear_relu_triton, triton, lambda: matrices(64, 128, 96)),
     "triton tf32": Call(tensor.linear_relu_triton, tf32, lambda: matrices(64, 128, 96, float32)),
+    "cuda": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(64, 128, 96), hopper=True),
+    "cuda tf32": Call(tensor.linear_relu_cuda, cuda_tf32, lambda: matrices(64, 128, 96, float32), hopper=True),
     "fused": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(64, 128, 96)),
     "fused, medium": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(1024, 784, 2048)),
     "split": Call(tensor.linear_relu_split, split, lambda: matrices(64, 128, 96, float32), hopper=True),
@@ -183,7 +193,7 @@ CALLS = {
     "mlp": Call(mlp.mlp, by_layers, lambda: layers(1001, 64)),
     "mlp_cuda": Call(mlp.forward_cuda, by_layers_cuda, lambda: layers(1001, 64), differentiable=False, hopper=True),
 }
-LINEAR = ["triton", "triton tf32", "fused", "split", "fp16x3", "fp16x3 in CUDA"]
+LINEAR = ["triton", "triton tf32", "cuda", "cuda tf32", "fused", "split", "fp16x3", "fp16x3 in CUDA"]
 
 each_call = pytest.mark.parametrize("name", CALLS)
 each_differentiable = pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.differentiable])
@@ -208,6 +218,7 @@ def test_a_later_call_does_without_python(name: str, monkeypatch: pytest.MonkeyP
 # ---------------------------------------------------------------- right
 
 ODD = [(33, 77, 129), (1, 5, 3), (257, 130, 65)]
+PACKED = [(33, 72, 129), (1, 8, 3), (257, 136, 65), (129, 200, 136)]
 NAMED = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 BLOCKS = [(5, 64, 128, 128), (3, 64, 33, 29), (20, 64, 128, 128), (1, 64, 17, 40), (2, 64, 9, 11), (1, 64, 128, 128)]
 ROWS = (1, 33, 1001, 65536)
@@ -217,6 +228,9 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     ("linear_relu", "triton", "bfloat16", "ieee", "forward", ODD + NAMED, 4e-3),
     ("linear_relu", "triton", "float16", "ieee", "forward", ODD + NAMED[:2], 6e-4),
     ("linear_relu", "triton", "float32", "tf32", "forward", ODD + NAMED, 3.5e-4),  # rounded; cut off it is 7e-4
+    ("linear_relu", "cuda", "bfloat16", "ieee", "forward", PACKED + NAMED, 4e-3),
+    ("linear_relu", "cuda", "float16", "ieee", "forward", PACKED + NAMED[:2], 6e-4),
+    ("linear_relu", "cuda", "float32", "tf32", "forward", PACKED + NAMED, 3.5e-4),
     ("linear_relu", "fp16x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_cuda", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
@@ -285,7 +299,7 @@ def test_a_call_agrees_with_float64_when_it_is_recorded_and_when_it_is_replayed(
 def test_no_bias_any_rank_and_any_stride_are_taken(name: str) -> None:
     call = CALLS[name]
     x, weight, bias = call.ready()
-    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if name == "triton tf32" else 1e-6}[x.dtype]
+    dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if "tf32" in name else 1e-6}[x.dtype]
     rows = normal(64, 200, dtype=dtype)
     for other in (
         rows[:, 3:131],  # rows that lie apart, at another alignment
@@ -323,6 +337,8 @@ def test_gradients_are_the_same_each_time(name: str) -> None:
 OPCHECKED: dict[str, Callable[[Tensors], tuple[Any, tuple[Any, ...]]]] = {
     "triton": lambda given: (torch.ops.hypatia.linear_relu_triton, (*given, "ieee")),
     "triton tf32": lambda given: (torch.ops.hypatia.linear_relu_triton, (*given, "tf32")),
+    "cuda": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "ieee")),
+    "cuda tf32": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "tf32")),
     "fused": lambda given: (torch.ops.hypatia.linear_relu_fused, given),
     "split": lambda given: (torch.ops.hypatia.linear_relu_split, (*given, "fp16x3")),
     "fp16x3": lambda given: (torch.ops.hypatia.linear_relu_fp16x3, given),
@@ -482,7 +498,9 @@ def test_in_inference_mode_it_gives_an_inference_tensor(name: str) -> None:
             assert torch.equal(found, wanted)
 
 
-@pytest.mark.parametrize("name", ["triton", "fused", "fused, medium", "one kernel", "two kernels", "mlp", "mlp_cuda"])
+@pytest.mark.parametrize(
+    "name", ["triton", "cuda", "fused", "fused, medium", "one kernel", "two kernels", "mlp", "mlp_cuda"]
+)
 def test_autocast_casts_its_tensors(name: str) -> None:
     call = CALLS[name]
     given = call.ready()
@@ -616,7 +634,7 @@ def test_a_tensor_that_was_freed_is_refused(name: str) -> None:
 def test_what_the_kernels_do_not_take_is_refused() -> None:
     x, weight, bias = CALLS["triton"].ready()
     for dtype in (torch.float64, torch.int32):
-        for form in (triton, tf32, split, split_tf32):
+        for form in (triton, tf32, cuda, cuda_tf32, split, split_tf32):
             wrong = [one.to(dtype) for one in (x, weight, bias)]
             refused(lambda form=form, wrong=wrong: form(*wrong), "all must be one of")
     given = block(2, 32, 32)
@@ -750,6 +768,9 @@ PRICED: dict[str, Callable[[], tuple[Callable[[], Any], ...]]] = {
     "triton bfloat16 256x256x512": lambda: called(triton, eager, matrices(*SMALL)),
     "triton bfloat16 1024x784x2048": lambda: called(triton, eager, matrices(*MEDIUM)),
     "triton tf32": lambda: called(tf32, eager, matrices(*MEDIUM, float32)),
+    "cuda bfloat16 256x256x512": lambda: called(cuda, eager, matrices(*SMALL)),
+    "cuda bfloat16 1024x784x2048": lambda: called(cuda, eager, matrices(*MEDIUM)),
+    "cuda tf32": lambda: called(cuda_tf32, eager, matrices(*MEDIUM, float32)),
     "fp16x3": lambda: called(split, eager, matrices(*MEDIUM, float32)),
     "tf32x3": lambda: called(split_tf32, eager, matrices(*MEDIUM, float32)),
     "fp16x3_once": lambda: of_variants("linear_relu", "fp16x3_once", MEDIUM, "float32"),

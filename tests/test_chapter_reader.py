@@ -32,7 +32,7 @@ from hypatia_lab.figures.language import FigureError
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import evidence as lab_evidence
 from hypatia_lab.pages import findings
-from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.evidence import Evidence, Parameters
 from hypatia_lab.pages.findings import Finding
 from hypatia_lab.tables import claims as claim_tables
 from hypatia_lab.workloads import Workload
@@ -82,6 +82,12 @@ def lab(tmp_path: Path) -> Evidence:
 
 
 # ---------------------------------------------------------------- decisions
+
+
+def test_a_machine_whose_units_were_not_counted_keeps_its_place() -> None:
+    read = lab_evidence.evidence(Parameters(), [goals.COUNTED], decisions.READ)
+    assert read.machines == lab_evidence.evidence(Parameters()).machines
+    assert {one.machine for one in read.records if one.experiment == goals.COUNTED} < set(read.machines)
 
 
 def test_launching_is_told_from_computing(lab: Evidence) -> None:

@@ -232,6 +232,17 @@ def test_fusions_name_their_best_peer(tmp_path: Path) -> None:
     assert rows["256×256×512 bfloat16", epilogue]["reads"] == "slower"
 
 
+def test_each_kernel_of_our_own_is_judged(tmp_path: Path) -> None:
+    lab = read(tmp_path, *bfloat16(FUSED | {"cuda": 7.1}), *float32({"eager": 19.0, "cuda": 12.4}, math="tf32"))
+    titles = [found.title for found in tensor_cores.findings(lab, "box")]
+    for name in tensor_cores.OWN:
+        (title,) = (title for title in titles if title.lower().startswith(label("linear_relu", name).lower()))
+        assert "nowhere seen behind" in title
+    rows = {row["size"]: row for row in tensor_cores.fusions(lab, "box") if row["variant"] == "one CUDA kernel"}
+    assert {row["reads"] for row in rows.values()} == {"faster"}
+    assert set(rows) == {"1024×784×2048 bfloat16", "1024×784×2048 TF32"}
+
+
 def test_bits_held_fall_for_float16_alone() -> None:
     rows = tensor_cores.held()
     bits = {name: [int(row[name].split()[0]) for row in rows] for name in tensor_cores.TERMS}

@@ -27,11 +27,12 @@ ENTRY = """
 extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* weight,
                                 const TensorMap* z_map, const TensorMap* y_map, const {scalar}* bias,
                                 const {scalar}* gamma, const {scalar}* beta, {scalar}* z, {scalar}* y,
-                                float* moments, float* statistics, unsigned* counters, long long height,
-                                long long width, long long rows, long long strips, float eps) {{
+                                float* moments, float* statistics, unsigned* counters, const {scalar}* next,
+                                long long following, long long height, long long width, long long rows,
+                                long long strips, float eps) {{
     return launch(grid, grid, {{threads, 1, 1}}, [=] {{
-        {instance}(*x, *weight, *z_map, *y_map, bias, gamma, beta, z, y, moments, statistics, counters, height,
-                   width, rows, strips, eps);
+        {instance}(*x, *weight, *z_map, *y_map, bias, gamma, beta, z, y, moments, statistics, counters, next,
+                   following, height, width, rows, strips, eps);
     }});
 }}
 """

@@ -352,7 +352,7 @@ def test_triton_kernels_get_the_parameters_that_their_machine_code_has(
 
 HAND_WRITTEN = """
 from types import SimpleNamespace
-from hypatia_lab.kernels import split_products
+from hypatia_lab.kernels import linear_relu_cuda, split_products
 from hypatia_lab.operations import conv_block_whole, ladder, mlp_cuda
 
 loader._cubin = lambda name, instance: (instance.encode(), b"machine code")
@@ -396,6 +396,12 @@ def step(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Ten
     ladder.STEPS["step_multicast"].launch(x, weight, bias, y, (len(x), x.shape[1], len(weight)))
     return y
 
+@operator("tiles", planned=True)
+def tiles(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    y = x.new_empty(len(x), len(weight))
+    linear_relu_cuda.linear_relu(x, weight, bias, y)
+    return y
+
 @operator("split", planned=True)
 def split(x: list[torch.Tensor], weight: list[torch.Tensor], bias: torch.Tensor) -> torch.Tensor:
     y = bias.new_empty(len(x[0]), len(weight[0]))
@@ -414,18 +420,25 @@ def terms(rows, depth):
     return [*wide[:, :, :depth], torch.zeros(rows, dtype=torch.int32)]
 
 left, right, shift = terms(300, 77), terms(200, 77), torch.zeros(200)
+single = zeros(1001, 64, dtype=torch.float32), zeros(65, 64, dtype=torch.float32), zeros(65, dtype=torch.float32)
 for operation, given, parameters in (
     (split, (left, right, shift), 12), (both, (left, right), 21),
     (whole, (x, weight, *vectors, counters, 1e-5), 17), (layers, (rows, square, bias), 9),
-    (step, (rows, square[0], bias[0]), 8),
+    (step, (rows, square[0], bias[0]), 8), (tiles, (rows, square[0], bias[0]), 9), (tiles, single, 9),
 ):
-    inputs = [x, weight, *vectors, counters, rows, *square, *bias, *left, *right, shift]
+    inputs = [x, weight, *vectors, counters, rows, *square, *bias, *left, *right, shift, *single]
     by_python = known(told(lambda: operation._function(*given), parameters), inputs)
     operation(*given)
     by_plan = known(told(lambda: operation(*given), parameters), inputs)
     assert by_python and by_plan == by_python, (by_python, by_plan)
     assert any(word not in ("memory", "0") and int(word, 16) > 2**32 for line in by_plan for word in line
                if ":" not in word and "," not in word)
+# Of float32 the copy engine is told to round, by the plan, too.
+described = loader.tensor_map(single[0], 64, 32, tf32=True).described
+assert described[0] == 11 and loader.tensor_map(single[0], 64, 32).described[0] == 7
+numbers = plans.record(tiles._function, single).numbers
+of_x = list(recording.map_of(*described))
+assert any(numbers[at : at + len(of_x)] == of_x for at in range(len(numbers)))
 """
 
 

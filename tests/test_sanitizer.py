@@ -37,6 +37,7 @@ KERNELS = sorted(
 )
 
 MATRICES = [(33, 77, 129), (257, 136, 65)]  # the copy engine takes rows of whole packs alone
+PACKED = [(33, 72, 129), (257, 136, 72)]  # where it has to take those of x and W; of the last y's, too
 VECTOR = ("coalesced", "shared", "registers_1d", "registers_2d", "vectorized", "conflict_free", "async")
 TENSOR = ("mma", "wgmma", "multicast")
 BLOCKS = [(3, 64, 33, 29), (1, 64, 17, 41)]
@@ -59,6 +60,8 @@ ROWS = [
         MATRICES,
     ),
     ("linear_relu", ("fp16x3_cuda",), "float32", "ieee", "forward_backward", MATRICES),
+    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", PACKED),
+    ("linear_relu", ("cuda",), "float32", "tf32", "forward", PACKED),
     ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
     ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),

@@ -492,6 +492,13 @@ def test_the_page_holds_chips_of_one_model_side_by_side(root: Path, monkeypatch:
     assert scatter["model"] == "–"
 
 
+def test_a_chip_without_a_ratio_has_no_column(root: Path) -> None:
+    chips_recorded(root, [0.5, 0.6])
+    recorded(root, "lone", "ffffff", {"aten": 0.9})
+    (table,) = chip_to_chip.ratio_tables(chip_to_chip.taken(evidence_of(root), [])).values()
+    assert list(table.columns) == ["ratio", "aaaaa0", "aaaaa1", "range"]
+
+
 def test_a_chip_visited_twice_is_one_chip(root: Path, tmp_path: Path) -> None:
     chips_recorded(root, [0.5, 0.6])
     recorded(tmp_path / "visit", "h200", "aaaaa0", {"naive": 0.5 * 1.21})

@@ -342,6 +342,7 @@ def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper:
 
 CASES = [("triton", dtype, "ieee") for dtype in ("bfloat16", "float16", "float32")]
 CASES += [("triton", "float32", math) for math in ("tf32", "tf32x3", "bf16x3")]
+CASES += [("cuda", "bfloat16", "ieee"), ("cuda", "float16", "ieee"), ("cuda", "float32", "tf32")]
 CASES += [(name, "float32", "ieee") for name in OWN[1:]]
 
 

@@ -70,8 +70,8 @@ def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
 
 def ratio_tables(found: Sequence[Record]) -> dict[str, Any]:
     """Model → its ratios chip by chip (pandas), of the models of which two chips have one."""
-    sides = {model: (side_by_side(own), _chips(own)) for model, own in _by_model(found).items()}
-    return {model: chips.ratios_table(own, names) for model, (own, names) in sides.items() if own}
+    sides = {model: side_by_side(own) for model, own in _by_model(found).items()}
+    return {model: chips.ratios_table(own) for model, own in sides.items() if own}
 
 
 def verdicts(found: Sequence[Record]) -> dict[str, list[Verdict]]:

@@ -27,6 +27,8 @@ FUSED = ("tensor_cores", "aten_fusion", "backward", "fused_mlp", "mlp_models", "
 """Experiments in which forms in fewer kernels meet eager; of one workload the first counts."""
 CONTESTS = ("tensor_cores", "backward", "fused_mlp", "conv_block", "diffraction", "gemm_ladder")
 """Experiments in which kernels of our own meet the library and the compiler; of one workload the first counts."""
+READ = tuple(dict.fromkeys((*EAGER, *FUSED, *CONTESTS)))
+"""All of these: a machine that has one of them has a place on the page."""
 FUSING = {"tensor_cores", "backward", "fused", "own kernel"}
 """Tags of the kernels of our own that do in one what eager does in several."""
 OPERATIONS = ("linear_relu", "mlp2", "mlp3", "conv_block", "diffraction")

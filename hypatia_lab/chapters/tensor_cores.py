@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.figures.probe_rows import Configuration
@@ -31,7 +32,9 @@ FUSED_GOAL = 1.25
 LARGE = "8192x4096x4096"
 HOPED = (1.05, 1.20)
 """What S004 expects of a true epilogue fusion for large models, × (in another place 1.05 to 1.10)."""
-FUSED = ("epilogue", "triton")
+OWN = ("triton", "cuda")
+"""Our own kernels that fuse what they multiply as it is."""
+FUSED = ("epilogue", *OWN)
 PEERS = ("eager", "epilogue", "compile", "compile_max_autotune", "nvmath")
 KINDS = {
     "float32/ieee": "float32, IEEE",
@@ -178,7 +181,7 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
-ONE = ("epilogue", "triton", "step_wgmma")
+ONE = (*FUSED, "step_wgmma")
 """Variants that are to be a single kernel."""
 
 
@@ -205,12 +208,13 @@ def single(lab: Evidence, machine: str) -> Finding | None:
 def findings(lab: Evidence, machine: str) -> list[Finding]:
     """What the records of ``machine`` say on this chapter's questions, in its order."""
     found = [digits(lab, machine, shape) for shape in GOALS]
-    return [one for one in found if one is not None] + answered(lab, machine, fused, hoped, single)
+    own = [partial(fused, variant=name) for name in OWN]
+    return [one for one in found if one is not None] + answered(lab, machine, *own, hoped, single)
 
 
 def library(lab: Evidence, machine: str) -> str:
     """A sentence for a machine on which nothing of our own could be timed; empty where it could."""
-    own = [*SPLITS, "triton"]
+    own = [*SPLITS, *OWN]
     cells = [found for dtype in ("float32", "bfloat16") for found in _cells(lab, machine, dtype).values()]
     if any(_timed(found, own) for found in cells):
         return ""

@@ -114,7 +114,7 @@ def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
     gpu = device == "cuda"
     both = ("eager", "eager" + AGAIN, "epilogue")
     split = variants.names("linear_relu", "split") if gpu else ()
-    fused = ("triton",) if gpu else ()
+    fused = ("triton", "cuda") if gpu else ()
     sizes = _linear_relu_sizes("quick" if not gpu else preset, shapes)[: None if preset != "quick" or gpu else 1]
     others = peers("linear_relu", preset, device, own_stream=False)
     groups = []
@@ -127,7 +127,7 @@ def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
         names = (*both, *compiled, *tuned, *fused, *others)
         groups.append(Group(Workload("linear_relu", shape, "bfloat16"), names, by, 0.3))
         if gpu:
-            tf32 = ("eager", "epilogue", "triton", *others)
+            tf32 = ("eager", "epilogue", *fused, *others)
             groups.append(Group(Workload("linear_relu", shape, "float32", "tf32"), tf32, ("graph",), 0.2))
     return groups + _on_own_streams(preset, device, shapes)
 
@@ -137,7 +137,7 @@ def _on_own_streams(preset: str, device: str, shapes: Shapes) -> list[Group]:
     others = peers("linear_relu", preset, device, own_stream=True)
     if not others:
         return []
-    plain = ("eager", "epilogue", "triton", *others)
+    plain = ("eager", "epilogue", "triton", "cuda", *others)
     kinds = {
         ("float32", "ieee"): ("eager", "epilogue", "fp16x3", "tf32x3", *others),
         ("float32", "tf32"): plain,
@@ -165,7 +165,7 @@ def _one_kernel(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     if device != "cuda":
         return []
     shape = shapes[0] if shapes else MEDIUM
-    named = [("bfloat16", name) for name in ("eager", "epilogue", "triton", "step_wgmma")]
+    named = [("bfloat16", name) for name in ("eager", "epilogue", "triton", "cuda", "step_wgmma")]
     named += [("float32", name) for name in ("epilogue", "tf32x3", "fp16x3")]
     return [Probe("trace", Workload("linear_relu", shape, dtype), name, "", 1) for dtype, name in named]
 

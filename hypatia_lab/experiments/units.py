@@ -12,11 +12,12 @@ CASE, TOPICS = counters.BUSY, counters.SHARE_TOPICS
 
 STEP = "forward_backward"
 COUNTED = (
-    # Workload, and the quickest of the lab's own forms of it.
+    # Workload, and one of the lab's quickest own forms of it.
     *((Workload("linear_relu", shape), "fp16x3_cuda") for shape in (MEDIUM, LARGE)),
     *((Workload("linear_relu", shape, direction=STEP), "fp16x3_cuda") for shape in (MEDIUM, LARGE)),
     *((Workload("linear_relu", shape, "bfloat16"), "triton") for shape in (SMALL, MEDIUM, LARGE)),
-    (Workload("linear_relu", MEDIUM, "float32", "tf32"), "triton"),
+    *((Workload("linear_relu", shape, "bfloat16"), "cuda") for shape in (SMALL, MEDIUM)),
+    *((Workload("linear_relu", MEDIUM, "float32", "tf32"), name) for name in ("triton", "cuda")),
     (Workload("linear_relu", MEDIUM, "bfloat16", direction=STEP), "fused_backward"),
     *((Workload("mlp3", (65536, width), "bfloat16"), "fused_cuda") for width in (64, 128, 256)),
     *((Workload("conv_block", (images, 64, 128, 128), "bfloat16"), "whole") for images in (5, 1, 20)),

@@ -288,8 +288,9 @@ class TensorMap(ctypes.Structure):
     """What else it was made of, as :func:`hypatia_lab.kernels.recording.map_of` takes it."""
 
 
-TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9}
-"""dtype → ``CUtensorMapDataType`` of cuda.h."""
+TENSOR_MAP_TYPES = {"float16": 6, "float32": 7, "float64": 8, "bfloat16": 9, "tf32": 11}
+"""dtype → ``CUtensorMapDataType`` of cuda.h; "tf32" is float32 in memory, which the copy engine rounds to the nearest
+TF32 number on its way."""
 
 
 @cache
@@ -304,6 +305,21 @@ def multiprocessors(device: int) -> int:
     import torch
 
     return torch.cuda.get_device_properties(device).multi_processor_count
+
+
+@cache
+def _capability(device: int) -> tuple[int, int]:
+    import torch
+
+    return torch.cuda.get_device_capability(device)
+
+
+def ensure_hopper(x: torch.Tensor) -> None:
+    """Raise ``ValueError`` where CUDA kernels of Hopper's own instructions cannot run on the device of ``x``."""
+    if not x.is_cuda or _capability(x.device.index) != (9, 0):
+        raise ValueError(f"x is on {x.device}; the CUDA kernel needs compute capability 9.0")
+    if reason := cuda_missing():
+        raise ValueError(reason)
 
 
 def _succeeded(status: int, what: str) -> None:
@@ -328,16 +344,16 @@ def device_memory(size: int) -> Iterator[int]:
         _succeeded(driver().cuMemFree_v2(address), f"freeing {size} bytes")
 
 
-def tensor_map(matrix: torch.Tensor, rows: int, columns: int) -> TensorMap:
+def tensor_map(matrix: torch.Tensor, rows: int, columns: int, *, tf32: bool = False) -> TensorMap:
     """By what the copy engine (TMA) of sm_90 and newer fetches boxes of ``rows`` × ``columns`` from ``matrix``.
 
     ``matrix`` is 2-D with neighbouring columns next to each other; its address and the bytes from row to row must be
     multiples of 16, and ``columns`` 64 or 128 bytes wide. Numbers beyond the matrix are fetched as zeros; boxes lie in
-    shared memory in a swizzle of as many bytes. Pass it to a launch where the kernel takes a ``__grid_constant__``
-    tensor map.
+    shared memory in a swizzle of as many bytes. ``tf32``: those of a float32 matrix are rounded to the nearest TF32
+    number there. Pass it to a launch where the kernel takes a ``__grid_constant__`` tensor map.
     Raises ``RuntimeError`` with the driver's name for what is wrong.
     """
-    dtype = str(matrix.dtype).removeprefix("torch.")
+    dtype = "tf32" if tf32 else str(matrix.dtype).removeprefix("torch.")
     extents = (matrix.shape[1], matrix.shape[0], matrix.stride(0) * matrix.element_size())
     return _encoded(matrix.data_ptr(), dtype, *extents, columns, rows, columns * matrix.element_size())
 

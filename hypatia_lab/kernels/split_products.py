@@ -11,8 +11,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from hypatia_lab.kernels import loader
 
 if TYPE_CHECKING:
@@ -69,15 +67,7 @@ def ensure_able(tensor: Tensor, terms: str = "fp16x3") -> None:
     """Raise ``ValueError`` where the kernel cannot run on the device of ``tensor``, or for other ``terms``."""
     if terms != "fp16x3":
         raise ValueError(f"the CUDA kernel multiplies float16 terms (fp16x3), not {terms}")
-    if not tensor.is_cuda or _capability(tensor.device.index) != (9, 0):
-        raise ValueError(f"x is on {tensor.device}; the CUDA kernel needs compute capability 9.0")
-    if reason := loader.cuda_missing():
-        raise ValueError(reason)
-
-
-@cache
-def _capability(device: int) -> tuple[int, int]:
-    return torch.cuda.get_device_capability(device)
+    loader.ensure_hopper(tensor)
 
 
 @cache
@@ -92,13 +82,16 @@ def _launcher(kernel: str, plan: Plan) -> Callable[..., None]:
 
 
 def _maps(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> list[loader.TensorMap]:
-    """Of the left operand's two terms, then the right one's, of every product."""
-    return [
+    """Of the left operand's two terms, then the right one's, of every product; then of every output."""
+    operands = [
         loader.tensor_map(term, rows, DEPTH)
         for left, right, _ in products
         for terms, rows in ((left, TILE), (right, TILE // plan.cluster))
         for term in (terms.large, terms.small)
     ]
+    # Without rows at multiples of 16 bytes there can be no map of an output, and none is looked at.
+    written = [loader.tensor_map(out, 64, 32) if out.shape[1] % 4 == 0 else operands[0] for *_, out in products]
+    return [*operands, *written]
 
 
 def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[int]:
@@ -107,10 +100,11 @@ def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[
 
 
 def linear_relu(x: Terms, weight: Terms, bias: Tensor | None, out: Tensor, *, plan: Plan | None = None) -> None:
-    """Write max(0, x·Wᵀ + b) to ``out`` (batch, out), contiguous, of x (batch, in) and W (out, in); bias (out) float32.
+    """Write max(0, x·Wᵀ + b) to ``out`` (batch, out) of x (batch, in) and W (out, in); bias (out) float32.
 
-    On one GPU of compute capability 9.0, by programmatic dependent launch; no extent zero. ``plan``: in place of the
-    default one. Raises ``RuntimeError`` for a plan that the driver refuses.
+    ``out`` is contiguous and at a multiple of 16 bytes, no extent is zero. On one GPU of compute capability 9.0, by
+    programmatic dependent launch. ``plan``: in place of the default one. Raises ``RuntimeError`` for a plan that the
+    driver refuses.
     """
     (batch, inner), outer = x.large.shape, len(weight.large)
     plan = plan or default_plan((batch, outer))

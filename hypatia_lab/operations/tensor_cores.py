@@ -1,4 +1,4 @@
-"""Linear+ReLU on tensor cores by our own Triton kernels: a fused epilogue, and float32's accuracy by split operands."""
+"""Linear+ReLU on tensor cores by our own kernels: a fused epilogue, and float32's accuracy by split operands."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
 from hypatia_lab.operations import ladder
 from hypatia_lab.operations.forms import bind
-from hypatia_lab.operations.linear_relu import OPERANDS, output
+from hypatia_lab.operations.linear_relu import OPERANDS, checked, output
 from hypatia_lab.operations.linear_relu_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
 from hypatia_lab.operators import Operator, operator
 from hypatia_lab.variants import variant
@@ -33,6 +34,28 @@ def linear_relu_triton(
     return linear_relu(x, weight, bias, precision=precision)
 
 
+@operator("linear_relu_cuda", planned=True, autocast=True)
+def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) in one CUDA kernel for Hopper: x (..., in), W (out, in), b (out) or None; once differentiable.
+
+    bfloat16 or float16 with ``precision`` "ieee", or float32 with "tf32", rounded to the nearest; ``in`` is a multiple
+    of 8, of float32's 4. Strided and unaligned tensors are copied first. Raises ``ValueError`` on a misfit, another
+    dtype, precision or ``in``, or an unfit device.
+    """
+    checked(x, weight, bias)
+    if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), x.shape[-1], precision):
+        raise ValueError(reason)
+    loader.ensure_hopper(x)
+    out = output(x, weight, bias)
+    if out.numel():
+        rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        bias = None if bias is None else bias.contiguous()
+        y = out.view(-1, weight.shape[0])
+        with torch.cuda.device_of(x):
+            tiles.linear_relu(tiles.fetchable(rows), tiles.fetchable(weight), bias, y)
+    return out
+
+
 @operator("linear_relu_split", planned=True)
 def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, terms: str) -> torch.Tensor:
     """max(0, x·Wᵀ + b) with float32's accuracy, by three products of two ``terms`` of each number; once differentiable.
@@ -44,7 +67,7 @@ def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
     return split(x, weight, bias, terms=terms)
 
 
-for _own in (linear_relu_triton, linear_relu_split):
+for _own in (linear_relu_triton, linear_relu_cuda, linear_relu_split):
     _own.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
     _own.differentiated_by(linear_relu_gradients)
 
@@ -80,6 +103,13 @@ def _triton(workload: Workload, device: str) -> str:
     return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
 
 
+def _cuda(workload: Workload, device: str) -> str:
+    # The same instructions as those of a step of the ladder.
+    if missing := ladder.STEPS["step_wgmma"].missing("float16", device):
+        return missing
+    return tiles.unfit(workload.dtype, workload.shape[1], workload.math)
+
+
 def _split(workload: Workload, device: str) -> str:
     if missing := loader.triton_missing(device):
         return missing
@@ -105,6 +135,20 @@ def _split_cuda(workload: Workload, device: str) -> str:
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
     return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "cuda",
+    origin="own",
+    needs=_cuda,
+    maths=("ieee", "tf32"),
+    label="one CUDA kernel",
+    tags=("tensor_cores",),
+)
+def cuda(workload: Workload, inputs: Inputs) -> Run:
+    """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored."""
+    return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
 
 
 @variant(

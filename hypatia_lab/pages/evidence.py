@@ -195,7 +195,7 @@ def _selected(rows: list[Any], wanted: dict[str, Any], getter: Callable[[str], C
 def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Sequence[str] = ()) -> Evidence:
     """Read the records; in measure mode, measure ``experiments`` on this machine first.
 
-    ``beside`` are programs from outside that the page tells of as well; they are not measured here.
+    ``beside`` are experiments, or programs from outside, that the page tells of as well; they are not measured here.
 
     Recorded mode reads committed records only. Measure mode reads those and this machine's. Raises
     :class:`ParameterError`, or what :func:`hypatia_lab.bench.composer.measure` raises.

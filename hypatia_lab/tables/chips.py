@@ -59,14 +59,14 @@ def span(low: float, high: float) -> str:
     return f"[{ends or f'{number(low)}, {number(high)}]'}"  # ends that lie far apart are no noise here
 
 
-def ratios_table(found: Sequence[Across], names: Sequence[str]) -> Any:
-    """Ratios on several chips ``names`` of a model, a line a ratio, as a DataFrame of text.
+def ratios_table(found: Sequence[Across]) -> Any:
+    """Ratios on several chips of a model, a line a ratio, as a DataFrame of text.
 
-    Columns: ratio, a column a chip, and range or next (:func:`bounds`) where any has one.
+    Columns: ratio, a column for each chip that has any, and range or next (:func:`bounds`) where any has one.
     """
     import pandas
 
-    lines = []
+    lines, names = [], sorted({name for one in found for name in one.values})
     for one in found:
         line = {"ratio": f"{one.row.variant} over {one.row.baseline}, {one.row.text}, {one.row.clock} clock"}
         line |= {name: formats.number(one.values[name]) if name in one.values else MISSING for name in names}

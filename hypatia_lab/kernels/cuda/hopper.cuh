@@ -84,6 +84,12 @@ __device__ inline unsigned counted(const unsigned* counter) {
 }
 // Not through the first-level cache, which does not see what other blocks store.
 __device__ inline float fresh(const float* from) { return __ldcg(from); }
+__device__ inline float4 fresh(const float4* from) { return __ldcg(from); }
+
+// So many bytes, from a multiple of 16 on and as many as one, to the second-level cache.
+__device__ inline void prefetch_bytes(const void* from, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 
 // 16 bytes from device to shared memory, of which those past `valid` (0 or 16) are zero; waited for by groups.
 __device__ inline void copy_async(unsigned to, const void* from, int valid) {
@@ -99,6 +105,11 @@ __device__ inline void show_to_copies() { asm volatile("fence.proxy.async.shared
 
 // Waits for all 128 threads of warpgroup `group`; barrier 0 is __syncthreads'.
 __device__ inline void synchronize_group(int group) { asm volatile("bar.sync %0, 128;" ::"r"(group + 1) : "memory"); }
+
+// Waits for THREADS threads of a block, always the same.
+template <int THREADS> __device__ inline void synchronize_some() {
+    asm volatile("bar.sync 15, %0;" ::"n"(THREADS) : "memory");
+}
 
 // A barrier's phase ends when `arrivals` threads have arrived and all the bytes expected in it have come.
 __device__ inline void start_barrier(unsigned barrier, unsigned arrivals) {
@@ -197,7 +208,8 @@ template <int N> __device__ inline void settle(unsigned (&pairs)[N]) {
     for (int i = 0; i < N; ++i) asm volatile("" : "+r"(pairs[i])::"memory");
 }
 
-// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16) times b (WIDTH x 16) transposed, by a warpgroup.
+// 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16) times b (WIDTH x 16) transposed, by a warpgroup. Of float,
+// whose last 13 bits are not looked at, a is 64 x 8 and b WIDTH x 8.
 template <typename scalar, int WIDTH>
 __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long long a, unsigned long long b,
                                       int accumulate);
@@ -240,6 +252,21 @@ __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long lo
                    SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
 MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
 MULTIPLY_TILES_OF(__half, "f16")
+#define MULTIPLY_TF32(width, slots, a_slot, b_slot, flag_slot, ...)                                              \
+    template <>                                                                                                  \
+    __device__ inline void multiply_tiles<float, width>(float (&sums)[width / 2], unsigned long long a,          \
+                                                        unsigned long long b, int accumulate) {                  \
+        asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " flag_slot                                               \
+                     ", 0;\n"                                                                                    \
+                     "wgmma.mma_async.sync.aligned.m64n" #width "k8.f32.tf32.tf32 {" slots "}, " a_slot          \
+                     ", " b_slot ", p, 1, 1;\n}"                                                                 \
+                     : __VA_ARGS__                                                                               \
+                     : "l"(a), "l"(b), "r"(accumulate));                                                         \
+    }
+MULTIPLY_TF32(64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))
+MULTIPLY_TF32(128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))
+MULTIPLY_TF32(256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", SUMS_32(0), SUMS_32(32),
+              SUMS_32(64), SUMS_32(96))
 
 // 64 x WIDTH sums = (accumulate ? sums : 0) + a (64 x 16, four pairs a thread) times b (WIDTH x 16) transposed, by a
 // warpgroup.
@@ -273,6 +300,11 @@ __device__ inline void store_matrices(unsigned address, unsigned a, unsigned b, 
     asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
                  "r"(c), "r"(d)
                  : "memory");
+}
+
+// To shared memory, side by side.
+__device__ inline void store_pair(unsigned address, float a, float b) {
+    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
 // ---- built on them
@@ -337,6 +369,21 @@ __device__ inline void leave_rows(unsigned to, const float (&sums)[SUMS], int la
     }
 }
 
+// A warp's 16 rows of a box of 128 bytes a row: 64 columns in 16 bits, or 32 in float.
+template <typename scalar, int SUMS>
+__device__ inline void leave_box(unsigned to, const float (&sums)[SUMS], int lane) {
+    static_assert(SUMS == 64 / sizeof(scalar), "what a box has for a thread");
+    if constexpr (sizeof(scalar) == 2) {
+        leave_rows<scalar, 0>(to, sums, lane);
+    } else {
+#pragma unroll
+        for (int i = 0; i < SUMS; i += 2) {
+            const int row = lane / 4 + 4 * (i & 2), pack = i / 4 * 2 + lane % 4 / 2;
+            store_pair(to + row * ROW_BYTES + (pack ^ row % 8) * 16 + lane % 2 * 8, sums[i], sums[i + 1]);
+        }
+    }
+}
+
 template <typename... More> __device__ inline void prefetch(const TensorMap& first, const More&... more) {
     prefetch(first);
     (prefetch(more), ...);
@@ -348,6 +395,18 @@ template <int CLUSTER> __device__ inline void synchronize_blocks() {
         __syncthreads();
     else
         synchronize_cluster();
+}
+
+struct Tile {
+    int row, column;
+};
+
+// Tile `index` of `down` x `across`, in groups of `group` rows of tiles, column by column within a group: blocks that
+// run at the same time then share rows of both operands in the second-level cache.
+__device__ inline Tile tile_at(int index, int down, int across, int group) {
+    const int first = index / (group * across) * group, within = index % (group * across);
+    const int height = down - first < group ? down - first : group;
+    return {first + within % height, within / height};
 }
 
 // Which of the stages is next, and how many times round they have gone (its parity).

@@ -39,18 +39,6 @@ MULTIPLY_FRAGMENTS(__half, "f16")
 // Packs of 16 bytes, kept at pack ^ (row % 8), which is also what makes ldmatrix free of bank conflicts.
 constexpr int PACK = 8, PACKS = DEPTH / PACK;
 
-struct Tile {
-    int row, column;
-};
-
-// Tile `index` of `down` x `across`, in groups of `group` rows of tiles, column by column within a group: blocks that
-// run at the same time then share rows of x and of w in the second-level cache.
-__device__ inline Tile tile_at(int index, int down, int across, int group) {
-    const int first = index / (group * across) * group, within = index % (group * across);
-    const int height = down - first < group ? down - first : group;
-    return {first + within % height, within / height};
-}
-
 // Each lane of four holds 4 pairs, pair j from columns 8j + 2 lane; afterwards columns 8 lane + 2j: 16 bytes in a row.
 __device__ inline void transpose_pairs(unsigned (&pairs)[4], int lane) {
 #pragma unroll

@@ -19,6 +19,8 @@ import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 from triton.tools.tensor_descriptor import TensorDescriptor
 
+from hypatia_lab.kernels.loader import TENSOR_MAP_TYPES
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -338,10 +340,6 @@ def described(matrix: Tensor) -> bool:
     return aligned and matrix.numel() > 0 and matrix.stride(1) == 1 and matrix.stride(0) >= matrix.shape[1]
 
 
-TFLOAT32 = 11
-"""CU_TENSOR_MAP_DATA_TYPE_TFLOAT32: float32 in memory, which the copy engine rounds to TF32 on its way."""
-
-
 @cache
 def _let_descriptors_round() -> None:
     """Give Triton before 3.7 the option ``round_f32_to_tf32`` of tensor descriptors, which 3.7 has."""
@@ -353,7 +351,7 @@ def _let_descriptors_round() -> None:
 
     def make_tensordesc_arg(arg: Any, metadata: Any) -> Any:
         if metadata is not None and getattr(arg, "round_f32_to_tf32", False):
-            metadata = metadata | {"elem_type": TFLOAT32}
+            metadata = metadata | {"elem_type": TENSOR_MAP_TYPES["tf32"]}
         return made(arg, metadata)
 
     driver.make_tensordesc_arg = make_tensordesc_arg
