@@ -36,6 +36,20 @@ def _emulated_source(name: str) -> str:
     return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
 
 
+def entry(instance: str, maps: int, types: Sequence[str], cluster: int | str = 1) -> str:
+    """C++ through which tests launch ``instance``, which takes so many tensor maps and then ``types``.
+
+    ``cluster`` blocks run at once; "grid": all.
+    """
+    types = ["const TensorMap*"] * maps + list(types)
+    declared = ", ".join(f"{kind} a{number}" for number, kind in enumerate(types))
+    passed = ", ".join("*" * (number < maps) + f"a{number}" for number in range(len(types)))
+    return (
+        f'extern "C" const char* {symbol(instance)}(unsigned grid, unsigned threads, {declared}) {{'
+        f" return launch(grid, {cluster}, {{threads, 1, 1}}, [=] {{ {instance}({passed}); }}); }}"
+    )
+
+
 @cache
 def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
     """A library of ``cuda/<name>.cu`` for a CPU; ``entries`` are the C++ functions through which tests launch it."""

@@ -174,7 +174,8 @@ def test_what_binds_a_kernel_is_told_by_the_units_that_it_keeps_busy() -> None:
     step = counted("_split_rows", 9.5, 0.0, 0.06, 0.0, 0.34, 0.59, 0.48, direction="forward_backward")
     lab = evidence({goals.COUNTED: [*product, *split, *step]})
     found = goals.shares(lab, "box")
-    assert "**1 of 3 kernels keep one busy for more than 60%" in goals.bound(found)
+    assert "**1 of 3 kernels keep one busy for more than 60% of their time: tensor cores (1).**" in goals.bound(found)
+    assert "**0 of 1 kernels keep one busy for more than 60% of their time.**" in goals.bound(found[1:2])
     lines = goals.unit_lines(found)
     assert [line["kernel"] for line in lines] == ["linear_relu_split", "_split_rows", "_split_rows"]
     assert [line["takes"] for line in lines] == ["21.3 µs", "8.50 µs", "9.50 µs"]

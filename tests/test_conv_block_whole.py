@@ -23,19 +23,7 @@ MISSING = ladder.STEPS["step_wgmma"].missing("bfloat16", "cuda") if DEVICE == "c
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
-ENTRY = """
-extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* weight,
-                                const TensorMap* z_map, const TensorMap* y_map, const {scalar}* bias,
-                                const {scalar}* gamma, const {scalar}* beta, {scalar}* z, {scalar}* y,
-                                float* moments, float* statistics, unsigned* counters, const {scalar}* next,
-                                long long following, long long height, long long width, long long rows,
-                                long long strips, float eps) {{
-    return launch(grid, grid, {{threads, 1, 1}}, [=] {{
-        {instance}(*x, *weight, *z_map, *y_map, bias, gamma, beta, z, y, moments, statistics, counters, next,
-                   following, height, width, rows, strips, eps);
-    }});
-}}
-"""
+WHOLE_NUMBER = "long long"
 KINDS = [
     (*kind, span)
     for kind in (
@@ -48,20 +36,25 @@ KINDS = [
     for span in ("48", "96", "216")
 ]
 INSTANCES = [f"conv_block_whole<{', '.join(kind)}>" for kind in KINDS]
-GRADIENT_ENTRY = """
-extern "C" const char* {symbol}(unsigned grid, unsigned threads, const {scalar}* grad, const {scalar}* z,
-                                const float* statistics, const {scalar}* gamma, const {scalar}* beta, {scalar}* out,
-                                float* sums, unsigned* counters, long long area, long long share, long long blocks) {{
-    return launch(grid, grid, {{threads, 1, 1}}, [=] {{
-        {instance}(grad, z, statistics, gamma, beta, out, sums, counters, area, share, blocks);
-    }});
-}}
-"""
 GRADIENT_KINDS = [("__half", "true")]
 GRADIENT_INSTANCES = [f"conv_block_gradient<{', '.join(kind)}>" for kind in GRADIENT_KINDS]
+
+
+def whole_entry(instance: str, scalar: str) -> str:
+    given, taken = f"const {scalar}*", f"{scalar}*"
+    types = [*[given] * 3, taken, taken, "float*", "float*", "unsigned*", given, *[WHOLE_NUMBER] * 5, "float"]
+    return cuda_sources.entry(instance, 4, types, "grid")
+
+
+def gradient_entry(instance: str, scalar: str) -> str:
+    given = f"const {scalar}*"
+    types = [given, given, "const float*", given, given, f"{scalar}*", "float*", "unsigned*", *[WHOLE_NUMBER] * 3]
+    return cuda_sources.entry(instance, 0, types, "grid")
+
+
 SOURCES = {
-    "conv_block_whole": (ENTRY, KINDS, INSTANCES),
-    "conv_block_gradient": (GRADIENT_ENTRY, GRADIENT_KINDS, GRADIENT_INSTANCES),
+    "conv_block_whole": (whole_entry, KINDS, INSTANCES),
+    "conv_block_gradient": (gradient_entry, GRADIENT_KINDS, GRADIENT_INSTANCES),
 }
 
 
@@ -71,10 +64,7 @@ def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
     def library(name: str) -> Any:
         entry, kinds, instances = SOURCES[name]
-        entries = (
-            entry.format(symbol=cuda_sources.symbol(instance), scalar=kind[0], instance=instance)
-            for kind, instance in zip(kinds, instances, strict=True)
-        )
+        entries = (entry(instance, kind[0]) for kind, instance in zip(kinds, instances, strict=True))
         return cuda_sources.emulator(name, tuple(entries))
 
     def launcher(name: str, instance: str, *, shared: int, dependent: bool) -> Any:

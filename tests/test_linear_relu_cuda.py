@@ -38,22 +38,14 @@ def instance(dtype: torch.dtype, plan: Plan) -> str:
     return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}>"
 
 
-def parameters(dtype: torch.dtype, maps: str) -> list[str]:
-    """Types of what an instance takes."""
+def parameters(dtype: torch.dtype) -> list[str]:
+    """Types of what an instance takes behind three tensor maps."""
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return [maps] * 3 + [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 4
+    return [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 4
 
 
 def entry(dtype: torch.dtype, plan: Plan) -> str:
-    """What the emulator's library has to launch an instance."""
-    types = parameters(dtype, "const TensorMap*")
-    declared = ", ".join(f"{kind} a{number}" for number, kind in enumerate(types))
-    passed = ", ".join("*" * (number < 3) + f"a{number}" for number in range(len(types)))
-    name = instance(dtype, plan)
-    return (
-        f'extern "C" const char* {cuda_sources.symbol(name)}(unsigned grid, unsigned threads, {declared}) {{'
-        f" return launch(grid, 1, {{threads, 1, 1}}, [=] {{ {name}({passed}); }}); }}"
-    )
+    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype))
 
 
 @pytest.fixture
@@ -195,7 +187,7 @@ def test_the_larger_the_output_the_larger_its_tiles(output: tuple[int, int], pla
 def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> None:
     instantiations = [
         f"template __global__ void {instance(dtype, plan)}"
-        f"({', '.join(parameters(dtype, 'const __grid_constant__ TensorMap'))});"
+        f"({', '.join(['const __grid_constant__ TensorMap'] * 3 + parameters(dtype))});"
         for dtype in TOLERANCES
         for plan in (SMALL, MEDIUM, LARGE)
     ]

@@ -62,14 +62,6 @@ EMULATED = (
     (16, 2, Plan(2, 2)),
 )
 STREAMED = tuple(mlp_streamed.Plan(slices, cluster) for slices, cluster in ((4, 1), (4, 2), (2, 1), (3, 2)))
-ENTRY = """
-extern "C" const char* {symbol}(unsigned grid, unsigned threads, const TensorMap* x, const TensorMap* y,
-                                const TensorMap* w1, const TensorMap* w2, const TensorMap* w3, const {scalar}* b1,
-                                const {scalar}* b2, const {scalar}* b3, long long rows{more}) {{
-    return launch(grid, {cluster}, {{threads, 1, 1}},
-                  [=] {{ {instance}(*x, *y, *w1, *w2, *w3, b1, b2, b3, rows{given}); }});
-}}
-"""
 
 
 def instance(scalar: str, width: int, layers: int, plan: Plan) -> str:
@@ -82,9 +74,8 @@ def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
 
 def entry(name: str) -> str:
     kernel, scalar, *_, cluster = re.split(r"[<>,]\s*", name)[:-1]
-    more, given = (", long long layers", ", layers") if kernel == "mlp_streamed" else ("", "")
-    symbol = cuda_sources.symbol(name)
-    return ENTRY.format(symbol=symbol, scalar=scalar, instance=name, cluster=cluster, more=more, given=given)
+    numbers = 2 if kernel == "mlp_streamed" else 1
+    return cuda_sources.entry(name, 5, [f"const {scalar}*"] * 3 + ["long long"] * numbers, cluster)
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from hypatia_lab.pages import source
 
 ROOT = Path(__file__).resolve().parent.parent
 KERNELS = source.HOME / "kernels"
+NUMBERED = re.compile(r"  (?://|#) \((\d+)\)$", re.MULTILINE)
 CALL = re.compile(r'source\.show\("([^"]+)", "([^"]+)"\)')
 
 
@@ -42,8 +43,7 @@ def on_pages(path: str) -> str:
 
 @pytest.mark.parametrize("call", shown(), ids="-".join)
 def test_every_region_of_a_notebook_is_there_and_its_text_counts_what_it_explains(call: tuple[str, str, str]) -> None:
-    lines = source.region(*call[1:])
-    numbers = [int(re.findall(r"\d+", line)[-1]) for line in source.explained(lines)]
+    numbers = [int(number) for number in NUMBERED.findall("\n".join(source.excerpt(*call[1:])))]
     items = [int(number) for number in re.findall(r"^(\d+)\. ", shown()[call], re.MULTILINE)]
     assert sorted(numbers) == items == list(range(1, len(items) + 1))
     assert 1 <= len(items) <= 5
@@ -124,7 +124,6 @@ def test_a_region_may_overlap_another_and_go_on_further_down(tmp_path: Path, mon
     text = "// [one]\na;\n// [two]\nb;\n// [/one]\nc;\n// [/two]\nd;\n    // [one]\n    e;  // (1)\n    // [/one]\n"
     found = source.regions(written(tmp_path, monkeypatch, text))
     assert found == {"one": ["a;", "b;", "", "// …", "", "    e;  // (1)"], "two": ["b;", "c;"]}
-    assert source.explained(found["one"]) == ["e;  // (1)"]
 
 
 def test_python_has_marks_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,6 +156,51 @@ def test_marks_that_do_not_pair_are_refused(
 
 
 # ---------------------------------------------------------------- the page
+
+KERNEL = """\
+// [kernel]
+__global__ void add(const float* x,
+                    float* y, int n) {
+    const int first = blockIdx.x;
+    if (first >= n) {
+        return;
+    }
+#pragma unroll
+    for (int i = first; i < n; ++i) {
+        const float two =  // (1)
+            2 * x[i];
+        if (two > 0) {
+            y[i] = two;  // (2)
+        } else {
+            y[i] = 0;
+        }
+    }
+}
+// [/kernel]
+"""
+
+
+def test_an_excerpt_shows_what_is_explained_in_its_loops_and_functions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert source.excerpt(written(tmp_path, monkeypatch, KERNEL), "kernel") == [
+        "__global__ void add(…) {",
+        "    // …",
+        "    for (int i = first; i < n; ++i) {",
+        "        const float two =  // (1)",
+        "            2 * x[i];",
+        "            // …",
+        "            y[i] = two;  // (2)",
+    ]
+    text = "# [rows]\ndef rows(\n    x,\n):\n    for row in x:\n        yield f(  # (1)\n            row\n        )\n"
+    text += "    # [/rows]\n"
+    assert source.excerpt(written(tmp_path, monkeypatch, text, "a.py"), "rows") == [
+        "def rows(…):",
+        "    for row in x:",
+        "        yield f(  # (1)",
+        "            row",
+        "        )",
+    ]
 
 
 def test_a_long_region_is_folded_below_what_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

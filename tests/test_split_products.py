@@ -32,16 +32,8 @@ def instance(kernel: str, plan: Plan) -> str:
 
 
 def entry(kernel: str, plan: Plan) -> str:
-    """What the emulator's library has to launch an instance."""
     maps, pointers, sizes = KERNELS[kernel]
-    types = ["const TensorMap*"] * maps + pointers + ["long long"] * sizes
-    declared = ", ".join(f"{kind} a{number}" for number, kind in enumerate(types))
-    passed = ", ".join("*" * (number < maps) + f"a{number}" for number in range(len(types)))
-    name = instance(kernel, plan)
-    return (
-        f'extern "C" const char* {cuda_sources.symbol(name)}(unsigned grid, unsigned threads, {declared}) {{'
-        f" return launch(grid, {plan.cluster}, {{threads, 1, 1}}, [=] {{ {name}({passed}); }}); }}"
-    )
+    return cuda_sources.entry(instance(kernel, plan), maps, pointers + ["long long"] * sizes, plan.cluster)
 
 
 @pytest.fixture

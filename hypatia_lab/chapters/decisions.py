@@ -187,6 +187,7 @@ def ceiling(lab: Evidence, machine: str) -> Finding | None:
         f"{' to '.join(ends)} FLOP per byte",
         "Divide operations by bytes: the quotient says what binds",
         f"In {precision} memory binds below {formats.spoken(found[precision])} FLOP per byte, and arithmetic above. "
+        "The copies are of warm data, which the cache may hold; of data from memory alone the balance is higher. "
         "Where memory binds, move fewer bytes; where arithmetic does, change the precision.",
         "13_machines",
     )

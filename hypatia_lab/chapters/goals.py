@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions, tensor_cores
 from hypatia_lab.experiments import units
-from hypatia_lab.formats import MISSING, absent
+from hypatia_lab.formats import MISSING, absent, listing
 from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
@@ -164,12 +165,15 @@ def shares(lab: Evidence, machine: str) -> list[dict[str, Any]]:
 
 
 def bound(found: Sequence[dict[str, Any]]) -> str:
-    """How many of the kernels ``found`` are near what one unit can do, in a sentence."""
-    full = sum(max(line[unit] for unit in units.TOPICS) > FULL for line in found)
+    """How many of the kernels ``found`` are near what one unit can do, and which unit that is, in a few sentences."""
+    busiest = [max(units.TOPICS, key=lambda unit: line[unit]) for line in found]
+    full = Counter(unit for unit, line in zip(busiest, found, strict=True) if line[unit] > FULL)
+    which = f": {listing([f'{unit} ({number})' for unit, number in full.most_common()])}" if full else ""
     return (
-        "By hardware counters, which tell how busy a kernel keeps each unit of the GPU: "
-        f"**{full} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time.** For the others none "
-        "of these units is the limit. More under way at a time may help them, or fewer steps."
+        "What could be the limit of a kernel is told above; hardware counters tell how busy it keeps each unit of the "
+        f"GPU. **{full.total()} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time{which}.** "
+        "The others likely wait much of theirs, for data or for each other. More under way at a time may help them, or "
+        "fewer steps."
     )
 
 

@@ -97,8 +97,8 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     best = next((row for row in clear if exact(row, eager)), clear[0])
     goal, gain, fine = GOALS[shape], best.speed, exact(best, eager)
     met = reached(gain, goal)
-    text = f"By {labelled(best)} at {best.at}, with {formats.spoken(best.error / eager.error)} times the error of "
-    text += f"cuBLAS's own float32. The goal is {goal:g}×"
+    text = f"Against cuBLAS's own float32, by {labelled(best)} at {best.at}, with "
+    text += f"{formats.spoken(best.error / eager.error)} times its error. The goal is {goal:g}×"
     text += " with no larger error" if not fine else ", which is open" if met is None else ""
     return Finding(
         spoken(gain),
@@ -140,16 +140,16 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     text = f"Against eager PyTorch in bfloat16, over {len(pairs)} size{'' if len(pairs) == 1 else 's'}. "
     text += f"{silent(every)}Below the large size it is to reach {FUSED_GOAL:g}×"
     text += f", and misses that at {missed}." if missed else "."
-    return Finding(
-        span_text(gains),
-        f"{name[0].upper()}{name[1:]} is nowhere seen behind its peers"
+    behind = (
+        "nowhere seen behind its peers"
         if not slower
-        else f"{name[0].upper()}{name[1:]} is behind its best peer at some sizes"
+        else "behind its best peer at some sizes"
         if len(slower) < len(pairs)
-        else f"{name[0].upper()}{name[1:]} is behind its best peer",
-        text,
-        PAGE,
+        else "behind its best peer"
     )
+    faster = all(gain.above(1) for gain in gains)
+    title = f"faster than eager PyTorch, {'but' if slower else 'and'} {behind}" if faster else behind
+    return Finding(span_text(gains), f"{name[0].upper()}{name[1:]} is {title}", text, PAGE)
 
 
 def hoped(lab: Evidence, machine: str) -> Finding | None:

@@ -1,8 +1,9 @@
-"""The lab's own source on a page: the lines between two marks in a file, and those among them that the page explains.
+"""The lab's own source on a page: the lines between two marks in a file, and an excerpt of what the page explains.
 
 A region is opened by a comment ``// [name]`` on a line of its own and closed by ``// [/name]``, in Python with ``#``.
 Regions may overlap, and one that is opened again further down goes on there. The lines that a page explains end with
-``// (1)``, ``// (2)`` and so on, which the text beside them counts, too.
+``// (1)``, ``// (2)`` and so on, which the text beside them counts, too. Of a long region these stand open, with the
+loops and functions around them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import html
 import re
 import textwrap
+from collections.abc import Iterator
 from pathlib import Path
 
 from hypatia_lab.names import unknown
@@ -18,10 +20,12 @@ HOME = Path(__file__).resolve().parents[1]
 """The folder that paths are relative to: the package's."""
 
 LONG = 12
-"""Lines from which on a region is folded, so that only what is explained stands open."""
+"""Lines from which on a region is folded, so that only its :func:`excerpt` stands open."""
 
 _MARK = re.compile(r"\s*(?://|#) \[(/?)(\w+)\]")
 _EXPLAINED = re.compile(r".*  (?://|#) \(\d+\)")
+_AROUND = re.compile(r"\s*(?:for|while|def|__global__|const auto \w+ = \[).*|[^(]*\b__(?:global|device)__\b.*")
+"""The first line of a loop or of a function."""
 _LANGUAGES = {".cu": "cuda", ".cuh": "cuda", ".cpp": "cpp", ".hpp": "cpp", ".py": "python"}
 
 
@@ -41,7 +45,7 @@ def regions(path: str) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     opened: dict[str, int] = {}
     behind: dict[str, list[str]] = {}  # lines since the end of a region
-    gap = ["", ("# " if path.endswith(".py") else "// ") + "…", ""]
+    gap = ["", _ellipsis(path), ""]
     for number, line in enumerate(text.splitlines(), 1):
         if not (mark := _MARK.fullmatch(line)):
             for name, lines in found.items():
@@ -62,6 +66,10 @@ def regions(path: str) -> dict[str, list[str]]:
     return {name: textwrap.dedent("\n".join(lines)).strip("\n").split("\n") for name, lines in found.items()}
 
 
+def _ellipsis(path: str) -> str:
+    return ("# " if path.endswith(".py") else "// ") + "…"
+
+
 def region(path: str, name: str) -> list[str]:
     """The lines of region ``name`` of ``path``, which is relative to the package.
 
@@ -73,15 +81,71 @@ def region(path: str, name: str) -> list[str]:
     return found[name]
 
 
-def explained(lines: list[str]) -> list[str]:
-    """Those that end with a number, each outdented."""
-    return [line.strip() for line in lines if _EXPLAINED.fullmatch(line)]
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _around(lines: list[str], at: int) -> Iterator[int]:
+    """The loops and functions that line ``at`` stands in, by their first lines, from within."""
+    depth = _indent(lines[at])
+    for number in range(at - 1, -1, -1):
+        line = lines[number]
+        # What closes something belongs to a line above it.
+        if line.strip() and line.lstrip()[0] not in ")}]#/" and _indent(line) < depth:
+            depth = _indent(line)
+            if _AROUND.fullmatch(line):
+                yield number
+
+
+def _end(lines: list[str], at: int) -> int:
+    """The last line of the statement, or of the head of a loop or function, that begins in line ``at``."""
+    code = ""
+    for number in range(at, len(lines)):
+        code += re.sub(r"  (?://|#) .*", "", lines[number])
+        if code.count("(") <= code.count(")") and code[-1] not in "=*+-/&|?":
+            return number
+    return at
+
+
+def _head(first: str, last: str) -> str:
+    """A function's head that spans the lines from ``first`` to ``last``, without its parameters."""
+    opened: list[int] = []
+    for place, sign in enumerate(first):
+        if sign == "(":
+            opened.append(place)
+        elif sign == ")":
+            opened.pop()
+    return f"{first[: opened[0] + 1]}…{last[last.rindex(')') :]}"
+
+
+def excerpt(path: str, name: str) -> list[str]:
+    """Those lines of a region that end with a number, in the loops and functions that they stand in.
+
+    A line of its own with an ellipsis for what is left out. Raises :class:`SourceError` as :func:`region`.
+    """
+    lines = region(path, name)
+    numbered = [at for at, line in enumerate(lines) if _EXPLAINED.fullmatch(line)]
+    around = {number for at in numbered for number in _around(lines, at)}
+    found: list[str] = []
+    behind: int | None = None
+    for at in sorted({*numbered, *around}):
+        if behind is not None and at <= behind:
+            continue  # shown with the statement that it belongs to
+        between = [] if behind is None else lines[behind + 1 : at]
+        if any(line.strip(" {}") and not line.startswith("#pragma") for line in between):
+            found.append(" " * _indent(lines[at]) + _ellipsis(path))
+        behind = _end(lines, at)
+        if at in around and behind > at:
+            found.append(_head(lines[at], lines[behind]))
+        else:
+            found += lines[at : behind + 1]
+    return textwrap.dedent("\n".join(found)).split("\n")
 
 
 def show(path: str, name: str) -> None:
     """Display region ``name`` of ``path``, such as ``kernels/cuda/ladder.cu``, as highlighted code.
 
-    A long one is folded, and its explained lines stand open above it. Raises :class:`SourceError` as :func:`region`.
+    A long one is folded, and its :func:`excerpt` stands open above it. Raises :class:`SourceError` as :func:`region`.
     """
     from IPython.display import display
 
@@ -91,7 +155,7 @@ def show(path: str, name: str) -> None:
     if len(lines) <= LONG:
         shown = f"<figcaption>{said}</figcaption>\n{whole}"
     else:
-        above = _highlighted(explained(lines), path)
+        above = _highlighted(excerpt(path, name), path)
         shown = f"{above}\n<details><summary>The whole of it: {said}</summary>\n{whole}</details>"
     page = f'<figure class="lab-source">\n{shown}</figure>'
     display({"text/html": page, "text/plain": "\n".join([title, "", *lines])}, raw=True)

@@ -640,6 +640,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 // [/whole]
             }
             if constexpr (TRY_HALF) {
+                show_to_copies();  // the second time weights come to where moments were gathered
                 if (!__syncthreads_and(enough)) continue;
             } else {
                 __syncthreads();
