@@ -156,6 +156,15 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
     assert [shown.split("×")[0] for shown in table["ratio"]] == ["0.750", "2.00", "3.6600", "3.3333"]
 
 
+def test_where_no_library_has_a_call_a_kernel_is_met_by_the_compiler_alone(tmp_path: Path) -> None:
+    met = cells({"eager": 75.0, "compile": 6.0, "*triton": 2.0}, operation="diffraction", shape=[256, 256])
+    alone = cells({"eager": 300.0, "*triton": 2.0}, operation="diffraction", shape=[512, 512])
+    write_records(tmp_path, "gpu", "cuda", {"diffraction": [*met, *alone]})
+    (row,) = decisions.contests(evidence_of(tmp_path), "gpu")
+    assert (row.shape, row.baseline) == ("256x256", "compile")
+    assert row.ratio == pytest.approx(3.0)
+
+
 def counted(kernel: str, us: float, *shares: float, **changes: Any) -> Lines:
     own = {
         "operation": "linear_relu",

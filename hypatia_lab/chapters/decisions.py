@@ -136,6 +136,9 @@ def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
 SWEPT = {"fused_mlp": ("65536x64", "65536x128")}
 """Experiment → its shapes that count: of a sweep over sizes not every point is a workload of its own."""
 
+COMPILED = ("diffraction",)
+"""Operations of which no library has a call. Only the compiler is a peer: eager takes a kernel an operation."""
+
 
 def contests(lab: Evidence, machine: str) -> list[Row]:
     """The quickest kernel of our own where the library or the compiler was timed too: a row a workload.
@@ -149,7 +152,10 @@ def contests(lab: Evidence, machine: str) -> list[Row]:
         for workload in dict.fromkeys(row.workload for row in rows if row.workload not in found):
             here = [row for row in rows if row.workload == workload]
             own = quickest(row for row in here if is_kernel(row))
-            peer = quickest(row for row in here if row.origin == "peer" and not row.variant.endswith("_graph"))
+            peers = [row for row in here if row.origin == "peer" and not row.variant.endswith("_graph")]
+            if not any(row.operation not in COMPILED or row.variant.startswith("compile") for row in peers):
+                continue
+            peer = quickest(peers)
             if own is not None and peer is not None:
                 found[workload] = own.against(peer)
     return list(found.values())
