@@ -293,7 +293,7 @@ def answers(lab: Evidence, machine: str) -> str:
     lines = []
     for number, (question, answer) in enumerate(QUESTIONS, 1):
         found = answer(lab, machine)
-        said = "Not measured."
+        said = "Not measured on this machine."
         if found:
             link = f'<a href="{found.page.partition("#")[0]}.html">{html.escape(found.title)}</a>'
             said = f"{link}: **{found.figure}**. {found.text}"

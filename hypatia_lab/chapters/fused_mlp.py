@@ -165,7 +165,7 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     if never:
         text += f"It is never surely faster at a width of {listing([str(width) for width in never])}."
     elif refused:
-        text += f"Beyond that there is none: {refused[0]}."
+        text += f"No one kernel is wider: {refused[0]}."
     stop = max((width for _, width in quick), default=0)
     slow = all(intervals.reading(factor) == "slower" for factor in found.values())
     return Finding(

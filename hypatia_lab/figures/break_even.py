@@ -12,6 +12,7 @@ from hypatia_lab.figures.language import (
     LINE,
     FigureError,
     assemble,
+    both_axes,
     heading,
     log_axis,
     plain,
@@ -104,7 +105,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
             data.append(points_trace(look, [place], [significant(at)], said, along="y") | tile(number))
     seconds = [value for trace in data for value in trace["y"]]
     across = log_axis(numbers, "", lambda n: f"{plain(n)}" if n < 1e4 else f"10{_SUPER[round(math.log10(n))]}")
-    across["title"] = {"text": "whole time over calls (log scale)"}
+    across["title"] = {"text": both_axes("whole time", "calls")}
     up = log_axis(seconds, "", lambda s: short(formats.duration(1e6 * s)), pad=1.3)
     head = heading(title, [*where, f"dashed: {first.name}", "marker: paid back"])
     layout = tiles([c.name for c in others], thinned(across, 4), thinned(up, 4), head, tall=150)

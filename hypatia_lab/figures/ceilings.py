@@ -19,6 +19,7 @@ from hypatia_lab.figures.language import (
     FigureError,
     Style,
     assemble,
+    both_axes,
     bytes_text,
     extent,
     heading,
@@ -97,7 +98,7 @@ def crossover(
                 data.append(shown | tile(number))
     several = origins_key(points) if len({point.origin for point in points}) > 1 else ""
     head = heading(title, [*where, several, "bars: 95% intervals"])
-    horizontal["title"] = {"text": f"{across} over {along} (log scale)"}
+    horizontal["title"] = {"text": both_axes(across, along)}
     layout = tiles(kinds, thinned(horizontal, 3), thinned(vertical, 4), head)
     told = []
     for kind in kinds:
@@ -210,7 +211,7 @@ def roofline(
     ]
     head = heading(title or "Rates under the measured ceilings", under)
     horizontal = log_axis([left, right], "", plain, pad=1.0)
-    horizontal["title"] = {"text": f"{up['title']['text'].split()[0]} over FLOP per byte (log scale)"}
+    horizontal["title"] = {"text": both_axes(up["title"]["text"].split()[0], "FLOP per byte")}
     layout = tiles(list(looks.values()), thinned(horizontal, 4), thinned(up, 4), head, tall=_TALL)
     layout["annotations"] += notes
     layout["meta"]["narrow"]["annotations"] += notes

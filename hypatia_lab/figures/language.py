@@ -342,6 +342,11 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
     }
 
 
+def both_axes(up: str, along: str) -> str:
+    """The title of an axis along the bottom that says what both are: beside narrow panels there is no room."""
+    return f"↑ {up} · → {along} (log scale)"
+
+
 def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
     """A log axis with at most so many ticks, powers of ten first, where a panel is too narrow for all."""
     ticks = list(zip(axis["tickvals"], axis["ticktext"], strict=True))
