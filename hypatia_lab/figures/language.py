@@ -344,7 +344,7 @@ def log_axis(values: Sequence[float], title: str, text: Callable[[float], str], 
 
 def both_axes(up: str, along: str) -> str:
     """The title of an axis along the bottom that says what both are: beside narrow panels there is no room."""
-    return f"↑ {up} · → {along} (log scale)"
+    return f"↑ {up}\N{EM SPACE}→ {along} (log scale)"
 
 
 def thinned(axis: dict[str, Any], most: int) -> dict[str, Any]:
