@@ -170,7 +170,7 @@ def test_goals_are_reached_missed_or_open(tmp_path: Path) -> None:
     lines = conv_block.goals(lab, "box")
     assert [line["reads"] for line in lines] == 5 * ["reached"]
     assert [line["got"].split("×")[0] for line in lines] == ["4.55", "3.43", "5.62", "2.50", "2.0909"]
-    assert lines[2]["of its limit"] == "54.3%"  # bfloat16: 6.1 GFLOP at 700 TFLOP/s
+    assert lines[2]["share of the limit"] == "54.3%"  # bfloat16: 6.1 GFLOP at 700 TFLOP/s
     best = said(conv_block.target(lab, "box"))
     assert (best.figure, "5 of 5" in best.text) == ("up to 5.6×", True)
     slow = [*cells({"eager": 250.0, "whole_bf16x3": 80.0}), *cells({"eager": 90.0, "whole": 18.0}, dtype="bfloat16")]
@@ -211,7 +211,7 @@ def test_every_part_has_its_own_limit_and_the_loops_that_of_their_arithmetic(tmp
     assert [line["part"] for line in lines] == parts
     # 6.04 GFLOP at 50 TFLOP/s; 21 MB and 42 MB at 4 TB/s.
     assert [line["least time"] for line in lines[:3]] == ["121 µs", "5.24 µs", "10.5 µs"]
-    assert (lines[0]["share of the call"], lines[0]["of its limit"]) == ("98.9%", "1.34%")
+    assert (lines[0]["share of the call"], lines[0]["share of the limit"]) == ("98.9%", "1.34%")
     lines = conv_block.breakdown(read(tmp_path, GPU, defaults=DEFAULTS), "box")
     assert [lines[0]["least time"], lines[3]["least time"]] == ["121 µs", "17.3 µs"]  # at 50 and at 350 TFLOP/s
 

@@ -119,7 +119,7 @@ def test_a_split_is_held_against_its_own_arithmetic(tmp_path: Path) -> None:
     assert limits["fp16x3"] == pytest.approx(3 * flops / 690e6)
     assert limits["tf32x3"] == pytest.approx(3 * flops / 360e6)
     assert limits["eager"] == pytest.approx(flops / 50e6)
-    assert {row["variant"]: row["of its limit"] for row in tensor_cores.splits(lab, "box")} == {
+    assert {row["variant"]: row["share of the limit"] for row in tensor_cores.splits(lab, "box")} == {
         label("linear_relu", "tf32x3"): "68.2%",
         label("linear_relu", "fp16x3"): "47.4%",
     }

@@ -231,7 +231,7 @@ def breakdown(lab: Evidence, machine: str) -> list[dict[str, str]]:
                     "time": formats.duration(us),
                     "share of the call": f"{formats.number(100 * us / whole)}%",
                     "least time": formats.duration(least),
-                    "of its limit": formats.MISSING if absent(least) else f"{formats.number(100 * least / us)}%",
+                    "share of the limit": formats.MISSING if absent(least) else f"{formats.number(100 * least / us)}%",
                 }
             )
     return out
@@ -385,7 +385,7 @@ def goals(lab: Evidence, machine: str) -> list[dict[str, str]]:
             + (f", error ≤ {found.goal.most:g}" if math.isfinite(found.goal.most) else ""),
             "got": times(found.factor),
             "reads": found.word,
-            "of its limit": found.own.attained or formats.MISSING,
+            "share of the limit": found.own.attained or formats.MISSING,
             # Of gradients there is no error that means anything without its scale.
             "by": variants.label("conv_block", found.own.variant)
             + (f"; largest absolute error {found.own.largest}" if found.goal.direction == "forward" else ""),

@@ -338,7 +338,7 @@ def finish(lab: Evidence, machine: str) -> list[dict[str, str]]:
                     "size": f"{own.at} {dtype}",
                     "quickest step": label("linear_relu", own.variant),
                     "share of the library": formats.told(share.times(100), "%"),
-                    "of its limit": own.attained or formats.MISSING,
+                    "share of the limit": own.attained or formats.MISSING,
                     "Triton, share": formats.told(library.over(triton).times(100), "%") if triton else formats.MISSING,
                 }
             )

@@ -264,9 +264,12 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
         for row in (found[name] for name in SPLITS + ONCE if name in found):
             line = {"size": row.at, "variant": labelled(row)}
             if row.status == "ok":
-                line |= {"against eager": times(row.speed), "goal": _goal(row.speed, GOALS.get(shape))}
-                line |= {"error, of cuBLAS's": f"{formats.spoken(row.error / eager.error)}×"}
-                out.append(line | {"of its limit": row.attained or formats.MISSING})
+                line |= {
+                    "against eager": times(row.speed),
+                    "error, of cuBLAS's": f"{formats.spoken(row.error / eager.error)}×",
+                    "share of the limit": row.attained or formats.MISSING,
+                }
+                out.append(line | {"goal": _goal(row.speed, GOALS.get(shape))})
             elif row.status != "skipped":
                 out.append(line | {"against eager": f"{row.status.replace('_', ' ')}: {row.reason}"})
     return out
@@ -295,7 +298,7 @@ def fusions(lab: Evidence, machine: str) -> list[dict[str, str]]:
                         "best peer": labelled(best),
                     }
                     | {"against it": times(factor), "reads": intervals.reading(factor)}
-                    | {"of its limit": row.attained or formats.MISSING}
+                    | {"share of the limit": row.attained or formats.MISSING}
                 )
     return out
 
