@@ -305,7 +305,6 @@ template <typename T> T from_lane(T value, int other) {
 }
 template <typename T> T __shfl_xor_sync(unsigned, T value, int distance) { return from_lane(value, lane() ^ distance); }
 int __ffs(int bits) { return __builtin_ffs(bits); }
-int __popc(unsigned bits) { return __builtin_popcount(bits); }
 unsigned __reduce_and_sync(unsigned, unsigned mine) {
     for (int distance = 1; distance < 32; distance *= 2) mine &= from_lane(mine, lane() ^ distance);
     return mine;
@@ -417,15 +416,6 @@ unsigned counted(const unsigned* counter) {
     return *counter;
 }
 float fresh(const float* from) { return *from; }
-float4 fresh(const float4* from) {
-    if (reinterpret_cast<uintptr_t>(from) % 16) fail("16 bytes that are unaligned");
-    return *from;
-}
-void prefetch_bytes(const void* from, unsigned bytes) {
-    if (reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a prefetch that is unaligned");
-    // Each of them must be there.
-    for (unsigned i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile char*>(from)[i]);
-}
 
 // ---- Hopper's instructions
 

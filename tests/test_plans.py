@@ -422,8 +422,8 @@ def terms(rows, depth):
 left, right, shift = terms(300, 77), terms(200, 77), torch.zeros(200)
 single = zeros(1001, 64, dtype=torch.float32), zeros(65, 64, dtype=torch.float32), zeros(65, dtype=torch.float32)
 for operation, given, parameters in (
-    (split, (left, right, shift), 13), (both, (left, right), 23),
-    (whole, (x, weight, *vectors, counters, 1e-5), 19), (layers, (rows, square, bias), 9),
+    (split, (left, right, shift), 12), (both, (left, right), 21),
+    (whole, (x, weight, *vectors, counters, 1e-5), 17), (layers, (rows, square, bias), 9),
     (step, (rows, square[0], bias[0]), 8), (tiles, (rows, square[0], bias[0]), 9), (tiles, single, 9),
 ):
     inputs = [x, weight, *vectors, counters, rows, *square, *bias, *left, *right, shift, *single]

@@ -21,8 +21,8 @@ needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cp
 
 PLANS = (Plan(), Plan(cluster=2, group=2, stages=2))
 KERNELS = {
-    "linear_relu_split": (5, ["const int*"] * 2 + ["const float*", "float*"], 4),
-    "two_products_split": (10, ["const int*"] * 4 + ["float*"] * 2, 7),
+    "linear_relu_split": (4, ["const int*"] * 2 + ["const float*", "float*"], 4),
+    "two_products_split": (8, ["const int*"] * 4 + ["float*"] * 2, 7),
 }
 """Kernel → tensor maps, types of pointers and whole numbers that it takes, in this order."""
 

@@ -82,16 +82,13 @@ def _launcher(kernel: str, plan: Plan) -> Callable[..., None]:
 
 
 def _maps(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> list[loader.TensorMap]:
-    """Of the left operand's two terms, then the right one's, of every product; then of every output."""
-    operands = [
+    """Of the left operand's two terms, then the right one's, of every product."""
+    return [
         loader.tensor_map(term, rows, DEPTH)
         for left, right, _ in products
         for terms, rows in ((left, TILE), (right, TILE // plan.cluster))
         for term in (terms.large, terms.small)
     ]
-    # Without rows at multiples of 16 bytes there can be no map of an output, and none is looked at.
-    written = [loader.tensor_map(out, 64, 32) if out.shape[1] % 4 == 0 else operands[0] for *_, out in products]
-    return [*operands, *written]
 
 
 def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[int]:
@@ -102,9 +99,8 @@ def _grid(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> tuple[
 def linear_relu(x: Terms, weight: Terms, bias: Tensor | None, out: Tensor, *, plan: Plan | None = None) -> None:
     """Write max(0, x·Wᵀ + b) to ``out`` (batch, out) of x (batch, in) and W (out, in); bias (out) float32.
 
-    ``out`` is contiguous and at a multiple of 16 bytes, no extent is zero. On one GPU of compute capability 9.0, by
-    programmatic dependent launch. ``plan``: in place of the default one. Raises ``RuntimeError`` for a plan that the
-    driver refuses.
+    ``out`` is contiguous, no extent is zero. On one GPU of compute capability 9.0, by programmatic dependent launch.
+    ``plan``: in place of the default one. Raises ``RuntimeError`` for a plan that the driver refuses.
     """
     (batch, inner), outer = x.large.shape, len(weight.large)
     plan = plan or default_plan((batch, outer))

@@ -121,10 +121,9 @@ def _launch(x: Tensor, weight: Tensor, vectors: Vectors, own: Own, **how: Any) -
     if len(works) == 1:
         _launch_once(works[0], x, weight, vectors, own, **how)
         return
-    parts = [x[work.part] for work in works]
-    for work, part, following in zip(works, parts, [*parts[1:], None], strict=True):
+    for work in works:
         z, y, statistics, counters = (None if tensor is None else tensor[work.part] for tensor in own)
-        _launch_once(work, part, weight, vectors, (z, y, statistics, counters), following=following, **how)
+        _launch_once(work, x[work.part], weight, vectors, (z, y, statistics, counters), **how)
 
 
 class _Work(NamedTuple):
@@ -157,7 +156,6 @@ def _launch_once(
     vectors: Vectors,
     own: Own,
     *,
-    following: Tensor | None = None,
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
@@ -179,11 +177,10 @@ def _launch_once(
         loader.tensor_map(out.view(-1, CHANNELS), 8, CHANNELS) if short and out is not None else maps[0]
         for out in (z, y)
     )
-    tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters, following)
+    tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
     launch = _launcher(x.dtype, tanh, adjoint, try_half, width, work.span)
-    after = 0 if following is None else len(following)
     with torch.cuda.device_of(x):
-        launch((blocks,), (128 * GROUPS,), *tensors, after, height, width, work.rows, work.strips, eps)
+        launch((blocks,), (128 * GROUPS,), *tensors, height, width, work.rows, work.strips, eps)
 
 
 def conv_block_whole(

@@ -135,8 +135,7 @@ struct Walk {
 // has none, eight pixels of 64 channels. A bias moves a plane and its mean
 // alike: only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
 // 1 / sqrt(variance + eps) of each plane, (image, 2, channel). moments: two floats a block and channel. counters: two
-// zeros an image, left zeros. next, of `following` images, is the x of the launch after this one: of 16-bit numbers it
-// is brought to the second-level cache. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
+// zeros an image, left zeros. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
@@ -146,7 +145,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
-    unsigned* counters, const scalar* next, Size following, Size height, Size width, Size rows, Size strips, float eps) {
+    unsigned* counters, Size height, Size width, Size rows, Size strips, float eps) {
 // [/whole]
     constexpr bool SPLIT = sizeof(scalar) == 4;
     constexpr int WIDTH = SPLIT ? SHORT_BYTES : ROW_BYTES, TAP_BYTES = CHANNELS * WIDTH, TURN = SPLIT ? 2 : 1;
@@ -368,11 +367,6 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
         // ---- while the last products run: which sums are of pixels, and what comes after
 
-        // Sooner, it would be in the way of this launch's own copies. Of float there are no registers for it.
-        if (!SPLIT && thread == 0 && image < following) {
-            prefetch_bytes(next + (image * static_cast<int>(height) + first) * wide * CHANNELS,
-                           here * wide * CHANNELS * sizeof(scalar));
-        }
         const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
         // Both bits of a pair in one register: of two registers, one for each bit, ptxas 13.0 tests the wrong one.
         unsigned valid[2] = {0, 0}, both = 0;
@@ -385,11 +379,6 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         }
         settle(valid);
         const auto is_valid = [&](int j, int n) { return valid[j / 16] >> (2 * (j % 16) + n) & 1; };
-        // Of a channel all that a warpgroup holds is in four lanes of a warp.
-        const auto over_lanes = [&](float part) {
-            part += __shfl_xor_sync(0xffffffff, part, 1);
-            return part + __shfl_xor_sync(0xffffffff, part, 2);
-        };
         // In this warp, eights of pixels of which not all are of the strip.
         const unsigned mixed = ~__reduce_and_sync(0xffffffff, both);
         float* given = told + 2 * GROUPS * CHANNELS;  // gamma, and beta with what is to be seen of the bias
@@ -398,7 +387,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             given[CHANNELS + thread] =
                 (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
         }
-        float *counts = given + 2 * CHANNELS, *numbers = counts + 4;  // pixels of each warpgroup; each thread's largest
+        float *shares = given + 2 * CHANNELS, *numbers = shares + THREADS;
         // Known to all of a warp.
         const auto largest_number = [&](int count) {
             float found = 0;
@@ -409,12 +398,10 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             }
             return found;
         };
-        const float many = over_lanes(static_cast<float>(__popc(valid[0]) + __popc(valid[1])));
-        if (thread % 128 == 0) counts[group] = many;
-        const float per_pixel = 1.0f / fmaxf(many, 1.0f);
         if (TRY_HALF && as_half) numbers[thread] = largest;
         wait_for_products<0>();
         settle(sums);
+        __syncthreads();
 
         // ---- what goes out
 
@@ -486,7 +473,6 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             }
         };
         if (!y) {
-            __syncthreads();  // what is multiplied may be written over
             put(z_map, z, false);
             return;
         }
@@ -511,46 +497,50 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                 }
             }
         };
+        // Of a channel, all that this thread's fours and then all groups hold of it.
+        const auto total = [&](float* groups, float (&part)[2]) {
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                part[half] += __shfl_xor_sync(0xffffffff, part[half], 1);
+                part[half] += __shfl_xor_sync(0xffffffff, part[half], 2);
+                if (lane % 4 == 0) groups[CHANNELS * group + channel + 8 * half] = part[half];
+            }
+            __syncthreads();
+#pragma unroll
+            for (int half = 0; half < 2; ++half) {
+                const float* of = groups + channel + 8 * half;
+                part[half] = of[0] + of[CHANNELS] + of[2 * CHANNELS];
+            }
+        };
         // [whole]
         float mean[2] = {0, 0}, squares[2] = {0, 0};
         fill_between(0, 0);
 #pragma unroll
         for (int i = 0; i < SPAN / 2; ++i) mean[i / 2 % 2] += sums[i];  // (3)
+        total(told, mean);
+        const float share = 1.0f / static_cast<float>(here * wide);
 #pragma unroll
-        for (int half = 0; half < 2; ++half) mean[half] = over_lanes(mean[half]) * per_pixel;
+        for (int half = 0; half < 2; ++half) mean[half] *= share;
         fill_between(mean[0], mean[1]);
 #pragma unroll
         for (int i = 0; i < SPAN / 2; ++i) {
             const float off = sums[i] - mean[i / 2 % 2];
             squares[i / 2 % 2] = fmaf(off, off, squares[i / 2 % 2]);
         }
+        total(told + GROUPS * CHANNELS, squares);
         // [/whole]
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {
-            const float square = over_lanes(squares[half]);
-            if (lane % 4 > 0) continue;
-            told[2 * group * CHANNELS + channel + 8 * half] = mean[half];
-            told[(2 * group + 1) * CHANNELS + channel + 8 * half] = square;
-        }
-        __syncthreads();
         // Those of the second time lie where no block still reads the first. An address kept while the products run would
         // not fit into the registers.
         unsigned block[1] = {blockIdx.x + (TRY_HALF && !as_half ? gridDim.x : 0)};
         settle(block);
         float* const own_largest = moments + (2 * gridDim.x * 2 * CHANNELS + block[0]);
-        if (thread < CHANNELS) {
-            float middle = 0, square = 0;
+        if (group == 0 && lane % 4 == 0) {
+            float* to = moments + (block[0] * 2 * CHANNELS + channel);
 #pragma unroll
-            for (int of = 0; of < GROUPS; ++of) middle = fmaf(counts[of], told[2 * of * CHANNELS + thread], middle);
-            middle /= static_cast<float>(here * wide);
-#pragma unroll
-            for (int of = 0; of < GROUPS; ++of) {
-                const float off = told[2 * of * CHANNELS + thread] - middle;
-                square += fmaf(counts[of] * off, off, told[(2 * of + 1) * CHANNELS + thread]);
+            for (int half = 0; half < 2; ++half) {
+                to[8 * half] = mean[half] * unit;
+                to[CHANNELS + 8 * half] = squares[half] * (unit * unit);
             }
-            float* to = moments + (block[0] * 2 * CHANNELS + thread);
-            to[0] = middle * unit;
-            to[CHANNELS] = square * (unit * unit);
         }
         if (TRY_HALF && as_half && thread >= THREADS - 32) {
             const float found = largest_number(THREADS);
@@ -571,57 +561,34 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         __syncthreads();
         // [/whole]
         {
-            // A half of a warp reads a strip's, four channels a lane: all that a lane asks for is on its way at once.
-            constexpr int FOURS = CHANNELS / 4, READERS = THREADS / FOURS, WARPS = THREADS / 32;
-            constexpr int AT_ONCE = SPAN == 216 ? 2 : 6;
-            float* const gathered = reinterpret_cast<float*>(dynamic_shared + (weights - shared));  // no more needed
-            const float4* of = reinterpret_cast<const float4*>(moments + (block[0] - strip) * 2 * CHANNELS) + lane % FOURS;
+            constexpr int SHARES = THREADS / CHANNELS;
+            const int part = thread / CHANNELS, each = thread % CHANNELS;
+            const float* of = moments + ((block[0] - strip) * 2 * CHANNELS + each);
             // Means relative to the first strip's.
-            const float4 origin = fresh(of);
-            float4 sum = make_float4(0, 0, 0, 0), square = sum;
-            float number = 0;
+            const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
+            float sum = 0, square = 0, number = 0;
             if (TRY_HALF && as_half && thread < strips) number = fresh(own_largest - strip + thread);
-#pragma unroll AT_ONCE
-            for (int other = thread / FOURS; other < strips; other += READERS) {
-                const float4 middle = fresh(of + other * 2 * FOURS), about = fresh(of + (other * 2 + 1) * FOURS);
+#pragma unroll 5
+            for (int other = part; other < strips; other += SHARES) {
                 const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
-                const auto add = [&](float& sum, float& square, float off, float about) {
-                    sum = fmaf(static_cast<float>(there), off, sum);
-                    square += fmaf(static_cast<float>(there) * off, off, about);
-                };
-                add(sum.x, square.x, middle.x - origin.x, about.x);
-                add(sum.y, square.y, middle.y - origin.y, about.y);
-                add(sum.z, square.z, middle.z - origin.z, about.z);
-                add(sum.w, square.w, middle.w - origin.w, about.w);
+                const float off = fresh(of + other * 2 * CHANNELS) - origin;
+                sum = fmaf(static_cast<float>(there), off, sum);
+                square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
             }
-            const auto both_halves = [&](float4 part) {
-                part.x += __shfl_xor_sync(0xffffffff, part.x, FOURS);
-                part.y += __shfl_xor_sync(0xffffffff, part.y, FOURS);
-                part.z += __shfl_xor_sync(0xffffffff, part.z, FOURS);
-                part.w += __shfl_xor_sync(0xffffffff, part.w, FOURS);
-                return part;
-            };
-            sum = both_halves(sum);
-            square = both_halves(square);
-            if (lane < FOURS) {
-                float4* to = reinterpret_cast<float4*>(gathered) + thread / 32 * 2 * FOURS + lane;
-                to[0] = sum;
-                to[FOURS] = square;
-                if (thread < FOURS) reinterpret_cast<float4*>(gathered)[WARPS * 2 * FOURS + lane] = origin;
-            }
+            shares[thread] = sum;
+            told[thread] = square;
             if (TRY_HALF) numbers[thread] = number;
             __syncthreads();
             bool enough = true;
             if (thread < CHANNELS) {
-                float sum = 0, square = 0;
+                sum = square = 0;
 #pragma unroll
-                for (int other = 0; other < WARPS; ++other) {
-                    sum += gathered[other * 2 * CHANNELS + thread];
-                    square += gathered[(other * 2 + 1) * CHANNELS + thread];
+                for (int other = 0; other < SHARES; ++other) {
+                    sum += shares[other * CHANNELS + each];
+                    square += told[other * CHANNELS + each];
                 }
-                const float all = 1.0f / static_cast<float>(height * width), first = gathered[WARPS * 2 * CHANNELS + thread];
                 sum *= all;
-                const float variance = square * all - sum * sum, middle = first + sum;
+                const float variance = square * all - sum * sum, middle = origin + sum;
                 // Rounding may leave less than nothing of a plane of one value; a NaN stays.
                 const float deviation = sqrtf((variance < 0.0f ? 0.0f : variance) + eps), inverse = 1.0f / deviation;
                 if (TRY_HALF && as_half) {
@@ -630,17 +597,16 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     enough = most < FLOAT16_END && OFF * most <= FINE * deviation;
                 }
                 if (statistics && strip == 0) {
-                    statistics[image * 2 * CHANNELS + thread] = middle;
-                    statistics[(image * 2 + 1) * CHANNELS + thread] = inverse;
+                    statistics[image * 2 * CHANNELS + each] = middle;
+                    statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
                 }
                 // [whole]
-                const float factor = given[thread] * inverse;
-                told[CHANNELS + thread] = SHARE<scalar> * (given[CHANNELS + thread] - middle * factor);
-                told[thread] = SHARE<scalar> * (factor * unit);
+                const float factor = given[each] * inverse;
+                told[CHANNELS + each] = SHARE<scalar> * (given[CHANNELS + each] - middle * factor);
+                told[each] = SHARE<scalar> * (factor * unit);
                 // [/whole]
             }
             if constexpr (TRY_HALF) {
-                show_to_copies();  // the second time weights come to where moments were gathered
                 if (!__syncthreads_and(enough)) continue;
             } else {
                 __syncthreads();

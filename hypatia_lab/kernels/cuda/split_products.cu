@@ -11,7 +11,7 @@
 // ---- kernels
 
 constexpr int CONSUMERS = 2, HEIGHT = 64 * CONSUMERS, WIDTH = 128, INNER = 32;
-constexpr unsigned TERM_BYTES = HEIGHT * ROW_BYTES, STAGE_BYTES = 4 * TERM_BYTES, BOX_BYTES = 64 * ROW_BYTES;
+constexpr unsigned TERM_BYTES = HEIGHT * ROW_BYTES, STAGE_BYTES = 4 * TERM_BYTES;
 static_assert(HEIGHT == WIDTH, "terms of both matrices come in boxes of one size");
 
 // As linear_relu_split.py has them: a scaled row's exponent, and what is added to that of a row which is not finite.
@@ -24,7 +24,6 @@ struct Product {
     const int *a_exponents, *b_exponents;
     const float* bias;
     float* out;
-    const TensorMap* out_map;
     int height, depth, width;
 
     // In tiles of `rows` by WIDTH.
@@ -224,43 +223,23 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
                     if ((exponents[i / 2 % 2] | beside) & NOT_FINITE) total[i] = first_half[i];
                 }
             }
-            const auto finished = [&](int j, int half, int n) {
-                const Column& by = own[8 * j + lane % 4 * 2 + n];
-                // The factor itself may be out of range, its two halves are not.
-                int down = (exponents[half] & (NOT_FINITE - 1)) + (by.exponent & (NOT_FINITE - 1));
-                down = min(max(down - 2 * (BOUND + 127), -252), 252);
-                const float scaled = total[4 * j + 2 * half + n] * power_of_two(down >> 1);
-                const float found = scaled * power_of_two(down - (down >> 1)) + by.bias;
-                return RECTIFY && found < 0 ? 0.0f : found;
-            };
-            if (product.width % 4 == 0 && tile_of(round + 1) >= tiles) {
-                // By the copy engine, from stages that nobody needs once all have multiplied.
-                synchronize_some<128 * CONSUMERS>();
-                const unsigned staged = stages + consumer * WIDTH / 32 * BOX_BYTES;
-#pragma unroll
-                for (int box = 0; box < WIDTH / 32; ++box) {
-                    float values[16];
-#pragma unroll
-                    for (int i = 0; i < 16; ++i) values[i] = finished(4 * box + i / 4, i / 2 % 2, i % 2);
-                    leave_box<float>(staged + box * BOX_BYTES + warp * 16 * ROW_BYTES, values, lane);
-                    show_to_copies();
-                    synchronize_group(warpgroup);
-                    if (thread > 0) continue;
-                    store_box(*product.out_map, column + 32 * box, row + block * HEIGHT + consumer * 64,
-                              staged + box * BOX_BYTES);
-                    close_stores();
-                }
-                if (thread == 0) wait_for_stores();
-                continue;
-            }
 #pragma unroll
             for (int half = 0; half < 2; ++half) {
+                const auto finished = [&](int j, int n) {
+                    const Column& by = own[8 * j + lane % 4 * 2 + n];
+                    // The factor itself may be out of range, its two halves are not.
+                    int down = (exponents[half] & (NOT_FINITE - 1)) + (by.exponent & (NOT_FINITE - 1));
+                    down = min(max(down - 2 * (BOUND + 127), -252), 252);
+                    const float scaled = total[4 * j + 2 * half + n] * power_of_two(down >> 1);
+                    const float found = scaled * power_of_two(down - (down >> 1)) + by.bias;
+                    return RECTIFY && found < 0 ? 0.0f : found;
+                };
                 if (top + 8 * half >= product.height) continue;
                 float* to = product.out + static_cast<Size>(top + 8 * half) * product.width + column;
 #pragma unroll
                 for (int j = 0; j < WIDTH / 8; ++j) {
                     const int at = 8 * j + lane % 4 * 2;
-                    const float2 both = {finished(j, half, 0), finished(j, half, 1)};
+                    const float2 both = {finished(j, 0), finished(j, 1)};
                     if (product.width % 2 == 0) {
                         if (column + at < product.width) *reinterpret_cast<float2*>(to + at) = both;
                     } else {
@@ -277,17 +256,15 @@ __device__ inline void multiply_split(int tiles, int group, const Find& product_
 }
 
 // y (batch, out) = max(0, x (batch, in) times W (out, in) transposed + bias), of x and W in two terms each. Any grid of
-// whole clusters; y starts at a multiple of 16 bytes; all extents are at least 1. Boxes of y_map are 64 rows of 32; it is
-// used where out_features is a multiple of 4.
+// whole clusters; y starts at a multiple of 8 bytes; all extents are at least 1.
 // [split_products]
 template <int STAGES, int CLUSTER>
 __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void linear_relu_split(
     const __grid_constant__ TensorMap x_large, const __grid_constant__ TensorMap x_small,
-    const __grid_constant__ TensorMap w_large, const __grid_constant__ TensorMap w_small,
-    const __grid_constant__ TensorMap y_map, const int* x_exponents, const int* w_exponents, const float* bias, float* y,
-    Size batch, Size in_features, Size out_features, Size group) {
-    if (threadIdx.x == 0) prefetch(x_large, x_small, w_large, w_small, y_map);
-    const Product product = {&x_large, &x_small, &w_large, &w_small, x_exponents, w_exponents, bias, y, &y_map,
+    const __grid_constant__ TensorMap w_large, const __grid_constant__ TensorMap w_small, const int* x_exponents,
+    const int* w_exponents, const float* bias, float* y, Size batch, Size in_features, Size out_features, Size group) {
+    if (threadIdx.x == 0) prefetch(x_large, x_small, w_large, w_small);
+    const Product product = {&x_large, &x_small, &w_large, &w_small, x_exponents, w_exponents, bias, y,
                              static_cast<int>(batch), static_cast<int>(in_features), static_cast<int>(out_features)};
     const int tiles = product.down(HEIGHT * CLUSTER) * product.across();
     multiply_split<STAGES, CLUSTER, true>(tiles, static_cast<int>(group), [&](int&) { return product; });
@@ -299,14 +276,13 @@ __global__ __launch_bounds__(128 * (CONSUMERS + 1), 1) void two_products_split(
     const __grid_constant__ TensorMap a_large, const __grid_constant__ TensorMap a_small,
     const __grid_constant__ TensorMap b_large, const __grid_constant__ TensorMap b_small,
     const __grid_constant__ TensorMap c_large, const __grid_constant__ TensorMap c_small,
-    const __grid_constant__ TensorMap d_large, const __grid_constant__ TensorMap d_small,
-    const __grid_constant__ TensorMap ab_map, const __grid_constant__ TensorMap cd_map, const int* a_exponents,
+    const __grid_constant__ TensorMap d_large, const __grid_constant__ TensorMap d_small, const int* a_exponents,
     const int* b_exponents, const int* c_exponents, const int* d_exponents, float* ab, float* cd, Size ab_height,
     Size ab_depth, Size ab_width, Size cd_height, Size cd_depth, Size cd_width, Size group) {
-    if (threadIdx.x == 0) prefetch(a_large, a_small, b_large, b_small, c_large, c_small, d_large, d_small, ab_map, cd_map);
-    const Product first = {&a_large, &a_small, &b_large, &b_small, a_exponents, b_exponents, nullptr, ab, &ab_map,
+    if (threadIdx.x == 0) prefetch(a_large, a_small, b_large, b_small, c_large, c_small, d_large, d_small);
+    const Product first = {&a_large, &a_small, &b_large, &b_small, a_exponents, b_exponents, nullptr, ab,
                            static_cast<int>(ab_height), static_cast<int>(ab_depth), static_cast<int>(ab_width)};
-    const Product second = {&c_large, &c_small, &d_large, &d_small, c_exponents, d_exponents, nullptr, cd, &cd_map,
+    const Product second = {&c_large, &c_small, &d_large, &d_small, c_exponents, d_exponents, nullptr, cd,
                             static_cast<int>(cd_height), static_cast<int>(cd_depth), static_cast<int>(cd_width)};
     const int firsts = first.down(HEIGHT * CLUSTER) * first.across();
     const int tiles = firsts + second.down(HEIGHT * CLUSTER) * second.across();
