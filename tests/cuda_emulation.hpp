@@ -416,6 +416,15 @@ unsigned counted(const unsigned* counter) {
     return *counter;
 }
 float fresh(const float* from) { return *from; }
+float4 fresh(const float4* from) {
+    if (reinterpret_cast<uintptr_t>(from) % 16) fail("16 bytes that are unaligned");
+    return *from;
+}
+void prefetch_bytes(const void* from, unsigned bytes) {
+    if (reinterpret_cast<uintptr_t>(from) % 16 || bytes % 16) fail("a prefetch that is unaligned");
+    // Each of them must be there.
+    for (unsigned i = 0; i < bytes; ++i) static_cast<void>(static_cast<const volatile char*>(from)[i]);
+}
 
 // ---- Hopper's instructions
 

@@ -137,7 +137,7 @@ for given in ((x, weight, bias, gamma, beta, "none"), (*leaves(x, weight, bias, 
     torch.library.opcheck(op, (*given, "ieee", "triton", True, None))
 torch.library.opcheck(op, (x, weight, bias, gamma, beta, "none", "ieee", "triton", False, None))
 y, *saved = conv_block_fused(x, weight, bias, gamma, beta, "none", "ieee", "triton", True, None)
-torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none"))
+torch.library.opcheck(gradients, (y, x, weight, gamma, beta, *saved, "none", None))
 # Training: autograd's gradients are those of torch's own operations.
 for approximate in ("none", "tanh"):
     own, usual = leaves(x, weight, bias, gamma, beta), leaves(x, weight, bias, gamma, beta)

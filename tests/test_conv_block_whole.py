@@ -42,7 +42,8 @@ GRADIENT_INSTANCES = [f"conv_block_gradient<{', '.join(kind)}>" for kind in GRAD
 
 def whole_entry(instance: str, scalar: str) -> str:
     given, taken = f"const {scalar}*", f"{scalar}*"
-    types = [*[given] * 3, taken, taken, "float*", "float*", "unsigned*", *[WHOLE_NUMBER] * 4, "float"]
+    types = [*[given] * 3, taken, taken, "float*", "float*", "unsigned*"]
+    types += [WHOLE_NUMBER, given, *[WHOLE_NUMBER] * 5, "float"]
     return cuda_sources.entry(instance, 4, types, "grid")
 
 

@@ -154,11 +154,12 @@ def conv_block_gradients(
     convolved: torch.Tensor,
     statistics: torch.Tensor,
     approximate: str,
+    counters: torch.Tensor | None,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of x, weight, bias, γ and β from ``grad``, that of y; the rest as :func:`conv_block_fused` left it.
 
-    Those of x and weight are channels last in memory. Not differentiable. Raises ``ValueError`` on a misfit,
-    ``RuntimeError`` where nothing was kept.
+    Those of x and weight are channels last in memory. ``counters`` as of :func:`conv_block_fused`. Not differentiable.
+    Raises ``ValueError`` on a misfit, ``RuntimeError`` where nothing was kept.
     """
     if not statistics.numel() and x.shape[0]:
         raise RuntimeError("hypatia::conv_block_fused has no gradient of what was computed with keep=False")
@@ -166,11 +167,12 @@ def conv_block_gradients(
 
     if not missing("whole", x.device.type) and fits(x.shape, weight.shape[0], x.dtype, "ieee", backward=True):
         from hypatia_lab.operations.conv_block_whole import conv_block_backward
-    else:
-        from hypatia_lab.kernels.triton.conv_block_backward import conv_block_backward
 
-    saved = Saved(convolved, statistics)
-    found = conv_block_backward(grad, x, weight, gamma, beta, saved, approximate=approximate)
+        backward = partial(conv_block_backward, counters=counters)
+    else:
+        from hypatia_lab.kernels.triton.conv_block_backward import conv_block_backward as backward
+
+    found = backward(grad, x, weight, gamma, beta, Saved(convolved, statistics), approximate=approximate)
     last = torch.channels_last
     return found.x.contiguous(memory_format=last), found.weight.contiguous(memory_format=last), *found[2:]
 
@@ -247,11 +249,9 @@ def _factory(form: str, precision: str) -> Factory:
             "approximate": OPERATIONS[workload.operation],
             "precision": precision or workload.math,
         }
-        if form == "whole" and workload.direction == "forward":
-            # Left zeros by every launch; a call need not clear new ones.
-            counters = torch.zeros(workload.shape[0], 2, dtype=torch.int32, device=inputs["x"].device)
-        else:
-            counters = None
+        # Left zeros by every launch; a call need not clear new ones.
+        size, device = (workload.shape[0], 2), inputs["x"].device
+        counters = torch.zeros(size, dtype=torch.int32, device=device) if form == "whole" else None
         return bind(
             lambda *tensors: fused_conv_block(*tensors, form=form, counters=counters, **how), inputs, PARAMETERS, LAST
         )

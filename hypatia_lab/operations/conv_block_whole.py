@@ -34,7 +34,7 @@ CHANNELS = 64
 SPANS, GROUPS = (48, 96, 216), 3
 """Pixels that a warpgroup's sums may be of, and warpgroups a block: with fewer, less is multiplied and nothing lost."""
 
-TOLD_BYTES = 5120 + 64
+TOLD_BYTES = 9984 + 64
 """Bytes of shared memory for what threads tell each other, and for barriers."""
 
 SHARE = 672
@@ -121,9 +121,11 @@ def _launch(x: Tensor, weight: Tensor, vectors: Vectors, own: Own, **how: Any) -
     if len(works) == 1:
         _launch_once(works[0], x, weight, vectors, own, **how)
         return
-    for work in works:
+    parts = [x[work.part] for work in works]
+    for number, (work, part, following) in enumerate(zip(works, parts, [*parts[1:], None], strict=True)):
         z, y, statistics, counters = (None if tensor is None else tensor[work.part] for tensor in own)
-        _launch_once(work, x[work.part], weight, vectors, (z, y, statistics, counters), **how)
+        own_part = z, y, statistics, counters
+        _launch_once(work, part, weight, vectors, own_part, follows=number > 0, following=following, **how)
 
 
 class _Work(NamedTuple):
@@ -156,6 +158,8 @@ def _launch_once(
     vectors: Vectors,
     own: Own,
     *,
+    follows: bool = False,
+    following: Tensor | None = None,
     tanh: bool = False,
     adjoint: bool = False,
     try_half: bool = False,
@@ -178,9 +182,10 @@ def _launch_once(
         for out in (z, y)
     )
     tensors = (*maps, *written, *vectors, z, y, moments, statistics, counters)
+    further = (int(follows), following, 0 if following is None else len(following))
     launch = _launcher(x.dtype, tanh, adjoint, try_half, width, work.span)
     with torch.cuda.device_of(x):
-        launch((blocks,), (128 * GROUPS,), *tensors, height, width, work.rows, work.strips, eps)
+        launch((blocks,), (128 * GROUPS,), *tensors, *further, height, width, work.rows, work.strips, eps)
 
 
 def conv_block_whole(
@@ -236,13 +241,19 @@ def adjoint(grad: Tensor, weight: Tensor) -> Tensor:
 
 
 def behind_convolution(
-    grad: Tensor, saved: Saved, gamma: Tensor | None, beta: Tensor | None, *, approximate: str = "none"
+    grad: Tensor,
+    saved: Saved,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    *,
+    approximate: str = "none",
+    counters: Tensor | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Gradient of the convolution (N, H, W, 64) from ``grad``, that of y, of the same shape and 16-bit dtype.
 
     Also Σ g and Σ g·x̂ by blocks, g the gradient behind GELU, (blocks, 2, 64) in float32: their sums are the gradients
-    of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it; sizes as of
-    :func:`backward_launches`.
+    of β and γ (64). ``grad`` is contiguous; ``saved`` as :func:`conv_block_whole` left it, and ``counters`` as it takes
+    them; sizes as of :func:`backward_launches`.
     """
     images, height, width, _ = grad.shape
     area, out, processors = height * width, torch.empty_like(grad), loader.multiprocessors(grad.device.index)
@@ -251,7 +262,8 @@ def behind_convolution(
     blocks = [min(processors // (part.stop - part.start), -(-area // 48)) for part in parts]
     many = [(part.stop - part.start) * each for part, each in zip(parts, blocks, strict=True)]
     sums = torch.empty(sum(many), 2, CHANNELS, dtype=torch.float32, device=grad.device)
-    counters = torch.zeros(images, 2, dtype=torch.int32, device=grad.device)
+    if counters is None:
+        counters = torch.zeros(images, 2, dtype=torch.int32, device=grad.device)
     scalar = loader.SCALARS[str(grad.dtype).removeprefix("torch.")][0]
     launch = loader.cuda_launcher(
         "conv_block_gradient",
@@ -276,8 +288,12 @@ def conv_block_backward(
     saved: Saved,
     *,
     approximate: str = "none",
+    counters: Tensor | None = None,
 ) -> Gradients:
-    """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16 or float16 that :func:`backward_fits`."""
+    """What the Triton kernels' ``conv_block_backward`` computes, of bfloat16 or float16 that :func:`backward_fits`.
+
+    ``counters`` as :func:`conv_block_whole` takes them.
+    """
     from hypatia_lab.kernels.triton.conv_block_backward import (
         candidates,
         checked_gradient,
@@ -288,7 +304,7 @@ def conv_block_backward(
     grad, pixels, taps, gamma, beta = checked_gradient(grad, x, weight, gamma, beta, approximate)
     (images, inner, height, width), outer = x.shape, weight.shape[0]
     cut = candidates((images, inner, outer, height, width))[0].slice
-    behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate)
+    behind, sums = behind_convolution(grad, saved, gamma, beta, approximate=approximate, counters=counters)
     back = adjoint(behind, taps).permute(0, 3, 1, 2)
     by_weight = weight_gradient(behind, pixels, cut, dependent=True).view(outer, 3, 3, inner).permute(0, 3, 1, 2)
     return gradients(back, by_weight, sums, dependent=True)

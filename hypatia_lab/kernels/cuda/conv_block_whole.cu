@@ -72,7 +72,7 @@ constexpr int CHANNELS = 64, GROUPS = 3, THREADS = 128 * GROUPS;
 // multiplied. 16-bit numbers: nine taps' weights and the strip's input, all channels of a pixel in a row of 128 bytes.
 // float32 comes by 16 channels, the next ones while the ones before are multiplied, and is split where it lies: a row of
 // 16 numbers of 4 bytes becomes one of 16 large and 16 small terms of bfloat16, or of 16 numbers of float16.
-constexpr unsigned TOLD_BYTES = 5120, BARRIER_BYTES = 64;
+constexpr unsigned TOLD_BYTES = 9984, BARRIER_BYTES = 64;
 // Before a row are two pixels of zeros, or one if its pixels are an odd number: then it starts at a multiple of 128
 // bytes, as TMA asks, and a thread's two neighbouring pixels are of one row.
 constexpr int LEFT = 2, PACK = 16, SHORT_DEPTH = 16, SHORT_BYTES = 64, STEPS = CHANNELS / SHORT_DEPTH, STAGES = 5;
@@ -135,7 +135,9 @@ struct Walk {
 // has none, eight pixels of 64 channels. A bias moves a plane and its mean
 // alike: only its NaN or infinity is seen. z, where not null, is the convolution; statistics, where not null, mean and
 // 1 / sqrt(variance + eps) of each plane, (image, 2, channel). moments: two floats a block and channel. counters: two
-// zeros an image, left zeros. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
+// zeros an image, left zeros. follows: the launch before is of the same call, so that x is there and only what is
+// written has to wait for it. next, of `following` images, is the x of the launch after this one: of 16-bit numbers it
+// is brought to the second-level cache. y may be null: then the convolution is all. ADJOINT, of 16-bit numbers: of the
 // convolution's gradient, z is that of its input. gamma and beta may both be null. float is multiplied by three products
 // of its two largest terms of bfloat16. TRY_HALF, of float and with y: mostly by one of float16, and once more by those
 // three in the images of which that is not TF32's accuracy; moments are then twice as many floats, and one more a block.
@@ -145,7 +147,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap weight_map,
     const __grid_constant__ TensorMap z_map, const __grid_constant__ TensorMap y_map, const scalar* bias,
     const scalar* gamma, const scalar* beta, scalar* z, scalar* y, float* moments, float* statistics,
-    unsigned* counters, Size height, Size width, Size rows, Size strips, float eps) {
+    unsigned* counters, Size follows, const scalar* next, Size following, Size height, Size width, Size rows,
+    Size strips, float eps) {
 // [/whole]
     constexpr bool SPLIT = sizeof(scalar) == 4;
     constexpr int WIDTH = SPLIT ? SHORT_BYTES : ROW_BYTES, TAP_BYTES = CHANNELS * WIDTH, TURN = SPLIT ? 2 : 1;
@@ -193,7 +196,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         publish_barriers();
     }
     __syncthreads();
-    wait_for_kernel_before();
+    if (!follows) wait_for_kernel_before();
     let_next_kernel_start();
 
     const auto fetch_row = [&](int row, int k, unsigned buffer, unsigned barrier) {
@@ -367,6 +370,11 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
 
         // ---- while the last products run: which sums are of pixels, and what comes after
 
+        // Sooner, it would be in the way of this launch's own copies. Of float there are no registers for it.
+        if (!SPLIT && thread == 0 && image < following) {
+            prefetch_bytes(next + (image * static_cast<int>(height) + first) * wide * CHANNELS,
+                           here * wide * CHANNELS * sizeof(scalar));
+        }
         const int channel = 16 * warp + lane / 4, own = SPAN * group + lane % 4 * 2;
         // Both bits of a pair in one register: of two registers, one for each bit, ptxas 13.0 tests the wrong one.
         unsigned valid[2] = {0, 0}, both = 0;
@@ -387,7 +395,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
             given[CHANNELS + thread] =
                 (beta ? static_cast<float>(beta[thread]) : 0.0f) + (bias ? 0.0f * static_cast<float>(bias[thread]) : 0.0f);
         }
-        float *shares = given + 2 * CHANNELS, *numbers = shares + THREADS;
+        float *numbers = given + 2 * CHANNELS, *gathered = numbers + THREADS;
         // Known to all of a warp.
         const auto largest_number = [&](int count) {
             float found = 0;
@@ -402,6 +410,7 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         wait_for_products<0>();
         settle(sums);
         __syncthreads();
+        if (follows) wait_for_kernel_before();
 
         // ---- what goes out
 
@@ -561,34 +570,57 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
         __syncthreads();
         // [/whole]
         {
-            constexpr int SHARES = THREADS / CHANNELS;
-            const int part = thread / CHANNELS, each = thread % CHANNELS;
-            const float* of = moments + ((block[0] - strip) * 2 * CHANNELS + each);
+            // A half of a warp reads a strip's, four channels a lane: all that a lane asks for is on its way at once.
+            constexpr int FOURS = CHANNELS / 4, READERS = THREADS / FOURS, WARPS = THREADS / 32;
+            constexpr int AT_ONCE = SPAN == 216 ? 2 : 6;
+            const float4* of = reinterpret_cast<const float4*>(moments + (block[0] - strip) * 2 * CHANNELS) + lane % FOURS;
             // Means relative to the first strip's.
-            const float origin = fresh(of), all = 1.0f / static_cast<float>(height * width);
-            float sum = 0, square = 0, number = 0;
+            const float4 origin = fresh(of);
+            float4 sum = make_float4(0, 0, 0, 0), square = sum;
+            float number = 0;
             if (TRY_HALF && as_half && thread < strips) number = fresh(own_largest - strip + thread);
-#pragma unroll 5
-            for (int other = part; other < strips; other += SHARES) {
+#pragma unroll AT_ONCE
+            for (int other = thread / FOURS; other < strips; other += READERS) {
+                const float4 middle = fresh(of + other * 2 * FOURS), about = fresh(of + (other * 2 + 1) * FOURS);
                 const int there = min(static_cast<int>(rows), static_cast<int>(height - other * rows)) * wide;
-                const float off = fresh(of + other * 2 * CHANNELS) - origin;
-                sum = fmaf(static_cast<float>(there), off, sum);
-                square += fmaf(static_cast<float>(there) * off, off, fresh(of + (other * 2 + 1) * CHANNELS));
+                const auto add = [&](float& sum, float& square, float off, float about) {
+                    sum = fmaf(static_cast<float>(there), off, sum);
+                    square += fmaf(static_cast<float>(there) * off, off, about);
+                };
+                add(sum.x, square.x, middle.x - origin.x, about.x);
+                add(sum.y, square.y, middle.y - origin.y, about.y);
+                add(sum.z, square.z, middle.z - origin.z, about.z);
+                add(sum.w, square.w, middle.w - origin.w, about.w);
             }
-            shares[thread] = sum;
-            told[thread] = square;
+            const auto both_halves = [](float4 part) {
+                part.x += __shfl_xor_sync(0xffffffff, part.x, FOURS);
+                part.y += __shfl_xor_sync(0xffffffff, part.y, FOURS);
+                part.z += __shfl_xor_sync(0xffffffff, part.z, FOURS);
+                part.w += __shfl_xor_sync(0xffffffff, part.w, FOURS);
+                return part;
+            };
+            sum = both_halves(sum);
+            square = both_halves(square);
+            if (lane < FOURS) {
+                float4* to = reinterpret_cast<float4*>(gathered) + thread / 32 * 2 * FOURS + lane;
+                to[0] = sum;
+                to[FOURS] = square;
+                if (thread < FOURS) reinterpret_cast<float4*>(gathered)[WARPS * 2 * FOURS + lane] = origin;
+            }
             if (TRY_HALF) numbers[thread] = number;
             __syncthreads();
             bool enough = true;
             if (thread < CHANNELS) {
-                sum = square = 0;
+                float sum = 0, square = 0;
 #pragma unroll
-                for (int other = 0; other < SHARES; ++other) {
-                    sum += shares[other * CHANNELS + each];
-                    square += told[other * CHANNELS + each];
+                for (int other = 0; other < WARPS; ++other) {
+                    sum += gathered[other * 2 * CHANNELS + thread];
+                    square += gathered[(other * 2 + 1) * CHANNELS + thread];
                 }
+                const float all = 1.0f / static_cast<float>(height * width);
+                const float first_mean = gathered[WARPS * 2 * CHANNELS + thread];
                 sum *= all;
-                const float variance = square * all - sum * sum, middle = origin + sum;
+                const float variance = square * all - sum * sum, middle = first_mean + sum;
                 // Rounding may leave less than nothing of a plane of one value; a NaN stays.
                 const float deviation = sqrtf((variance < 0.0f ? 0.0f : variance) + eps), inverse = 1.0f / deviation;
                 if (TRY_HALF && as_half) {
@@ -597,13 +629,13 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_whole(
                     enough = most < FLOAT16_END && OFF * most <= FINE * deviation;
                 }
                 if (statistics && strip == 0) {
-                    statistics[image * 2 * CHANNELS + each] = middle;
-                    statistics[(image * 2 + 1) * CHANNELS + each] = inverse;
+                    statistics[image * 2 * CHANNELS + thread] = middle;
+                    statistics[(image * 2 + 1) * CHANNELS + thread] = inverse;
                 }
                 // [whole]
-                const float factor = given[each] * inverse;
-                told[CHANNELS + each] = SHARE<scalar> * (given[CHANNELS + each] - middle * factor);
-                told[each] = SHARE<scalar> * (factor * unit);
+                const float factor = given[thread] * inverse;
+                told[CHANNELS + thread] = SHARE<scalar> * (given[CHANNELS + thread] - middle * factor);
+                told[thread] = SHARE<scalar> * (factor * unit);
                 // [/whole]
             }
             if constexpr (TRY_HALF) {

@@ -84,6 +84,12 @@ __device__ inline unsigned counted(const unsigned* counter) {
 }
 // Not through the first-level cache, which does not see what other blocks store.
 __device__ inline float fresh(const float* from) { return __ldcg(from); }
+__device__ inline float4 fresh(const float4* from) { return __ldcg(from); }
+
+// So many bytes, from a multiple of 16 on and as many as one, to the second-level cache.
+__device__ inline void prefetch_bytes(const void* from, unsigned bytes) {
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+}
 
 // 16 bytes from device to shared memory, of which those past `valid` (0 or 16) are zero; waited for by groups.
 __device__ inline void copy_async(unsigned to, const void* from, int valid) {

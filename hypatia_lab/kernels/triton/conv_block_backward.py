@@ -211,9 +211,20 @@ def _weight_gradient(
 # [backward]
 @triton.jit
 def _column_sums(
-    source, first, second, rows, columns, split, ROWS: tl.constexpr, COLUMNS: tl.constexpr, DEPENDENT: tl.constexpr
+    source,
+    first,
+    second,
+    zeros,
+    rows,
+    columns,
+    split,
+    ROWS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
 ):
-    """Sums of float32 columns, the first ``split`` of them to ``first``, the others to ``second``."""
+    """Sums of float32 columns, the first ``split`` of them to ``first``, the others to ``second``; as many zeros as
+    ``first`` has numbers to ``zeros``, unless that is null.
+    """
     if DEPENDENT:
         gdc_wait()
         gdc_launch_dependents()
@@ -227,6 +238,8 @@ def _column_sums(
     found = tl.sum(total, 0)
     tl.store(first + column, found.to(first.dtype.element_ty), mask=column < split)
     tl.store(second + column - split, found.to(second.dtype.element_ty), mask=known & (column >= split))
+    if zeros is not None:
+        tl.store(zeros + column, tl.zeros((COLUMNS,), zeros.dtype.element_ty), mask=column < split)
     # [/backward]
 
 
@@ -302,9 +315,12 @@ class Gradients(NamedTuple):
     beta: Tensor
 
 
-def column_sums(source: Tensor, first: Tensor, second: Tensor, *, dependent: bool = False) -> None:
+def column_sums(
+    source: Tensor, first: Tensor, second: Tensor, zeros: Tensor | None = None, *, dependent: bool = False
+) -> None:
     """Sums of the columns of ``source``, contiguous float32, rows along its first dimension, to ``first``, and those of
-    the columns that it has no room for to ``second``, both contiguous. ``dependent``: programmatic dependent launch.
+    the columns that it has no room for to ``second``, both contiguous. ``zeros``, as large as ``first``, is cleared: a
+    kernel of its own would cost more. ``dependent``: programmatic dependent launch.
     """
     rows, columns = source.shape[0], source[0].numel() if len(source) else first.numel() + second.numel()
     block = 32 if columns < 4096 else 128
@@ -313,6 +329,7 @@ def column_sums(source: Tensor, first: Tensor, second: Tensor, *, dependent: boo
             source,
             first,
             second,
+            zeros,
             rows,
             columns,
             first.numel(),
@@ -438,6 +455,6 @@ def conv_block_backward(
 def gradients(back: Tensor, by_weight: Tensor, sums: Tensor, *, dependent: bool) -> Gradients:
     """Those of x and weight, with the others from Σ g and Σ g·x̂ by runs of pixels, (runs, 2, C_out) in float32."""
     # Of their own memory, each: a custom operation may not return two views of one tensor.
-    of_beta, of_gamma = (back.new_empty(sums.shape[2]) for _ in range(2))
-    column_sums(sums, of_beta, of_gamma, dependent=dependent)
-    return Gradients(back, by_weight, torch.zeros_like(of_beta), of_gamma, of_beta)
+    of_beta, of_gamma, of_bias = (back.new_empty(sums.shape[2]) for _ in range(3))
+    column_sums(sums, of_beta, of_gamma, of_bias, dependent=dependent)
+    return Gradients(back, by_weight, of_bias, of_gamma, of_beta)
