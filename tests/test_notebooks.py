@@ -17,6 +17,8 @@ from hypatia_lab.chapters import stability
 from hypatia_lab.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
+COLUMNS = 80
+"""Of code, as many as a page has room for beside its two side bars, 1280 pixels wide."""
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 RECORDS = sorted([*records.COMMITTED.glob("*/*.jsonl"), *stability.folder().glob("*/*/*.jsonl")])
 
@@ -91,6 +93,14 @@ def test_what_a_page_shows_can_be_read_there_as_code(path: Path) -> None:
     shown = [cell for cell in code_cells(path) if cell["outputs"] and not aside.fullmatch("".join(cell["source"]))]
     removed = [cell for cell in shown if {"remove-input", "remove-cell"} & set(cell["metadata"]["tags"])]
     assert not [cell["id"] for cell in removed if "follows" not in cell["metadata"]["tags"]]
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_code_that_a_page_shows_is_not_cut_off(path: Path) -> None:
+    hidden = {"remove-input", "hide-input", "remove-cell"}
+    shown = [cell for cell in code_cells(path) if not hidden & set(cell["metadata"].get("tags", []))]
+    lines = [line for cell in shown for line in "".join(cell["source"]).splitlines()]
+    assert [line for line in lines if len(line) > COLUMNS] == []
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

@@ -43,8 +43,10 @@ def scale(x, out, factor, **how):
     loader.cuda_launcher("toy", "scale", **how)((2,), (64,), x, out, x.numel(), factor)
 
 @operator("toy_gradient", planned=True)
-def toy_gradient(grad: torch.Tensor, x: torch.Tensor, needs_x: bool, factor: float, y: torch.Tensor) -> torch.Tensor:
+def toy_gradient(grad: torch.Tensor, x: torch.Tensor, needs_x: bool, bias: torch.Tensor | None, factor: float,
+                 y: torch.Tensor) -> torch.Tensor:
     assert y.shape == x.shape
+    assert bias is None or bias.shape == x.shape[1:]
     out = torch.empty_like(x)
     scale(grad.contiguous(), out, factor)
     return out
@@ -63,7 +65,7 @@ def toy(x: torch.Tensor, more: list[torch.Tensor], bias: torch.Tensor | None, fa
     total = (y + more[-1]).sum(0).to(torch.float64) * 2
     return y, total if bias is None else total + bias
 
-toy_gradient.register_fake(lambda grad, x, needs_x, factor, y: torch.empty_like(x))
+toy_gradient.register_fake(lambda grad, x, needs_x, bias, factor, y: torch.empty_like(x))
 toy.register_fake(lambda x, more, bias, factor, word:
                   (x.new_empty(x.shape[::-1]).t(), x.new_empty(x.shape[1], dtype=torch.float64)))
 toy.differentiated_by(toy_gradient, ("y", "total"))
@@ -178,12 +180,14 @@ def test_a_later_process_records_nothing_and_imports_no_triton(folder: Path, pas
 
 
 GRADIENTS = """
+import itertools
+
 def leaf(x):
     return x.detach().clone().requires_grad_()
 
-for word in ("python", "recorded", "replayed"):
+for word, bias in itertools.product(("python", "recorded", "replayed"), (None, torch.ones(4))):
     w = leaf(square)
-    y, total = toy(w, [square], None, 2.0, word if word == "python" else "any")
+    y, total = toy(w, [square], bias, 2.0, word if word == "python" else "any")
     assert y.requires_grad and not total.requires_grad
     (got,) = torch.autograd.grad((y * square).sum(), w, create_graph=True)
     torch.testing.assert_close(got, 2 * square)

@@ -639,6 +639,11 @@ struct Formula {
     std::optional<c10::OperatorHandle> gradient;
     std::string refusal;  // where there is none
     std::vector<int64_t> given;  // of each argument of `gradient` its kind, and which
+
+    // Whether argument `n` of `gradient` is a tensor, or may be.
+    bool is_tensor(size_t n) const {
+        return gradient->schema().arguments()[n].type()->isSubtypeOf(*c10::OptionalType::ofTensor());
+    }
 };
 
 // One call: what of it is not a tensor.
@@ -669,8 +674,8 @@ struct Differentiated : torch::autograd::Function<Differentiated> {
             if (given[n] == Formula::RESULT) saved.push_back(results[given[n + 1]]);
             if (given[n] != Formula::ARGUMENT) continue;
             const IValue& value = arguments[given[n + 1]];
-            if (value.isTensor()) {
-                saved.push_back(value.toTensor());
+            if (called.formula->is_tensor(n / 2)) {
+                saved.push_back(value.isTensor() ? value.toTensor() : at::Tensor());
             } else if (value.isTensorList()) {
                 for (const at::Tensor& tensor : value.toTensorVector()) saved.push_back(tensor);
                 others.push_back(static_cast<int64_t>(value.toTensorList().size()));
@@ -705,8 +710,9 @@ struct Differentiated : torch::autograd::Function<Differentiated> {
                 stack.emplace_back(grads[0]);
             } else if (kind == Formula::NEEDED) {
                 stack.emplace_back(context->needs_input_grad(which));
-            } else if (kind == Formula::RESULT || type->isSubtypeOf(*c10::TensorType::get())) {
-                stack.emplace_back(saved[tensor++]);
+            } else if (kind == Formula::RESULT || formula.is_tensor(n / 2)) {
+                const at::Tensor& kept = saved[tensor++];
+                stack.emplace_back(kept.defined() ? IValue(kept) : IValue());
             } else if (type->isSubtypeOf(*c10::ListType::ofTensors())) {
                 c10::List<at::Tensor> list;
                 for (int64_t left = others.get(other++).toInt(); left > 0; --left) list.push_back(saved[tensor++]);
