@@ -90,9 +90,11 @@ def bar(called: dict[str, str]) -> str:
     ``called`` maps each machine to what it is called, in the order of their marks.
     """
     ends = [f'.lab-panel[data-machine="{_text(name)}"]' for name in called] + [".lab-panels-end"]
+    # Browsers read a rule from its end. Without the second part each element of the page, every word of code too, is
+    # asked whether one beside it holds a mark: a page then takes seconds to open.
     rules = [
         f':is(.cell_output,.jp-OutputArea):has(.lab-tabs [value="{_text(name)}"]:not(:checked))'
-        f">:is(:has({begin}),:has({begin})~*):not(:has({end}),:has({end})~*)"
+        f">:is(.cell_output>*,.jp-OutputArea>*):is(:has({begin}),:has({begin})~*):not(:has({end}),:has({end})~*)"
         f"{{{HIDDEN.replace(';', '!important;')}!important}}"
         for name, begin, end in zip(called, ends, ends[1:], strict=False)
     ]
