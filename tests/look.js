@@ -64,9 +64,14 @@ async () => {
       .map((value) => value / 255)
       .map((value) => (value <= 0.04045 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4))
       .reduce((sum, value, index) => sum + value * [0.2126, 0.7152, 0.0722][index], 0);
+  const grounds = new Map();
   const ground = (element) => {
-    const rgba = channels(getComputedStyle(element).backgroundColor);
-    return (rgba.length === 3 || rgba[3] > 0.5) ? rgba : element.parentElement ? ground(element.parentElement) : [255, 255, 255];
+    if (!element) return [255, 255, 255];
+    if (!grounds.has(element)) {
+      const rgba = channels(getComputedStyle(element).backgroundColor);
+      grounds.set(element, rgba.length === 3 || rgba[3] > 0.5 ? rgba : ground(element.parentElement));
+    }
+    return grounds.get(element);
   };
   // Contrast as WCAG defines it: 4.5 is what plain text needs.
   const contrast = (element) => {
@@ -74,7 +79,11 @@ async () => {
     return (Math.max(...both) + 0.05) / (Math.min(...both) + 0.05);
   };
   const prose = all(".bd-article :is(p, li, td, th, caption, summary, h1, h2, h3)");
+  // What is folded has no style until it is asked for, which for each fold alone takes long: all are open meanwhile.
+  const folds = all("details:not([open])");
+  folds.forEach((fold) => (fold.open = true));
   const faint = prose.filter((element) => element.textContent.trim() && contrast(element) < 4.5);
+  folds.forEach((fold) => (fold.open = false));
 
   const math = all(".math").filter((element) => !element.closest(".MathJax"));
   return {

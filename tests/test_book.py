@@ -333,6 +333,13 @@ def toy(tmp_path: Path) -> Path:
     return lay_out(tmp_path / "repository")
 
 
+@pytest.fixture(scope="module")
+def toy_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of such a repository's book."""
+    folder = tmp_path_factory.mktemp("toy")
+    return build.build(output=folder / "html", repository=lay_out(folder / "repository")).parent
+
+
 def lay_out(repository: Path) -> Path:
     shutil.copytree(places.HOME / "book" / "static", repository / "book" / "static")
     record = repository / "book" / "records" / "toy" / "method.jsonl"
@@ -516,10 +523,9 @@ def test_figure_html_survives_hostile_content() -> None:
 
 
 @pytest.mark.browser
-def test_filterable_tables_filter(browser: Any, toy: Path, tmp_path: Path) -> None:
-    index = build.build(output=tmp_path / "html", repository=toy)
+def test_filterable_tables_filter(browser: Any, toy_book: Path) -> None:
     page = browser.new_page(viewport=DESK)
-    page.goto((index.parent / "notebooks" / "00_toy.html").as_uri())
+    page.goto((toy_book / "notebooks" / "00_toy.html").as_uri())
     page.click("summary")
     rows = "[...document.querySelectorAll('.filterable tbody tr')]"
     visible = f"{rows}.filter(row => row.offsetHeight).map(row => row.cells[0].innerText)"
@@ -638,8 +644,8 @@ def test_a_folded_table_can_be_filtered(browser: Any, tabbed_book: Path) -> None
 
 
 @pytest.mark.browser
-def test_the_checks_can_fail(visit: Visit, toy: Path, tmp_path: Path) -> None:
-    root = build.build(output=tmp_path / "html", repository=toy).parent
+def test_the_checks_can_fail(visit: Visit, toy_book: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(toy_book, tmp_path / "html")
     page = root / "notebooks" / "00_toy.html"
     whole = page.read_text(encoding="utf-8")
     assert faults(visit(page), root) == []
