@@ -24,6 +24,7 @@ import re
 import string
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -440,7 +441,7 @@ class Contents:
         return f"{len(self.drafts)} are drafts without words and are not judged." if self.drafts else ""
 
 
-_Lines = list[tuple[int, Claim]]
+_Lines = tuple[tuple[int, Claim], ...]
 
 
 def load_file(path: Path) -> _Lines:
@@ -453,7 +454,7 @@ def load_file(path: Path) -> _Lines:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[_Lines, list[Draft], list[tuple[str, str]]]:
+def _read(path: Path) -> tuple[_Lines, tuple[Draft, ...], tuple[tuple[str, str], ...]]:
     """Parts of claims with their lines, drafts and documents of one file. Raises as :func:`load_file` does."""
     try:
         raw = path.read_bytes()
@@ -463,6 +464,11 @@ def _read(path: Path) -> tuple[_Lines, list[Draft], list[tuple[str, str]]]:
         text = raw.decode("utf-8")
     except UnicodeDecodeError as cause:
         raise ClaimError(f"{path}:{raw[: cause.start].count(10) + 1}: not UTF-8; restore the file") from None
+    return _parsed(path, text)
+
+
+@lru_cache(maxsize=64)  # a page asks for the ledger again and again
+def _parsed(path: Path, text: str) -> tuple[_Lines, tuple[Draft, ...], tuple[tuple[str, str], ...]]:
     loader = None
     try:
         loader = (_FAST if path.parent == HERE else yaml.SafeLoader)(text)
@@ -470,7 +476,7 @@ def _read(path: Path) -> tuple[_Lines, list[Draft], list[tuple[str, str]]]:
         if root is None:
             raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
         file, document, listed = _header(_File(path.stem, loader, {}, {}), root)
-        claims: _Lines = []
+        claims: list[tuple[int, Claim]] = []
         drafts: list[Draft] = []
         lines: dict[str, int] = {}
         for node in listed:
@@ -482,7 +488,7 @@ def _read(path: Path) -> tuple[_Lines, list[Draft], list[tuple[str, str]]]:
             lines[lead] = node.start_mark.line + 1
             drafts += [draft] if draft else []
             claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
-        return claims, drafts, [document] if document else []
+        return tuple(claims), tuple(drafts), (document,) if document else ()
     except _Fault as fault:
         raise ClaimError(f"{path}:{fault.line}: {fault}") from None
     except yaml.reader.ReaderError as cause:
@@ -528,7 +534,7 @@ def gather(paths: Iterable[Path]) -> Contents:
 
     Raises :class:`ClaimError` as :func:`load` does, and for an id that two files use.
     """
-    claims: _Lines = []
+    claims: list[tuple[int, Claim]] = []
     places: dict[str, str] = {}
     drafts: list[Draft] = []
     documents: list[tuple[str, str]] = []
