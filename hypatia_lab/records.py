@@ -222,9 +222,12 @@ class RecordError(ValueError):
     """A record that cannot be read or written: the message names file, line, cause and remedy."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Record:
-    """One record file: its ``run``, ``cell`` and ``detail`` lines, where it lies, and a digest of its content."""
+    """One record file: its ``run``, ``cell`` and ``detail`` lines, where it lies, and a digest of its content.
+
+    It is nobody's but its own equal, so that what follows from it can be kept.
+    """
 
     path: Path
     run: dict[str, Any]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
 from typing import Any
 
 from hypatia_lab import formats, intervals
@@ -300,17 +301,23 @@ def rows(records: Sequence[Record]) -> list[Row]:
         by_machine.setdefault(record.machine, []).append(record)
     out = []
     for own in by_machine.values():
-        best = ceilings(own)
-        for record in own:
-            cells = [_believed(_said(cell), best) for cell in record.cells]
-            index = {cell_key(cell): cell for cell in cells}
-            made = [_row(record, cell, index, best) for cell in cells]
-            failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
-            out += [
-                replace(row, veto=failed[row.workload, row.clock]) if (row.workload, row.clock) in failed else row
-                for row in made
-            ]
+        best = frozenset(ceilings(own).items())
+        out += [row for record in own for row in _of(record, best)]
     return out
+
+
+@lru_cache(maxsize=256)  # a page and whoever judges its claims ask for the same ones
+def _of(record: Record, ceilings: frozenset[tuple[tuple[str, str, str], float]]) -> tuple[Row, ...]:
+    """The rows of one record of a machine with those ceilings."""
+    best = dict(ceilings)
+    cells = [_believed(_said(cell), best) for cell in record.cells]
+    index = {cell_key(cell): cell for cell in cells}
+    made = [_row(record, cell, index, best) for cell in cells]
+    failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
+    return tuple(
+        replace(row, veto=failed[row.workload, row.clock]) if (row.workload, row.clock) in failed else row
+        for row in made
+    )
 
 
 def _told_apart(row: Row) -> str:
