@@ -25,8 +25,8 @@ from hypatia_lab.operators import operator
 
 folder = Path(sys.argv[1])
 plans.DRIVER, plans.DEVICES = str(folder / "driver.so"), {"cpu"}
-# As some compilers do unasked. Two standard libraries in a process do not mix.
-loader.SHARED = [*loader.SHARED, "-static-libstdc++"]
+# As some compilers do unasked. Two standard libraries in a process do not mix. What is quicker to build will do.
+loader.SHARED = [*loader.SHARED, "-static-libstdc++", "-O1"]
 plans.library()
 loader.cache_folder = lambda: folder
 driver = ctypes.CDLL(plans.DRIVER)
