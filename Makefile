@@ -55,7 +55,7 @@ types: .venv/installed
 	@$(BIN)/pyright
 
 UNITS := $(filter-out tests/test_book.py,$(wildcard tests/test_*.py))
-EARLY := $(filter tests/test_a% tests/test_b% tests/test_c% tests/test_d%,$(UNITS))
+EARLY := $(filter tests/test_a% tests/test_b% tests/test_c% tests/test_d% tests/test_e%,$(UNITS))
 
 unit: unit-early unit-late ## unit tests
 
