@@ -237,6 +237,9 @@ def test_a_goal_is_reached_missed_or_open() -> None:
     behind = {"tensor_cores": cells({"eager": 300.0, "*triton": 365.0}, dtype="bfloat16", shape=LARGE)}
     assert [one.missed for one in goals.outcomes(evidence(behind, facts={"name": "NVIDIA H200"}), "box")] == [True]
     assert goals.outcomes(evidence(parts), "box") == []
+    for multiprocessors, held in ((132, True), (114, False)):
+        lab = evidence(parts, facts={"name": "NVIDIA H100 80GB HBM3", "multiprocessors": multiprocessors})
+        assert bool(goals.outcomes(lab, "box")) == held
 
 
 def test_every_question_is_answered_or_said_to_be_open(lab: Evidence) -> None:

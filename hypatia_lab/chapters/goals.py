@@ -21,8 +21,9 @@ COUNTED = "units"
 """The experiment that counts how busy kernels keep the GPU's units."""
 FULL = 0.6
 """A unit that a kernel keeps busy for more of its time is taken for what binds it."""
-CHIP = "H200"
-"""The goals are of this model of GPU."""
+CHIP, NEAREST, MULTIPROCESSORS = "H200", "H100", 132
+"""The goals are of this model of GPU; one of the nearest model that has as many multiprocessors is held to them, too,
+though its memory is slower."""
 
 ONCE = tensor_cores.ONCE
 """Forms whose weights are split ahead of the call, which have goals of their own."""
@@ -96,8 +97,13 @@ class Outcome:
 
 
 def concerns(lab: Evidence, machine: str) -> bool:
-    """Whether ``machine`` is of the model that the goals are of."""
-    return any(CHIP in record.run["facts"].get("name", "") for record in lab.of(machine))
+    """Whether ``machine`` is held to the goals."""
+
+    def is_held(facts: dict[str, Any]) -> bool:
+        name = facts.get("name", "")
+        return CHIP in name or NEAREST in name and facts.get("multiprocessors") == MULTIPROCESSORS
+
+    return any(is_held(record.run["facts"]) for record in lab.of(machine))
 
 
 def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
