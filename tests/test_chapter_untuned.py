@@ -116,7 +116,7 @@ def test_identical_code_told_apart_says_nothing() -> None:
 
 def test_each_family_meets_each_peer() -> None:
     lab = evidence({"untuned": MEASURED})
-    words = {pair: [said for _, said in found] for pair, found in untuned.compared(lab, "box").items()}
+    words = {pair: [said for *_, said in found] for pair, found in untuned.compared(lab, "box").items()}
     linear = "Linear+ReLU, bfloat16"
     assert words == {
         (linear, "eager"): [shares.AHEAD] * 3,
@@ -126,27 +126,43 @@ def test_each_family_meets_each_peer() -> None:
     }
     (line,) = untuned.furthest_behind(lab, "box")
     assert (line["family"], line["shape"]) == (linear, "37×77×129")
-    assert line["its speed, the peer's being 1"].startswith("0.8889×")
+    assert line["against"] == variants.label("linear_relu", "epilogue")
+    assert line["time against it"].startswith("1.12×")
+
+
+def test_counts_are_of_every_peer_and_have_no_empty_column() -> None:
+    lines = untuned.counts(evidence({"untuned": MEASURED}), "box")
+    assert [list(line) for line in lines] == [
+        ["family", "against", "shapes", "ahead", "level", "behind", "no own form"]
+    ] * 4
+    assert [line["ahead"] for line in lines] == ["3", "1", "0", "0"]
+    assert [line["shapes"] for line in lines] == ["3", "3", "1", "1"]
+
+
+def test_the_quickest_of_the_librarys_forms_may_be_either() -> None:
+    first, second = (
+        cells({"eager": eager, "epilogue": 8.0, "triton": 6.0}, (n, 77, 129)) for n, eager in ((33, 7.0), (35, 9.0))
+    )
+    (shapes,) = untuned.families(evidence({"untuned": [*first, *second]}), "box").values()
+    assert [other.variant for _, other, _ in untuned.against(shapes, untuned.BEST)] == ["eager", "epilogue"]
 
 
 def test_what_tunes_is_met_at_its_own_shapes() -> None:
     few = cells({"eager": 10.0, "triton": 6.0, "compile_max_autotune": 5.0}, (33, 77, 129))
     lab = evidence({"untuned": MEASURED, "untuned_autotune": few})
     found = untuned.compared(lab, "box")
-    assert [said for _, said in found["Linear+ReLU, bfloat16", "compile_max_autotune"]] == [shares.BEHIND]
-    assert [said for _, said in found["Linear+ReLU, bfloat16", "eager"]] == [shares.AHEAD] * 3
+    assert [said for *_, said in found["Linear+ReLU, bfloat16", "compile_max_autotune"]] == [shares.BEHIND]
+    assert [said for *_, said in found["Linear+ReLU, bfloat16", "eager"]] == [shares.AHEAD] * 3
+    assert "shapes: 1)" in untuned.tuner(lab, "box")
+    assert untuned.tuner(evidence({"untuned": MEASURED}), "box") == ""
 
 
 def test_the_figure_counts_what_it_draws() -> None:
     figure, table = untuned.figure(evidence({"untuned": MEASURED}), "box")
-    assert list(table["of"]) == ["3", "3", "1", "1"]
+    assert list(table["of"]) == ["3", "1"]
+    assert [name.rpartition(" (")[2] for name in figure.layout.yaxis.ticktext] == ["3)", "1)"]
     drawn = {trace.name: dict(zip(trace.y, trace.text, strict=True)) for trace in figure.data}
-    assert drawn == {
-        "ahead": {0: "3", 1: "1"},
-        "level": {1: "1"},
-        "behind": {1: "1"},
-        "no own form": {2: "1", 3: "1"},
-    }
+    assert drawn == {"ahead": {0: "1"}, "level": {0: "1"}, "behind": {0: "1"}, "no own form": {1: "1"}}
     assert all(base + x <= 100.001 for trace in figure.data for base, x in zip(trace.base, trace.x, strict=True))
     assert "1 ahead, 1 level, 1 behind of 3" in figure.layout.meta["alt"]
 
@@ -162,22 +178,33 @@ def test_the_dispatcher_is_held_to_its_promise() -> None:
     lab = evidence({"untuned": MEASURED})
     linear, layers = untuned.dispatched(lab, "box")
     assert (linear["ahead"], linear["level"], linear["behind"]) == ("1", "1", "1")
-    assert (linear["surely behind by over 5%"], linear["slowest at"]) == ("1", "37×77×129")
-    assert layers["surely behind by over 5%"] == "0"
+    assert linear[untuned.LATE] == "1 of 3"
+    assert linear["slowest"].startswith("37×77×129: 1.10×")
+    assert layers[untuned.LATE] == "0 of 1"
     ours, promise = untuned.findings(lab, "box")
-    assert ours.figure == "3 of 4 shapes"
-    assert "3 ahead and 1 no own form. Against the quickest of the library's forms: 1 ahead, 1 behind." in ours.text
+    assert ours.figure == "1 of 4 shapes"
+    assert ours.text.startswith("On Prozessor für Tests, in replayed CUDA graphs: ")
+    assert "1 ahead, 1 level, 1 behind and 1 no own form." in ours.text
+    assert "at 37×77×129, 1.12× the time of" in ours.text
     assert promise.figure == "1 of 4 shapes"
-    assert promise.text.startswith("It is ahead at 1 and level at 2. Slowest: Linear+ReLU at 37×77×129")
+    assert "1 ahead, 2 level and 1 behind. Slowest: Linear+ReLU at 37×77×129, 1.10× the time." in promise.text
+
+
+@pytest.mark.parametrize(("device", "clock"), [("cuda", "graph"), ("cpu", "hot")])
+def test_the_promise_says_what_the_choice_went_by(device: str, clock: str) -> None:
+    lines = [line | {"clock": clock} for line in MEASURED]
+    *_, promise = untuned.findings(evidence({"untuned": lines}, device), "box")
+    assert ("CUDA graphs" in promise.text) is (device == "cuda")
 
 
 def test_what_is_wrong_is_named() -> None:
     lab = evidence({"untuned": MEASURED})
-    assert untuned.right(lab, "box") == "Each answer is held against float64: 15 of 15 are right."
+    assert untuned.right(lab, "box").startswith("**Right:** 15 of 15 answers, ")
     fault = {"status": "wrong", "reason": "wrong values", "medians_us": []}
     lines = [*MEASURED[:-1], MEASURED[-1] | fault]
     said = untuned.right(evidence({"untuned": lines}), "box")
-    assert said.startswith("Each answer is held against float64: 14 of 15 are right. dispatched at mlp3 65×301")
+    assert said.startswith("**Right:** 14 of 15 answers, ")
+    assert "float64. dispatched at mlp3 65×301" in said
     assert said.endswith("wrong, wrong values.")
 
 

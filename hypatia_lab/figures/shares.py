@@ -36,14 +36,14 @@ LOOKS = {
 def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) -> tuple[Any, Any]:
     """A bar a row of ``rows``, whose words (of :data:`LOOKS`) are counted: the share of each, with its count in it.
 
-    Raises :class:`FigureError` where no row has a word, or for a word that has no look.
+    Behind a row's name stands how many words it has.     Raises :class:`FigureError` where no row has a word, or for a word that has no look.
     """
     kept = {name: words for name, words in rows.items() if words}
     if not kept:
         raise FigureError("shares: there is nothing to count")
     if strange := {word for words in kept.values() for word in words} - LOOKS.keys():
         raise FigureError(f"shares: no look for {formats.listing(sorted(strange))}")
-    data, table, names = [], [], list(kept)
+    data, table, names = [], [], [f"{name} ({len(words)})" for name, words in kept.items()]
     for name, words in kept.items():
         counts = {word: f"{words.count(word)}" for word in LOOKS}
         table.append({"case": name} | counts | {"of": str(len(words))})
@@ -61,7 +61,7 @@ def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) 
             shown = {"text": text, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
             bars = bar_trace(colour, pattern, base, length, at, hovertext=said, name=word, width=0.6, **shown)
             data.append(bars | {"showlegend": True})
-    head = heading(title, [*under, "a number: how many shapes"])
+    head = heading(title, [*under, "a number: how many shapes, in brackets: of how many"])
     axis = {"range": [0, 100], "title": {"text": "share of the shapes, %"}}
     layout = lanes(head, names) | {"barmode": "overlay", "xaxis": axis}
     layout = above_rows(with_legend(layout, [trace["name"] for trace in data]), names)
