@@ -240,7 +240,7 @@ def test_the_dtypes_have_the_quotient_of_the_fastest_calls(full: Evidence) -> No
     lines = {line["figure"]: line["the script here"] for line in diffraction_authors.dtypes(full, "box")}
     assert f"{spelt(diffraction_authors.judged(full, 'box', 'S003-50c'))}, n = 3" in lines.values()
     assert lines[diffraction_authors.DTYPE["correlation"][0]] == "1.000000, n = 3"
-    assert lines[diffraction_authors.DTYPE["max relative error"][0]] == "1.27, n = 3"
+    assert lines[diffraction_authors.DTYPE["max relative error"][0]] == "130%, n = 3"
 
 
 def test_set_ups_stand_beside_the_documents(full: Evidence) -> None:
@@ -395,10 +395,24 @@ def test_a_card_may_go_either_way_or_stay_open(
     assert len({said(make(lab, "box")).title for lab in labs}) == len(labs)
 
 
+def test_too_wide_an_interval_is_shown_and_may_still_rule_a_bottleneck_out() -> None:
+    def card(*factors: float) -> Finding:
+        lines = [line for line in DTYPE if "minimum" not in line["name"]]
+        return said(diffraction_authors.double(changed(lines, "speedup", factors), "box"))
+
+    wide, wider = card(1.0, 1.25, 1.45), card(1.0, 2.0, 3.5)
+    for one in (wide, wider):
+        assert one.open
+        assert one.claims == ("S003-49a",)
+        assert re.search(r"gives [\d.]+× \([\d.]+ to [\d.]+, n = 3\)", one.text)
+    assert "S003-50a" in wide.text
+    assert "S003-50a" not in wider.text
+
+
 def test_digits_say_what_the_script_says() -> None:
     found = said(diffraction_authors.digits(evidence(*DTYPE), "box"))
     assert found.figure == "1.000000"
-    assert "0.00021" in found.text
+    assert "0.021%" in found.text
     assert "130%" in found.text
     worse = said(diffraction_authors.digits(changed(DTYPE, "correlation", [0.999] * 3), "box"))
     assert worse.figure == "0.999000"
@@ -441,6 +455,6 @@ def test_a_chapter_tells_the_program_first(name: str, tmp_path: Path, monkeypatc
     assert diffraction_authors.without(lab, ["bare"], script) in text
     part = {"08_profile": "S003-40", "09_precision": "S003-49", "10_warm_up": "S003-39"}[name]
     assert part in text
-    figure = {"08_profile": "905, n = 2", "09_precision": "1.27, n = 3", "10_warm_up": "17.2 s ["}[name]
+    figure = {"08_profile": "905, n = 2", "09_precision": "130%, n = 3", "10_warm_up": "17.2 s ["}[name]
     assert figure in text
     assert text.index(figure) < text.index(part)

@@ -120,6 +120,15 @@ def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -
         over_size.precision([replace(r, error=math.nan) for r in bare], "No error")
 
 
+def test_precision_names_rows_by_their_dtype_where_each_has_one(rows: Rows) -> None:
+    alone = [r for r in rows if r.shape == "1024x1024" and r.variant == "cuda"]
+    figure, _ = over_size.precision(alone, "One form")
+    assert list(figure.layout.yaxis.ticktext) == ["float64/ieee", "float32/ieee"]
+    assert not [note for note in notes(figure) if note.startswith("<b>float")]
+    mixed, _ = over_size.precision([alone[0], replace(alone[1], variant="triton")], "Two forms")
+    assert all(", " in name for name in mixed.layout.yaxis.ticktext)
+
+
 def test_over_sizes_draws_a_panel_a_size_on_one_axis_and_the_limit(rows: Rows) -> None:
     asked = [r for r in rows if r.dtype == "float32"]
     figure, _ = DRAW["over_sizes"](rows)

@@ -273,8 +273,9 @@ def whole_numbers(lab: Evidence, machine: str) -> Finding | None:
     bad, good = (formats.spoken(100 * config.estimate("largest error over peak").value) for config in (direct, plain))
     correlation = f"{direct.estimate('correlation').value:.6f}"  # written as S003 writes it
     title = "Perfect correlation, wrong pixels" if correlation == "1.000000" else "Subtract before you multiply by π"
-    text = f"π first, the worst pixel at {direct.shape} is off by {bad}% of the peak; the correlation is "
-    text += f"{correlation}. Whole numbers taken off first, as S003's simulator does, it is off by {good}%."
+    text = f"Multiplied by π first, a float32 image of {direct.shape} has an error over the peak of {bad}%; its "
+    text += f"correlation is {correlation}. "
+    text += f"With whole numbers taken off first, as in S003's simulator, the error is {good}%."
     return Finding(f"{bad}%", title, text, "09_precision")
 
 
@@ -299,19 +300,23 @@ def dtype_pairs(lab: Evidence, machine: str) -> list[tuple[Row, Row, Interval]]:
 
 def double(lab: Evidence, machine: str) -> Finding | None:
     """float64 against float32 in the lab's compiled form, and in a matrix product."""
-    found = {row.variant: factor for row, _, factor in dtype_pairs(lab, machine)}.get("compile")
+    compiled = next((pair for pair in dtype_pairs(lab, machine) if pair[0].variant == "compile"), None)
     rows = lab.leading(machine, experiment="precision", operation="matmul", math="ieee", variant="eager", status="ok")
     pair = {row.dtype: row for row in rows if row.shape == max(rows, key=pixels).shape}
-    if found is None or not {"float32", "float64"} <= set(pair):
+    if compiled is None or not {"float32", "float64"} <= set(pair):
         return None
+    single, twice, found = compiled
     if found.doubt:
         return unsaid(lab, machine, "What float64 costs the lab's forms", "09_precision", [found])
-    text = f"On {place(lab, machine)} {called('compile')} takes {spoken(found)} as long for an image in float64."
+    text = f"At {twice.at} {called('compile')} takes {lasts(twice.time)} in float64 on {place(lab, machine)} and "
+    text += f"{lasts(single.time)} in float32, by the {twice.clock} clock."
     product = pair["float64"].over(pair["float32"])
     if not product.doubt:
-        text += f" A matrix product takes {spoken(product)} as long."
-    costs = reads(found, "is not free in", "costs nothing in", "may cost something in", 1.02)
-    return Finding(spoken(found), f"float64 {costs} the lab's forms", text, "09_precision")
+        text += f" A matrix product of {pair['float64'].at} takes {spoken(product)} as long in float64"
+        units = lab.primary(machine) == "graph" and product.below(1)
+        text += ": the matrix units have that, and no IEEE float32." if units else "."
+    title = reads(found, "takes longer in float64", "takes no longer in float64", "may take longer in float64", 1.02)
+    return Finding(spoken(found), f"An image of the lab's compiled form {title}", text, "09_precision")
 
 
 def prices(lab: Evidence, machine: str) -> str:

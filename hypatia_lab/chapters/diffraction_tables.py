@@ -11,8 +11,10 @@ from hypatia_lab import formats, records
 from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import fastest, probed, spent, waited
+from hypatia_lab.pages.findings import span_text
+from hypatia_lab.pages.phrases import fastest, labelled, probed, spent, waited
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import parse_shape
 
@@ -115,7 +117,30 @@ def dtype_cost(lab: Evidence, machine: str) -> list[Row]:
     return [replace(twice.against(single), baseline="float32") for single, twice, _ in dtype_pairs(lab, machine)]
 
 
-def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
+def cost(lab: Evidence, machine: str) -> str:
+    """The title of :func:`dtype_cost`: from the least factor to the greatest, by the clock that verdicts rest on."""
+    primary = lab.primary(machine)
+    found = [factor for row, _, factor in dtype_pairs(lab, machine) if row.clock == primary and not factor.doubt]
+    return f"An image takes {span_text(found)} as long in float64" if found else "An image in float64 against float32"
+
+
+def quickest(rows: Sequence[Row]) -> str:
+    """The title of a figure of time and error: the fastest of ``rows`` whose time says something, and its error."""
+    clear = [row for row in rows if not row.time.doubt]
+    if not clear:
+        return "Time and error"
+    best = min(clear, key=lambda row: row.median_us)
+    kind = best.dtype if best.math == "ieee" else f"{best.dtype}/{best.math}"
+    error = _percent(best.error) if absent(best.off) else f"{_percent(best.off)} of the peak"
+    return f"Fastest: {labelled(best)} in {kind}, off by {error}"
+
+
+def _percent(share: float) -> str:
+    """A share as cards say it."""
+    return formats.MISSING if absent(share) else f"{formats.spoken(100 * share)}%"
+
+
+def diluted(lab: Evidence, machine: str) -> tuple[float, Interval] | None:
     """What the mean of one recording call and two replays makes of float64 / float32, and what the replays say."""
     pairs = [pair for pair in dtype_pairs(lab, machine) if pair[0].variant == "compile_reduce_overhead"]
     way = compiled_start(lab, machine)
@@ -125,21 +150,24 @@ def diluted(lab: Evidence, machine: str) -> tuple[float, float] | None:
     record = way.estimate("call 2").value
     if factor.doubt:
         return None
-    return (record + 2 * twice.median_us) / (record + 2 * single.median_us), factor.value
+    return (record + 2 * twice.median_us) / (record + 2 * single.median_us), factor
 
 
-ACCURACY = ("largest error over peak", "error", "mean relative error", "correlation")
+ACCURACY = {"largest error over peak": "error over the peak", "mean relative error": "mean relative error"}
+"""Measure of the probe that is a share → what a page calls it."""
+SPOILT = {"scaled": "the same, times 1.1", "faulty row": "the same, one row zero"}
+"""What is wrong with an image → the name of its line, beneath that of the image."""
 
 
 def errors_by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Largest error over the peak in float32: a line a form, a column a size."""
+    """Error over the peak in float32: a line a form, a column a size."""
     found = probed(lab, machine, "accuracy", case="")
     sizes = list(dict.fromkeys(way.shape for way in found))
     out = []
     for name in dict.fromkeys(way.variant for way in found):
         own = {way.shape: way for way in found if way.variant == name}
         values = {
-            size: formats.number(own[size].triple("largest error over peak")[0]) if size in own else formats.MISSING
+            size: _percent(own[size].triple("largest error over peak")[0]) if size in own else formats.MISSING
             for size in sizes
         }
         out.append({"form": called(name)} | values)
@@ -154,12 +182,11 @@ def blind(lab: Evidence, machine: str) -> list[dict[str, str]]:
     for way in found:
         if way.variant not in {*spoilt, "eager_direct"}:
             continue
-        what = {"": "as it is", "scaled": "multiplied by 1.1", "faulty row": "one row set to zero"}[way.case]
-        values = {name: way.triple(name, logarithms=False)[0] for name in ACCURACY}
-        line = {"image": f"{called(way.variant)}, {what}"}
+        values = {name: way.triple(name, logarithms=False)[0] for name in ("correlation", *ACCURACY)}
+        line = {"image": SPOILT.get(way.case) or called(way.variant)}
         # Written as S003 writes it: six decimals.
         line["correlation"] = formats.MISSING if absent(values["correlation"]) else f"{values['correlation']:.6f}"
-        out.append(line | {name: formats.number(values[name]) for name in ACCURACY[:-1]})
+        out.append(line | {what: _percent(values[name]) for name, what in ACCURACY.items()})
     return out
 
 
@@ -177,7 +204,7 @@ def errors_by_depth(lab: Evidence, machine: str) -> list[dict[str, str]]:
         low, high = min(rows), max(rows)
         if low == high or not rows[low].error:
             continue
-        line = {"form": form} | {f"error at depth {depth}": formats.number(rows[depth].error) for depth in (low, high)}
+        line = {"form": form} | {f"error at depth {depth}": _percent(rows[depth].error) for depth in (low, high)}
         grows = formats.with_unit(formats.number(rows[high].error / rows[low].error), "×")
         out.append(line | {"grows": grows, "the check says": rows[high].status})
     return out

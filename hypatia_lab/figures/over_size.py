@@ -39,9 +39,10 @@ from hypatia_lab.results import Row
 def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     """Time of a call and its error, side by side on log axes: a row a variant, under headings of dtype/math.
 
-    The error is ``max_error / peak`` where every row has a ``peak``, else ``error`` (‖out − ref‖/‖ref‖); an error of
-    exactly 0 is said in words. Rows of :func:`hypatia_lab.results.rows`; the fields that they share are under the
-    title. Raises :class:`FigureError` when no row has both a time and an error.
+    Where each heading would have a single row, the rows bear the headings' names. The error is ``max_error / peak``
+    where every row has a ``peak``, else ``error`` (‖out − ref‖/‖ref‖); an error of exactly 0 is said in words. Rows of
+    :func:`hypatia_lab.results.rows`; the fields that they share are under the title. Raises :class:`FigureError` when
+    no row has both a time and an error.
     """
     kept = ordered(measured(singles(rows), "precision", "median_us", "a time"))
     over_peak = not any(absent(row.peak) or absent(row.max_error) for row in kept)
@@ -52,18 +53,22 @@ def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     pairs.sort(key=lambda pair: [*PRECISIONS, kind := f"{pair[0].dtype}/{pair[0].math}"].index(kind))
     kept = [row for row, _ in pairs]
     fields, common = split_fields(kept)
-    what = "largest error / peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
+    what = "error over the peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
     panels = {"time per call (log scale)": time_axis(extent(row.time.triple for row in kept))}
     positive = [e for _, e in pairs if e > 0] or [1e-16]
     panels[f"{what} (log scale)"] = log_axis(positive, "", lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
     heads = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
+    kinds = [several(row, heads) for row in kept]
+    single = len(set(kinds)) == len(kinds)
+    alike = len({named(row) for row in kept}) == 1
     groups: dict[str, list[Cell]] = {}
-    for row, e in pairs:
+    for (row, e), kind in zip(pairs, kinds, strict=True):
         said = f"error {formats.number(float(e))}" if e else "error exactly 0"
         hover = "<br>".join([named(row), several(row, fields), row.took, said])
         found = row.time.triple, (e or math.nan, math.nan, math.nan)
-        groups.setdefault(several(row, heads), []).extend(
-            Cell(named(row), panel, style(row.variant, row.origin), triple, hover, row.variant, _exact(row))
+        name = (kind if alike else f"{kind}, {named(row)}") if single else named(row)
+        groups.setdefault("" if single else kind, []).extend(
+            Cell(name, panel, style(row.variant, row.origin), triple, hover, row.variant, _exact(row))
             for panel, triple in zip(panels, found, strict=True)
         )
     axes = {panel: axis | {"title": {"text": ""}} for panel, axis in panels.items()}
@@ -79,9 +84,7 @@ def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
         for word, (row, e) in told
     )
     table = tables.results_table(kept)
-    table.insert(
-        7, "largest error / peak" if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs]
-    )
+    table.insert(7, what if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs])
     return draw(blocks, heading(title, under), f"{alt}."), table
 
 

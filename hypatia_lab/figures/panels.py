@@ -37,7 +37,7 @@ NAME, LONG, ABOVE = 34, 52, 50
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
 ROW_NAME = "row"
-"""``name`` of an annotation above its row: ``figures.js`` lays it on a veil of the page's colour."""
+"""``name`` of an annotation that lines may cross: ``figures.js`` lays it on a veil of the page's colour."""
 
 
 @dataclass(frozen=True)
@@ -315,6 +315,7 @@ def _statuses(block: Block, panel: _Panel) -> list[dict[str, Any]]:
     at = sorted([0.0, *(panel.place(x) for x in lines), 1.0])
     low, high = max(itertools.pairwise(at), key=lambda two: two[1] - two[0])
     place = {"xref": f"x{panel.suffix} domain", "x": round((low + high) / 2, 3), "yref": f"y{panel.suffix}"}
+    place["name"] = ROW_NAME
     names = block.names
     return [
         SMALL | place | {"text": f"<i>{cell.status.replace('_', ' ')}</i>", "y": names.index(cell.name)}

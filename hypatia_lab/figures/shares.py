@@ -36,7 +36,8 @@ LOOKS = {
 def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) -> tuple[Any, Any]:
     """A bar a row of ``rows``, whose words (of :data:`LOOKS`) are counted: the share of each, with its count in it.
 
-    Behind a row's name stands how many words it has.     Raises :class:`FigureError` where no row has a word, or for a word that has no look.
+    Behind a row's name stands how many words it has. Raises :class:`FigureError` where no row has a word, or for a word
+    that has no look.
     """
     kept = {name: words for name, words in rows.items() if words}
     if not kept:
