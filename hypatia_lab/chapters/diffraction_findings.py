@@ -320,9 +320,14 @@ def double(lab: Evidence, machine: str) -> Finding | None:
 
 
 def prices(lab: Evidence, machine: str) -> str:
-    """Which form pays most for float64 and which least, in a sentence; empty without two that say something."""
+    """Which form pays most for float64 and which least at the largest detector, in a sentence.
+
+    Empty without two that say something.
+    """
     own = [(factor, row) for row, _, factor in dtype_pairs(lab, machine) if not factor.doubt]
     own = [(factor, row) for factor, row in own if row.clock == lab.primary(machine)]
+    largest = max((pixels(row) for _, row in own), default=0)
+    own = [(factor, row) for factor, row in own if pixels(row) == largest]
     if len(own) < 2:
         return ""
     (least, cheap), (most, dear) = (end(own, key=lambda pair: pair[0].value) for end in (min, max))
