@@ -9,7 +9,6 @@
 // ---- kernels
 
 constexpr int CHANNELS = 64, THREADS = 384, WARPS = THREADS / 32, PACKS = 8, AT_ONCE = THREADS / PACKS, TIMES = 14;
-constexpr int AHEAD = 3;
 
 // Derivative of GELU. By the error function: the normal integral, and u times the normal density.
 template <bool TANH> __device__ inline float slope(float u) {
@@ -49,20 +48,13 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
 
     // ---- what GELU passes back
 
-    // Zeros where this thread has no more pixels.
-    const auto loaded = [&](const scalar* from, int time) {
-        const int pixel = time * AT_ONCE + thread / PACKS;
-        uint4 found = make_uint4(0, 0, 0, 0);
-        if (pixel < pixels) found = __ldg(reinterpret_cast<const uint4*>(from + base + pixel * CHANNELS));
-        return found;
-    };
     uint4 held[TIMES];
 #pragma unroll
-    for (int time = 0; time < TIMES; ++time) held[time] = loaded(z, time);
-    // So many are on their way while one is computed with.
-    uint4 coming[AHEAD];
-#pragma unroll
-    for (int time = 0; time < AHEAD; ++time) coming[time] = loaded(grad, time);
+    for (int time = 0; time < TIMES; ++time) {
+        const int pixel = time * AT_ONCE + thread / PACKS;
+        held[time] = make_uint4(0, 0, 0, 0);
+        if (pixel < pixels) held[time] = __ldg(reinterpret_cast<const uint4*>(z + base + pixel * CHANNELS));
+    }
     float over[8], middle[8], factor[8], summand[8];  // normal = z over + middle
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
@@ -77,9 +69,8 @@ __global__ __launch_bounds__(THREADS, 1) void conv_block_gradient(const scalar* 
 #pragma unroll
     for (int time = 0; time < TIMES; ++time) {
         const int pixel = time * AT_ONCE + thread / PACKS;
-        const uint4 upstream = coming[time % AHEAD];
-        if (time + AHEAD < TIMES) coming[time % AHEAD] = loaded(grad, time + AHEAD);
         if (pixel >= pixels) continue;
+        const uint4 upstream = __ldg(reinterpret_cast<const uint4*>(grad + base + pixel * CHANNELS));
         const unsigned from[4] = {upstream.x, upstream.y, upstream.z, upstream.w};
         const unsigned at[4] = {held[time].x, held[time].y, held[time].z, held[time].w};
         float g[8];
