@@ -20,6 +20,7 @@ from hypatia_lab.figures import image as image_figure
 from hypatia_lab.figures import language, over_size
 from hypatia_lab.figures import probes as probe_figures
 from hypatia_lab.results import Row
+from hypatia_lab.variants import label
 
 SHAPE = (1024, 1024)
 LIBRARIES = {"interpreter": 31.0, "import torch": 1650.0, "import hypatia_lab": 42.0, "CUDA context": 210.0}
@@ -270,9 +271,10 @@ def test_points_carry_their_intervals_and_numbers_are_rounded(drawn: Drawn) -> N
 
 def test_a_variant_looks_the_same_in_every_figure(rows: Rows) -> None:
     looks: dict[str, set[tuple[str, str]]] = {}
+    called = {label("diffraction", name): name for name in SPEED}
     for name in ("waterfall", "calls", "first_image", "over_sizes"):
         for trace in points(DRAW[name](rows)[0]):
-            variant = trace["name"].split(" ")[0].split(",")[0]
+            variant = called.get(trace["name"].rpartition(", ")[0]) or trace["name"].split(" ")[0].split(",")[0]
             symbol = trace["marker"]["symbol"].removesuffix("-open")
             looks.setdefault(variant, set()).add((trace["marker"]["color"], symbol))
     assert set(looks) == set(SPEED)

@@ -17,7 +17,7 @@ from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, places, records, results
 from hypatia_lab.figures import ceilings as ceiling_figures
-from hypatia_lab.figures import comparisons, display, language, over_size, panels, probe_rows
+from hypatia_lab.figures import comparisons, display, language, panels, probe_rows
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, load, registered, variants
 
@@ -246,7 +246,7 @@ def test_a_telephone_has_the_names_above_their_rows_and_three_panels_beside_each
 
 
 def test_on_a_telephone_no_name_and_no_tick_of_a_panel_meets_those_of_the_next(rows: list[Row]) -> None:
-    figure, _ = over_size.over_sizes(_by(rows, "graph"), "Time")
+    figure, _ = comparisons.slowdowns(_by(rows, "graph"))
     narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]
     lines: dict[tuple[str, float], list[tuple[float, float]]] = {}
     for name, axis in ((name, axis) for name, axis in narrow.items() if name.startswith("xaxis")):

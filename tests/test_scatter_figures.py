@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import base64
+import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy
 import pytest
-from test_detail_figures import DRAW, PLACE, SPEED, Rows, content, notes, points, rows_of, spots
+from test_detail_figures import DRAW, PLACE, Rows, content, notes, points, rows_of, spots
 
 from hypatia_lab import formats
 from hypatia_lab.figures import image as image_figure
 from hypatia_lab.figures import language, over_size
+from hypatia_lab.variants import label
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 
@@ -120,40 +122,54 @@ def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -
         over_size.precision([replace(r, error=math.nan) for r in bare], "No error")
 
 
-def test_precision_names_rows_by_their_dtype_where_each_has_one(rows: Rows) -> None:
-    alone = [r for r in rows if r.shape == "1024x1024" and r.variant == "cuda"]
-    figure, _ = over_size.precision(alone, "One form")
-    assert list(figure.layout.yaxis.ticktext) == ["float64/ieee", "float32/ieee"]
-    assert not [note for note in notes(figure) if note.startswith("<b>float")]
-    mixed, _ = over_size.precision([alone[0], replace(alone[1], variant="triton")], "Two forms")
-    assert all(", " in name for name in mixed.layout.yaxis.ticktext)
-
-
-def test_over_sizes_draws_a_panel_a_size_on_one_axis_and_the_limit(rows: Rows) -> None:
-    asked = [r for r in rows if r.dtype == "float32"]
-    figure, _ = DRAW["over_sizes"](rows)
-    limits = {t.x[0] for t in figure.data if t.mode == "lines"}
-    assert limits == {formats.significant(r.limit_us) for r in asked}
-    sizes = [f"{side}×{side}" for side in (256, 512, 1024, 2048, 4096)]
-    assert list(dict.fromkeys(note for note in notes(figure) if note in sizes)) == sizes
-    assert {t["name"].split(" ")[0] for t in points(figure)} == set(SPEED)
-    drawn = {t["name"]: sum(t["name"] == other["name"] for other in points(figure)) for t in points(figure)}
-    assert set(drawn.values()) == {len(sizes)}
-    axes = [axis for name, axis in content(figure)["layout"].items() if name.startswith("xaxis")]
-    assert len({tuple(axis["range"]) for axis in axes}) == 1
+def test_over_sizes_draws_a_line_a_form_and_the_limit(rows: Rows) -> None:
+    asked = [r for r in rows if r.dtype == "float32" and r.clock == "graph"]
+    figure, _ = over_size.over_sizes(asked, "Sizes")
+    (limit,) = (t for t in figure.data if t.mode == "lines")
+    assert dict(zip(limit.x, limit.y, strict=True)) == {
+        math.prod(map(int, r.shape.split("x"))): formats.significant(r.limit_us) for r in asked
+    }
+    sizes = [f"{side}×<br>{side}" for side in (4096, 2048, 1024, 512, 256)]
+    assert list(figure.layout.xaxis.ticktext) == sizes
+    assert {t["name"] for t in points(figure)} == {label("diffraction", r.variant) for r in asked}
+    assert {len(t["x"]) for t in points(figure)} == {len(sizes)}
+    last = [t["y"][-1] for t in points(figure)]
+    assert last == sorted(last, reverse=True), "the legend is in the order of the lines"
+    assert "no marker" not in figure.layout.title.text
     bare, _ = over_size.over_sizes(asked, "No limit", limit=False)
     assert not [t for t in bare.data if t.mode == "lines"]
     with pytest.raises(language.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
         over_size.over_sizes([*asked, replace(asked[0], operation="matmul")], "Two operations")
 
 
+def test_over_sizes_says_that_a_gap_was_not_measured_and_takes_other_names(rows: Rows) -> None:
+    own = [r for r in rows if r.dtype == "float32" and r.clock == "graph"]
+    asked = [r for r in own if (r.variant, r.shape) != ("cuda", "1024x1024")]
+    figure, _ = over_size.over_sizes(asked, "A gap", names={"cuda": "Ours"})
+    assert "no marker: no time measured" in figure.layout.title.text
+    assert {t["name"]: len(t["x"]) for t in points(figure)}["Ours"] == 4
+
+
+@pytest.mark.parametrize("sides", [(256, 512, 1024, 2048, 4096), (1000, 1024, 1100)])
+def test_over_sizes_writes_no_size_over_the_next(rows: Rows, sides: tuple[int, ...]) -> None:
+    first = next(r for r in rows if r.variant == "cuda" and r.dtype == "float32")
+    shapes = [f"{side}x{side}" for side in sides]
+    own = [replace(first, shape=shape, workload=first.workload.replace(first.shape, shape)) for shape in shapes]
+    figure, _ = over_size.over_sizes(own, "Sizes")
+    axis = figure.layout.xaxis
+    low, high = axis.range
+    places = [270 * (math.log10(value) - low) / (high - low) for value in axis.tickvals]  # on a telephone
+    halves = [3.5 * max(map(len, text.split("<br>"))) for text in axis.ticktext]
+    for (right, left), (one, other) in zip(itertools.pairwise(places), itertools.pairwise(halves), strict=True):
+        assert right - left > one + other
+
+
 def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
     asked: Rows = [r for r in rows if r.variant == "cuda" and r.dtype == "float32"]
     both = asked + [replace(r, direction="forward_backward", limit_us=3 * r.limit_us) for r in asked]
     figure, _ = over_size.over_sizes(both, "Directions")
-    said = " ".join(text for axis in (figure.layout.yaxis,) for text in axis.ticktext) + " ".join(notes(figure))
-    assert "forward and backward" in said
-    assert sum(t.mode == "lines" for t in figure.data) == 2 * len(asked)
+    assert sum("forward and backward" in t.name for t in figure.data) == 2
+    assert sum(t.mode == "lines" for t in figure.data) == 2
 
 
 def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:

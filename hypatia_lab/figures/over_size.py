@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,14 +14,18 @@ from hypatia_lab.figures.language import (
     SMALL,
     FigureError,
     assemble,
+    both_axes,
     extent,
     heading,
+    intervals_key,
     launch_note,
     log_axis,
     measured,
     named,
     ordered,
+    points_trace,
     rate_axis,
+    rule_trace,
     several,
     singles,
     spanning,
@@ -29,11 +33,15 @@ from hypatia_lab.figures.language import (
     style,
     time_axis,
     where,
+    with_legend,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.figures.probe_rows import frame
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.results import Row
+
+PANEL = 300
+"""Height of a panel of lines, px."""
 
 
 def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
@@ -93,32 +101,86 @@ def _exact(row: Row) -> str:
     return "0 (the reference)" if row.dtype == "float64" and row.variant == row.baseline else "exact"
 
 
-def over_sizes(rows: Sequence[Row], title: str, *, limit: bool = True) -> tuple[Any, Any]:
-    """Time of a call, a panel a size, all on one log axis, and the machine's own limit in grey.
+def over_sizes(
+    rows: Sequence[Row], title: str, *, limit: bool = True, names: Mapping[str, str] | None = None
+) -> tuple[Any, Any]:
+    """Time of a call over the size of the workload, on log axes: a line a variant, and the machine's own limit in grey.
 
+    The legend names the lines as they end, the slowest first. ``names``: variant → what it is called here.
     Rows of :func:`hypatia_lab.results.rows` of one operation.
     Raises :class:`FigureError` for rows of several operations, and when no row has a time.
     """
-    rows = ordered(singles(rows))
-    kept = measured(rows, "over_sizes", "median_us", "a time")
+    kept = measured(ordered(singles(rows)), "over_sizes", "median_us", "a time")
     if len(operations := list(dict.fromkeys(r.operation for r in kept))) > 1:
         raise FigureError(f"over_sizes: one operation at a time, the rows hold {', '.join(operations)}")
-    limited = limit and any(not absent(r.limit_us) for r in kept)
-    seen = [*extent(r.time.triple for r in kept), *(r.limit_us for r in kept if limited and not absent(r.limit_us))]
-    limits = [(r.limit_us, formats.duration(r.limit_us)) for r in kept] if limited else ()
-    blocks = forest(kept, [r.time for r in kept], [r.took for r in kept], limits=limits, axis=time_axis(seen))
-    _, common = split_fields(kept)
-    grey = "grey line: limit by measured ceilings" if limited else ""
-    head = heading(title, [*common, launch_note(kept), "bars: 95% intervals", grey])
-    told: dict[str, list[float]] = {}
+    fields, common = split_fields(kept, always=["shape"])
+    heads = [f for f in fields if f != "shape"]
+    lines: dict[str, list[Row]] = {}
+    limits: dict[str, dict[int, float]] = {}
     for r in kept:
-        told.setdefault(named(r), []).extend([] if r.time.doubt else [r.median_us])
-    points = "; ".join(
-        f"{name}: {spanning(own, formats.duration) if own else 'too noisy'}" for name, own in told.items()
-    )
-    ends = " to ".join(dict.fromkeys([where(kept[0], "shape"), where(kept[-1], "shape")]))
-    alt = f"Time of a call at each size, log axis, {ends} ({', '.join(common)}). {points}."
-    return draw(blocks, head, alt), tables.results_table(kept)
+        name = ", ".join(filter(None, ((names or {}).get(r.variant) or named(r), several(r, heads))))
+        lines.setdefault(name, []).append(r)
+        if limit and not absent(r.limit_us):
+            limits.setdefault(several(r, heads), {})[_size(r)] = significant(r.limit_us)
+    data = []
+    for name, own in sorted(lines.items(), key=lambda line: (_size(line[1][-1]), line[1][-1].median_us), reverse=True):
+        look = style(own[0].variant, own[0].origin)
+        hover = [f"{name}<br>{where(r, 'shape')}<br>{r.took}" for r in own]
+        drawn = {"name": name, "mode": "lines+markers", "line": {"color": look.colour, "width": 1.5}}
+        triples, sizes = [r.time.triple for r in own], [_size(r) for r in own]
+        data.append(points_trace(look, triples, sizes, hover, along="y", size=9, showlegend=True, **drawn))
+    for kind, own in limits.items():
+        name = ", ".join(filter(None, ("limit", kind)))
+        data.append(rule_trace(list(own), list(own.values()), "solid", name, name=name, showlegend=True))
+    shapes = {_size(r): where(r, "shape") for r in kept}
+    few = any(len(own) < len(shapes) for own in lines.values())
+    grey = "limit: by measured ceilings" if limits else ""
+    under = [*common, launch_note(kept), intervals_key(data), "no marker: no time measured" if few else "", grey]
+    seen = [*extent(r.time.triple for r in kept), *(us for own in limits.values() for us in own.values())]
+    told = "; ".join(f"{name}: {_told(own)}" for name, own in lines.items())
+    ends = " to ".join(dict.fromkeys([shapes[min(shapes)], shapes[max(shapes)]]))
+    alt = f"Time of a call at each size, log axes, {ends} ({', '.join(common)}). {told}."
+    layout = _beside_legend(heading(title, under), shapes, time_axis(seen), [trace["name"] for trace in data])
+    return assemble(data, layout, alt), tables.results_table(kept)
+
+
+def _size(row: Row) -> int:
+    """How large a workload is, on an axis: of an image, its pixels."""
+    return math.prod(map(int, row.shape.split("x")))
+
+
+def _told(rows: Sequence[Row]) -> str:
+    """The times of a line for alt text."""
+    clear = [r.median_us for r in rows if not r.time.doubt]
+    return spanning(clear, formats.duration) if clear else "too noisy"
+
+
+def _beside_legend(
+    head: dict[str, Any], shapes: Mapping[int, str], up: dict[str, Any], entries: Sequence[str]
+) -> dict[str, Any]:
+    """One panel over sizes with its legend at the right, or on a telephone below. ``shapes``: size → its name."""
+    across = log_axis([*shapes], "", str, pad=1.5)
+    low, high = across["range"]
+    ticks: list[int] = []
+    for size in sorted(shapes, reverse=True):
+        if not ticks or math.log10(ticks[-1] / size) > 0.16 * (high - low):  # names have room
+            ticks.append(size)
+    # On two lines, as a telephone has room for.
+    across |= {"tickvals": ticks, "ticktext": [shapes[size].replace("×", "×<br>") for size in ticks]}
+    axes = {
+        "xaxis": across | {"title": {"text": both_axes("time per call", "size")}},
+        "yaxis": up | {"title": {"text": ""}},
+    }
+    head["margin"] |= {"b": head["margin"]["b"] + 15}
+    narrow = with_legend(head | {"height": PANEL}, entries)
+    margin = head["margin"] | {"r": 60 + round(6.8 * max(map(len, entries)))}
+    height = PANEL + margin["t"] + margin["b"]
+    legend = {"x": 1, "xref": "container", "xanchor": "right", "y": round(1 - margin["t"] / height, 4)}
+    legend |= {"yref": "container", "yanchor": "top", "font": {"size": 12}}
+    legend |= {"itemclick": False, "itemdoubleclick": False}
+    kept = {key: narrow[key] for key in ("margin", "height", "legend")}
+    layout = head | axes | {"margin": margin, "height": height, "showlegend": True, "legend": legend}
+    return layout | {"meta": head["meta"] | {"narrow": kept}}
 
 
 def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, Any]:
