@@ -171,6 +171,63 @@ def test_a_card_says_whose_time_it_tells() -> None:
     assert "GPU" not in said(diffraction_findings.against_c(on_cpu, "box")).text
 
 
+def test_a_batch_is_told_apart_from_the_kernel_that_makes_it() -> None:
+    place = {"operation": "diffraction_batch", "shape": [64, 256, 256], "baseline": "one_by_one", "clock": "wall"}
+    times = {"one_by_one": [100.0, 101.0], "compile": [5.0, 5.05], "cuda": [0.5, 0.505]}
+    found = said(diffraction_findings.batch(evidence(*(cell(n, us) | place for n, us in times.items())), "box"))
+    assert (found.figure, found.claims) == ("20×", ("S003-82a",))
+    assert "pays what S003 hopes" in found.title
+    assert "10× as fast again" in found.text
+    noisy = times | {"compile": [5.0, 5.8]}
+    open_ = said(diffraction_findings.batch(evidence(*(cell(n, us) | place for n, us in noisy.items())), "box"))
+    assert open_.figure.startswith(("at least ", intervals.TOO_NOISY))
+    assert "in its place" not in open_.text
+
+
+def test_a_form_too_noisy_for_a_figure_is_said_as_far_as_it_is_known() -> None:
+    found = said(diffraction_findings.against_c(evidence(*C_ROWS, cell("compile", [18.0, 20.0])), "box"))
+    assert re.fullmatch(r"at least \d+×", found.figure)
+    assert "outruns" in found.title
+    assert f"{called('compile')} takes 9.7 µs to 37 µs" in found.text
+
+
+def test_a_race_names_the_faster_of_two_kinds_at_the_largest_size_with_both() -> None:
+    small = [cell("cuda", [10.0, 10.1]), cell("compile", [40.0, 40.4]), *C_ROWS]
+    rows = evidence(*small, cell("cuda", [10.0, 10.0], shape=[4096, 4096])).rows
+    rows = [row for row in rows if row.operation == "diffraction"]
+    own, theirs = diffraction_findings.OWN, diffraction_findings.C
+    title = f"At 1024×1024 {called('cuda')} is 20× as fast as {called('c_openmp')}"
+    assert diffraction_findings.race(rows, own, theirs, "?") == title
+    assert diffraction_findings.race(rows, theirs, own, "?") == title
+    assert diffraction_findings.race(rows, own, ("eager",), "?") == "?"
+    level = evidence(cell("cuda", [10.0, 10.1]), cell("eager", [10.1, 10.0])).rows
+    assert (
+        diffraction_findings.race([row for row in level if row.operation == "diffraction"], own, ("eager",), "?") == "?"
+    )
+
+
+def test_the_limit_is_told_with_its_rate() -> None:
+    lab = gpu(cell("cuda", [83.9, 83.9]), cell("compile", [400.0, 404.0]))
+    rows = diffraction_findings.simulations(lab, "box", "graph")
+    title = f"At 1024×1024 {called('cuda')} takes 20× the time of writing the image"
+    assert diffraction_findings.over_limit(rows, "?") == title
+    assert "1.00 TB/s" in diffraction_findings.write_rate(rows)
+    noisy = diffraction_findings.simulations(gpu(cell("cuda", [10.0, 100.0])), "box", "graph")
+    assert diffraction_findings.over_limit(noisy, "?") == "?"
+    assert diffraction_findings.write_rate([]) == ""
+
+
+def test_anchoring_is_told_with_the_kernels_that_it_takes() -> None:
+    rows = [cell("compile", [10.0, 10.1], clock="graph"), cell("compile_anchored", [30.0, 30.3], clock="graph")]
+    counts = {"compile": 4, "compile_anchored": 21}
+    traced = flat([probe(name, "trace", {"kernel launches": [n]}) for name, n in counts.items()])
+    text = diffraction_findings.anchored_time(evidence(*rows, *traced), "box")
+    assert "3.0× the time" in text
+    assert "21 kernels in place of 4" in text
+    assert "kernels" not in diffraction_findings.anchored_time(evidence(*rows), "box")
+    assert diffraction_findings.anchored_time(evidence(rows[0]), "box") == ""
+
+
 def test_against_c_speaks_of_the_documents_size_and_of_right_images() -> None:
     large = [row | {"shape": [4096, 4096]} for row in (*C_ROWS, cell("compile", [7.0, 7.0]))]
     wrong = cell("compile_reduce_overhead", [], status="wrong", reason="off", off=BAD)
@@ -346,6 +403,25 @@ def test_programs_show_what_a_process_costs_beyond_its_call() -> None:
     assert shown[0]["whole program"] == "10.0 ms [10.0, 10.0]"
     assert shown[0]["warm call in process"].startswith("200 µs")
     assert shown[1] == {"pixels": "1024×1024", "program": called("cuda"), "whole program": "crashed: exit status 1"}
+
+
+def test_whole_programs_and_other_scenes_are_told_before_their_tables() -> None:
+    times = {"whole": [10.0, 10.0], "simulation": [4.0, 4.0], "file output": [2.0, 2.0]}
+    lab = evidence(*C_ROWS, *probe("c_openmp", "process", times))
+    told = f"At 1024×1024 a whole program takes 10 ms with *{called('c_openmp')}* (a warm call: 200 µs)."
+    assert diffraction_tables.programs_said(lab, "box") == told
+    place = {"clock": "graph"}
+    rows = [
+        cell("cuda", [8.0, 8.08], operation="diffraction_table", **place),
+        cell("triton", [], operation="diffraction_table", status="skipped", reason="no", max_error=None, peak=None),
+        cell("eager_direct", [], operation="diffraction_table", status="wrong", reason="off", off=BAD, **place),
+        cell("eager_direct", [9.0, 9.09], operation="diffraction_triclinic", **place),
+    ]
+    found = diffraction_tables.cases_said(evidence(*rows), "box")
+    assert f"Right wherever they ran: {called('cuda')}." in found
+    assert f"Wrong or failed: {called('eager_direct')} (1 of 2)." in found
+    assert called("triton") not in found
+    assert diffraction_tables.programs_said(evidence(), "box") == diffraction_tables.cases_said(evidence(), "box") == ""
 
 
 def test_counts_stand_beside_each_other() -> None:

@@ -199,6 +199,16 @@ def test_the_labs_clock_over_c_is_the_ledgers(full: Evidence) -> None:
         assert column[where] == f"{spelt(diffraction_authors.judged(full, 'box', part))}, n = 3"
 
 
+def test_the_table_of_speeds_has_the_direction_of_the_card(full: Evidence) -> None:
+    lines = {line["detector"]: line for line in diffraction_authors.speeds(full, "box")}
+    judged = diffraction_authors.judged(full, "box", "S003-67a")
+    assert lines["1024×1024"]["warm, by the lab's clock"] == f"{spelt(judged)}, n = 3"
+    assert lines["256×256"]["S003"] == "1/37"
+    assert lines["1024×1024"]["the script here"].startswith("4.0")
+    bare = diffraction_authors.speeds(evidence(*BENCHMARK), "box")
+    assert {tuple(line) for line in bare} == {("detector", "S003", "the script here")}
+
+
 def test_calls_two_to_four_are_the_ledgers(full: Evidence) -> None:
     (line,) = diffraction_authors.warmed(full, "box")
     expected = spelt(diffraction_authors.judged(full, "box", "S003-57c"))
@@ -266,6 +276,7 @@ def test_one_process_has_a_figure_and_no_n() -> None:
 
 TABLES: list[Callable[[Evidence, str], list[dict[str, str]]]] = [
     diffraction_authors.benchmark,
+    diffraction_authors.speeds,
     diffraction_authors.profiled,
     diffraction_authors.dtypes,
     diffraction_authors.setups,
@@ -347,12 +358,17 @@ def test_a_card_has_the_figures_of_the_ledger(
     assert phrases.spoken(judged, unit) in f"{found.figure} {found.text}"
 
 
-def test_what_lies_between_two_runs_is_too_much_for_a_card() -> None:
+def test_what_is_too_noisy_for_a_figure_is_said_as_far_as_it_is_known() -> None:
     lab = evidence(*ALL, own=OWN)
+    judged = diffraction_authors.judged(lab, "box", "S003-88a")
+    assert judged is not None
+    assert judged.doubt == intervals.TOO_NOISY
     found = said(diffraction_authors.by_hand(lab, "box"))
-    assert found.figure == intervals.TOO_NOISY
-    assert lab.verdicts["S003-88a"]["box"] == "exceeded"  # its interval lies beyond the band all the same
-    assert found.claims == ()
+    assert found.figure.startswith("at least ")
+    assert 0.9 * judged.low < float(re.findall(r"\d+", found.figure)[0]) <= judged.low
+    assert lab.verdicts["S003-88a"]["box"] == "exceeded"
+    assert found.claims == ("S003-88a",)
+    assert "gains more than" in found.title
 
 
 def test_against_c_on_a_cpu_is_held_to_what_is_asked_of_a_cpu() -> None:

@@ -19,7 +19,7 @@ from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import fastest, lasted, only, probed, quotients, spoken, waited
+from hypatia_lab.pages.phrases import at_least, fastest, lasted, only, probed, quotients, ranged, spoken, waited
 from hypatia_lab.results import Row
 
 SEED_SIZE = "1024x1024"
@@ -27,6 +27,7 @@ SEED_SIZE = "1024x1024"
 TORCH = ("compile_reduce_overhead", "compile", "compile_max_autotune", "compile_anchored", "eager")
 OWN = ("cuda", "triton")
 C = ("c_pixelwise", "c_openmp")
+FORMS = (*TORCH, *OWN, *C)
 HOPED = 100
 """The most that S003 hopes a batch to gain over one simulation at a time."""
 BATCHES = {"compile": "S003-82a", "triton": "S003-82b", "cuda": "S003-82c"}
@@ -82,6 +83,66 @@ def called(name: str, operation: str = "diffraction") -> str:
     return variants.label(operation, name)
 
 
+# ---------------------------------------------------------------- sentences and titles
+
+
+def race(rows: Sequence[Row], ours: Sequence[str], theirs: Sequence[str], otherwise: str) -> str:
+    """Which is faster at the largest size, the quickest of ``ours`` or of ``theirs``: a title.
+
+    ``otherwise`` where the records leave that open.
+    """
+    for shape in reversed(list(dict.fromkeys(row.shape for row in sorted(rows, key=pixels)))):
+        pair = [fastest([row for row in rows if row.shape == shape], names) for names in (ours, theirs)]
+        if (own := pair[0]) is None or (other := pair[1]) is None:
+            continue
+        ratio = other.over(own)
+        for quick, slow, found in ((own, other, ratio), (other, own, ratio.inverse())):
+            if factor := spoken(found) if found.above(1) else at_least(found) if found.doubt else "":
+                names = [authors.LABELS.get(row.variant) or called(row.variant, row.operation) for row in (quick, slow)]
+                return f"At {own.at} {names[0]} is {factor} as fast as {names[1]}"
+        return otherwise
+    return otherwise
+
+
+def over_limit(rows: Sequence[Row], otherwise: str) -> str:
+    """How much longer the quickest form takes than the limit at the largest size: a title; else ``otherwise``."""
+    best = min((row for row in rows if row.shape == rows[-1].shape), key=lambda row: row.median_us, default=None)
+    if best is None or absent(best.limit_us) or best.time.doubt:
+        return otherwise
+    factor = spoken(best.time.times(1 / best.limit_us))
+    return f"At {best.at} {called(best.variant)} takes {factor} the time of writing the image"
+
+
+def write_rate(rows: Sequence[Row]) -> str:
+    """The rate behind the limit of ``rows``, in a sentence; empty without a limit."""
+    row = next((row for row in reversed(rows) if not absent(row.limit_us)), None)
+    if row is None:
+        return ""
+    rate = formats.scaled(row.traffic * 1e6 / row.limit_us, "B/s")
+    return f"The limit is the image's bytes at {rate}, the best rate of a copy on this machine."
+
+
+def anchored_time(lab: Evidence, machine: str) -> str:
+    """What anchoring does to the compiled form's time, and how many kernels either launches, in a sentence or none."""
+    rows = simulations(lab, machine, lab.primary(machine))
+    names = ("compile_anchored", "compile")
+    for shape in reversed(list(dict.fromkeys(row.shape for row in rows))):
+        own, plain = (fastest([row for row in rows if row.shape == shape], [name]) for name in names)
+        if own is None or plain is None:
+            continue
+        ratio = own.over(plain)
+        if ratio.doubt:
+            return ""
+        traced = main_size(probed(lab, machine, "trace", operation="diffraction"))
+        found = {one.variant: one.triple("kernel launches", logarithms=False)[0] for one in traced}
+        counts = [found.get(name) for name in names]
+        text = f"At {own.at} {called(own.variant)} takes {spoken(ratio)} the time of {called(plain.variant)}"
+        if lab.primary(machine) == "graph" and not any(map(absent, counts)):
+            text += f"; it launches {counts[0]:.0f} kernels in place of {counts[1]:.0f}"
+        return f"{text}."
+    return ""
+
+
 # ---------------------------------------------------------------- findings
 
 
@@ -93,16 +154,17 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     if plain is None or torch is None:
         return None
     found, on = plain.over(torch), place(lab, machine)
-    text = f"At {torch.at} a warm call of the lab's form takes {lasts(torch.time)} on {on}; "
-    text += f"C, pixel by pixel, takes {lasts(plain.time)} on {cores(lab, machine)}."
-    if found.doubt:
+    text = f"At {torch.at} a warm call of {called(torch.variant)} takes {ranged(torch.time)} on {on}; "
+    text += f"C, pixel by pixel, takes {ranged(plain.time)} on {cores(lab, machine)}."
+    figure = at_least(found) if found.doubt else spoken(found)
+    if not figure:
         question = "Whether the lab's form in PyTorch, warm, is as fast as C"
         return unsaid(lab, machine, question, "07_diffraction", [found], facts=text)
     if peer is not None:
-        text += f" Vectorised C takes {lasts(peer.time)} there."
-    than = reads(found, "outruns", "trails", "keeps pace with")
+        text += f" Vectorised C takes {ranged(peer.time)} there."
+    than = "outruns" if found.low > 1 else reads(found, "outruns", "trails", "keeps pace with")
     title = f"The lab's PyTorch on {on} {than} C on {cores(lab, machine)}"
-    return Finding(spoken(found), title, text, "07_diffraction")
+    return Finding(figure, title, text, "07_diffraction")
 
 
 def near_limit(lab: Evidence, machine: str) -> Finding | None:
@@ -113,35 +175,51 @@ def near_limit(lab: Evidence, machine: str) -> Finding | None:
     if own is None or torch is None:
         return None
     gain = torch.over(own)
-    text = f"At {own.at} {called(own.variant)} takes {lasts(own.time)} on {place(lab, machine)}."
+    text = f"At {own.at} {called(own.variant)} takes {lasts(own.time)} on {place(lab, machine)}, "
+    text += f"{called(torch.variant)} {lasts(torch.time)}."
     if gain.doubt:
         question = "Whether a kernel by hand is faster than what the compiler makes"
         return unsaid(lab, machine, question, "07_diffraction", [gain], facts=text)
-    text += f" Writing the image alone would take {formats.spoken(100 * own.limit_us / own.median_us)}% of that."
+    text += (
+        f" Writing the image alone would take {formats.spoken(100 * own.limit_us / own.median_us)}% of the kernel's."
+    )
     than = reads(gain, "is faster than", "is slower than", "is about as fast as")
     return Finding(spoken(gain), f"A kernel by hand {than} what the compiler makes", text, "07_diffraction")
 
 
 def batch(lab: Evidence, machine: str) -> Finding | None:
-    """Many crystals in one call against one warm compiled image after the other."""
+    """Many crystals in one compiled call against one warm compiled image after the other; apart, what a kernel adds.
+
+    Where no compiled batch was timed the best other form stands in, whose gain is both in one.
+    """
     wanted = {"machine": machine, "operation": "diffraction_batch", "clock": waited(lab, machine), "status": "ok"}
     rows = [row for row in lab.select(**wanted) if not absent(row.ratio_low) and row.variant != "one_by_one"]
     if not rows:
         return None
-    seen = {row.variant for row in rows}
+    alone = [row for row in rows if row.variant == "compile"] or rows
+    decided = [row for row in alone if intervals.decided(row.speed)]
+    best = max(decided or alone, key=lambda row: row.ratio)
     # The document speaks of a GPU.
-    parts = tuple(part for name, part in BATCHES.items() if name in seen and lab.primary(machine) == "graph")
-    decided = [row for row in rows if intervals.decided(row.speed)]
-    if not decided:
-        speeds = [row.speed for row in rows]
-        return unsaid(lab, machine, "Whether a batch in one call pays", "07_diffraction", speeds, parts)
-    best = max(decided, key=lambda row: row.ratio)
+    parts = (BATCHES[best.variant],) if best.variant in BATCHES and lab.primary(machine) == "graph" else ()
     crystals, slow, fast = best.shape.split("x")
-    pays = "pays more than was hoped" if best.speed.above(HOPED) else "pays" if best.speed.above(1) else "gains nothing"
-    text = f"{called(best.variant, best.operation)} makes {crystals} images of {slow}×{fast} in one call on "
-    text += f"{place(lab, machine)}, against one warm call an image. S003 hopes for 10 to {HOPED} times the throughput."
-    text = text[0].upper() + text[1:]
-    return Finding(spoken(best.speed), f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
+    text = f"In one call on {place(lab, machine)} {called(best.variant, best.operation)} makes {crystals} images of "
+    text += f"{slow}×{fast}, against {crystals} warm calls of torch.compile; S003 hopes for 10 to {HOPED} times."
+    figure = spoken(best.speed) if decided else at_least(best.speed)
+    if not figure:
+        return unsaid(lab, machine, "Whether a batch in one call pays", "07_diffraction", [best.speed], parts, text)
+    own = fastest(rows, OWN) if best.variant == "compile" else None
+    if own is not None and not (gain := best.over(own)).doubt:
+        name = called(own.variant, own.operation)
+        text += f" {name[0].upper()}{name[1:]} in its place is {spoken(gain)} as fast again."
+    low, high = best.speed.low, best.speed.high
+    outcomes = {
+        "pays more than S003 hopes": low > HOPED,
+        "pays what S003 hopes": low >= 10 and high <= HOPED,
+        "pays less than S003 hopes": low > 1 and high < 10,
+        "pays": low > 1,
+    }
+    pays = next((words for words, holds in outcomes.items() if holds), "gains nothing")
+    return Finding(figure, f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
 
 
 def compiled_start(lab: Evidence, machine: str) -> Configuration | None:

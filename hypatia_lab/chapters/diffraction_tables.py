@@ -10,13 +10,11 @@ from typing import Any
 from hypatia_lab import formats, records
 from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
 from hypatia_lab.figures.probe_rows import Configuration
-from hypatia_lab.formats import absent
-from hypatia_lab.intervals import Interval
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import span_text
-from hypatia_lab.pages.phrases import fastest, labelled, probed, spent, waited
+from hypatia_lab.pages.phrases import fastest, probed, ranged, spent, waited
 from hypatia_lab.results import Row
-from hypatia_lab.workloads import parse_shape
+from hypatia_lab.workloads import Workload, parse_shape
 
 CASES = ("diffraction_triclinic", "diffraction_sources", "diffraction_table")
 SKIPPED = "not measured"
@@ -32,6 +30,22 @@ def cases(lab: Evidence, machine: str) -> list[dict[str, str]]:
         | {scene.removeprefix("diffraction_"): _said(found.get((name, scene))) for scene in scenes}
         for name in dict.fromkeys(row.variant for row in rows)
     ]
+
+
+def cases_said(lab: Evidence, machine: str) -> str:
+    """Which forms are right in the other scenes, which are wrong in how many, and what is right, a sentence each."""
+    rows = lab.leading(machine, experiment="diffraction", operation=CASES, dtype="float32")
+    checked = [row for row in rows if not (row.status == "skipped" and absent(row.max_error))]
+    right, wrong = [], []
+    for name in dict.fromkeys(row.variant for row in checked):
+        own = [row for row in checked if row.variant == name]
+        bad = sum(row.status not in ("ok", "skipped") for row in own)
+        (wrong if bad else right).append(called(name) + (f" ({bad} of {len(own)})" if bad else ""))
+    said = [f"Right wherever they ran: {'; '.join(right)}."] if right else []
+    said += [f"Wrong or failed: {'; '.join(wrong)}."] if wrong else []
+    bounds = {row.operation: Workload(row.operation, parse_shape(row.shape)).tolerance() for row in checked}
+    most = [f"{formats.number(off)} ({name.removeprefix('diffraction_')})" for name, off in bounds.items()]
+    return " ".join([*said, *([f"The largest error allowed, over the peak: {listing(most)}."] if most else [])])
 
 
 def _said(row: Row | None) -> str:
@@ -60,6 +74,18 @@ def programs(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line |= {"writing the file": spent(way, "file output")}
         out.append(line | {"warm call in process": formats.MISSING if call is None else call.took})
     return out
+
+
+def programs_said(lab: Evidence, machine: str) -> str:
+    """What whole programs take at the largest detector beside a warm call of theirs, in a sentence."""
+    ways = [way for way in probed(lab, machine, "process") if not way.fault]
+    warm = simulations(lab, machine, waited(lab, machine))
+    said = []
+    for way in (way for way in ways if way.shape == ways[-1].shape):
+        call, whole = fastest([row for row in warm if row.at == way.shape], [way.variant]), way.estimate("whole")
+        if call is not None and not whole.flaw:
+            said.append(f"{ranged(whole)} with *{called(way.variant)}* (a warm call: {ranged(call.time)})")
+    return f"At {ways[-1].shape} a whole program takes {listing(said)}." if said else ""
 
 
 COUNTED = (
