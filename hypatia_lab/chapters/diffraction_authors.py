@@ -16,7 +16,7 @@ from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import at_least, probed, quotient, quotients, spoken
+from hypatia_lab.pages.phrases import probed, quotient, quotients, spoken
 from hypatia_lab.results import Row
 
 EXPERIMENT = "author_nanobragg"
@@ -298,12 +298,11 @@ def by_hand(lab: Evidence, machine: str) -> Finding | None:
         return None
     text = f"A warm call of S003's simulator takes {lasts(row.time)} on {place(lab, machine)}, by the wall clock. "
     text += "One CUDA kernel of the lab makes the same image; S003 hopes to gain 30 to 50% by such kernels."
-    figure = at_least(found) if found.doubt else spoken(found)
-    if not figure:
+    if found.doubt:
         question = "Whether a kernel by hand gains the 30 to 50% that S003 hopes for"
         return unsaid(lab, machine, question, "07_diffraction", [found], ("S003-88a",), text)
     title = f"A kernel by hand {HOPED.get(lab.verdicts['S003-88a'][machine], 'may gain what')} S003 hopes"
-    return Finding(figure, title, text, "07_diffraction", claims=("S003-88a",))
+    return Finding(spoken(found), title, text, "07_diffraction", claims=("S003-88a",))
 
 
 def launches(lab: Evidence, machine: str) -> Finding | None:

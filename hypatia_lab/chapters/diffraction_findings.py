@@ -19,7 +19,7 @@ from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import at_least, fastest, lasted, only, probed, quotients, ranged, spoken, waited
+from hypatia_lab.pages.phrases import fastest, lasted, only, probed, quotients, ranged, spoken, waited
 from hypatia_lab.results import Row
 
 SEED_SIZE = "1024x1024"
@@ -97,9 +97,9 @@ def race(rows: Sequence[Row], ours: Sequence[str], theirs: Sequence[str], otherw
             continue
         ratio = other.over(own)
         for quick, slow, found in ((own, other, ratio), (other, own, ratio.inverse())):
-            if factor := spoken(found) if found.above(1) else at_least(found) if found.doubt else "":
+            if found.above(1):
                 names = [authors.LABELS.get(row.variant) or called(row.variant, row.operation) for row in (quick, slow)]
-                return f"At {own.at} {names[0]} is {factor} as fast as {names[1]}"
+                return f"At {own.at} {names[0]} is {spoken(found)} as fast as {names[1]}"
         return otherwise
     return otherwise
 
@@ -156,15 +156,14 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     found, on = plain.over(torch), place(lab, machine)
     text = f"At {torch.at} a warm call of {called(torch.variant)} takes {ranged(torch.time)} on {on}; "
     text += f"C, pixel by pixel, takes {ranged(plain.time)} on {cores(lab, machine)}."
-    figure = at_least(found) if found.doubt else spoken(found)
-    if not figure:
+    if found.doubt:
         question = "Whether the lab's form in PyTorch, warm, is as fast as C"
         return unsaid(lab, machine, question, "07_diffraction", [found], facts=text)
     if peer is not None:
         text += f" Vectorised C takes {ranged(peer.time)} there."
-    than = "outruns" if found.low > 1 else reads(found, "outruns", "trails", "keeps pace with")
+    than = reads(found, "outruns", "trails", "keeps pace with")
     title = f"The lab's PyTorch on {on} {than} C on {cores(lab, machine)}"
-    return Finding(figure, title, text, "07_diffraction")
+    return Finding(spoken(found), title, text, "07_diffraction")
 
 
 def near_limit(lab: Evidence, machine: str) -> Finding | None:
@@ -204,8 +203,7 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
     crystals, slow, fast = best.shape.split("x")
     text = f"In one call on {place(lab, machine)} {called(best.variant, best.operation)} makes {crystals} images of "
     text += f"{slow}×{fast}, against {crystals} warm calls of torch.compile; S003 hopes for 10 to {HOPED} times."
-    figure = spoken(best.speed) if decided else at_least(best.speed)
-    if not figure:
+    if not decided:
         return unsaid(lab, machine, "Whether a batch in one call pays", "07_diffraction", [best.speed], parts, text)
     own = fastest(rows, OWN) if best.variant == "compile" else None
     if own is not None and not (gain := best.over(own)).doubt:
@@ -219,7 +217,7 @@ def batch(lab: Evidence, machine: str) -> Finding | None:
         "pays": low > 1,
     }
     pays = next((words for words, holds in outcomes.items() if holds), "gains nothing")
-    return Finding(figure, f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
+    return Finding(spoken(best.speed), f"A batch in one call {pays}", text, "07_diffraction", claims=parts)
 
 
 def compiled_start(lab: Evidence, machine: str) -> Configuration | None:

@@ -11,8 +11,10 @@ from hypatia_lab import formats, records
 from hypatia_lab.chapters.diffraction_findings import called, compiled_start, dtype_pairs, main_size, simulations
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
+from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import fastest, probed, ranged, spent, waited
+from hypatia_lab.pages.findings import span_text
+from hypatia_lab.pages.phrases import fastest, labelled, probed, ranged, spent, waited
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import Workload, parse_shape
 

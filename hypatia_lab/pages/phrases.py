@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -79,15 +78,6 @@ def spoken(found: Interval, unit: str = "×") -> str:
         scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if found.value >= s), (1e-3, "ns"))
         return f"{formats.spoken(found.value / scale)} {unit}"
     return formats.with_unit(formats.spoken(found.value), unit)
-
-
-def at_least(found: Interval) -> str:
-    """``at least 40×``: what a ratio that is too noisy for a figure still says; empty where it may be 1."""
-    if found.flaw or found.low <= 1:
-        return ""
-    step = 10.0 ** (math.floor(math.log10(found.low)) - 1)  # two digits, rounded down
-    least = step * math.floor(found.low / step)
-    return f"at least {formats.spoken(least)}×" if least > 1 else ""
 
 
 def ranged(found: Interval) -> str:
