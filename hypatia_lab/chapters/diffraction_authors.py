@@ -388,7 +388,7 @@ def digits(lab: Evidence, machine: str) -> Finding | None:
         question = "How far float32 is from float64 in S003's simulator"
         return unsaid(lab, machine, question, "09_precision", [found, correlation], parts)
     written = f"{correlation.value:.6f}"  # as S003 writes it
-    text = "So S003's script correlates its float32 image with float64. The relative error of a pixel is "
+    text = "S003's script correlates its float32 image so with float64. The relative error of a pixel is "
     text += f"{spoken(found.times(100), '%')} on average (the document has 0.02%)"
     worst = measured(way(lab, machine, "dtype"), "max relative error")
     text += f", at worst {spoken(worst.times(100), '%')}." if worst and not worst.doubt else "."
