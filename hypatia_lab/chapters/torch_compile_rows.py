@@ -7,7 +7,7 @@ from typing import Any
 
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.phrases import FLOAT32, clocks, waited
+from hypatia_lab.pages.phrases import clocks, waited
 from hypatia_lab.results import Row
 
 EXPERIMENT, TIMES, DEFAULTS = "torch_compile", "compile_time", "library_defaults"
@@ -170,7 +170,7 @@ def modes(lab: Evidence, machine: str) -> list[Row]:
     firsts = [base(lab, machine, "conv_block", FORWARD, mode, waited(lab, machine)) for mode in maths(lab, machine)]
     return _shown(
         [
-            _line(first, row, FLOAT32[first.math], point.what.removeprefix("torch.compile, "))
+            _line(first, row, named(first.operation, first.direction), point.what.removeprefix("torch.compile, "))
             for first in firsts
             if first
             for point, row in beside(lab, first)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypatia_lab import formats
+from hypatia_lab import formats, intervals
 from hypatia_lab.chapters.torch_compile import paid, until
 from hypatia_lab.chapters.torch_compile_rows import (
     FORWARD,
@@ -16,7 +16,7 @@ from hypatia_lab.chapters.torch_compile_rows import (
     views,
 )
 from hypatia_lab.figures.break_even import calls_text
-from hypatia_lab.figures.probe_rows import rare
+from hypatia_lab.figures.probe_rows import Configuration, process_count, rare
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import FLOAT32, clocks, durations, probed, spent, times, took, waited
@@ -25,18 +25,36 @@ from hypatia_lab.results import Row
 EAGER = Point("–", "eager", "eager")
 
 
-def first_calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Calls of a fresh process that compiles with nothing stored, beside a warm one of eager: a line a model."""
+def first_calls(lab: Evidence, machine: str) -> tuple[list[dict[str, str]], str]:
+    """Calls of a fresh process that compiles with nothing stored, beside a warm one of eager: a line a model.
+
+    And what all of them have in common. Warm is call 12.
+    """
     wanted = {"experiment": TIMES, "operation": tuple(MODELS), "variant": ("eager", "compile"), "case": ("", "empty")}
     found = [config for config in probed(lab, machine, "start", **wanted) if not config.fault]
     eager = {config.operation: config for config in found if config.variant == "eager"}
     out = []
     for config in (config for config in found if config.variant == "compile" and config.operation in eager):
         model, step, _ = config.operation.partition(",")
-        line = {"model": named(model, STEP if step else FORWARD)}
-        line |= {f"call {n}": spent(config, f"call {n}") for n in (1, 2, 12)}
-        out.append(line | {"eager": spent(eager[config.operation], "call 12")})
-    return out
+        out.append(
+            {
+                "model": named(model, STEP if step else FORWARD),
+                "eager, warm": _milliseconds(eager[config.operation], "call 12"),
+                "compiled, warm": _milliseconds(config, "call 12"),
+                "call 1": spent(config, "call 1"),
+                "call 2": _milliseconds(config, "call 2"),
+            }
+        )
+    shapes = ", ".join(dict.fromkeys(config.shape for config in found))
+    return out, f"{FLOAT32['ieee']}, {shapes}, {process_count(found)}"
+
+
+def _milliseconds(way: Configuration, name: str) -> str:
+    """Time of the line called ``name`` in ms, so that a warm call of one form can be read against the other's."""
+    values = [us / 1e3 for us in way.per_process(name) if us]
+    if len(values) >= intervals.FEW_RARE:
+        return formats.told(rare(values), "ms")
+    return f"{formats.listing([formats.number(ms) for ms in sorted(values)])} ms" if values else formats.MISSING
 
 
 def summary(lab: Evidence, machine: str) -> list[dict[str, str]]:
