@@ -267,6 +267,8 @@ def test_every_finding_names_the_arithmetic_that_it_speaks_of(tmp_path: Path) ->
             found = said(ask(lab, "box"))
             assert FLOAT32[mode] in f"{found.title} {found.text}", ask
             assert (FLOAT32["default"] in f"{found.title} {found.text}") is (mode == "default"), ask
+            if found.claims:  # the ledger has no other arithmetic of S000's
+                assert ("which this is not" in found.text) is (mode != "default"), ask
 
 
 def test_the_table_of_the_default_has_ieee_in_it_from_the_same_processes(tmp_path: Path) -> None:

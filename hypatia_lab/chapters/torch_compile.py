@@ -203,7 +203,15 @@ def _card(
         return None
     if not found[0].clear:
         return unsaid(lab, machine, question, PAGE, found[0].all, ids)
-    return Finding(*write(found[0]), PAGE, claims=ids)
+    figure, title, text = write(found[0])
+    return Finding(figure, title, text + _untestable(lab, machine, found[0]), PAGE, claims=ids)
+
+
+def _untestable(lab: Evidence, machine: str, found: Gains) -> str:
+    """Why ``found`` judges no claim of S000, as a sentence; empty where it does."""
+    if lab.primary(machine) != "graph":
+        return " S000 speaks of GPUs; this is a CPU."
+    return "" if found.mode == "default" else " S000 works in PyTorch's default arithmetic, which this is not."
 
 
 def called(first: Row) -> str:
@@ -220,7 +228,8 @@ def _promise(what: str, found: Gains) -> str:
     """A title: ``what`` against the 2 to 5 times that S000 promises."""
     seen = {against(gain) for gain in found.all}
     if {"confirmed", "refuted"} <= seen:
-        return f"{what} gains 2 times in some cases only"
+        held = formats.listing([called(first) for first, gain in found.pairs if against(gain) == "confirmed"])
+        return f"{what} gains 2 to 5 times for {held}{'' if 'undecided' in seen else ' only'}"
     if seen == {"confirmed"}:
         return f"{what} gains 2 to 5 times"
     if seen != {"refuted"}:
@@ -238,10 +247,9 @@ def compiled(lab: Evidence, machine: str) -> Finding | None:
     def write(found: Gains) -> tuple[str, str, str]:
         first, gain = found.best
         text = f"In warm calls in {found.held}, the best case is {called(first)} with {spoken(gain)}."
-        if lab.primary(machine) != "graph":
-            text += " S000 speaks of GPUs; this is a CPU."
-        elif replayed := gains(lab, machine, COMPILED, "graph")[:1]:
-            text += f" Replayed without the host it is {replayed[0].span}." if replayed[0].clear else ""
+        replayed = gains(lab, machine, COMPILED, "graph")[:1]  # a CPU has none
+        if replayed and replayed[0].clear:
+            text += f" Replayed without the host it is {replayed[0].span}."
         return found.span, _promise("torch.compile alone", found), text
 
     found = gains(lab, machine, COMPILED, waited(lab, machine))
@@ -370,7 +378,7 @@ def pays(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, PAGE, [curve.paid for curve in every], facts=facts)
     calls = [(name, at_least_one(curve.calls)) for name, curve in pairs]
     told = [f"{name} {won_back(one)}" for name, one in calls]
-    text = "So long a fresh process builds and makes its first call, with nothing stored."
+    text = "In that time a fresh process with nothing stored builds and makes its first call."
     text += f" Against eager in {FLOAT32[mode]} {formats.listing(told)}."
     never, open_ = (sum(won_back(one) == word for _, one in calls) for word in (UNWON, UNSEEN))
     title = (
