@@ -207,6 +207,11 @@ def _card(
     return Finding(figure, title, text + _untestable(lab, machine, found[0]), PAGE, claims=ids)
 
 
+def _alone(lab: Evidence, machine: str) -> str:
+    """What a sentence adds of the primary clock, where it leaves out what a caller waits for."""
+    return ", by the GPU's work alone" if lab.primary(machine) == "graph" else ""
+
+
 def _untestable(lab: Evidence, machine: str, found: Gains) -> str:
     """Why ``found`` judges no claim of S000, as a sentence; empty where it does."""
     if lab.primary(machine) != "graph":
@@ -293,9 +298,8 @@ def precision(lab: Evidence, machine: str) -> Finding | None:
     def write(found: Gains) -> tuple[str, str, str]:
         first, gain = found.best
         row = row_of(lab, first, AUTOCAST)
-        clock = ", by the GPU's work alone" if lab.primary(machine) == "graph" else ""
         text = f"Of the lab's models, {called(first)} gains most from autocast to bfloat16: {spoken(gain)}"
-        text += f" against {found.held}{clock}."
+        text += f" against {found.held}{_alone(lab, machine)}."
         if row and not absent(row.error) and first.error:
             text += f" Its error is {formats.spoken(row.error / first.error)} times as large."
         return spoken(gain), doubled("mixed precision", found.all), text
@@ -332,7 +336,7 @@ def slow_order(lab: Evidence, machine: str) -> Finding | None:
             continue
         first, gain = min(same, key=lambda pair: pair[1].value)
         eager = next(other for own, other in last.pairs if own.operation == first.operation)
-        text = f"Compiled, {called(first)} has {spoken(gain)} the speed of eager."
+        text = f"Compiled, {called(first)} has {spoken(gain)} the speed of eager{_alone(lab, machine)}."
         text += f" Eager with channels last has {spoken(eager)}."
         share = min(fourier(lab, first, way.variant) for way in (COMPILED, LAST))
         if share > 0.5:
