@@ -133,7 +133,6 @@ def starts(lab: Evidence, machine: str) -> list[dict[str, Any]]:
     """What fresh processes spend until a forward pass of eager and torch.compile, in lines; empty without a time."""
     wanted = {"experiment": TIMES, "topic": "start", "operation": tuple(MODELS), "variant": ("eager", "compile")}
     lines = [one for one in lab.details(machine=machine, **wanted) if one.get("direction", FORWARD) == FORWARD]
-    lines = [one | {"operation": MODELS[one["operation"]]} for one in lines]
     return lines if any(one["values"] for one in lines) else []
 
 
@@ -350,13 +349,13 @@ UNWON, UNSEEN = "never wins it back", "is not seen to win it back"
 
 
 def won_back(calls: Interval) -> str:
-    """What a sentence says of a start; of calls too noisy for one figure the bounds alone."""
+    """What a sentence says of a start."""
     if math.isinf(calls.low) and not calls.doubt:
         return UNWON
     if calls.flaw or not math.isfinite(calls.high):
         return UNSEEN
     if calls.doubt:
-        return f"wins it back after {count(calls.low)} to {count(calls.high)} calls"
+        return "wins it back after a number of calls that is too noisy to say"
     return f"wins it back after about {count(calls.value)} calls"
 
 
