@@ -14,7 +14,7 @@ from synthetic import evidence as together
 from hypatia_lab import claims, experiments
 from hypatia_lab.chapters import fused_mlp
 from hypatia_lab.chapters.claims_shown import claims_of
-from hypatia_lab.figures import over_size
+from hypatia_lab.figures import comparisons, over_size
 from hypatia_lab.figures.language import FigureError
 from hypatia_lab.operations import safety
 from hypatia_lab.operations.mlp import MODELS, WIDEST
@@ -109,6 +109,11 @@ def test_the_goal_is_met_missed_or_met_at_one_width() -> None:
     lines += [line for line in goal(9.0) if line["shape"] == [65536, 128]]
     once = said(fused_mlp.goal(evidence(*lines), "box"))
     assert len({one.title for one in (met, missed, once)}) == 3
+    near = goal()
+    next(line for line in near if line["variant"] == "fused")["medians_us"] = [5.9, 6.1]
+    found = said(fused_mlp.goal(evidence(*near), "box"))
+    assert "undecided" in found.title
+    assert "At width 64 it is undecided" in found.text
 
 
 def test_the_quicker_kernel_counts() -> None:
@@ -121,7 +126,7 @@ def test_the_quicker_kernel_counts() -> None:
         label("mlp3", name) for name in ("fused_cuda", "fused")
     ]
     figure, table = over_size.where_faster(
-        fused_mlp.swept(lab, "box"), fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
+        fused_mlp.swept(lab, "box"), fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map", fused_mlp.SIDES
     )
     assert len(table) == 2
 
@@ -145,6 +150,8 @@ def test_the_crossover_is_where_it_stops_being_faster() -> None:
     found = said(fused_mlp.crossover(evidence(*sweep()), "box"))
     assert found.figure == "up to width 16"
     assert "256" in found.text  # where it is never faster
+    slower = evidence(*(line for line in sweep() if line["shape"] != [64, 256]))
+    assert "At width 256 it is slower" in said(fused_mlp.crossover(slower, "box")).text
     narrow = evidence(*(line for line in sweep() if line["shape"][1] != 256))
     assert TOO_WIDE in said(fused_mlp.crossover(narrow, "box")).text
 
@@ -159,7 +166,8 @@ def test_a_width_whose_cuda_kernel_was_not_measured_is_told() -> None:
 
 def test_the_map_shows_factors_and_dashes() -> None:
     rows = fused_mlp.swept(evidence(*sweep()), "box")
-    figure, table = over_size.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
+    args = (rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map", fused_mlp.SIDES)
+    figure, table = over_size.where_faster(*args)
     (cells_drawn,) = figure.data
     assert list(figure.layout.xaxis.ticktext) == ["16", "256", "512"]
     assert [list(line) for line in cells_drawn.text] == [["5.00", "1.00?", ""], ["5.00", "0.83", ""]]
@@ -167,20 +175,22 @@ def test_the_map_shows_factors_and_dashes() -> None:
     assert list(table["rows"]) == ["64"] * 3 + ["65536"] * 3
     assert table["status"][2] == TOO_WIDE
     assert "2 faster, 1 equal and 1 slower" in figure.layout.meta["alt"]
-    assert (
-        figure.to_json() == over_size.where_faster(rows, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")[0].to_json()
-    )
+    sure = [row for row in rows if row.shape != "64x256"]
+    plain, _ = over_size.where_faster(sure, *args[1:])
+    marks = [any(part.startswith("?") for part in one.layout.meta["under"]) for one in (figure, plain)]
+    assert marks == [True, False]  # a question mark is explained where there is one
+    assert figure.to_json() == over_size.where_faster(*args)[0].to_json()
 
 
 def test_the_map_refuses_what_it_cannot_draw() -> None:
-    rows = fused_mlp.swept(evidence(*sweep()), "box")
+    rows, told = fused_mlp.swept(evidence(*sweep()), "box"), ("Map", fused_mlp.SIDES)
     with pytest.raises(FigureError, match="the rows differ in clock"):
         over_size.where_faster(
-            [*rows, replace(rows[0], clock="wall")], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map"
+            [*rows, replace(rows[0], clock="wall")], fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, *told
         )
     alone = [row for row in rows if row.variant == "fused"]
     with pytest.raises(FigureError, match="fused or fused_cuda was timed nowhere beside eager or epilogue"):
-        over_size.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, "Map")
+        over_size.where_faster(alone, fused_mlp.ONE_KERNEL, fused_mlp.LAYERWISE, *told)
 
 
 def test_a_cpu_has_no_map_and_says_why() -> None:
@@ -206,7 +216,23 @@ def test_what_was_hoped_of_several_layers() -> None:
 
 @pytest.mark.parametrize(("plan_c", "figure"), [(100.5, "9 of 9"), (110, "0 of 9")])
 def test_plan_c_in_nine_models(plan_c: float, figure: str) -> None:
-    assert said(fused_mlp.models(evidence(*nine(plan_c)), "box")).figure == figure
+    found = said(fused_mlp.models(evidence(*nine(plan_c)), "box"))
+    assert found.figure == figure
+    assert "only a rewrite" in found.text  # why the ledger says no more than not reproduced
+
+
+def test_the_models_stand_in_one_panel() -> None:
+    lab = evidence(*nine())
+    rows = [row for row in fused_mlp.model_rows(lab, "box") if row.variant in fused_mlp.NAMES]
+    title = fused_mlp.models_title(rows)
+    assert title == "Faster than eager: Plan C in 0 of 9 models, epilogue in 9 of 9 models"
+    figure, _ = comparisons.speedups(rows, title=title, together=True)
+    assert len(figure.layout.yaxis.ticktext) == len(MODELS)
+    assert "yaxis2" not in figure.layout
+    assert {trace.name for trace in figure.data if trace.showlegend} == {
+        label("mlp", name) for name in ("aten", "epilogue")
+    }
+    assert figure.layout.showlegend
 
 
 def test_plan_c_where_only_some_models_tell() -> None:

@@ -6,24 +6,29 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from hypatia_lab import formats, intervals, results, variants
+from hypatia_lab.figures.language import spanning
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.operations import mlp_cuda
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
-from hypatia_lab.pages.phrases import filled, spoken, times
+from hypatia_lab.pages.phrases import filled, say, spoken, times
 from hypatia_lab.results import Row
 
 PAGE = "16_fused_mlp"
 FUSED, MODELS = "fused_mlp", "mlp_models"
 """The chapter's experiments."""
-OPERATIONS = ("mlp2", "mlp3")
+COUNTS = {"mlp2": "two", "mlp3": "three"}
+"""Operation → how many layers it has."""
+OPERATIONS = tuple(COUNTS)
 LAYERWISE = ("eager", "epilogue")
 ONE_KERNEL = ("fused", "fused_cuda")
 """Our own kernels of several layers: in Triton, and in CUDA C++ for Hopper."""
+SIDES = ("one kernel", "the quicker of eager and the library's epilogue")
+"""What the map calls :data:`ONE_KERNEL` and :data:`LAYERWISE`."""
 ROWS, GOAL_SHAPES = 65536, ("65536x64", "65536x128")
 FASTER, SHARE = 5.0, 50
 """The goal of three layers in one kernel: times eager's speed, and share (%) of memory's bandwidth."""
@@ -110,7 +115,7 @@ def lacking(lab: Evidence, machine: str) -> str:
     if not asked or not missing:
         return ""
     widths = listing([str(width) for width in missing])
-    return f"At width {widths} the CUDA kernel was not measured, so that one kernel is Triton's there."
+    return f"At width {widths} one kernel is Triton's: the CUDA kernel was not measured on this machine."
 
 
 # ---------------------------------------------------------------- findings
@@ -134,7 +139,8 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     text = f"They are {span_text([row.speed for row in clear])} as fast as eager PyTorch; the goal was {FASTER:g}×. "
     text += silent(every)
     if told:
-        text += f"They use {formats.spoken(min(told))}% of memory's bandwidth or more; the goal was {SHARE}%."
+        text += f"They use {formats.spoken(min(told))}% of memory's bandwidth or more; the goal was {SHARE}%. "
+    text += " ".join(filter(None, (_undecided(row, share) for row, share in zip(clear, shares, strict=True))))
     return Finding(
         span_text([row.speed for row in clear]),
         "Three layers in one kernel reach the goal"
@@ -149,6 +155,16 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
     )
 
 
+def _undecided(row: Row, share: Interval) -> str:
+    """Why it is open whether ``row`` reaches the goal; empty where it reaches or misses it."""
+    if row.speed.below(FASTER) or share.below(SHARE) or (row.speed.above(FASTER) and share.above(SHARE)):
+        return ""
+    where = f"At width {_place(row)[1]} it is undecided, for"
+    if not row.speed.above(FASTER):
+        return f"{where} the interval holds {FASTER:g}×: {say(row.speed)}."
+    return f"{where} the share of memory's bandwidth is not known well enough."
+
+
 def crossover(lab: Evidence, machine: str) -> Finding | None:
     """Up to which width one kernel is faster than layer by layer."""
     found = factors(lab, machine)
@@ -159,25 +175,33 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
     if not decided:
         return unsaid(lab, machine, "Whether one kernel pays", PAGE, list(found.values()))
     never = sorted({width for _, width in found} - {width for _, width in quick})
+    slower = [width for width in never if _slower(factor for place, factor in found.items() if place[1] == width)]
     best = max(decided, key=lambda factor: factor.value)
     text = f"At best it is {spoken(best)} as fast as layer by layer. {silent(list(found.values()))}"
     refused = [row.reason for row in swept(lab, machine) if row.variant == ONE_KERNEL[0] and row.reason]
-    if never:
-        text += f"It is never surely faster at a width of {listing([str(width) for width in never])}."
-    elif refused:
-        text += f"No one kernel is wider: {refused[0]}."
+    if slower:
+        text += f"At width {listing([str(width) for width in slower])} it is slower at every number of rows measured. "
+    if rest := [str(width) for width in never if width not in slower]:
+        text += f"It is never surely faster at width {listing(rest)}. "
+    if refused and not never:
+        text += f"No one kernel is wider: {refused[0]}. "
+    text += lacking(lab, machine)
     stop = max((width for _, width in quick), default=0)
-    slow = all(intervals.reading(factor) == "slower" for factor in found.values())
     return Finding(
         f"up to width {stop}" if stop else "nowhere",
         "One kernel pays while the layers are narrow"
         if stop
         else "One kernel never pays"
-        if slow
+        if _slower(found.values())
         else "Whether one kernel pays is undecided",
         text.strip(),
         PAGE,
     )
+
+
+def _slower(factors: Iterable[Interval]) -> bool:
+    """Whether all of ``factors`` are surely below 1."""
+    return all(intervals.reading(factor) == "slower" for factor in factors)
 
 
 def hoped(lab: Evidence, machine: str) -> Finding | None:
@@ -191,6 +215,10 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
     less, clear = sum(gain.below(HOPED[0]) for gain in every), [gain for gain in every if not gain.doubt]
     if not clear:
         return unsaid(lab, machine, "What several layers in one kernel gain", PAGE, every, judged)
+    widths = [_place(row)[1] for row in rows]
+    layers = listing([COUNTS[name] for name in sorted({row.operation for row in rows})])
+    under = sorted({_place(row)[1] for row in rows if row.speed.below(HOPED[0])})
+    short = f" Below is width {listing([str(width) for width in under])}." if under else ""
     return Finding(
         span_text(clear),
         "Several layers in one kernel gain more than was hoped" + (", but not everywhere" if more < len(rows) else "")
@@ -200,8 +228,9 @@ def hoped(lab: Evidence, machine: str) -> Finding | None:
         else "Several layers in one kernel gain what was hoped"
         if inside
         else "What several layers in one kernel gain is undecided",
+        f"Cases: {layers} layers against eager, {ROWS} rows, width {spanning(widths, str)}. "
         f"S004 expects {HOPED[0]:.2f} to {HOPED[1]:.2f}×. "
-        f"Of {len(rows)} cases {more} lie above that, {inside} inside and {less} below.",
+        f"Of {len(rows)} cases {more} lie above that, {inside} inside and {less} below.{short}",
         PAGE,
         claims=judged,
     )
@@ -221,8 +250,10 @@ def models(lab: Evidence, machine: str) -> Finding | None:
     apart = [gain for gain in every if gain.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE)]
     form = "Called through the lab, Plan C" if aside else "Plan C"
     slower = "slower than" if all(gain.below(1) for gain in apart) else "another speed than"
-    text = f"{len(same)} of {len(rows)} models take the same time within ±2%, {len(apart)} surely another. "
-    text += silent(every) + (aside or "S004 expects the same of all nine.")
+    text = f"By the {lab.primary(machine)} clock {len(same)} of {len(rows)} models take the same time within ±2%, "
+    text += f"{len(apart)} surely another. {silent(every)}{aside or 'S004 expects the same of all nine.'}"
+    if not aside and lab.verdicts["S004-46"].get(machine) == "not_reproduced":
+        text += " The verdict is not reproduced, for only a rewrite of the lab's was measured, not the author's layers."
     return Finding(
         f"{len(same) or len(apart) % len(rows)} of {len(rows)}",
         f"{form} is as fast as eager in the documents' models"
@@ -277,6 +308,15 @@ def nine(lab: Evidence, machine: str) -> list[dict[str, str]]:
             mark = f" ({results.LAUNCH})" if row.launch_path else ""
             line[f"{NAMES.get(row.variant, row.variant)}, {row.clock}{mark}"] = times(row.speed)
     return filled(list(lines.values()))
+
+
+def models_title(rows: Sequence[Row]) -> str:
+    """In how many of the documents' models each form among ``rows`` is faster than eager."""
+    told = []
+    for name in dict.fromkeys(row.variant for row in rows):
+        words = [row.reading for row in rows if row.variant == name and not absent(row.ratio)]
+        told += [f"{NAMES[name]} in {words.count('faster')} of {len(words)} models"] if words else []
+    return f"Faster than eager: {', '.join(told)}"
 
 
 NAMES = {"aten": "Plan C", "epilogue": "epilogue", "compile": "compiled"}

@@ -127,10 +127,11 @@ def slowdowns(rows: Sequence[Row], *, claimed: float | None = None, title: str =
     return draw(blocks, heading(title or f"Time against {base}", under), alt), table
 
 
-def speedups(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
+def speedups(rows: Sequence[Row], *, title: str = "", together: bool = False) -> tuple[Any, Any]:
     """Baseline time / variant time with 95% intervals against the ±2% band of equivalence, a panel a shape.
 
-    The axis is linear, or logarithmic where the ratios span more than 4×. Baselines and A/A controls are left out.
+    ``together``: one panel in place of many, a row a shape and a marker a variant. The axis is linear, or logarithmic
+    where the ratios span more than 4×. Baselines and A/A controls are left out.
     Raises :class:`FigureError` when no row has a ratio.
     """
     rows = ordered(contenders(rows))
@@ -139,12 +140,35 @@ def speedups(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     _, common = split_fields(rows)
     base, counts = bases(kept), tables.counted([r.reading for r in kept])
     axis = ratio_axis(kept, f"speed against {base}, ×")
-    blocks = forest(rows, [r.speed for r in rows], said, axis=axis, lines=[(1.0, "solid", "")], band=True)
-    under = [*common, launch_note(rows), "bars: 95% intervals", "right is faster", "grey: equal within ±2%", counts]
+    drawn: dict[str, Any] = {"axis": axis, "lines": [(1.0, "solid", "")], "band": True}
+    blocks = [_marked(rows, said, **drawn)] if together else forest(rows, [r.speed for r in rows], said, **drawn)
+    bare = "no marker: no time measured" if together and len(kept) < len(rows) else ""
+    under = [
+        *common,
+        launch_note(rows),
+        "bars: 95% intervals",
+        "right is faster",
+        "grey: equal within ±2%",
+        bare,
+        counts,
+    ]
     table = tables.results_table(rows)
     table.insert(8, "reads", [r.reading for r in rows])
     alt = f"Speed against {base} ({', '.join(common)}), with the ±2% band shaded: {counts}. {_told(rows, said)}."
     return draw(blocks, heading(title or f"Speed against {base}", under), alt), table
+
+
+def _marked(rows: Sequence[Row], said: Sequence[str], **block: Any) -> Block:
+    """One panel of the speeds of ``rows``: a row for all fields that tell them apart, a marker a variant."""
+    fields, _ = split_fields(rows, always=["shape"])
+    cells = [
+        Cell(
+            place := several(r, fields), "", style(r.variant, r.origin), r.speed.triple, f"{place}<br>{text}", named(r)
+        )
+        for r, text in zip(rows, said, strict=True)
+        if not absent(r.ratio)
+    ]
+    return Block("", cells, legend=True, **block)
 
 
 def times_against_limit(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:

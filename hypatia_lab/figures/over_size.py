@@ -225,12 +225,14 @@ SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"
 """Grounds of a map's cells: light enough for dark text in either mode of the page."""
 
 
-def where_faster(rows: Sequence[Row], variants: Sequence[str], against: Sequence[str], title: str) -> tuple[Any, Any]:
+def where_faster(
+    rows: Sequence[Row], variants: Sequence[str], against: Sequence[str], title: str, sides: tuple[str, str]
+) -> tuple[Any, Any]:
     """Where the quickest of ``variants`` beats that of ``against``: a map over rows and width, the factor in each cell.
 
     Rows of :func:`hypatia_lab.results.rows` of an operation whose shape is rows × width. A factor above 1 is faster; a
     question mark says that its 95% interval holds 1, alone that it says nothing; a dash that none of ``variants`` has a
-    time (the table says why).
+    time (the table says why). ``sides``: what the first and the second are called.
     Raises :class:`FigureError` when there is no factor, and for rows of several machines, operations, dtypes or clocks.
     """
     rows = [row for row in singles(rows) if row.variant in (*variants, *against)]
@@ -238,10 +240,10 @@ def where_faster(rows: Sequence[Row], variants: Sequence[str], against: Sequence
     fields, common = split_fields(rows, always=["shape"])
     if len(fields) > 1:
         raise FigureError(f"where_faster: the rows differ in {', '.join(f for f in fields if f != 'shape')}")
-    cells, one = _cells(rows, variants), " or ".join(variants)
+    cells, (one, other) = _cells(rows, variants), sides
     found = {place: cell.factor for place, cell in cells.items() if cell.factor is not None}
     if not found:
-        raise FigureError(f"where_faster: {one} was timed nowhere beside {' or '.join(against)}")
+        raise FigureError(f"where_faster: {' or '.join(variants)} was timed nowhere beside {' or '.join(against)}")
     across, down = sorted({width for _, width in cells}), sorted({count for count, _ in cells})
     clear = {place for place, factor in found.items() if not factor.doubt}
     texts = {place: f"{f.value:.{2 if f.value < 9.995 else 1}f}" for place, f in found.items()}
@@ -273,7 +275,8 @@ def where_faster(rows: Sequence[Row], variants: Sequence[str], against: Sequence
         for count, width in cells
         if (count, width) not in found
     ]
-    under = [*common, f"factor above 1 (green): {one} is faster", "?: its 95% interval holds 1, or says nothing"]
+    under = [*common, f"factor: speed of {one} over that of {other}", f"green: {one} is faster"]
+    under += ["?: its 95% interval holds 1, or says nothing"] if any("?" in text for text in texts.values()) else []
     head = heading(title, [*under, f"{formats.MISSING}: no time of {one}" if dashes else ""])
     head["margin"] |= {"l": 72}
     layout = head | {
@@ -284,7 +287,7 @@ def where_faster(rows: Sequence[Row], variants: Sequence[str], against: Sequence
     }
     words = [intervals.reading(factor) for factor in found.values()]
     span = f", {spanning([found[place].value for place in clear], formats.number)}" if clear else ""
-    alt = f"Speed of {one} against the quickest of {' and '.join(against)} ({', '.join(common)}), "
+    alt = f"Speed of {one} against {other} ({', '.join(common)}), "
     alt += f"{len(found)} cells{span}: {tables.counted(words)}."
     return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
 

@@ -24,6 +24,7 @@ from hypatia_lab.figures.language import (
     points_trace,
     rule_trace,
     thinned,
+    with_legend,
 )
 from hypatia_lab.figures.probe_rows import bar_trace
 from hypatia_lab.formats import absent, significant
@@ -64,7 +65,8 @@ class Block:
     """Panels on the same rows under a ``heading``, on one ``axis`` or, where it is a function, each on its own.
 
     ``lines``: (x, dash, label) across all rows. ``band``: the ±2% about 1 is shaded. ``joined``: a line leads from row
-    to row. ``bars``: bars from 0 in place of points, with the value written at their ends.
+    to row. ``bars``: bars from 0 in place of points, with the value written at their ends. ``legend``: below the figure
+    it is said which marker each ``key`` has.
     """
 
     heading: str
@@ -74,6 +76,7 @@ class Block:
     band: bool = False
     joined: bool = False
     bars: bool = False
+    legend: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -144,10 +147,17 @@ def draw(blocks: Sequence[Block], head: dict[str, Any], alt: str) -> Any:
         for one in own
         if block.band
     ]
-    narrow = _placed(blocks, panels, head, narrow=True)
-    layout = head | _placed(blocks, panels, head, narrow=False) | {"shapes": shapes}
+    wide, narrow = (_placed(blocks, panels, head, narrow=narrow) for narrow in (False, True))
+    if entries := [cell.key for block in blocks if block.legend for cell in block.cells]:
+        wide, narrow = (_legend_below(placed, list(dict.fromkeys(entries))) for placed in (wide, narrow))
+    layout = head | wide | {"shapes": shapes}
     layout["meta"] = head["meta"] | {"narrow": narrow}
     return assemble(data, layout, alt)
+
+
+def _legend_below(placed: dict[str, Any], entries: Sequence[str]) -> dict[str, Any]:
+    height = placed["height"] - placed["margin"]["t"] - placed["margin"]["b"]
+    return with_legend(placed | {"height": height}, entries)
 
 
 def _traces(block: Block, panel: _Panel) -> list[dict[str, Any]]:
@@ -179,7 +189,9 @@ def _traces(block: Block, panel: _Panel) -> list[dict[str, Any]]:
             data.append(bar | {"showlegend": False, "width": 0.5} | panel.on)
             continue
         triples = [cell.triple for cell in own]
-        data.append(points_trace(own[0].look, triples, places, said, name=key, showlegend=False, size=9) | panel.on)
+        data.append(
+            points_trace(own[0].look, triples, places, said, name=key, showlegend=block.legend, size=9) | panel.on
+        )
     return data
 
 
