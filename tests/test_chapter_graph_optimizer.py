@@ -87,7 +87,8 @@ def read(tmp_path: Path, own: Lines, device: str = "cuda", machine: str = "box")
 
 def test_speed_is_told_by_both_clocks(tmp_path: Path) -> None:
     found = said(chapter.speed(read(tmp_path, GPU), "box"))
-    assert found.figure == "3 of 3"
+    assert found.figure == "3 of 3 faster"
+    assert "Cases: 2 models, in bfloat16 or float32, by the graph clock." in found.text
     assert "1.03× to 1.33×" in found.text  # replayed
     assert "1.00× to 1.03×" in found.text  # as a caller waits
 
@@ -131,16 +132,20 @@ def test_what_the_intervals_leave_open_is_called_open(tmp_path: Path) -> None:
 
 def test_calls_and_time_are_held_against_the_documents_picture(tmp_path: Path) -> None:
     found = said(chapter.same_runtime(read(tmp_path, GPU), "box"))
-    assert (found.figure, "the time" in found.title) == ("5 → 3", True)
+    assert (found.figure, "the time" in found.title) == ("5 → 3 launches", True)
+    assert "In float32: 5 → 3, at 1.14× the speed." in found.text
+    more = [trace("eager", 5, "bfloat16"), trace("egraph", 5, "bfloat16")]
+    partly = said(chapter.same_runtime(read(tmp_path / "partly", [*GPU, *more]), "box"))
+    assert (partly.figure, "in some dtypes" in partly.title) == ("5 → 3 launches", True)
     replayed = said(chapter.same_runtime(read(tmp_path / "replayed", [*GPU, trace("egraph_replayed", 4)]), "box"))
-    assert replayed.figure == "5 → 4"
-    assert said(chapter.same_runtime(read(tmp_path / "cpu", CPU, "cpu"), "box")).figure == "5 → 5"
+    assert replayed.figure == "5 → 4 launches"
+    assert said(chapter.same_runtime(read(tmp_path / "cpu", CPU, "cpu"), "box")).figure == "5 → 5 operators"
 
 
 def test_compilers_are_rivals(tmp_path: Path) -> None:
     found = said(chapter.compilers(read(tmp_path, GPU), "box"))
-    assert found.figure == "3 of 3"
-    assert "1.07×" in found.text  # of max-autotune
+    assert found.figure == "3 of 3 not slower"
+    assert "1.07×, at 784 → 2 × 256 → 10, batch 64 in bfloat16" in found.text  # of max-autotune
     slow = cells({"eager": 40.0, "egraph": 35.0, "compile": 30.0})
     assert said(chapter.compilers(read(tmp_path / "slow", slow), "box")).title == "torch.compile is faster"
 
@@ -163,7 +168,7 @@ def test_the_unet_is_judged_by_both_clocks(tmp_path: Path) -> None:
 
 
 def test_a_training_step_is_judged_by_both_clocks(tmp_path: Path) -> None:
-    assert said(chapter.training(read(tmp_path, GPU), "box")).figure == "2 of 2"
+    assert said(chapter.training(read(tmp_path, GPU), "box")).figure == "2 of 2 not slower"
     rows = cells({"eager": 120.0, "egraph": 130.0}, direction="forward_backward")
     found = said(chapter.training(read(tmp_path / "slow", rows), "box"))
     assert (found.figure, "slower in some" in found.title) == ("0.923×", True)  # one case is not counted

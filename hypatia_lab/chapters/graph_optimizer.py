@@ -13,6 +13,7 @@ from hypatia_lab.figures.language import spanning
 from hypatia_lab.figures.probe_rows import Configuration
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
+from hypatia_lab.operations.mlp import MODELS
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, answered, unsaid
 from hypatia_lab.pages.phrases import clocks, filled, probed, spent, spoken, times, waited
@@ -171,6 +172,12 @@ def launches(lab: Evidence, machine: str) -> list[tuple[str, float, float]]:
     return found
 
 
+def smallest(lab: Evidence, machine: str) -> dict[str, Interval]:
+    """dtype → speed of the documents' smallest model, optimized, against eager."""
+    rows = [row for row in model_rows(lab, machine) if row.shape == "x".join(map(str, MODELS[0]))]
+    return {row.dtype: factor for row, factor in against(rows, fitted(rows), "eager")}
+
+
 # ---------------------------------------------------------------- findings
 
 
@@ -178,8 +185,21 @@ def _unsaid(lab: Evidence, machine: str, question: str, found: Found) -> Finding
     return unsaid(lab, machine, question, PAGE, [factor for _, factor in found])
 
 
-def _counted(ahead: int, found: Found) -> str:
-    return f"{ahead} of {len(found)}" if len(found) > 1 else _spread(found)
+def _counted(ahead: int, found: Found, word: str) -> str:
+    """In how many cases they are what ``word`` says; of one case its figure."""
+    return f"{ahead} of {len(found)} {word}" if len(found) > 1 else _spread(found)
+
+
+def _by(found: Found) -> str:
+    clocks = listing([row.clock for row, _ in found])
+    return f"by the {clocks} clock{'s' * (' ' in clocks)}"
+
+
+def _cases(found: Found) -> str:
+    """What the cases of ``found`` are, as a sentence: models, dtypes and clocks."""
+    models, dtypes = (list(dict.fromkeys(getattr(row, field) for row, _ in found)) for field in ("shape", "dtype"))
+    what = f"{len(models)} models" if len(models) > 1 else formats.model(models[0])
+    return f"Cases: {what}, in {' or '.join(dtypes)}, {_by(found)}."
 
 
 def speed(lab: Evidence, machine: str) -> Finding | None:
@@ -195,10 +215,11 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
         return _unsaid(lab, machine, "Whether the optimized models are faster", found)
     every = [pair for pairs in by_clock.values() for pair in pairs]
     faster, slower = sum(intervals.reading(factor) == "faster" for _, factor in found), _below(every)
-    text = f"They run at {_spread(found)} the speed of eager by the {lab.primary(machine)} clock."
+    text = f"{_cases(found)} They run at {_spread(found)} the speed of eager."
     also = by_clock[waited(lab, machine)]
     if also is not found and _clear(also):
         text += f" As a caller waits it is {_spread(also)}."
+    most = "Most" if 2 * faster > len(found) else "Some"
     title = (
         "The optimized models are faster in some cases and slower in others"
         if faster and slower
@@ -206,13 +227,13 @@ def speed(lab: Evidence, machine: str) -> Finding | None:
         if slower
         else "All optimized models are faster than eager"
         if faster == len(found)
-        else "Some optimized models are faster than eager, and none is slower"
+        else f"{most} optimized models are faster than eager, and none is slower"
         if faster
         else "The optimized models are as fast as eager"
         if all(intervals.equal(factor) for _, factor in every)
         else "Whether the optimized models are as fast as eager is open"
     )
-    return Finding(_counted(faster, found), title, text, PAGE)
+    return Finding(_counted(faster, found, "faster"), title, text, PAGE)
 
 
 def same_runtime(lab: Evidence, machine: str) -> Finding | None:
@@ -220,18 +241,25 @@ def same_runtime(lab: Evidence, machine: str) -> Finding | None:
     counted, found = launches(lab, machine), against(model_rows(lab, machine), OWN, "eager")
     if not counted or not found:
         return None
-    fewer = any(after < before for _, before, after in counted)
+    fewer = sum(after < before for _, before, after in counted)
     apart = any(factor.outside(1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE) for _, factor in found)
-    gpu = lab.primary(machine) == "graph"
-    text = f"{'Kernel launches' if gpu else 'Operators'} of the smallest model in {counted[0][0]}; S004's stay six."
+    gpu, gains = lab.primary(machine) == "graph", smallest(lab, machine)
+    text = f"{'Kernel launches' if gpu else 'Operators'} of the smallest model, before and after. "
+    for dtype, before, after in counted:
+        gain = gains.get(dtype, intervals.NOTHING)
+        told = "" if gain.doubt else f", at {spoken(gain)} the speed"
+        text += f"In {dtype}: {before:g} → {after:g}{told}. "
+    text += "S004's six count a ReLU behind the last layer, which this model has not."
     text += "" if gpu else " A CPU has no epilogue to fuse into."
+    _, before, after = min(counted, key=lambda line: line[2] / line[1])
+    where = " in some dtypes" if fewer < len(counted) else ""
     return Finding(
-        f"{counted[0][1]:g} → {counted[0][2]:g}",
-        "Fusing in the graph changes the calls, and the time"
+        f"{before:g} → {after:g} {'launches' if gpu else 'operators'}",
+        f"Fusing in the graph saves calls{where}, and changes the time"
         if fewer and apart
-        else "Fusing in the graph changes the calls"
+        else f"Fusing in the graph saves calls{where}"
         if fewer
-        else "Fusing in the graph alone changes no call",
+        else "Fusing in the graph alone saves no call",
         text,
         PAGE,
     )
@@ -246,11 +274,14 @@ def compilers(lab: Evidence, machine: str) -> Finding | None:
     if not _clear(found):
         return _unsaid(lab, machine, "Whether the optimized models keep up with torch.compile", found)
     behind, level = _below(found), _level(found)
-    text = f"They have {_spread(found)} the speed of torch.compile as it comes."
+    text = f"{_cases(found)} They have {_spread(found)} the speed of torch.compile."
     tuned = against(rows, fitted(rows), "compile_max_autotune")
-    text += f" Where it was tuned (max-autotune) it is {_spread(tuned)}." if _clear(tuned) else ""
+    if _clear(tuned):
+        one = tuned[0][0]
+        where = f"in {len(tuned)} cases" if len(tuned) > 1 else f"at {formats.model(one.shape)} in {one.dtype}"
+        text += f" Against its max-autotune it is {_spread(tuned)}, {where}."
     return Finding(
-        _counted(level, found),
+        _counted(level, found, "not slower"),
         "The optimized models keep up with torch.compile"
         if level == len(found)
         else "Whether the optimized models keep up with torch.compile is open"
@@ -275,8 +306,8 @@ def split(lab: Evidence, machine: str) -> Finding | None:
     return Finding(
         _spread(found),
         "Split products pay in the large models" if reached == len(found) else "Split products pay less than wanted",
-        f"In layers of {LARGE_HIDDEN} and wider, float32's digits by float16's tensor cores. It is an option, for it "
-        "rounds otherwise.",
+        f"The speed against eager, with layers of {LARGE_HIDDEN} and wider. {_cases(found)} "
+        "Tensor cores compute float32's digits in float16. It is an option, for it rounds otherwise.",
         PAGE,
     )
 
@@ -294,10 +325,10 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
     if not _clear(own):
         return _unsaid(lab, machine, "Whether fused convolution blocks speed up a whole model", own)
     faster, slower = any(factor.above(1 + intervals.EQUIVALENCE) for _, factor in own), _below(own)
-    text = f"A U-Net of five fused blocks has {_spread(own)} the speed of eager."
+    text = f"The speed of a U-Net of five fused blocks against eager, {_by(own)}."
     text += f" Against torch.compile it is {_spread(found['compile'])}." if _clear(found["compile"]) else ""
     return Finding(
-        next(f"{formats.spoken(factor.value)}×" for _, factor in own if not factor.doubt),
+        _spread(own),
         "An optimized U-Net is faster by one clock and slower by another"
         if faster and slower
         else "Through the optimizer a U-Net is slower"
@@ -321,14 +352,14 @@ def training(lab: Evidence, machine: str) -> Finding | None:
         return _unsaid(lab, machine, "Whether a training step is slower", found)
     level = _level(found)
     return Finding(
-        _counted(level, found),
+        _counted(level, found, "not slower"),
         "A training step is not slower"
         if level == len(found)
         else "A training step is slower in some cases"
         if _below(found)
         else "Whether a training step is slower is open",
-        f"A step has {_spread(found)} the speed of eager. Where gradients are wanted a fused node is a product and a "
-        "ReLU again.",
+        f"{_cases(found)} A step has {_spread(found)} the speed of eager. Where gradients are wanted a fused node is a "
+        "product and a ReLU again.",
         PAGE,
     )
 
@@ -399,8 +430,13 @@ def stages(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 def calls(lab: Evidence, machine: str) -> list[dict[str, str]]:
     """Launches and what they are, of eager and of the optimized module: a line a dtype."""
-    word = "kernel launches" if lab.primary(machine) == "graph" else "operators"
+    word, gains = "kernel launches" if lab.primary(machine) == "graph" else "operators", smallest(lab, machine)
     return [
-        {"dtype": dtype, f"{word}, eager": f"{a:g}", f"{word}, optimized": f"{b:g}"}
+        {
+            "dtype": dtype,
+            f"{word}, eager": f"{a:g}",
+            f"{word}, optimized": f"{b:g}",
+            "speed against eager": times(gains[dtype]) if dtype in gains else formats.MISSING,
+        }
         for dtype, a, b in launches(lab, machine)
     ]
