@@ -183,6 +183,11 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
         text += f"At width {listing([str(width) for width in slower])} it is slower at every number of rows measured. "
     if rest := [str(width) for width in never if width not in slower]:
         text += f"It is never surely faster at width {listing(rest)}. "
+    partly: dict[int, list[str]] = {}
+    for (rows, width), factor in sorted(found.items()):
+        if intervals.reading(factor) == "slower" and width not in slower:
+            partly.setdefault(width, []).append(str(rows))
+    text += "".join(f"At width {width} it is slower with {listing(few)} rows. " for width, few in partly.items())
     if refused and not never:
         text += f"No one kernel is wider: {refused[0]}. "
     text += lacking(lab, machine)
