@@ -105,7 +105,9 @@ def test_each_clock_has_the_graph_of_its_own_costs(tmp_path: Path) -> None:
         assert other not in {row.variant for row in chapter.fitting(there)}
     (line,) = chapter.every(lab, "box")
     assert (line["egraph_replayed, graph"][:4], line["egraph, wall"][:4]) == ("1.33", "1.14")
-    assert [round(row.ratio, 2) for row in chapter.models(lab, "box")] == [1.33]
+    drawn = chapter.models(lab, "box")
+    assert [round(row.ratio, 2) for row in drawn] == [1.33]
+    assert chapter.models_title(drawn) == "1 of 1 optimized models are faster than eager"
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,11 @@ def models(lab: Evidence, machine: str) -> list[Row]:
     return [replace(row, variant=row.dtype, dtype=dtypes) for row in own]
 
 
+def models_title(rows: Sequence[Row]) -> str:
+    """In how many of ``rows`` an optimized model is faster."""
+    return f"{sum(row.reading == 'faster' for row in rows)} of {len(rows)} optimized models are faster than eager"
+
+
 def _spread(found: Found) -> str:
     """The least and the greatest factor of those that say something, of which there is one."""
     return spanning([factor.value for _, factor in found if not factor.doubt], lambda v: f"{formats.spoken(v)}×")
