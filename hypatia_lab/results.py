@@ -302,14 +302,14 @@ def rows(records: Sequence[Record]) -> list[Row]:
     out = []
     for own in by_machine.values():
         best = frozenset(ceilings(own).items())
-        out += [row for record in own for row in _of(record, best)]
+        out += [row for record in own for row in _rows_of(record, best)]
     return out
 
 
 @lru_cache(maxsize=256)  # a page and whoever judges its claims ask for the same ones
-def _of(record: Record, ceilings: frozenset[tuple[tuple[str, str, str], float]]) -> tuple[Row, ...]:
-    """The rows of one record of a machine with those ceilings."""
-    best = dict(ceilings)
+def _rows_of(record: Record, measured: frozenset[tuple[tuple[str, str, str], float]]) -> tuple[Row, ...]:
+    """The rows of one record of a machine whose :func:`ceilings` are those."""
+    best = dict(measured)
     cells = [_believed(_said(cell), best) for cell in record.cells]
     index = {cell_key(cell): cell for cell in cells}
     made = [_row(record, cell, index, best) for cell in cells]

@@ -138,6 +138,7 @@ struct Fiber {
     std::vector<Copy> open;
     std::deque<std::vector<Copy>> closed;
     std::vector<Box> open_stores, closed_stores;
+    bool waited = false;           // for the kernel before
     std::vector<unsigned> unseen;  // what this thread wrote and no copy may read yet
 };
 struct Barrier {
@@ -405,7 +406,10 @@ float larger_or_nan(float a, float b) { return a != a || b != b ? NAN : a > b ? 
 
 // ---- between blocks
 
-void announce(unsigned* counter) { ++progress, ++*counter; }
+void announce(unsigned* counter) {
+    if (!fiber->waited) fail("a count while the kernel before may still use the counter");
+    ++progress, ++*counter;
+}
 unsigned count_in(unsigned* counter) { return ++progress, (*counter)++; }
 // Every other block hears of a count long after its neighbours; the others do in the next launch.
 unsigned counted(const unsigned* counter) {
@@ -536,6 +540,7 @@ void store_transposed(unsigned address, unsigned a, unsigned b) {
 }
 void show_to_copies() { fiber->unseen.clear(); }
 void store_box(const TensorMap& map, int k, int row, unsigned from) {
+    if (!fiber->waited) fail("a store while the kernel before may still read what it writes over");
     if (from % 1024) fail("a box that is unaligned");
     for (const auto& each : fibers) {
         for (unsigned written : each->unseen) {
@@ -562,7 +567,7 @@ void wait_for_stores() {
 
 // The launch before this one has always ended.
 void let_next_kernel_start() {}
-void wait_for_kernel_before() {}
+void wait_for_kernel_before() { fiber->waited = true; }
 
 unsigned block_of_cluster() { return fiber->block->rank; }
 void synchronize_cluster() { meet(cluster_meeting, static_cast<int>(fibers.size())); }

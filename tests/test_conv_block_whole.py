@@ -270,7 +270,9 @@ def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate
     _, saved = whole.conv_block_whole(*given, approximate=approximate, keep=True)
     assert saved is not None
     grad = torch.randn(saved.convolved.shape, generator=torch.Generator(DEVICE).manual_seed(1), device=DEVICE).to(dtype)
-    behind, sums = whole.behind_convolution(grad, saved, gamma, beta, approximate=approximate)
+    counters = torch.zeros(shape[0], 2, dtype=torch.int32, device=DEVICE)
+    behind, sums = whole.behind_convolution(grad, saved, gamma, beta, approximate=approximate, counters=counters)
+    assert not counters.any()
     # Contiguous: on a CPU torch's own gradient of an instance norm of one image, channels last, is wrong.
     leaves = [tensor.double().contiguous().requires_grad_() for tensor in (x, gamma, beta)]
     convolved = functional.conv2d(leaves[0], weight.double().contiguous(), padding=1)

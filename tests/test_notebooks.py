@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from hypatia_lab.chapters import stability
 from hypatia_lab.experiments import EXPERIMENTS
 
 ROOT = Path(__file__).resolve().parent.parent
-COLUMNS = 80
+COLUMNS = tomllib.loads((ROOT / "notebooks" / "ruff.toml").read_text())["line-length"]
 """Of code, as many as a page has room for beside its two side bars, 1280 pixels wide."""
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
 RECORDS = sorted([*records.COMMITTED.glob("*/*.jsonl"), *stability.folder().glob("*/*/*.jsonl")])

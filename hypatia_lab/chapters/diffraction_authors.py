@@ -71,8 +71,6 @@ DTYPE = {
 """Figure of the comparison of dtypes → what it is, and what S003 has, in the units of the other column."""
 SHARES = ("mean relative error", "max relative error")
 """Figures of that which are shares."""
-BOTTLENECK = 2
-"""From so many times the time on, precision is called the bottleneck."""
 QUICKLY = "it amortizes quickly"
 STEADY = (
     ("S003-57d", "", "×", "mean of the three calls timed warm / the fastest of the three", "steady, so 1×"),
@@ -355,9 +353,9 @@ def double(lab: Evidence, machine: str) -> Finding | None:
     if found is None:
         return None
     if found.doubt:
-        facts = f"S003's script gave its author 1.01×; here it gives {_ends(found)}." if not found.flaw else ""
+        facts = "S003's script gave its author 1.01×."
         if lab.verdicts["S003-50a"][machine] == "confirmed":
-            facts += f" A bottleneck would take {BOTTLENECK}× or more: ruled out (S003-50a)."
+            facts += " That float64 is the bottleneck is ruled out here (S003-50a)."
         question = "How much longer S003's simulator takes in float64"
         return unsaid(lab, machine, question, "09_precision", [found], ("S003-49a",), facts)
     parts = ["S003-49a", "S003-50a"]
@@ -370,12 +368,6 @@ def double(lab: Evidence, machine: str) -> Finding | None:
     title = titles.get(seen.pop(), "") if len(seen) == 1 else ""
     title = f"{title} of S003's simulator" if title else "Whether float64 slows S003's simulator is undecided"
     return Finding(spoken(found), title, text, "09_precision", claims=tuple(parts))
-
-
-def _ends(found: Interval) -> str:
-    """An estimate too wide for a sentence, with its ends and as a table has it: ``1.25× (0.87 to 1.80, n = 4)``."""
-    value, ends = formats.told(found).removesuffix("]").split(" [")
-    return f"{value} ({ends.replace(', ', ' to ')}, n = {found.n})"
 
 
 def digits(lab: Evidence, machine: str) -> Finding | None:

@@ -19,7 +19,7 @@ from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, unsaid
-from hypatia_lab.pages.phrases import fastest, lasted, only, probed, quotients, ranged, spoken, waited
+from hypatia_lab.pages.phrases import fastest, lasted, only, probed, quotients, spoken, waited
 from hypatia_lab.results import Row
 
 SEED_SIZE = "1024x1024"
@@ -154,13 +154,13 @@ def against_c(lab: Evidence, machine: str) -> Finding | None:
     if plain is None or torch is None:
         return None
     found, on = plain.over(torch), place(lab, machine)
-    text = f"At {torch.at} a warm call of {called(torch.variant)} takes {ranged(torch.time)} on {on}; "
-    text += f"C, pixel by pixel, takes {ranged(plain.time)} on {cores(lab, machine)}."
+    text = f"At {torch.at} a warm call of {called(torch.variant)} takes {lasts(torch.time)} on {on}; "
+    text += f"C, pixel by pixel, takes {lasts(plain.time)} on {cores(lab, machine)}."
     if found.doubt:
         question = "Whether the lab's form in PyTorch, warm, is as fast as C"
         return unsaid(lab, machine, question, "07_diffraction", [found], facts=text)
     if peer is not None:
-        text += f" Vectorised C takes {ranged(peer.time)} there."
+        text += f" Vectorised C takes {lasts(peer.time)} there."
     than = reads(found, "outruns", "trails", "keeps pace with")
     title = f"The lab's PyTorch on {on} {than} C on {cores(lab, machine)}"
     return Finding(spoken(found), title, text, "07_diffraction")

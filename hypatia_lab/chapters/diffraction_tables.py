@@ -14,7 +14,7 @@ from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import span_text
-from hypatia_lab.pages.phrases import fastest, labelled, probed, ranged, spent, waited
+from hypatia_lab.pages.phrases import fastest, labelled, probed, spent, spoken, waited
 from hypatia_lab.results import Row
 from hypatia_lab.workloads import Workload, parse_shape
 
@@ -85,8 +85,9 @@ def programs_said(lab: Evidence, machine: str) -> str:
     said = []
     for way in (way for way in ways if way.shape == ways[-1].shape):
         call, whole = fastest([row for row in warm if row.at == way.shape], [way.variant]), way.estimate("whole")
-        if call is not None and not whole.flaw:
-            said.append(f"{ranged(whole)} with *{called(way.variant)}* (a warm call: {ranged(call.time)})")
+        if call is not None and not whole.doubt and not call.time.doubt:
+            warm_call = spoken(call.time, "µs")
+            said.append(f"{spoken(whole, 'µs')} with *{called(way.variant)}* (a warm call: {warm_call})")
     return f"At {ways[-1].shape} a whole program takes {listing(said)}." if said else ""
 
 

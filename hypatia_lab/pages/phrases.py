@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import formats, intervals, records, variants
@@ -78,14 +77,6 @@ def spoken(found: Interval, unit: str = "×") -> str:
         scale, unit = next(((s, u) for s, u in ((1e6, "s"), (1e3, "ms"), (1, "µs")) if found.value >= s), (1e-3, "ns"))
         return f"{formats.spoken(found.value / scale)} {unit}"
     return formats.with_unit(formats.spoken(found.value), unit)
-
-
-def ranged(found: Interval) -> str:
-    """A time in µs as one says it; between which bounds it lies, where they are too far apart for one figure."""
-    if found.doubt != intervals.TOO_NOISY or found.flaw:
-        return spoken(found, "µs")
-    low, high = (spoken(replace(found, value=end, low=end, high=end), "µs") for end in (found.low, found.high))
-    return f"{low} to {high}"
 
 
 def times(found: Interval) -> str:

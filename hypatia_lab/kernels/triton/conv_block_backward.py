@@ -323,21 +323,11 @@ def column_sums(
     kernel of its own would cost more. ``dependent``: programmatic dependent launch.
     """
     rows, columns = source.shape[0], source[0].numel() if len(source) else first.numel() + second.numel()
-    block = 32 if columns < 4096 else 128
+    tall, block = (32, 32) if columns < 4096 else (16, 128)
+    how = {"ROWS": tall, "COLUMNS": block, "DEPENDENT": dependent and hopper(source)}
+    how |= launch_options(dependent, source)
     with torch.cuda.device_of(source):
-        _column_sums[(triton.cdiv(columns, block),)](
-            source,
-            first,
-            second,
-            zeros,
-            rows,
-            columns,
-            first.numel(),
-            ROWS=32 if columns < 4096 else 16,
-            COLUMNS=block,
-            DEPENDENT=dependent and hopper(source),
-            **launch_options(dependent, source),
-        )
+        _column_sums[(triton.cdiv(columns, block),)](source, first, second, zeros, rows, columns, first.numel(), **how)
 
 
 def _behind_convolution(
