@@ -1076,6 +1076,26 @@ def test_a_finished_process_is_not_run_again(tmp_path, lab, process):
     assert [plan["number"] for plan in process.plans] == [0, 1, 1]
 
 
+@pytest.mark.parametrize("other", ["aaaaaa", "bbbbbb"])
+def test_a_record_whose_processes_ran_on_two_chips_is_of_none(tmp_path, lab, process, monkeypatch, other):
+    lab(group(), processes=2)
+    give_ceilings(tmp_path)
+
+    def interrupt(number: int, index: int, name: str) -> dict[str, Any]:
+        if number == 1 and len(process.plans) == 2:
+            raise KeyboardInterrupt
+        return {"median_us": 100.0}
+
+    process.alter, plain = interrupt, machine.facts
+    monkeypatch.setattr(machine, "facts", lambda device: plain(device) | {"chip": "aaaaaa"})
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path)
+    monkeypatch.setattr(machine, "facts", lambda device: plain(device) | {"chip": other})
+    record = measure(tmp_path)
+    assert record.chip == ("aaaaaa" if other == "aaaaaa" else "")
+    assert len(record.cells[0]["medians_us"]) == 2
+
+
 def test_parts_of_another_plan_are_not_mixed_in(tmp_path, lab, process):
     lab(group(SMALL), group(LARGE))
     give_ceilings(tmp_path)

@@ -96,10 +96,13 @@ def plan(experiment: str | Experiment, preset: str, device: str, shapes: Sequenc
 
 
 class _Parts:
-    """Rows of finished processes, one file each beside the record, so that an interruption loses nothing."""
+    """Rows of finished processes, one file each beside the record, so that an interruption loses nothing.
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self.folder, self.key = folder, key
+    ``chips``: the GPU that measures now, and those of the parts that were taken up again.
+    """
+
+    def __init__(self, folder: Path, key: str, chip: str) -> None:
+        self.folder, self.key, self.chips = folder, key, {chip}
 
     def path(self, number: int) -> Path:
         return self.folder / f"{number}.jsonl"
@@ -113,10 +116,11 @@ class _Parts:
             return [], {}
         if not parsed or not isinstance(parsed[0], dict) or parsed[0].get("key") != self.key:
             return [], {}
+        self.chips |= {*parsed[0]["chips"]}
         return parsed[1:], {k: tuple(v) for k, v in parsed[0]["excluded"].items()}
 
     def save(self, number: int, rows: list[dict[str, Any]], excluded: dict[str, tuple[str, str]]) -> None:
-        head = {"key": self.key, "excluded": excluded}
+        head = {"key": self.key, "excluded": excluded, "chips": sorted(self.chips)}
         records.write_text(self.path(number), "".join(json.dumps(row) + "\n" for row in (head, *rows)))
 
     def clear(self) -> None:
@@ -196,12 +200,15 @@ def _measure(
     planned += [source] if source else []
     planned += [kept.digest] if kept else []
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
-    parts = _Parts(folder / ".parts" / spec.name, key)
+    facts = machine.facts(device)
+    parts = _Parts(folder / ".parts" / spec.name, key, facts.get("chip", ""))
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
     work = {"device": device, "source": source, "silence_s": how["silence_s"], "folder": str(parts.folder)}
     work["gpu"] = machine.gpu_uuid() if device == "cuda" else ""
     per_process = _sessions(spec, groups, work, parts, first, how) if groups else []
     details = probes.collect(asked, device, parts.folder, key, source=source, progress=progress)
+    if len(parts.chips) > 1:  # of two chips, so of none
+        facts.pop("chip", None)
     run = {
         "kind": "run",
         "schema": records.SCHEMA,
@@ -213,7 +220,7 @@ def _measure(
         "commit": head,
         "dirty": dirty,
         "processes": len(per_process) or spec.processes or PROCESSES[preset],
-        "facts": machine.facts(device),
+        "facts": facts,
     }
     if spec.source:
         run["source"] = spec.source.digest
@@ -229,11 +236,11 @@ def _measure(
         cells = _cells(groups, per_process, _best(folder, device))
     if kept is not None:
         since = {name: run[name] for name in ("started", "commit", "dirty")} | {"processes": len(per_process)}
-        facts = dict(kept.run["facts"])
-        if facts.get("chip") != run["facts"].get("chip"):  # two chips in one record, so it is of none
-            facts.pop("chip", None)
+        before = dict(kept.run["facts"])
+        if before.get("chip") != facts.get("chip"):
+            before.pop("chip", None)
         run = kept.run | {
-            "facts": facts,
+            "facts": before,
             "processes": first + len(per_process),
             "grown": [*kept.run.get("grown", []), since],
         }
