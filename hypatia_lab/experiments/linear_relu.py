@@ -123,9 +123,9 @@ def _tensor_cores(preset: str, device: str, shapes: Shapes) -> list[Group]:
         sparing = _sparing(preset, device, shape, shapes)
         compiled = () if sparing else asked(preset, device, "compile")
         tuned = ("compile_max_autotune",) if gpu and not sparing else ()
-        groups.append(Group(Workload("linear_relu", shape), (*both, *compiled, *split, *others), by, 0.3))
+        groups.append(Group(Workload("linear_relu", shape), (*both, *compiled, *split, *others), by, 0.2))
         names = (*both, *compiled, *tuned, *fused, *others)
-        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), names, by, 0.3))
+        groups.append(Group(Workload("linear_relu", shape, "bfloat16"), names, by, 0.2))
         if gpu:
             tf32 = ("eager", "epilogue", *fused, *others)
             groups.append(Group(Workload("linear_relu", shape, "float32", "tf32"), tf32, ("graph",), 0.2))
