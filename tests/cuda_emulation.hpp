@@ -522,6 +522,12 @@ void store_pair(unsigned address, float a, float b) {
     std::memcpy(at(address), both, sizeof both);
     fiber->unseen.push_back(address);
 }
+float4 load_of(unsigned address, unsigned block) {
+    if (address % 16) fail("four numbers that are unaligned");
+    float4 found;
+    std::memcpy(&found, at((address & 0xffffff) | block << 24), sizeof found);
+    return found;
+}
 void store_transposed(unsigned address, unsigned a, unsigned b) {
     const unsigned held[2] = {a, b};
     std::memcpy(warp().slots[lane()], &address, sizeof address);

@@ -31,6 +31,7 @@ from hypatia_lab.operations import conv_block, mlp
 from hypatia_lab.operations import conv_block_kernels as blocks
 from hypatia_lab.operations import linear_relu_backward as backward
 from hypatia_lab.operations import tensor_cores as tensor
+from hypatia_lab.operations.mlp_layers import mlp_layers
 from hypatia_lab.operators import Operator
 from hypatia_lab.variants import load, variants
 from hypatia_lab.workloads import Workload
@@ -170,12 +171,18 @@ def by_layers_cuda(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
     return mlp.forward_cuda(x, [*rest[:2]], [*rest[2:]])
 
 
+def one_a_layer(x: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+    return mlp_layers(x, [*rest[:2]], [*rest[2:]], "ieee")
+
+
 float32 = torch.float32
 CALLS = {
     "triton": Call(tensor.linear_relu_triton, triton, lambda: matrices(64, 128, 96)),
     "triton tf32": Call(tensor.linear_relu_triton, tf32, lambda: matrices(64, 128, 96, float32)),
     "cuda": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(64, 128, 96), hopper=True),
     "cuda tf32": Call(tensor.linear_relu_cuda, cuda_tf32, lambda: matrices(64, 128, 96, float32), hopper=True),
+    "cuda, odd": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(33, 777, 65), hopper=True),
+    "cuda, few rows": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(3, 77, 65), hopper=True),
     "fused": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(64, 128, 96)),
     "fused, medium": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(1024, 784, 2048)),
     "split": Call(tensor.linear_relu_split, split, lambda: matrices(64, 128, 96, float32), hopper=True),
@@ -192,8 +199,20 @@ CALLS = {
     "two kernels": Call(blocks.conv_block_fused, in_two, lambda: block(2, 32, 32)),
     "mlp": Call(mlp.mlp, by_layers, lambda: layers(1001, 64)),
     "mlp_cuda": Call(mlp.forward_cuda, by_layers_cuda, lambda: layers(1001, 64), differentiable=False, hopper=True),
+    "mlp_layers": Call(mlp_layers, one_a_layer, lambda: layers(1001, 77), differentiable=False, hopper=True),
 }
-LINEAR = ["triton", "triton tf32", "cuda", "cuda tf32", "fused", "split", "fp16x3", "fp16x3 in CUDA"]
+LINEAR = [
+    "triton",
+    "triton tf32",
+    "cuda",
+    "cuda tf32",
+    "cuda, odd",
+    "cuda, few rows",
+    "fused",
+    "split",
+    "fp16x3",
+    "fp16x3 in CUDA",
+]
 
 each_call = pytest.mark.parametrize("name", CALLS)
 each_differentiable = pytest.mark.parametrize("name", [name for name, call in CALLS.items() if call.differentiable])
@@ -219,6 +238,7 @@ def test_a_later_call_does_without_python(name: str, monkeypatch: pytest.MonkeyP
 
 ODD = [(33, 77, 129), (1, 5, 3), (257, 130, 65)]
 PACKED = [(33, 72, 129), (1, 8, 3), (257, 136, 65), (129, 200, 136)]
+SHARED = [(17, 2785, 160), (3, 2465, 191), (56, 1944, 192)]  # tiles by several blocks, few rows by several warps
 NAMED = [(256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)]
 BLOCKS = [(5, 64, 128, 128), (3, 64, 33, 29), (20, 64, 128, 128), (1, 64, 17, 40), (2, 64, 9, 11), (1, 64, 128, 128)]
 ROWS = (1, 33, 1001, 65536)
@@ -228,9 +248,9 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     ("linear_relu", "triton", "bfloat16", "ieee", "forward", ODD + NAMED, 4e-3),
     ("linear_relu", "triton", "float16", "ieee", "forward", ODD + NAMED[:2], 6e-4),
     ("linear_relu", "triton", "float32", "tf32", "forward", ODD + NAMED, 3.5e-4),  # rounded; cut off it is 7e-4
-    ("linear_relu", "cuda", "bfloat16", "ieee", "forward", PACKED + NAMED, 4e-3),
-    ("linear_relu", "cuda", "float16", "ieee", "forward", PACKED + NAMED[:2], 6e-4),
-    ("linear_relu", "cuda", "float32", "tf32", "forward", PACKED + NAMED, 3.5e-4),
+    ("linear_relu", "cuda", "bfloat16", "ieee", "forward", PACKED + SHARED + ODD + NAMED, 4e-3),
+    ("linear_relu", "cuda", "float16", "ieee", "forward", PACKED + SHARED + NAMED[:2], 6e-4),
+    ("linear_relu", "cuda", "float32", "tf32", "forward", PACKED + SHARED + ODD + NAMED, 3.5e-4),
     ("linear_relu", "fp16x3", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_once", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
     ("linear_relu", "fp16x3_cuda", "float32", "ieee", "forward", ODD + NAMED, 5e-7),
@@ -261,7 +281,11 @@ RIGHT: list[tuple[str, str, str, str, str, list[tuple[int, ...]], float]] = [
     *(
         (operation, name, "bfloat16", "ieee", "forward", [(rows, width) for rows in ROWS for width in widths], 1.2e-2)
         for operation in ("mlp2", "mlp3")
-        for name, widths in (("fused", (16, 33, 64, 128, 256)), ("fused_cuda", (16, 32, 64, 128, 256)))
+        for name, widths in (
+            ("fused", (16, 33, 64, 128, 256)),
+            ("fused_cuda", (16, 32, 64, 128, 256)),
+            ("layers_cuda", (33, 64, 285)),
+        )
     ),
 ]
 
@@ -339,6 +363,8 @@ OPCHECKED: dict[str, Callable[[Tensors], tuple[Any, tuple[Any, ...]]]] = {
     "triton tf32": lambda given: (torch.ops.hypatia.linear_relu_triton, (*given, "tf32")),
     "cuda": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "ieee")),
     "cuda tf32": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "tf32")),
+    "cuda, odd": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "ieee")),
+    "cuda, few rows": lambda given: (torch.ops.hypatia.linear_relu_cuda, (*given, "ieee")),
     "fused": lambda given: (torch.ops.hypatia.linear_relu_fused, given),
     "split": lambda given: (torch.ops.hypatia.linear_relu_split, (*given, "fp16x3")),
     "fp16x3": lambda given: (torch.ops.hypatia.linear_relu_fp16x3, given),
@@ -347,6 +373,7 @@ OPCHECKED: dict[str, Callable[[Tensors], tuple[Any, tuple[Any, ...]]]] = {
     "two kernels": lambda given: (torch.ops.hypatia.conv_block_fused, (*given, "none", "ieee", "triton", True, None)),
     "mlp": lambda given: (torch.ops.hypatia.mlp, (given[0], [*given[1:3]], [*given[3:]], "ieee")),
     "mlp_cuda": lambda given: (torch.ops.hypatia.mlp_cuda, (given[0], [*given[1:3]], [*given[3:]])),
+    "mlp_layers": lambda given: (torch.ops.hypatia.mlp_layers, (given[0], [*given[1:3]], [*given[3:]], "ieee")),
 }
 
 
@@ -771,6 +798,8 @@ PRICED: dict[str, Callable[[], tuple[Callable[[], Any], ...]]] = {
     "cuda bfloat16 256x256x512": lambda: called(cuda, eager, matrices(*SMALL)),
     "cuda bfloat16 1024x784x2048": lambda: called(cuda, eager, matrices(*MEDIUM)),
     "cuda tf32": lambda: called(cuda_tf32, eager, matrices(*MEDIUM, float32)),
+    "cuda, odd": lambda: called(cuda, eager, matrices(913, 713, 715)),
+    "cuda, few rows": lambda: called(cuda, eager, matrices(3, 376, 3181)),
     "fp16x3": lambda: called(split, eager, matrices(*MEDIUM, float32)),
     "tf32x3": lambda: called(split_tf32, eager, matrices(*MEDIUM, float32)),
     "fp16x3_once": lambda: of_variants("linear_relu", "fp16x3_once", MEDIUM, "float32"),
@@ -787,6 +816,7 @@ PRICED: dict[str, Callable[[], tuple[Callable[[], Any], ...]]] = {
     "two kernels, a step": lambda: stepped(in_two, plain_block, block(5, 128, 128)),
     "mlp_cuda": lambda: of_variants("mlp3", "fused_cuda", (65536, 64), "bfloat16"),
     "mlp": lambda: of_variants("mlp3", "fused", (65536, 64), "bfloat16"),
+    "mlp_layers": lambda: of_variants("mlp3", "layers_cuda", (4227, 293), "bfloat16"),
     "egraph_split": lambda: of_variants("mlp", "egraph_split", graph_optimizer.MODELS[0], "float32"),
 }
 """Row → a call of ours, and eager's."""

@@ -70,7 +70,7 @@ ALLOWED: dict[str, set[str]] = {
         "variants",
         "workloads",
     },
-    "experiments": {"clock", "names", "operations", "profiler", "variants", "workloads"},
+    "experiments": {"clock", "kernels", "names", "operations", "profiler", "variants", "workloads"},
     "reader_kernel": {"compiled", "experiments", "names", "source_file", "variants", "workloads"},
     "tasks": {"compiled", "experiments", "reader_kernel", "source_file", "variants", "workloads"},
     "programs": {"experiments", "names", "profiler", "source_file", "variants", "workloads"},

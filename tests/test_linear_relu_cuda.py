@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,8 @@ from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
 from hypatia_lab.kernels.linear_relu_cuda import LARGE, MEDIUM, SMALL, Plan
 from hypatia_lab.machine import choose_device
+from hypatia_lab.operations import mlp
+from hypatia_lab.operations.mlp_layers import mlp_layers
 from hypatia_lab.operations.tensor_cores import linear_relu_cuda
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
@@ -23,37 +27,58 @@ needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cp
 
 # ---------------------------------------------------------------- emulated
 
-PLANS = (SMALL, MEDIUM, LARGE, Plan(1, 128, stages=2, group=2))
+PLANS = (
+    SMALL,
+    MEDIUM,
+    LARGE,
+    Plan(1, 128, stages=2, group=2),
+    replace(SMALL, share=2),
+    replace(SMALL, share=8),
+    replace(MEDIUM, share=2),
+)
 TOLERANCES = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 3.5e-4}
 """dtype → error of the norm. Of float32, which is rounded to TF32; cut off it would be 6e-4."""
 ALONE = 4
 """How much larger the error of a few numbers may be, which do not average."""
 
-each_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.height}x{plan.width}")
+each_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.height}x{plan.width}/{plan.share}")
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
 def instance(dtype: torch.dtype, plan: Plan) -> str:
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}>"
+    return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}, {plan.share}>"
 
 
 def parameters(dtype: torch.dtype) -> list[str]:
     """Types of what an instance takes behind three tensor maps."""
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 4
+    return [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 6
 
 
 def entry(dtype: torch.dtype, plan: Plan) -> str:
-    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype))
+    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype), plan.share)
+
+
+def entries() -> tuple[str, ...]:
+    """Of all kernels that are emulated."""
+    found = [entry(dtype, plan) for dtype in TOLERANCES for plan in PLANS]
+    for dtype in TOLERANCES:
+        scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
+        copies = [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 3
+        found.append(cuda_sources.entry(f"pack_rows<{scalar}>", 0, [*copies, *copies, "long long"]))
+        types = [f"const {scalar}*"] * 3 + [f"{scalar}*"] + ["long long"] * 6
+        for rows, pack, share in product((1, 3, tiles.FEW), (1, 16 // dtype.itemsize), (1, 2, 4)):
+            found.append(cuda_sources.entry(f"linear_relu_rows<{scalar}, {rows}, {pack}, {share}>", 0, types))
+    return tuple(found)
 
 
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Launches go to the emulator."""
-    library = cuda_sources.emulator("linear_relu", tuple(entry(dtype, plan) for dtype in TOLERANCES for plan in PLANS))
+    library = cuda_sources.emulator("linear_relu", entries())
 
-    def launcher(name: str, instance: str, *, shared: int, dependent: bool) -> Any:
+    def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool) -> Any:
         assert shared <= 227 * 1024
         return lambda grid, block, *given: cuda_sources.launch(library, instance, (*grid, *block), given)
 
@@ -113,6 +138,39 @@ def test_the_emulated_kernel_agrees_with_float64(
         assert error(x, weight, shift, plan) <= TOLERANCES[dtype] * (ALONE if shape == (1, 1, 1) else 1)
 
 
+FEW_ROWS = [(1, 1, 1), (3, 39, 11), (8, 70, 5), (3, 300, 9), (1, 1100, 6), (8, 528, 7), (3, 1040, 4)]
+
+
+@needs_compiler
+@each_dtype
+@pytest.mark.parametrize("shape", FEW_ROWS)
+def test_few_rows_agree_with_float64_and_are_of_float32s_own_arithmetic(
+    shape: tuple[int, int, int], dtype: torch.dtype, emulation: None
+) -> None:
+    x, weight, bias = drawn(*shape, dtype)
+    # As they lie in memory without packs, and with one more number before them.
+    for a, w in (
+        (x, weight),
+        (x.contiguous(), weight.contiguous()),
+        (x, torch.cat([weight, weight], 1)[:, shape[1] :]),
+    ):
+        for shift in (bias, None):
+            most = ALONE * TOLERANCES[dtype] if dtype.itemsize == 2 else 1e-6
+            assert error(a, w, shift, None) <= most
+
+
+@needs_compiler
+@each_dtype
+def test_negative_sums_stay_where_there_is_no_relu_and_rows_may_lie_apart(dtype: torch.dtype, emulation: None) -> None:
+    for batch, plan in ((70, SMALL), (70, replace(SMALL, share=2)), (70, MEDIUM), (3, None)):
+        x, weight, bias = drawn(batch, 100, 45, dtype)
+        memory = torch.full((batch, 64), float("nan"), dtype=dtype)
+        tiles.linear_relu(x, weight, bias, memory[:, :45], plan=plan, relu=False)
+        expected = torch.nn.functional.linear(x.double(), weight.double(), bias.double())
+        assert float((memory[:, :45].double() - expected).norm()) <= TOLERANCES[dtype] * float(expected.norm())
+        assert bool(memory[:, 45:].isnan().all())
+
+
 @needs_compiler
 @each_plan
 @each_dtype
@@ -139,12 +197,12 @@ def test_float32_is_rounded_to_the_nearest_tf32(emulation: None) -> None:
 
 
 FAULTS = {
-    "the last box along k is left out": ("if (whole < steps) {", "if (false) {"),
+    "the last box along k is left out": ("if (whole < last) {", "if (false) {"),
     "a stage is given back before it was read": ("wait_for_products<1>();", ""),
-    "a NaN becomes 0": ("low < 0 ? 0 : low", "low > 0 ? low : 0"),
+    "a NaN becomes 0": ("rectified && low < 0 ? 0 : low", "low > 0 ? low : 0"),
     "the bias of the next column": ("column + i]", "column + (i ^ 1)]"),
-    "stores that run ahead of what they store": ("            show_to_copies();\n", ""),
-    "a group of rows too many": ("tile_at(blockIdx.x, down,", "tile_at(blockIdx.x, down + 1,"),
+    "stores that run ahead of what they store": ("        show_to_copies();\n", ""),
+    "a group of rows too many": ("tile_at(blockIdx.x / SHARE, down,", "tile_at(blockIdx.x / SHARE, down + 1,"),
 }
 
 
@@ -162,7 +220,7 @@ def test_the_emulator_sees_a_planted_fault(fault: str, tmp_path: Path, monkeypat
     x[3, 5] = float("nan")
     out = torch.full((130, 136), float("nan"), dtype=x.dtype)
     maps = [cuda_sources.tensor_map(library, one, 64, 64) for one in (x, weight, out)]
-    sizes = (130, 712, 136, 2)
+    sizes = (130, 712, 136, 136, 2, 1)
     try:
         cuda_sources.launch(library, instance(x.dtype, SMALL), (9, SMALL.threads), (*maps, bias, out, *sizes))
     except AssertionError:
@@ -180,8 +238,22 @@ def test_the_emulator_sees_a_planted_fault(fault: str, tmp_path: Path, monkeypat
     [((256, 512), SMALL), ((1, 1), SMALL), ((1024, 2048), MEDIUM), ((2048, 2048), MEDIUM), ((8192, 4096), LARGE)],
 )
 def test_the_larger_the_output_the_larger_its_tiles(output: tuple[int, int], plan: Plan) -> None:
-    assert tiles.default_plan(*output) == plan
+    assert tiles.default_plan(output[0], 64, output[1], 2) == plan
     assert plan.shared() <= 227 * 1024
+
+
+def test_blocks_share_a_tile_where_there_are_few_and_sums_are_long() -> None:
+    for size, inner in ((2, 4000), (4, 2000)):
+        shares = [tiles.default_plan(16, inner, 64 * columns, size).share for columns in (3, 16, 17, 33, 34, 66, 67)]
+        assert shares == [8, 8, 4, 4, 2, 2, 1]
+        assert tiles.default_plan(16, inner, 192, size).shared() <= 227 * 1024
+        assert tiles.default_plan(1024, inner, 2048, size).share == 1
+        assert tiles.default_plan(16, 512 // size, 192, size).share == 1
+
+
+def test_tiles_are_larger_where_sums_are_longer() -> None:
+    assert tiles.default_plan(3000, 1600, 200, 2) == MEDIUM
+    assert tiles.default_plan(3000, 80, 200, 2) == SMALL
 
 
 def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> None:
@@ -189,8 +261,19 @@ def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> Non
         f"template __global__ void {instance(dtype, plan)}"
         f"({', '.join(['const __grid_constant__ TensorMap'] * 3 + parameters(dtype))});"
         for dtype in TOLERANCES
-        for plan in (SMALL, MEDIUM, LARGE)
+        for plan in (
+            SMALL,
+            MEDIUM,
+            LARGE,
+            *(replace(cut, share=share) for cut in (SMALL, MEDIUM) for share in tiles.SHARES),
+        )
     ]
+    for dtype in TOLERANCES:
+        scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
+        given = ", ".join([f"const {scalar}*"] * 3 + [f"{scalar}*"] + ["long long"] * 6)
+        for pack in (1, 16 // dtype.itemsize):
+            rows = f"linear_relu_rows<{scalar}, {tiles.FEW}, {pack}, 4>"
+            instantiations.append(f"template __global__ void {rows}({given});")
     cuda_sources.compiles_without_spills(tmp_path, "linear_relu", instantiations)
 
 
@@ -201,12 +284,10 @@ def test_what_it_cannot_compute_is_said() -> None:
     x, weight, bias = torch.ones(3, 24), torch.ones(4, 24), torch.ones(4)
     halves = x.half(), weight.half(), bias.half()
     refused: list[tuple[tuple[torch.Tensor, torch.Tensor, torch.Tensor | None], str, str]] = [
-        ((x, weight, bias), "ieee", "float32 as tf32, not as ieee"),
+        ((x.expand(3, 3, 24), weight, bias), "ieee", "float32 as tf32, and of at most 8 rows as ieee, not as ieee"),
         (halves, "tf32", "float16 as ieee, not as tf32"),
         ((x.double(), weight.double(), None), "ieee", "x is torch.float64; all must be one of"),
-        ((x[:, :22], weight[:, :22], bias), "tf32", "multiple of 4, not 22"),
-        ((halves[0][:, :20], halves[1][:, :20], None), "ieee", "multiple of 8, not 20"),
-        ((x[:, :0], weight[:, :0], None), "tf32", "not 0"),
+        ((x[:, :0], weight[:, :0], None), "tf32", "x has no columns"),
         ((x[:, :-1], weight, bias), "tf32", "do not fit"),
         ((x, weight, bias[:-1]), "tf32", "bias"),
         ((x, weight, bias), "tf32", r"x is on cpu; the CUDA kernel needs compute capability 9\.0"),
@@ -231,7 +312,7 @@ def test_the_operator_takes_any_rank_and_stride_and_has_gradients(
 
     rows, weight, bias = normal(20, 40), normal(9, 24), normal(9)
     batches = (rows[:, 3:27], rows[:, :24], normal(24, 20).t(), normal(1, 24).expand(20, 24), normal(4, 5, 24))
-    for x in (*batches, normal(24), rows[:0, :24]):
+    for x in (*batches, normal(24), rows[:3, 3:27], normal(24, 8).t(), rows[:0, :24]):
         for w, b in ((weight, bias), (normal(24, 9).t(), None), (weight, normal(18)[::2])):
             found, expected = linear_relu_cuda(x, w, b, precision), exact(x, w, b)
             assert found.shape == expected.shape
@@ -240,20 +321,27 @@ def test_the_operator_takes_any_rank_and_stride_and_has_gradients(
     torch.library.opcheck(torch.ops.hypatia.linear_relu_cuda.default, (*leaves, precision))
 
 
-def test_rows_are_copied_only_where_they_cannot_be_fetched() -> None:
-    rows = torch.ones(6, 200, dtype=torch.bfloat16)
-    for same in (rows, rows[:, :128], rows[:, 8:136]):
-        assert tiles.fetchable(same) is same
-    for other in (rows[:, 3:131], torch.ones(24, 6).t(), torch.ones(1, 24).expand(6, 24), torch.ones(6, 26)[:, :24]):
-        found = tiles.fetchable(other)
-        assert torch.equal(found, other)
-        assert found.is_contiguous()
-        assert found.data_ptr() % 16 == 0
+@needs_compiler
+@each_dtype
+def test_rows_are_copied_only_where_they_cannot_be_fetched(dtype: torch.dtype, emulation: None) -> None:
+    rows = torch.randn(6, 200, generator=torch.Generator().manual_seed(0)).to(dtype)
+    ready = rows, rows[:, :128], rows[:, 8:136]
+    moved = rows[:, 3:131], rows[:, :24].t()[:, :5], rows[:1].expand(6, 200), rows[:, :77].contiguous()
+    for same in ready:
+        assert all(found is same for found in tiles.fetched(same, same))
+    for other in moved:
+        columns = other.shape[1]
+        pairs = [(other, rows.new_ones(4, columns)[:, :columns]), (packed(rows.new_ones(3, columns)), other)]
+        for given in (*pairs, (other, other), (other, moved[0], other), (other,)):
+            for one, found in zip(given, tiles.fetched(*given), strict=True):
+                assert torch.equal(found, one)
+                assert tiles.fetchable(found)
+                assert (found is one) == tiles.fetchable(one)
 
 
 def test_the_variant_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(dtype: str, math: str, inner: int, device: str = "cuda") -> str:
-        return variants("linear_relu")["cuda"].needs(Workload("linear_relu", (64, inner, 80), dtype, math), device)
+    def why(dtype: str, math: str, inner: int, device: str = "cuda", batch: int = 64) -> str:
+        return variants("linear_relu")["cuda"].needs(Workload("linear_relu", (batch, inner, 80), dtype, math), device)
 
     assert why("bfloat16", "ieee", 64, "cpu") == loader.NO_GPU
     assert "not as bf16x3" in why("float32", "bf16x3", 64)
@@ -264,8 +352,55 @@ def test_the_variant_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None
     assert not any((why("bfloat16", "ieee", 72), why("float16", "ieee", 8), why("float32", "tf32", 68)))
     assert "not as ieee" in why("float32", "ieee", 64)
     assert "must be one of" in why("float64", "ieee", 64)
-    assert "multiple of 8, not 68" in why("bfloat16", "ieee", 68)
-    assert "multiple of 4, not 70" in why("float32", "tf32", 70)
+    assert not any((why("bfloat16", "ieee", 67), why("float32", "tf32", 71), why("float32", "ieee", 71, batch=8)))
+
+
+# ---------------------------------------------------------------- layer by layer
+
+
+@needs_compiler
+@each_dtype
+@pytest.mark.parametrize(
+    ("rows", "widths"),
+    [((70,), (45, 45, 45, 45)), ((2, 33), (24, 77, 8)), ((3,), (77, 77)), ((0,), (8, 9, 3)), ((), (5, 6))],
+)
+def test_layers_of_any_widths_agree_with_float64(
+    rows: tuple[int, ...], widths: tuple[int, ...], dtype: torch.dtype, emulation: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "ensure_hopper", lambda x: None)
+    generator = torch.Generator().manual_seed(sum(widths))
+
+    def normal(*shape: int) -> torch.Tensor:
+        return torch.randn(*shape, generator=generator).to(dtype)
+
+    weights = [normal(outer, inner) for inner, outer in zip(widths, widths[1:], strict=False)]
+    biases = [normal(2 * outer)[::2] for outer in widths[1:]]
+    x = normal(*rows, widths[0])
+    precision = tiles.PRECISIONS[str(dtype).removeprefix("torch.")][0]
+    found = mlp_layers(x, weights, biases, precision)
+    expected = mlp.reference(x, *(one for pair in zip(weights, biases, strict=True) for one in pair))
+    assert (found.shape, found.dtype, found.is_contiguous()) == (expected.shape, dtype, True)
+    assert float((found.double() - expected).norm()) <= 4 * TOLERANCES[dtype] * float(expected.norm())
+
+
+def test_a_layer_that_does_not_fit_is_named() -> None:
+    x, weights, biases = torch.ones(3, 8), [torch.ones(9, 8), torch.ones(5, 9)], [torch.ones(9), torch.ones(5)]
+    halves = [weights[0], weights[1].half()], [biases[0], biases[1].half()]
+    refused: list[tuple[Any, str]] = [
+        ((x, weights, biases[:1], "tf32"), "2 weights and 1 biases"),
+        ((x, [], [], "tf32"), "one at least"),
+        ((x, weights[::-1], biases[::-1], "tf32"), r"layer 1: x \[3, 8\] and weight \[5, 9\] do not fit"),
+        ((x, [weights[0], torch.ones(5, 8)], biases, "tf32"), "layer 2: x .* do not fit"),
+        ((x, weights, [biases[0], torch.ones(4)], "tf32"), "layer 2: bias"),
+        ((x, *halves, "tf32"), "layer 2: weight is torch.float16"),
+        ((x.expand(3, 3, 8), weights, biases, "ieee"), "layer 1: .* not as ieee"),
+        ((x, weights, biases, "tf32"), r"x is on cpu; the CUDA kernel needs compute capability 9\.0"),
+    ]
+    for given, message in refused:
+        with pytest.raises(ValueError, match=message):
+            mlp_layers(*given)
+    found = mlp_layers(x.to("meta"), [w.to("meta") for w in weights], [b.to("meta") for b in biases], "tf32")
+    assert (found.shape, found.dtype) == ((3, 5), torch.float32)
 
 
 # ---------------------------------------------------------------- on a GPU
@@ -277,10 +412,10 @@ on_hopper = pytest.mark.skipif(
 
 @on_hopper
 @each_dtype
-@pytest.mark.parametrize("plan", [*PLANS, Plan(2, 256, group=3), Plan(1, 64, stages=2)])
-@pytest.mark.parametrize("shape", [*SHAPES, (1024, 784, 2048), (1000, 777, 2001), (4096, 1000, 4100)])
-def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("plan", [*PLANS, Plan(2, 256, group=3), Plan(1, 64, stages=2), None])
+@pytest.mark.parametrize("shape", [*SHAPES, *FEW_ROWS, (1024, 784, 2048), (1000, 777, 2001), (4096, 1000, 4100)])
+def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan | None, dtype: torch.dtype) -> None:
     x, weight, bias = (one.to(DEVICE) for one in drawn(*shape, dtype))
-    x, weight = packed(x), packed(weight)
     for shift in (bias, None):
-        assert error(x, weight, shift, plan) <= TOLERANCES[dtype] * (ALONE if shape == (1, 1, 1) else 1)
+        for a, w in ((packed(x), packed(weight)), (x.contiguous(), weight.contiguous())):
+            assert error(a, w, shift, plan) <= TOLERANCES[dtype] * (ALONE if shape[0] * shape[2] < 500 else 1)

@@ -37,7 +37,8 @@ KERNELS = sorted(
 )
 
 MATRICES = [(33, 77, 129), (257, 136, 65)]  # the copy engine takes rows of whole packs alone
-PACKED = [(33, 72, 129), (257, 136, 72)]  # where it has to take those of x and W; of the last y's, too
+PACKED = [(33, 72, 129), (257, 136, 72)]  # where it can fetch those of x and W; of the last y's, too
+FEW = [(3, 77, 129), (8, 136, 65)]
 VECTOR = ("coalesced", "shared", "registers_1d", "registers_2d", "vectorized", "conflict_free", "async")
 TENSOR = ("mma", "wgmma", "multicast")
 BLOCKS = [(3, 64, 33, 29), (1, 64, 17, 41)]
@@ -60,8 +61,8 @@ ROWS = [
         MATRICES,
     ),
     ("linear_relu", ("fp16x3_cuda",), "float32", "ieee", "forward_backward", MATRICES),
-    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", PACKED),
-    ("linear_relu", ("cuda",), "float32", "tf32", "forward", PACKED),
+    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", [*MATRICES, *PACKED, *FEW, (33, 777, 65)]),
+    ("linear_relu", ("cuda",), "float32", "tf32", "forward", [*MATRICES, *PACKED, *FEW, (33, 777, 65)]),
     ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),
     ("conv_block", ("whole",), "float32", "tf32", "forward", BLOCKS),
@@ -69,6 +70,7 @@ ROWS = [
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward_backward", BLOCKS),
     ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 64), (33, 128)]),
     ("mlp3", ("fused_cuda",), "bfloat16", "ieee", "forward", [(1001, 256), (33, 256)]),
+    ("mlp3", ("layers_cuda",), "bfloat16", "ieee", "forward", [(301, 77), (33, 300)]),
     ("diffraction", ("cuda",), "float32", "ieee", "forward", [(33, 77), (61, 45)]),
 ]
 

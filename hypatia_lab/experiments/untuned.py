@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from hypatia_lab.experiments.plan import Experiment, Group, Shapes
+from hypatia_lab.kernels import linear_relu_cuda
 from hypatia_lab.operations import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
@@ -35,12 +36,12 @@ FAMILIES: dict[str, tuple[tuple[int, int], ...]] = {
 """Operation → least and largest of each extent: rows × in × out, images × channels × height × width, rows × width."""
 
 KINDS: dict[tuple[str, str, str], tuple[tuple[str, ...], tuple[str, ...]]] = {
-    ("linear_relu", "bfloat16", "ieee"): (("epilogue",), ("triton", "step_wgmma")),
-    ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "triton")),
-    ("linear_relu", "float32", "tf32"): (("epilogue",), ("triton",)),
+    ("linear_relu", "bfloat16", "ieee"): (("epilogue",), ("triton", "cuda")),
+    ("linear_relu", "float32", "ieee"): (("epilogue",), ("fp16x3", "fp16x3_cuda", "cuda")),
+    ("linear_relu", "float32", "tf32"): (("epilogue",), ("triton", "cuda")),
     ("conv_block", "bfloat16", "ieee"): (("eager_channels_last", "group_norm"), ("triton", "whole")),
     ("conv_block", "float32", "ieee"): (("eager_channels_last", "group_norm"), ("triton_bf16x3", "whole_bf16x3")),
-    ("mlp3", "bfloat16", "ieee"): (("epilogue",), ("fused", "fused_cuda")),
+    ("mlp3", "bfloat16", "ieee"): (("epilogue",), ("fused", "fused_cuda", "layers_cuda")),
 }
 """Operation, dtype and math → the library's forms beside eager, and the lab's on a GPU."""
 ON_CPU = {"linear_relu": ("threaded",), "conv_block": ("threaded",), "mlp3": ()}
@@ -65,10 +66,12 @@ def drawn(operation: str, count: int) -> list[tuple[int, ...]]:
     return list(found)
 
 
-def _fits(operation: str, name: str, shape: tuple[int, ...]) -> bool:
+def _fits(kind: tuple[str, str, str], name: str, shape: tuple[int, ...]) -> bool:
     """Whether a form may compute ``shape``: where it says no by itself at nearly all, a record need not hold it."""
     if name.startswith("whole"):
         return shape[1] == 64
+    if name == "cuda" and kind[1:] == ("float32", "ieee"):
+        return shape[0] <= linear_relu_cuda.FEW
     return name != "fused_cuda" or shape[1] in mlp_cuda.WIDTHS
 
 
@@ -91,7 +94,7 @@ def _kinds(preset: str, device: str) -> Iterator[tuple[tuple[str, str, str], lis
 
 
 def _group(kind: tuple[str, str, str], shape: tuple[int, ...], names: Sequence[str], device: str) -> Group:
-    names = [name for name in names if _fits(kind[0], name, shape)]
+    names = [name for name in names if _fits(kind, name, shape)]
     clock, budget_s = ("graph", 0.01) if device == "cuda" else ("hot", 0.02)
     return Group(Workload(kind[0], shape, *kind[1:]), tuple(names), (clock,), budget_s)
 

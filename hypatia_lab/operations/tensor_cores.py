@@ -36,23 +36,24 @@ def linear_relu_triton(
 
 @operator("linear_relu_cuda", planned=True, autocast=True)
 def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str) -> torch.Tensor:
-    """max(0, x·Wᵀ + b) in one CUDA kernel for Hopper: x (..., in), W (out, in), b (out) or None; once differentiable.
+    """max(0, x·Wᵀ + b) in CUDA for Hopper: x (..., in), W (out, in), b (out) or None; once differentiable.
 
-    bfloat16 or float16 with ``precision`` "ieee", or float32 with "tf32", rounded to the nearest; ``in`` is a multiple
-    of 8, of float32's 4. Strided and unaligned tensors are copied first. Raises ``ValueError`` on a misfit, another
-    dtype, precision or ``in``, or an unfit device.
+    bfloat16 or float16 with ``precision`` "ieee", or float32 with "tf32", rounded to the nearest, or of at most
+    :data:`~hypatia_lab.kernels.linear_relu_cuda.FEW` rows with "ieee". One kernel, and before it one that copies what
+    the copy engine cannot fetch: rows that do not begin at multiples of 16 bytes. Raises ``ValueError`` on a misfit,
+    another dtype or precision, or an unfit device.
     """
     checked(x, weight, bias)
-    if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), x.shape[-1], precision):
+    batch = x.shape[:-1].numel()
+    if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), batch, x.shape[-1], precision):
         raise ValueError(reason)
     loader.ensure_hopper(x)
     out = output(x, weight, bias)
     if out.numel():
-        rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        rows = x.reshape(batch, x.shape[-1])
         bias = None if bias is None else bias.contiguous()
-        y = out.view(-1, weight.shape[0])
         with torch.cuda.device_of(x):
-            tiles.linear_relu(tiles.fetchable(rows), tiles.fetchable(weight), bias, y)
+            tiles.linear_relu(rows, weight, bias, out.view(-1, weight.shape[0]))
     return out
 
 
@@ -107,7 +108,7 @@ def _cuda(workload: Workload, device: str) -> str:
     # The same instructions as those of a step of the ladder.
     if missing := ladder.STEPS["step_wgmma"].missing("float16", device):
         return missing
-    return tiles.unfit(workload.dtype, workload.shape[1], workload.math)
+    return tiles.unfit(workload.dtype, workload.shape[0], workload.shape[1], workload.math)
 
 
 def _split(workload: Workload, device: str) -> str:
@@ -147,7 +148,7 @@ def triton(workload: Workload, inputs: Inputs) -> Run:
     tags=("tensor_cores",),
 )
 def cuda(workload: Workload, inputs: Inputs) -> Run:
-    """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored."""
+    """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored; rows copied first if odd."""
     return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
 
 

@@ -307,6 +307,19 @@ __device__ inline void store_pair(unsigned address, float a, float b) {
     asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(address), "f"(a), "f"(b) : "memory");
 }
 
+// Four numbers of the shared memory of another block of the cluster, at the place that this block calls `address`.
+__device__ inline float4 load_of(unsigned address, unsigned block) {
+    float4 found;
+    asm volatile(
+        "{\n.reg .b32 remote;\n"
+        "mapa.shared::cluster.u32 remote, %4, %5;\n"
+        "ld.shared::cluster.v4.f32 {%0, %1, %2, %3}, [remote];\n}"
+        : "=f"(found.x), "=f"(found.y), "=f"(found.z), "=f"(found.w)
+        : "r"(address), "r"(block)
+        : "memory");
+    return found;
+}
+
 // ---- built on them
 
 // Registers a thread in a block, alone on its multiprocessor, of one warpgroup that copies and CONSUMERS that multiply.
@@ -336,6 +349,11 @@ __device__ inline unsigned long long operand(unsigned address) {
 __device__ inline unsigned long long short_operand(unsigned address) {
     return (address & 0x3ffff) >> 4 | 1ull << 16 | 32ull << 32 | 2ull << 62;
 }
+
+// Numbers that are loaded or stored at once.
+template <typename scalar, int COUNT> struct alignas(COUNT * sizeof(scalar)) Pack {
+    scalar at[COUNT];
+};
 
 // The share of a normal distribution beyond v (0 to 6) deviations: decay = exp(-v^2 / 2) times a polynomial that is
 // fitted so that v times it is right to 4.1e-6.
