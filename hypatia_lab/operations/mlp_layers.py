@@ -13,8 +13,9 @@ import torch
 
 from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations import ladder, mlp
+from hypatia_lab.operations import mlp
 from hypatia_lab.operations.linear_relu import checked
+from hypatia_lab.operations.tensor_cores import hopper_missing
 from hypatia_lab.operators import operator
 from hypatia_lab.variants import variant
 
@@ -72,8 +73,7 @@ mlp_layers.not_differentiable("hypatia::mlp_layers has no derivative; hypatia::l
 
 
 def _missing(workload: Workload, device: str) -> str:
-    # The same instructions as those of a step of the ladder.
-    if missing := ladder.STEPS["step_wgmma"].missing("float16", device):
+    if missing := hopper_missing(device):
         return missing
     sizes = mlp.widths(workload)
     reasons = (tiles.unfit(workload.dtype, workload.shape[0], inner, workload.math) for inner in sizes[:-1])

@@ -104,9 +104,14 @@ def _triton(workload: Workload, device: str) -> str:
     return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
 
 
-def _cuda(workload: Workload, device: str) -> str:
+def hopper_missing(device: str) -> str:
+    """Why CUDA kernels of Hopper's own instructions cannot run on this machine's ``device``; empty when they can."""
     # The same instructions as those of a step of the ladder.
-    if missing := ladder.STEPS["step_wgmma"].missing("float16", device):
+    return ladder.STEPS["step_wgmma"].missing("float16", device)
+
+
+def _cuda(workload: Workload, device: str) -> str:
+    if missing := hopper_missing(device):
         return missing
     return tiles.unfit(workload.dtype, workload.shape[0], workload.shape[1], workload.math)
 
@@ -120,8 +125,7 @@ def _split(workload: Workload, device: str) -> str:
 
 
 def _split_cuda(workload: Workload, device: str) -> str:
-    # The same instructions as those of a step of the ladder.
-    return _split(workload, device) or ladder.STEPS["step_wgmma"].missing("float16", device)
+    return _split(workload, device) or hopper_missing(device)
 
 
 @variant(
