@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from synthetic import Lines, ceilings, detail_line, evidence_of, said, write_records
 from synthetic import cells as timed
 
@@ -15,6 +16,7 @@ from hypatia_lab import check, claims
 from hypatia_lab.chapters import conv_block, conv_block_checks
 from hypatia_lab.chapters.claims_shown import claims_of
 from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.operations import conv_block_whole
 from hypatia_lab.operations.conv_block import SEED_SHAPE
 from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
@@ -153,6 +155,21 @@ def test_what_allocation_costs_is_read_from_the_wall_clock(tmp_path: Path) -> No
     assert conv_block.allocation(read(tmp_path / "cpu", CPU, "cpu"), "box") is None
 
 
+def test_a_card_that_agrees_with_s000_says_why_its_claim_is_not_reproduced(tmp_path: Path) -> None:
+    malloc = cells({"naive_malloc": 12000.0}, "conv_block_tanh", math="default", clock="wall")
+    top = detail_line(topic="trace", name="top kernel", unit="%", values=[96.0, 96.0], variant="naive", math="default")
+    top |= {"operation": "conv_block_tanh", "shape": SEEDS}
+    seen = set()
+    for name, more in (("judged", [*malloc, top]), ("unjudged", [])):
+        lab = read(tmp_path / name, GPU, defaults=[*DEFAULTS, *more])
+        for ask in (conv_block.cause, conv_block.allocation):
+            found = said(ask(lab, "box"))
+            words = {lab.verdicts[one].get("box") for one in found.claims}
+            assert ("rewrite" in found.text) is ("not_reproduced" in words), ask
+            seen |= words
+    assert {"not_reproduced", "not_testable"} <= seen
+
+
 def test_the_error_is_held_against_the_claimed_one(tmp_path: Path) -> None:
     found = [
         said(conv_block.accuracy(read(tmp_path / str(off), cells({"eager": 1.0, "naive": 2.0}, max_error=off)), "box"))
@@ -189,7 +206,10 @@ def test_a_fast_answer_that_is_too_inexact_misses_its_goal(tmp_path: Path) -> No
 
 def test_what_a_caller_gains_is_said_where_it_was_timed(tmp_path: Path) -> None:
     called = cells({"eager": 150.0, "whole": 100.0, "triton": 300.0}, dtype="bfloat16", clock="wall")
-    assert "1.50×" in said(conv_block.target(read(tmp_path, [*GPU, *called]), "box")).text
+    text = said(conv_block.target(read(tmp_path, [*GPU, *called]), "box")).text
+    assert "1.50×" in text
+    # Of either figure it is said whose time it is, for they are of two clocks.
+    assert all(words in text for words in ("GPU's work alone", "a caller waits"))
     assert {row.clock for row in conv_block.waiting(evidence_of(tmp_path), "box")} == {"wall"}
     assert conv_block.waiting(read(tmp_path / "cpu", CPU, "cpu"), "box") == []
 
@@ -279,6 +299,13 @@ def test_the_two_gelus_lie_closer_than_the_claimed_error() -> None:
 
 
 # ---------------------------------------------------------------- names
+
+
+def test_the_page_names_the_sizes_that_the_one_kernel_takes() -> None:
+    taken = [width for width in range(1, 400) if conv_block_whole.fits((1, 64, 16, width), 64, torch.bfloat16, "ieee")]
+    assert taken == list(range(taken[0], taken[-1] + 1))
+    page = (Path(__file__).resolve().parent.parent / "notebooks" / f"{conv_block.PAGE}.ipynb").read_text()
+    assert f"64 channels and rows of {taken[0]} to {taken[-1]} pixels" in page
 
 
 def test_every_name_is_one_of_the_lab() -> None:
