@@ -159,6 +159,7 @@ def test_all_together_is_held_against_float32_across_operations(tmp_path: Path) 
     assert found.figure == "4.0×"  # of the U-Net, which the claim is about: 2000 µs in float32 over 500 under autocast
     assert "the block 6.7×" in found.text
     assert "a training step 2.1×" in found.text
+    assert "2 of 3 cases" in found.text  # the block gains more than 5 times
 
 
 def test_mixed_precision_is_held_to_twice_with_its_error(tmp_path: Path) -> None:
@@ -385,6 +386,23 @@ def test_the_curves_cross_where_they_say() -> None:
     assert table.iloc[2, -1] == "never"
     with pytest.raises(FigureError, match="at least two curves"):
         break_even([first], "Title", [])
+
+
+def test_a_marker_has_its_interval_and_stands_only_where_the_table_has_a_number() -> None:
+    def exact(value: float) -> Interval:
+        return Interval(value, value, value, 3)
+
+    def dots(low: float, high: float) -> list[Any]:
+        first = Curve("eager", "eager", "peer", exact(1e3), exact(100.0), NONE)
+        own = Curve("compile", "compile", "peer", exact(1e6), exact(50.0), Interval(19980.0, low, high, 3, rare=True))
+        figure, _ = break_even([first, own], "Title", ["box"])
+        found = [trace for trace in figure.data if trace.mode == "markers"]
+        assert ("marker" in figure.layout.title.text) is bool(found)
+        return found
+
+    (dot,) = dots(10000.0, 400000.0)
+    assert (dot.error_x.array[0], dot.error_x.arrayminus[0]) == pytest.approx((380020, 9980), rel=0.01)
+    assert dots(10.0, 400000.0) == dots(10000.0, NEVER) == []
 
 
 # ---------------------------------------------------------------- plan and claims

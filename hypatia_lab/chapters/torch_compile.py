@@ -267,9 +267,15 @@ def together(lab: Evidence, machine: str) -> Finding | None:
         # The part of the claim that can be tested is the U-Net's forward pass.
         net = [pair for pair in found.clear if (pair[0].operation, pair[0].direction) == ("unet", FORWARD)]
         first, gain = net[0] if net else found.least
-        text = f"Compiled, channels last and in bfloat16, {called(first)} is {spoken(gain)} as fast as in {found.held}."
+        text = f"Compiled, channels last, with group_norm's kernel and autocast to bfloat16, {called(first)} is "
+        text += f"{spoken(gain)} as fast as in {found.held}."
         if others := [f"{called(own)} {spoken(one)}" for own, one in found.clear if own is not first]:
             text += f" Beside it: {formats.listing(others)}."
+        inside = sum(against(one) == "confirmed" for one in found.all)
+        text += f" {inside} of {len(found.all)} cases {'lies' if inside == 1 else 'lie'} within "
+        text += f"{CLAIMED[0]:g} to {CLAIMED[1]:g} times."
+        if net and not _untestable(lab, machine, found):
+            text += f" The claim is judged by {called(first)} alone."
         return spoken(gain), _promise("Everything together", found), text
 
     found = gains(lab, machine, TOGETHER, lab.primary(machine))

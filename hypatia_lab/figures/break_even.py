@@ -57,6 +57,13 @@ def calls_text(found: Interval) -> str:
     return f"{count(found.value)} [{count(found.low)}, {count(found.high)}]"
 
 
+def _crossing(curve: Curve) -> Interval | None:
+    """Where ``curve`` meets the first one, if :func:`calls_text` has a number for it; None where it tells no such."""
+    found = at_least_one(curve.calls)
+    told = math.isfinite(found.high) and found.width <= intervals.UNTOLD and curve.calls.value >= 1
+    return found if told else None
+
+
 def at_least_one(found: Interval) -> Interval:
     """A number of calls as it is written: none is less than 1."""
     return replace(found, **{name: max(1.0, getattr(found, name)) for name in ("value", "low", "high")})
@@ -75,14 +82,15 @@ def count(value: float) -> str:
 def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tuple[Any, Any]:
     """Whole time of a process over its calls, both on log axes: a tile a curve, beside the first one, dashed and grey.
 
-    A marker stands where a line crosses the first. ``where`` says what the curves have in common. Raises
-    :class:`FigureError` when there are not at least two curves.
+    A marker with its interval stands where a line crosses the first, as far as a table would tell it. ``where`` says
+    what the curves have in common. Raises :class:`FigureError` when there are not at least two curves.
     """
     if len(curves) < 2:
         raise FigureError("break_even: at least two curves are needed, one to replace and one that replaces it")
     first, *others = curves
     crossings = [c.calls.value for c in others if math.isfinite(c.calls.value)]
-    decades = math.ceil(math.log10(max([*crossings, 1e3]))) + 1
+    ends = [at.high for c in others if (at := _crossing(c))]
+    decades = math.ceil(max(math.log10(max([*crossings, 1e3])) + 1, math.log10(max([*ends, 1]))))
     numbers = [10.0 ** (n / 4) for n in range(4 * decades + 1)]
 
     def whole(curve: Curve, calls: float) -> float:
@@ -98,16 +106,16 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
     for number, curve in enumerate(others):
         look = style(curve.variant, curve.origin)
         data += [line(first, color=LINE, dash="dash") | tile(number), line(curve, color=look.colour) | tile(number)]
-        at = curve.calls.value
-        if math.isfinite(at) and at >= 1:
+        if at := _crossing(curve):
             said = [f"{curve.name}<br>calls to break even: {calls_text(curve.calls)}"]
-            place = (significant(whole(curve, at)), math.nan, math.nan)
-            data.append(points_trace(look, [place], [significant(at)], said, along="y") | tile(number))
+            place = [significant(whole(curve, at.value))]
+            data.append(points_trace(look, [at.triple], place, said) | tile(number))
     seconds = [value for trace in data for value in trace["y"]]
     across = log_axis(numbers, "", lambda n: f"{plain(n)}" if n < 1e4 else f"10{_SUPER[round(math.log10(n))]}")
     across["title"] = {"text": both_axes("whole time", "calls")}
     up = log_axis(seconds, "", lambda s: short(formats.duration(1e6 * s)), pad=1.3)
-    head = heading(title, [*where, f"dashed: {first.name}", "marker: paid back"])
+    marked = "marker: paid back, with its interval" if any(map(_crossing, others)) else ""
+    head = heading(title, [*where, f"dashed: {first.name}", marked])
     layout = tiles([c.name for c in others], thinned(across, 4), thinned(up, 4), head, tall=150)
     told = "; ".join(
         f"{c.name}: {formats.time(c.paid)} once and {formats.time(c.call)} a call"
