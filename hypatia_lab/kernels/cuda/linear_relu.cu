@@ -10,8 +10,8 @@
 
 // ---- kernels
 
-// A warp's 16 rows of a box, `rows` of which and `columns` are wanted, from shared memory in 128-byte swizzle to `to` and
-// every `pitch` numbers on, side by side in the warp, numbers of 16 bits in pairs.
+// A warp's 16 rows of a box, `rows` of which and `columns` are wanted, from shared memory in 128-byte swizzle to `to`
+// and every `pitch` numbers on, side by side in the warp, numbers of 16 bits in pairs.
 template <int BOX, typename scalar>
 __device__ inline void store_rows(const scalar* from, scalar* to, Size pitch, Size rows, Size columns, int lane) {
     constexpr int PACK = 16 / sizeof(scalar);
@@ -38,6 +38,7 @@ __device__ inline void store_rows(const scalar* from, scalar* to, Size pitch, Si
 // Copies of two matrices in which rows begin at multiples of 16 bytes: `inner` numbers of a row, `step` apart in what is
 // copied, and in the copy as many as fill whole packs, the last ones of which may be anything. A thread copies a pack of
 // the first matrix, or of the second, which follow. Block 256.
+// [pack_rows]
 template <typename scalar>
 __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to_first, Size first_rows,
                                                  Size first_pitch, Size first_step, const scalar* second,
@@ -51,7 +52,7 @@ __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to
     unsigned row = index / across;
     const Size k = static_cast<Size>(index - row * across) * PACK;
     if (row >= first_rows + second_rows) return;
-    const bool behind = row >= first_rows;
+    const bool behind = row >= first_rows;  // (1)
     if (behind) row -= static_cast<unsigned>(first_rows);
     const scalar* from = behind ? second + row * second_pitch : first + row * first_pitch;
     const Size step = behind ? second_step : first_step;
@@ -65,18 +66,20 @@ __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to
         for (int i = 0; i < 4; ++i) held[i] = words[i];
         held[4] = address % 4 ? words[4] : 0;
 #pragma unroll
-        for (int i = 0; i < 4; ++i) found[i] = address % 4 ? held[i] >> 16 | held[i + 1] << 16 : held[i];
+        for (int i = 0; i < 4; ++i) found[i] = address % 4 ? held[i] >> 16 | held[i + 1] << 16 : held[i];  // (2)
         *reinterpret_cast<uint4*>(to) = make_uint4(found[0], found[1], found[2], found[3]);
         return;
     }
     Pack<scalar, PACK> found;
 #pragma unroll
-    for (int i = 0; i < PACK; ++i) found.at[i] = from[(k + i < inner ? k + i : inner - 1) * step];
+    for (int i = 0; i < PACK; ++i) found.at[i] = from[(k + i < inner ? k + i : inner - 1) * step];  // (3)
     *reinterpret_cast<Pack<scalar, PACK>*>(to) = found;
 }
+// [/pack_rows]
 
 // Few rows of x: y's column is a row of W times each of them, by SHARE warps, which add what each has of the sums. Block
 // 128; PACK numbers are loaded at once, rows are of whole packs. By float's own arithmetic, whatever scalar is.
+// [few_rows]
 template <typename scalar, int BATCH, int PACK, int SHARE>
 __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const scalar* weight, const scalar* bias,
                                                         scalar* y, Size in_features, Size out_features, Size x_pitch,
@@ -88,7 +91,7 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const Size column = static_cast<Size>(blockIdx.x) * COLUMNS + warp / SHARE;
     float sums[BATCH] = {};
-    if (column < out_features) {
+    if (column < out_features) {  // (1)
         const scalar* from = weight + column * weight_pitch;
 #pragma unroll(BATCH > 4 ? 2 : 4)
         for (Size k = (warp % SHARE * 32 + lane) * PACK; k < in_features; k += STEP) {
@@ -98,7 +101,7 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
                 const auto a = *reinterpret_cast<const Pack<scalar, PACK>*>(x + row * x_pitch + k);
 #pragma unroll
                 for (int i = 0; i < PACK; ++i) {
-                    sums[row] += static_cast<float>(a.at[i]) * static_cast<float>(w.at[i]);
+                    sums[row] += static_cast<float>(a.at[i]) * static_cast<float>(w.at[i]);  // (2)
                 }
             }
         }
@@ -107,7 +110,7 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
     for (int row = 0; row < BATCH; ++row) {
 #pragma unroll
         for (int distance = 16; distance > 0; distance /= 2) {
-            sums[row] += __shfl_xor_sync(0xffffffff, sums[row], distance);
+            sums[row] += __shfl_xor_sync(0xffffffff, sums[row], distance);  // (3)
         }
         if (lane == 0) parts[warp][row] = sums[row];
     }
@@ -118,14 +121,16 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
     for (int part = 0; part < SHARE; ++part) sum += parts[warp + part][lane];
     y[lane * y_pitch + column] = static_cast<scalar>(rectified && sum < 0 ? 0 : sum);
 }
+// [/few_rows]
 
 // Block 128 CONSUMERS + 32: warpgroups that multiply 64 rows x WIDTH columns each, then a warp that copies. As many
 // blocks as there are tiles of 64 CONSUMERS x WIDTH, which follow one another in groups of `group` rows of tiles. Dynamic
 // shared memory: 1023 to align, STAGES boxes of x and of W, WIDTH biases in float, two barriers a stage. Boxes are 128
 // bytes along k: x_map's 64 CONSUMERS rows, w_map's WIDTH, both rounded to TF32 where scalar is float. y_map's are 64
 // rows of as many bytes; it is used where rows of y, y_pitch numbers apart, start at multiples of 16 bytes. y starts at
-// one, all extents are at least 1, `bias` may be null, and sums stay negative unless `rectified`. SHARE blocks, a cluster, have one tile between them, each the products
-// of some of the boxes along k; each adds up some of the tile's rows, from all of them.
+// one, all extents are at least 1, `bias` may be null, and negative sums stay unless `rectified`. SHARE blocks, a
+// cluster, have one tile between them, each the products of some of the boxes along k; each adds up some of the tile's
+// rows, from all of them.
 // [linear_relu]
 template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int SHARE>
 __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
