@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import claims, formats, intervals, results, tables
+from hypatia_lab.claims.statements import SILENT
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
@@ -124,7 +125,10 @@ def cards(found: Sequence[Finding], lab: Evidence | None = None, machine: str = 
         figure, title, text = (html.escape(part) for part in (finding.figure, finding.title, finding.text))
         head = f'<span class="lab-number">{figure}</span><h3><a href="{_address(finding)}">{title}</a></h3>'
         verdict = _verdict(finding.claims, lab, machine) if finding.claims else "finding"
-        heard = [name for name in finding.claims if _verdict([name], lab, machine) != "not_testable"]
+        words = {name: _verdict([name], lab, machine) for name in finding.claims}
+        # Those that the verdict on all of them rests on: another's own verdict would contradict the word beside it.
+        heard = [name for name, own in words.items() if own not in SILENT]
+        heard = heard or [name for name, own in words.items() if own != "not_testable"]
         label = verdict
         if finding.claims:
             label = f"{_claimed(heard or finding.claims)}: {claim_tables.verdict_text(verdict)}"
