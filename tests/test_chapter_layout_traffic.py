@@ -125,6 +125,7 @@ def test_a_copy_is_set_against_the_call_without_it() -> None:
     lab = evidence(*cells())
     found = said(layout_traffic.copying(lab, "box"))
     assert found.figure == "1.10×"
+    assert "at 1024×784×2048 in float32" in found.text
     assert {row.variant: row.baseline for row in layout_traffic.copies(lab, "box")} == layout_traffic.COPYING
     drawn_too = {row.variant for row in layout_traffic.at_one_size(lab, "box")}
     assert drawn_too == {*TIMES} - {*layout_traffic.COPYING}
@@ -175,7 +176,11 @@ def test_traffic_is_compared_as_s001_does(first: Any, second: Any, more: bool) -
 
 def test_traffic_speaks_of_kernels_with_empty_caches() -> None:
     lab = evidence(*gpu_details())
-    assert said(layout_traffic.traffic(lab, "box")).figure == "18 MB and 35 MB"  # and not 26, as of one warm call
+    found = said(layout_traffic.traffic(lab, "box"))
+    assert found.figure == "18 MB and 35 MB"  # and not 26, as of one warm call
+    assert "each kernel starts with empty caches" in found.text
+    once = [line for line in gpu_details() if line.get("case") != "each kernel"]
+    assert "the call starts with empty caches" in said(layout_traffic.traffic(evidence(*once), "box")).text
     own = [line for line in gpu_details() if line["name"] != "L2 written" and line["topic"] != "l2_written"]
     assert said(layout_traffic.traffic(evidence(*own), "box")).figure == "9.8 MB and 18 MB"  # what reaches memory
 

@@ -110,7 +110,8 @@ def storage(lab: Evidence, machine: str) -> Finding | None:
         else f"Another order of the operands is faster by more than {intervals.EQUIVALENCE:.0%} in some cases"
         if any(gain.above(more) for gain in every)
         else f"No other order of the operands is {surely}faster by more than {intervals.EQUIVALENCE:.0%}",
-        f"{same} of {len(rows)} cases are equal to row-major operands within ±2%. {silent(every)}"
+        f"{same} of {len(rows)} cases are equal to row-major operands within ±2%: x column by column or W packed "
+        f"before, at each size and precision. {silent(every)}"
         f"S004 expects {HOPED[0]:g} to {HOPED[1]:g}×, which {met} of {len(rows)} reach.",
         PAGE,
         claims=judged,
@@ -132,7 +133,7 @@ def copying(lab: Evidence, machine: str) -> Finding | None:
         "A copy costs time, and reshape makes one only when it must"
         if factor.above(1)
         else "What a copy costs does not show; reshape makes one only when it must",
-        f"A batch out of order is copied, and the call takes {spoken(factor)} as long. "
+        f"A batch out of order is copied, and at {row.at} in {row.dtype} the call takes {spoken(factor)} as long. "
         "S001 takes every reshape for a copy; of a contiguous batch it makes a free view.",
         PAGE,
         claims=("S001-12",),
@@ -188,10 +189,13 @@ def traffic(lab: Evidence, machine: str) -> Finding | None:
         return None
     first, second = (moved(found[name]) for name in ("naive", "cublas_relu"))
     claimed = [f"{SEED_TABLE[name]['moved']} MB" for name in ("naive", "cublas_relu")]
+    alone = all(found[name].case == "each kernel" for name in ("naive", "cublas_relu"))
+    begins = "each kernel" if alone else "the call"
     return Finding(
         " and ".join(f"{formats.spoken(nbytes / 1e6)} MB" for nbytes in (first, second)),
         "v2 moves more than v1: its ReLU is a kernel of its own" if first <= second else "v2 moves less than v1",
-        f"So much do S001's naive kernel (v1) and its library form (v2) move. S001 says {' and '.join(claimed)}.",
+        f"So much do S001's naive kernel (v1) and its library form (v2) move where {begins} starts with empty caches. "
+        f"S001 says {' and '.join(claimed)}.",
         PAGE,
         claims=("S001-81", "S001-91", "S001-93"),
     )
