@@ -113,6 +113,23 @@ def test_what_two_visits_share_is_told_by_clock_and_by_tuner():
     assert method.covered([]) == ""
 
 
+def test_the_card_of_the_next_visit_says_where_agreement_is_short():
+    def card(*shares):
+        own = [Coverage("graph", "same chip", code, False, *share) for code, share in shares]
+        found = method.next_visit([*own, Coverage("graph", "same chip", "same", True, 0, 100)])
+        assert found is not None
+        return found
+
+    good, bad = ("same", (95, 100)), ("another", (55, 100))
+    titles = {tuple(one): card(*one).title for one in ([good], [good, bad], [("same", (55, 100)), bad])}
+    assert len(set(titles.values())) == 3
+    assert (card(good).figure, card(good, bad).figure) == ("95%", "55%")  # that of which the title speaks
+    assert "95 of 100" in card(good, bad).text
+    assert "55 of 100" in card(good, bad).text
+    assert card(good, ("another", (1, 2))) == card(good)  # too few to tell
+    assert method.next_visit([]) is None
+
+
 def test_what_was_not_rejected_is_said_first():
     told = [
         {"operation": "mlp", "planted": "layer 2 skipped", "named": "layer 2 skipped"},

@@ -128,6 +128,8 @@ def test_two_visits_say_whether_they_were_to_one_chip(
     assert f"1 ({said})" in machines.compared(zip(visit.then, visit.now, strict=True))
     (found,) = stability.coverage(lab, [visit])
     assert (found.chip, found.agree, found.ratios) == (said, 1, 1)
+    assert stability.coverage(lab, [visit], "gpu") == [found]
+    assert stability.coverage(lab, [visit], "another") == []
 
 
 def test_two_machines_of_one_model_of_gpu_say_whether_they_are_one_chip(tmp_path: Path) -> None:

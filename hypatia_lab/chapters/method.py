@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.figures.language import CLOCKS
 from hypatia_lab.formats import listing
+from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, agreement
 from hypatia_lab.pages.phrases import quotient, spoken, times
@@ -263,3 +264,39 @@ def false_alarms(lab: Evidence, machine: str) -> Finding | None:
         f"{1 - intervals.CONFIDENCE:.0%}.",
         page,
     )
+
+
+def next_visit(found: Sequence[Coverage]) -> Finding | None:
+    """How many ratios that no tuner chose agree on two visits, by the same code and by code that had changed.
+
+    ``found`` are the shares of one machine.
+    """
+    shares = {code: _pooled(found, code) for code in ("same", "another")}
+    shares = {code: share for code, share in shares.items() if not share.doubt}
+    if not shares:
+        return None
+    promised = intervals.CONFIDENCE
+    short = [share for share in shares.values() if share.below(promised)]
+    (first, *_) = short or shares.values()  # what the title speaks of
+    words = {"same": "By the same code", "another": "By code that had changed"}
+    said = [
+        f"{words[code]} two visits agree on {round(share.value * share.n)} of {share.n} ratios."
+        for code, share in shares.items()
+    ]
+    return Finding(
+        f"{formats.spoken(100 * first.value)}%",
+        "Two visits agree less often than intervals promise"
+        if len(short) == len(shares) or shares.get("same") in short
+        else "Visits by changed code agree less often than intervals promise"
+        if short
+        else "Two visits are not seen to agree less often than intervals promise",
+        f"{' '.join(said)} Intervals promise {promised:.0%}. What a tuner chose is left out.",
+        "01_method#on-the-next-visit",
+    )
+
+
+def _pooled(found: Sequence[Coverage], code: str) -> Interval:
+    """The share of untuned ratios that agree, of all clocks and chips."""
+    own = [one for one in found if one.code == code and not one.tuned]
+    ratios = sum(one.ratios for one in own)
+    return intervals.share(sum(one.agree for one in own), ratios) if ratios else intervals.NOTHING

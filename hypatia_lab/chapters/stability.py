@@ -174,13 +174,14 @@ class Coverage:
         return intervals.share(self.agree, self.ratios)
 
 
-def coverage(lab: Evidence, visited: Sequence[Visit]) -> list[Coverage]:
-    """Of all ratios that two visits share, the A/A control's aside, how many agree.
+def coverage(lab: Evidence, visited: Sequence[Visit], machine: str = "") -> list[Coverage]:
+    """Of all ratios that two visits share (to ``machine``, or to any), the A/A control's aside, how many agree.
 
     They agree when the difference of their logarithms is within the two half-widths added in squares, as that of two
     estimates of one figure is in 95% of cases. Every two records of an experiment on one model of GPU are such visits.
     """
     taken = [*lab.records, *(record for visit in visited for record in visit.kept)]
+    taken = [record for record in taken if machine in ("", record.machine)]
     known = [(record, _ratios(record)) for record in taken if record.run["device"] == "cuda"]
     counts: Counter[tuple[str, str, str, bool, bool]] = Counter()
     for (then, old), (now, new) in itertools.combinations(known, 2):

@@ -251,7 +251,8 @@ def ladder(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     blocks += forest(rated, [r.speed for r in rated], readings, **more)
     missing = [c for c in CLOCKS if c not in clocks and any(r.clock == c for r in rows)]
     _, common = split_fields([r for r in rows if r.clock == clocks[0]], always=["clock"])
-    under = [*common, "bars: 95% intervals", "right is faster", "grey: equal within ±2%", "grey line: limit"]
+    limit = ", grey line: limit" if any(not absent(r.limit_us) for r in kept) else ""
+    under = [*common, "bars: 95% intervals", f"time: left is faster{limit}", "speed: right is faster, grey: within ±2%"]
     head = heading(
         title or "Time and speed by every clock",
         [*under, launch_note(kept), f"not timed: {', '.join(missing)}" if missing else ""],
