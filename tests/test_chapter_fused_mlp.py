@@ -151,6 +151,10 @@ def test_the_crossover_is_where_it_stops_being_faster() -> None:
     assert found.figure == "up to width 16"
     assert "never surely faster at width 256" in found.text
     assert "At width 256 it is slower with 65536 rows." in found.text
+    few = [line for line in sweep() if (line["variant"], line["shape"]) != ("fused", [64, 16])]
+    found = said(fused_mlp.crossover(evidence(*few, cell("fused", 15.0, (64, 16))), "box"))
+    assert found.figure == "up to width 16, with many rows"
+    assert "At width 16 it is slower with 64 rows." in found.text
     slower = evidence(*(line for line in sweep() if line["shape"] != [64, 256]))
     assert "At width 256 it is slower" in said(fused_mlp.crossover(slower, "box")).text
     narrow = evidence(*(line for line in sweep() if line["shape"][1] != 256))

@@ -93,7 +93,7 @@ def test_a_machine_whose_units_were_not_counted_keeps_its_place() -> None:
 def test_launching_is_told_from_computing(lab: Evidence) -> None:
     found = said(decisions.launches(lab, "gpu"))
     assert found.figure == "1 of 2 calls"
-    assert "9.04 µs" in found.text
+    assert "more than twice as long" in found.text  # by what the figure counts
     assert [round(point.across[0], 1) for point in decisions.launched(lab, "gpu")] == [3.0, 1.0]
     assert decisions.launches(lab, "cpu") is None
 
@@ -105,6 +105,7 @@ def test_the_balance_is_the_quotient_of_two_ceilings(lab: Evidence) -> None:
     found = said(decisions.ceiling(lab, "gpu"))
     assert found.figure == "12 to 190 FLOP per byte"
     assert " 12 FLOP" in found.text
+    assert "In bfloat16/ieee the border is 190." in found.text  # either end of the figure is named
     assert [machine for machine, _, _ in decisions.balances(lab)] == ["gpu"] * 3 + ["cpu"]
 
 
@@ -118,6 +119,7 @@ def test_fusing_is_held_against_the_balance(lab: Evidence) -> None:
     assert not any("fp16x3" in point.name or "products" in point.name for point in decisions.fused(lab, "gpu"))
     found = said(decisions.fusing(lab, "gpu"))
     assert found.figure == "3.3× → 1.12× → 1.00×"
+    assert all(f"{side[1:]}" in found.text for side in decisions.SIDES)  # what each of the three stands for
     assert decisions.fusing(lab, "cpu") is None
 
 
@@ -156,6 +158,23 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
     assert [shown.split("×")[0] for shown in table["ratio"]] == ["0.750", "2.00", "3.6600", "3.3333"]
 
 
+def test_a_kernel_is_counted_as_the_figure_reads_it(tmp_path: Path) -> None:
+    own = []
+    for batch, speed in ((1, 1.0), (2, 1.02), (3, 0.98)):  # equal; faster and slower by intervals that hold the edge
+        lines = cells({"eager": 10.0, "*triton": 10.0 / speed}, shape=[batch, 8, 8])
+        first, second = lines[1]["medians_us"]
+        lines[1]["medians_us"] = [first, second * (1 if speed == 1 else 1.0015)]
+        own += lines
+    write_records(tmp_path, "gpu", "cuda", {"tensor_cores": own})
+    lab = evidence_of(tmp_path)
+    rows = decisions.contests(lab, "gpu")
+    assert [row.reading for row in rows] == ["equal", "faster", "slower"]
+    assert not any(row.speed.outside(0.98, 1.02) for row in rows)
+    found = said(decisions.library(lab, "gpu"))
+    assert found.figure == "1 of 3 workloads"
+    assert "In 1 workload " in found.text
+
+
 def test_where_no_library_has_a_call_a_kernel_is_met_by_the_compiler_alone(tmp_path: Path) -> None:
     met = cells({"eager": 75.0, "compile": 6.0, "*triton": 2.0}, operation="diffraction", shape=[256, 256])
     alone = cells({"eager": 300.0, "*triton": 2.0}, operation="diffraction", shape=[512, 512])
@@ -183,8 +202,10 @@ def test_what_binds_a_kernel_is_told_by_the_units_that_it_keeps_busy() -> None:
     step = counted("_split_rows", 9.5, 0.0, 0.06, 0.0, 0.34, 0.59, 0.48, direction="forward_backward")
     lab = evidence({goals.COUNTED: [*product, *split, *step]})
     found = goals.shares(lab, "box")
-    assert "**1 of 3 kernels keep one busy for more than 60% of their time: tensor cores (1).**" in goals.bound(found)
-    assert "**0 of 1 kernels keep one busy for more than 60% of their time.**" in goals.bound(found[1:2])
+    assert "**1 of 3 kernels keep one unit busy for more than 60% of their time: tensor cores (1).**" in goals.bound(
+        found
+    )
+    assert "**0 of 1 kernels keep one unit busy for more than 60% of their time.**" in goals.bound(found[1:2])
     lines = goals.unit_lines(found)
     assert [line["kernel"] for line in lines] == ["linear_relu_split", "_split_rows", "_split_rows"]
     assert [line["takes"] for line in lines] == ["21.3 µs", "8.50 µs", "9.50 µs"]
@@ -467,6 +488,12 @@ def test_a_card_has_the_ledgers_verdict_on_the_claims_it_names(lab: Evidence) ->
     assert '<div class="lab-card inconsistent">' in card
     assert "claims.html\">S001's and S003's claims</a> (S001-66, S003-01): ≠" in card.replace("&#x27;", "'")
     one = Finding("2×", "a", "b", "02_x", claims=("S000-36",))
+    beside = Finding("2×", "a", "b", "02_x", claims=(*both.claims, "S000-36"))  # what says nothing is not named
+    assert "(S001-66, S003-01): ≠" in findings.cards([beside], lab, "gpu")
+    lab.verdicts["S000-36"]["gpu"] = "not_reproduced"
+    assert "(S001-66, S003-01): ≠" in findings.cards([beside], lab, "gpu")
+    assert "(S000-36): ◇" in findings.cards([one], lab, "gpu")
+    lab.verdicts["S000-36"]["gpu"] = "not_testable"
     assert "S000's claim</a> (S000-36): ○" in findings.cards([one], lab, "gpu").replace("&#x27;", "'")
     with pytest.raises(ValueError, match="give the evidence"):
         findings.cards([both])

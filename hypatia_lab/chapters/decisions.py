@@ -172,8 +172,8 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
     factors = [factor for _, factor in points]
     if all(factor.doubt for factor in factors):
         return unsaid(lab, machine, "Whether launching takes longer than the kernels", "08_profile", factors)
-    mostly = [point.along for point, factor in points if factor.above(2)]
-    text = f"All of these keep the GPU busy for at most {formats.duration(max(mostly))}. " if mostly else ""
+    mostly = [factor for factor in factors if factor.above(2)]
+    text = "These callers wait more than twice as long as the kernels take. " if mostly else ""
     return Finding(
         f"{len(mostly)} of {len(points)} calls",
         "Launching often takes longer than the kernels" if mostly else "Launching is no call's largest part",
@@ -188,12 +188,15 @@ def ceiling(lab: Evidence, machine: str) -> Finding | None:
     if not found:
         return None
     precision = "float32/ieee" if "float32/ieee" in found else next(iter(found))
-    ends = [formats.spoken(end) for end in dict.fromkeys((min(found.values()), max(found.values())))]
+    least, most = (end(found, key=lambda name: found[name]) for end in (min, max))
+    ends = [formats.spoken(end) for end in dict.fromkeys((found[least], found[most]))]
+    others = dict.fromkeys(name for name in (least, most) if name != precision)
     return Finding(
         f"{' to '.join(ends)} FLOP per byte",
         "Divide operations by bytes: the quotient says what binds",
         f"In {precision} memory binds below {formats.spoken(found[precision])} FLOP per byte, and arithmetic above. "
-        "The copies are of warm data, which the cache may hold; of data from memory alone the balance is higher. "
+        + "".join(f"In {name} the border is {formats.spoken(found[name])}. " for name in others)
+        + "The copies are of warm data, which the cache may hold; of data from memory alone the balance is higher. "
         "Where memory binds, move fewer bytes; where arithmetic does, change the precision.",
         "13_machines",
     )
@@ -220,7 +223,7 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
     middle = {side: statistics.median(own) for side, own in sides.items() if own}
     falls = len(middle) > 1 and list(middle.values()) == sorted(middle.values(), reverse=True)
     gains = sum(gain.above(1 + EQUIVALENCE) for _, gain in points)
-    side, first = next(iter(middle.items()))
+    where = listing([f"{side[0].lower()}{side[1:]}" for side in middle])
     return Finding(
         " → ".join(f"{formats.spoken(value)}×" for value in middle.values()),
         "Fusing pays less the more arithmetic binds"
@@ -228,7 +231,7 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
         else f"Fusing pays in {gains} of {len(points)} cases"
         if gains
         else "Fusing surely pays in no case here",
-        f"{side}, the best fused form has {formats.spoken(first)}× the speed of eager (median). "
+        f"Median speed of the best fused form against eager{', in this order' if len(middle) > 1 else ''}: {where}. "
         "Fusing saves bytes and launches, and no operation.",
         "16_fused_mlp",
     )
@@ -244,9 +247,9 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     if not decided:
         question = "Whether a kernel of our own beats the library or the compiler"
         return unsaid(lab, machine, question, "14_tensor_cores", every)
-    ahead = sum(_ahead(row) for row in rows)
+    ahead = sum(row.reading == "faster" for row in rows)  # as the figure counts them
     best = max(decided, key=lambda row: row.ratio)
-    behind = sum(row.speed.below(1 - EQUIVALENCE) and row.baseline in ("eager", "epilogue") for row in rows)
+    behind = sum(row.reading == "slower" and row.baseline in ("eager", "epilogue") for row in rows)
     kernel, peer = (variants.label(best.operation, name) for name in (best.variant, best.baseline))
     text = f"{'Furthest ahead' if ahead else 'Closest'}: {kernel} in {best.operation.replace('_', ' ')} at "
     text += f"{_name(best)}, with {spoken(best.speed)} the speed of {peer}. "
@@ -310,7 +313,3 @@ def opponents(rows: Sequence[Row]) -> Any:
     figure, table = comparisons.speedups([replace(row, baseline="best peer") for row in rows], title=title)
     table.insert(4, "best peer", [row.baseline for row in ordered(rows)])
     return figure, table
-
-
-def _ahead(row: Row) -> bool:
-    return row.speed.above(1 + EQUIVALENCE)

@@ -183,17 +183,21 @@ def crossover(lab: Evidence, machine: str) -> Finding | None:
         text += f"At width {listing([str(width) for width in slower])} it is slower at every number of rows measured. "
     if rest := [str(width) for width in never if width not in slower]:
         text += f"It is never surely faster at width {listing(rest)}. "
-    partly: dict[int, list[str]] = {}
+    partly: dict[int, list[int]] = {}
     for (rows, width), factor in sorted(found.items()):
         if intervals.reading(factor) == "slower" and width not in slower:
-            partly.setdefault(width, []).append(str(rows))
-    text += "".join(f"At width {width} it is slower with {listing(few)} rows. " for width, few in partly.items())
+            partly.setdefault(width, []).append(rows)
+    for width, few in partly.items():
+        text += f"At width {width} it is slower with {listing([str(rows) for rows in few])} rows. "
     if refused and not never:
         text += f"No one kernel is wider: {refused[0]}. "
     text += lacking(lab, machine)
     stop = max((width for _, width in quick), default=0)
+    quicker = [rows for rows, width in quick if width == stop]
+    # Slower there with some numbers of rows: the figure alone must not promise the width for all.
+    some = "" if stop not in partly else ", with many rows" if max(partly[stop]) < min(quicker) else ", with some rows"
     return Finding(
-        f"up to width {stop}" if stop else "nowhere",
+        f"up to width {stop}{some}" if stop else "nowhere",
         "One kernel pays while the layers are narrow"
         if stop
         else "One kernel never pays"

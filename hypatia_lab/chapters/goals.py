@@ -12,7 +12,7 @@ from hypatia_lab import formats, variants
 from hypatia_lab.chapters import decisions, tensor_cores
 from hypatia_lab.experiments import units
 from hypatia_lab.formats import MISSING, absent, listing
-from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval
+from hypatia_lab.intervals import EQUIVALENCE, NOTHING, Interval, reading
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import times
 from hypatia_lab.results import Row
@@ -128,7 +128,7 @@ def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
 def summary(found: list[Outcome]) -> str:
     """How many goals are reached, and how often the kernel is ahead of its best peer, in a sentence or two."""
     reached, unsaid = (sum(one.missed is said for one in found) for said in (False, None))
-    ahead = sum(one.speed.above(1 + EQUIVALENCE) for one in found)
+    ahead = sum(reading(one.speed) == "faster" for one in found)
     text = f"**{reached} of {len(found)} goals are reached**" + (f", {unsaid} cannot be told. " if unsaid else ". ")
     return f"{text}At {ahead} of the {len(found)} the kernel is ahead of its best peer."
 
@@ -176,10 +176,10 @@ def bound(found: Sequence[dict[str, Any]]) -> str:
     full = Counter(unit for unit, line in zip(busiest, found, strict=True) if line[unit] > FULL)
     which = f": {listing([f'{unit} ({number})' for unit, number in full.most_common()])}" if full else ""
     return (
-        "What could be the limit of a kernel is told above; hardware counters tell how busy it keeps each unit of the "
-        f"GPU. **{full.total()} of {len(found)} kernels keep one busy for more than {FULL:.0%} of their time{which}.** "
-        "The others likely wait much of theirs, for data or for each other. More under way at a time may help them, or "
-        "fewer steps."
+        "The limit above counts bytes and operations. Hardware counters say how busy a kernel keeps each unit of the "
+        f"GPU. **{full.total()} of {len(found)} kernels keep one unit busy for more than {FULL:.0%} of their "
+        f"time{which}.** In the others no unit is that busy, so they likely wait: for data, or for an earlier step. "
+        "Such a kernel may gain by more work in flight, or by fewer steps."
     )
 
 
