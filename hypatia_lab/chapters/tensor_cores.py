@@ -11,7 +11,7 @@ from functools import partial
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.figures.probe_rows import Configuration
-from hypatia_lab.formats import absent
+from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid
@@ -100,6 +100,8 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
     text = f"Against cuBLAS's own float32, by {labelled(best)} at {best.at}, with "
     text += f"{formats.spoken(best.error / eager.error)} times its error. The goal is {goal:g}×"
     text += " with no larger error" if not fine else ", which is open" if met is None else ""
+    for word, where in _not_ahead(lab, machine, best.variant).items():
+        text += f". At {listing(where)} that form is {'slower than' if word == 'slower' else 'as fast as'} cuBLAS"
     return Finding(
         spoken(gain),
         "Faster than float32, but not as exact"
@@ -114,6 +116,16 @@ def digits(lab: Evidence, machine: str, shape: str) -> Finding | None:
         f"{text}.",
         PAGE,
     )
+
+
+def _not_ahead(lab: Evidence, machine: str, variant: str) -> dict[str, list[str]]:
+    """``slower`` or ``equal`` → the sizes at which split operands read so against eager."""
+    read: dict[str, list[str]] = {}
+    for found in _cells(lab, machine, "float32").values():
+        for row in _timed(found, [variant]):
+            if row.reading in ("slower", "equal"):
+                read.setdefault(row.reading, []).append(row.at)
+    return read
 
 
 def rival(found: dict[str, Row], variant: str) -> Row | None:
@@ -135,18 +147,23 @@ def fused(lab: Evidence, machine: str, variant: str = "triton") -> Finding | Non
     if all(factor.doubt for factor in every) or not gains:
         return unsaid(lab, machine, "Whether a fused kernel is behind its peers", PAGE, every)
     slower = [factor for factor in every if factor.below(1)]
-    missed = sum(own.shape != LARGE and own.speed.below(FUSED_GOAL) for own, _ in pairs)
+    wanted = [reached(own.speed, FUSED_GOAL) for own, _ in pairs if own.shape != LARGE]
     name = label("linear_relu", variant)
     text = f"Against eager PyTorch in bfloat16, over {len(pairs)} size{'' if len(pairs) == 1 else 's'}. "
-    text += f"{silent(every)}Below the large size it is to reach {FUSED_GOAL:g}×"
-    text += f", and misses that at {missed}." if missed else "."
+    text += silent(every)
+    if wanted:
+        text += f"Below the large size the goal is {FUSED_GOAL:g}×, reached at {wanted.count(True)} of {len(wanted)}"
+        text += f" and open at {wanted.count(None)}" if None in wanted else ""
+        text += "."
     behind = (
         "nowhere seen behind its peers"
         if not slower
-        else "behind its best peer at some sizes"
-        if len(slower) < len(pairs)
+        else f"behind its best peer at {len(slower)} of {len(pairs)} sizes"
+        if len(pairs) > 1
         else "behind its best peer"
     )
+    if slower and all(map(intervals.equal, slower)):  # the table reads these as equal
+        behind += f", within {intervals.EQUIVALENCE:.0%} of it"
     faster = all(gain.above(1) for gain in gains)
     title = f"faster than eager PyTorch, {'but' if slower else 'and'} {behind}" if faster else behind
     return Finding(span_text(gains), f"{name[0].upper()}{name[1:]} is {title}", text, PAGE)
@@ -245,10 +262,10 @@ def limits(lab: Evidence, machine: str) -> list[dict[str, str]]:
                 {
                     "split": name,
                     "its arithmetic": KINDS[kind],
+                    "gain at most": f"{formats.number(found[kind] / products / own)}×",
                     "best rate": formats.scaled(found[kind], "FLOP/s"),
                     f"a product by {products}": formats.scaled(found[kind] / products, "FLOP/s"),
                     "float32, IEEE": formats.scaled(own, "FLOP/s"),
-                    "gain at most": f"{formats.number(found[kind] / products / own)}×",
                 }
             )
     return lines
@@ -266,13 +283,26 @@ def splits(lab: Evidence, machine: str) -> list[dict[str, str]]:
             if row.status == "ok":
                 line |= {
                     "against eager": times(row.speed),
+                    "goal": _goal(row.speed, GOALS.get(shape)),
                     "error, of cuBLAS's": f"{formats.spoken(row.error / eager.error)}×",
                     "share of the limit": row.attained or formats.MISSING,
                 }
-                out.append(line | {"goal": _goal(row.speed, GOALS.get(shape))})
+                out.append(line)
             elif row.status != "skipped":
                 out.append(line | {"against eager": f"{row.status.replace('_', ' ')}: {row.reason}"})
     return out
+
+
+def slower_once(lab: Evidence, machine: str) -> str:
+    """A sentence on where weights split once make a form slower than splitting them in every call; empty if nowhere."""
+    found: dict[str, list[str]] = {}
+    for own in _cells(lab, machine, "float32").values():
+        for once in _timed(own, ONCE):
+            every = _timed(own, [once.variant.removesuffix("_once")])
+            if every and once.against(every[0]).reading == "slower":
+                found.setdefault(labelled(once), []).append(once.at)
+    said = [f"*{name}* at {listing(where)}" for name, where in found.items()]
+    return f"Slower than with weights split in every call: {listing(said)}." if said else ""
 
 
 def _goal(gain: Interval, goal: float | None) -> str:

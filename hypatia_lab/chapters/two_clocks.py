@@ -55,9 +55,9 @@ def ratios(lab: Evidence, machine: str) -> str:
     one, other = max(apart, key=lambda pair: abs(math.log(pair[0].ratio / pair[1].ratio)))
     here, there = (formats.spoken(row.ratio) for row in (one, other))
     return (
-        f"Of {len(pairs)} speeds that both {PAGES[TUNED[0]]} and {PAGES[TUNED[1]]} show, {len(apart)} lie more than 2% "
-        f"apart{': the compiler chose other kernels, once an experiment' if compiled else ''}. "
-        f"The widest is {_named(one)}: {here}× eager's speed and {there}×."
+        f"Of {len(pairs)} speeds against eager that both {PAGES[TUNED[0]]} and {PAGES[TUNED[1]]} show, {len(apart)} "
+        f"differ by more than 2%{': the compiler chose other kernels, once an experiment' if compiled else ''}. "
+        f"The widest is {_named(one)}: {here}× in {PAGES[TUNED[0]]}, and {there}× in {PAGES[TUNED[1]]}."
     )
 
 
