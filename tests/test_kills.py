@@ -111,7 +111,7 @@ def measured(store: Path) -> Counter[float]:
     for path in store.rglob("*.jsonl"):
         if ".parts" in path.parts:
             head, *rows = map(json.loads, path.read_text(encoding="utf-8").splitlines())
-            assert set(head) == {"key", "excluded"}
+            assert set(head) == {"key", "excluded", "chips"}
             medians = [row["median_us"] for row in rows]
         else:
             medians = [us for cell in records.load_file(path).cells for us in cell["medians_us"]]

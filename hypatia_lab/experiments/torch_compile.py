@@ -161,9 +161,8 @@ def _defaults(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _defaults_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
     """What compiles is chosen: in eight processes it takes half of the time, a U-Net two to three times a block's.
 
-    So the seeds' preset leaves to the full one: max-autotune and channels last of a compiled block, that block with
-    GELU's approximation and of other numbers of images, a U-Net that is compiled in other ways than the default, what
-    is cast to bfloat16 and compiled, and eighty images.
+    So the seeds' preset leaves to the full one: max-autotune and channels last of a compiled block, a U-Net that is
+    compiled in other ways than the default, what is cast to bfloat16 and compiled, and eighty images.
     """
     quick, full, shape = preset == "quick", preset == "full", _shape("cuda", shapes)
     both, graph = ("graph", "wall"), ("graph",)
@@ -186,12 +185,11 @@ def _defaults_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
     more = ("compile_together", "compile_reduce_overhead") if full else ()
     together = ("eager", "compile_together")
     whole = together if full else ("eager",)
-    default = ("compile",) if full else ()
     groups = [
         Group(named("conv_block"), plain + made, both, small),
         ieee,
         # The document's GELU is an approximation.
-        Group(named("conv_block_tanh"), ("eager", "naive", *default), both, small),
+        Group(named("conv_block_tanh"), ("eager", "naive", "compile"), both, small),
         Group(cast(CAST), together, graph, small),
         Group(cast(CAST, "float16"), ("eager",), graph, small),
         Group(cast("conv_block"), whole, graph, small),
@@ -203,7 +201,7 @@ def _defaults_on_gpu(preset: str, shapes: Shapes) -> list[Group]:
         Group(cast("unet", direction=STEP), ("eager",), graph, small),
     ]
     counts = () if shapes else (1, 20, 80) if full else (1, 20)
-    return groups + [Group(named("conv_block", images=n), ("eager", *default), both, brief) for n in counts]
+    return groups + [Group(named("conv_block", images=n), ("eager", "compile"), both, brief) for n in counts]
 
 
 def _default_kernels(preset: str, device: str, shapes: Shapes) -> list[Probe]:
