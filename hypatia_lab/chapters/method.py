@@ -289,7 +289,7 @@ def next_visit(found: Sequence[Coverage]) -> Finding | None:
         if len(short) == len(shares) or shares.get("same") in short
         else "Visits by changed code agree less often than intervals promise"
         if short
-        else "Two visits are not seen to agree less often than intervals promise",
+        else "Two visits agree as often as intervals promise, as far as can be told",
         f"{' '.join(said)} Intervals promise {promised:.0%}. What a tuner chose is left out.",
         "01_method#on-the-next-visit",
     )
