@@ -293,3 +293,22 @@ def test_the_clocks_are_told_of_one_eager_call() -> None:
     assert "6.0 times" in text
     once = evidence({"method": cells({"eager": 30.0}, "wall")})
     assert method.clocks(once, "box", workload) == ""
+
+
+def test_a_card_says_whose_program_it_times_and_by_which_clock() -> None:
+    large = [8192, 4096, 4096]
+    times = [
+        *cells({"eager": 20.0, "naive": 800.0}, "graph", large),
+        *cells({"eager": 20.0, "naive": 500.0}, "graph", MEDIUM),
+    ]
+    lab = evidence({"naive_vs_cublas": times, "aten_fusion": cells(FUSED, "graph")})
+    text = said(linear_relu.naive(lab, "box")).text
+    assert "At 1024×784×2048 it takes 25 times as long." in text
+    assert "the lab's rewrite" in text
+    assert "graph clock" in text
+    wall = cells({"eager": 100.0, "epilogue": 80.0}, "wall")
+    assert "Called from" not in said(linear_relu.epilogue(lab, "box")).text
+    lab = evidence({"aten_fusion": [*cells(FUSED, "graph"), *wall]})
+    assert "Called from Python it runs at 1.25× of eager's speed." in said(linear_relu.epilogue(lab, "box")).text
+    lab = evidence({"author_hypatia": cells({"eager": 20.0, "author_v1": 500.0}, "graph")})
+    assert "the author's own program, in float32" in said(linear_relu.naive(lab, "box")).text

@@ -134,9 +134,29 @@ def test_the_epilogue_in_a_whole_step(tmp_path: Path) -> None:
     assert "1 of 2" in found.text
 
 
+@pytest.mark.parametrize(("us", "figure", "title"), [(100.0, "2.9×", "gains from"), (288.0, "1.01×", "no gain")])
+def test_three_float16_products_count_at_their_quickest(us: float, figure: str, title: str, tmp_path: Path) -> None:
+    lab = read(tmp_path, cells(STEP | {"fp16x3_backward": 289.0, "fp16x3_cuda": us}), [])
+    found = said(backward.split(lab, "box"))
+    assert found.figure == figure
+    assert title in found.title
+    assert not found.claims
+    assert "graph clock" in found.text
+    assert backward.split(read(tmp_path / "none", cells(STEP), []), "box") is None
+
+
+def test_a_noisy_gain_of_three_float16_products_has_no_figure(tmp_path: Path) -> None:
+    rows = cells({"eager": 290.0, "fp16x3_cuda": 100.0})
+    rows[-1]["medians_us"] = [50.0, 150.0]
+    found = said(backward.split(read(tmp_path, rows, []), "box"))
+    assert found.figure == intervals.TOO_NOISY
+    assert "×" not in found.title + found.text
+
+
 def test_v2_allocates_more() -> None:
     found = backward.allocation()
     assert found.figure == "1.25×"
+    assert "In bfloat16 it is 1.50×." in found.text
     rows = {row["form"]: row for row in backward.allocations()}
     assert [row["new tensors"] for row in rows.values()] == ["2", "1", "1"]
     assert next(iter(rows.values()))["bfloat16"] == "6.29 MB"

@@ -137,6 +137,7 @@ def test_the_largest_step_is_named_and_so_is_what_buys_nothing() -> None:
     assert label("linear_relu", "step_async") in found.text
     assert label("linear_relu", "step_shared") not in found.text
     assert "bfloat16" in found.text
+    assert "the step before, " + label("linear_relu", "step_async") in found.text
     assert " 80 times " in found.text  # float32 against float32, not against the library in bfloat16
 
 
@@ -169,6 +170,14 @@ def test_the_triton_kernel_is_ahead_level_or_behind(us: tuple[float, float], wor
     own = [cells(BFLOAT16 | {"triton": t}, "bfloat16", size) for t, size in zip(us, (SMALL, LARGE), strict=True)]
     assert word in said(gemm_ladder.in_triton(evidence(*own[0], *own[1]), "box")).title
     assert gemm_ladder.in_triton(evidence(*cpu(), device="cpu"), "box") is None
+
+
+def test_a_size_is_ahead_only_where_it_is_not_equal() -> None:
+    own = [cells(BFLOAT16 | {"triton": t}, "bfloat16", size) for t, size in ((0.97, SMALL), (1.0, LARGE))]
+    found = said(gemm_ladder.in_triton(evidence(*own[0], *own[1]), "box"))
+    assert found.figure == "1.00–1.03×"
+    assert "ahead at 256×256×512." in found.text
+    assert "equal within 2% at 8192×4096×4096." in found.text
 
 
 # ---------------------------------------------------------------- tables
@@ -208,6 +217,10 @@ def test_a_step_says_what_it_buys_at_the_largest_size() -> None:
     assert "times" not in gemm_ladder.bought_by(lab, "box", "step_async")
     slower = evidence(*cells(FLOAT32 | {"step_shared": 800}, "float32"))
     assert "loses" in gemm_ladder.bought_by(slower, "box", "step_shared")
+    mixed = evidence(*gpu(), *cells(FLOAT32 | {"step_shared": 900}, "float32", SMALL))
+    gains, loses = gemm_ladder.bought_by(mixed, "box", "step_shared").split(". ")
+    assert ("8192×4096×4096" in gains, "loses" in gains) == (True, False)
+    assert ("256×256×512" in loses, "loses" in loses) == (True, True)
     assert gemm_ladder.bought_by(lab, "box", "naive") == gemm_ladder.bought_by(lab, "box", "blocked") == ""
 
 

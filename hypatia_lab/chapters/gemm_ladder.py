@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from hypatia_lab import formats, intervals
 from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, answered, silent, unsaid, way_in
+from hypatia_lab.pages.findings import Finding, answered, silent, span_text, unsaid, way_in
 from hypatia_lab.pages.phrases import spoken, times
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, names
@@ -17,7 +18,7 @@ from hypatia_lab.variants import label, names
 PAGE = "04_gemm_ladder"
 EXPERIMENT = "gemm_ladder"
 GOAL, GOAL_SHAPE = 0.8, "8192x4096x4096"
-"""The share of cuBLAS's speed that the ladder is to reach in bfloat16, and where."""
+"""The share of cuBLAS's speed that the ladder is to reach in bfloat16, and where: the book's own goal."""
 
 REASONS = {
     1: "memory tiling",
@@ -161,13 +162,14 @@ def reasons(lab: Evidence, machine: str) -> Finding | None:
         silent_ones = [one for one in (whole, *(rung.factor for rung in rungs)) if one and one.doubt]
         return unsaid(lab, machine, "Which step makes the library fast", PAGE, silent_ones or [whole], judged)
     factor, best = max(clear, key=lambda pair: pair[0].value)
-    text = f"Over the step before, in {best.row.dtype} at {formats.shape(shape)}. "
+    before = next(one for way in ways.values() for one, rung in pairwise(way) if rung is best)
+    text = f"Over the step before, {before.label}, in {best.row.dtype} at {formats.shape(shape)}. "
     text += f"In {DTYPES[0]} the library is {spoken(whole, '')} times as fast as the naive kernel there. "
     every: dict[str, list[Interval]] = {}
     for rung in (rung for one in found.values() for way in one.values() for rung in way if rung.reasons):
         every.setdefault(rung.label, []).extend([rung.factor] if rung.factor else [])
     idle = [name for name, own in every.items() if own and all(f.below(1 + intervals.EQUIVALENCE) for f in own)]
-    text += f"At no size is there a gain from {listing(idle)}. " if idle else ""
+    text += f"In these kernels there is at no size a gain from {listing(idle)}. " if idle else ""
     return Finding(
         spoken(factor),
         f"The largest step to the library: {best.label}" if factor.above(1) else "No step to the library gains",
@@ -196,9 +198,10 @@ def goal(lab: Evidence, machine: str) -> Finding | None:
         else f"Whether the ladder reaches {GOAL:.0%} of cuBLAS is undecided"
     )
     text = f"In bfloat16 at {own.at}, with {label('linear_relu', own.variant)}. "
+    text += "The goal is this book's own, and set at this size. " if asked else ""
     rest = [other for row, _, other in pairs if row is not own and not other.doubt]
     if not asked:
-        text += f"The goal of {GOAL:.0%} is set at {formats.shape(GOAL_SHAPE)}, which was not measured here."
+        text += f"This book's goal of {GOAL:.0%} is set at {formats.shape(GOAL_SHAPE)}, which was not measured here."
     elif rest:
         text += f"Smaller products reach {_percents(rest)}."
     return Finding(_percent(share), title, text.strip(), PAGE)
@@ -216,9 +219,9 @@ def full_precision(lab: Evidence, machine: str) -> Finding | None:
     where = f"at {level} of {len(every)} sizes" if level < len(every) else ""
     return Finding(
         _percents(clear),
-        "In float32 a product of one's own stays behind the library"
+        "On vector units a float32 product of one's own stays behind the library"
         if behind == len(every)
-        else f"In float32 a product of one's own keeps up {where}".strip()
+        else f"On vector units a float32 product of one's own keeps up {where}".strip()
         if level
         else "Whether a product of one's own keeps up is undecided",
         f"The quickest float32 step, as a share of the library's speed over {len(every)} sizes. {silent(every)}"
@@ -252,9 +255,24 @@ def in_triton(lab: Evidence, machine: str) -> Finding | None:
         if all(share.below(low) for share in every)
         else f"Whether our Triton kernel keeps up in bfloat16 is undecided{' at some sizes' if level else ''}"
     )
-    sizes = dict.fromkeys(f"{_percent(share)} at {own.at}" for own, share in (clear[0], clear[-1]))
-    text = f"As a share of the library's speed: {listing(list(sizes))}. {silent(every)}"
-    return Finding(_percents([share for _, share in clear]), title, text.strip(), PAGE)
+    read: dict[str, list[str]] = {word: [] for word in BESIDE}
+    for own, share in clear:
+        read[_beside(share)].append(own.at)
+    told = " ".join(f"{word} at {listing(sizes)}." for word, sizes in read.items() if sizes)
+    text = f"Its speed over the library's. {told} {silent(every)}"
+    return Finding(span_text([share for _, share in clear]), title, text.strip(), PAGE)
+
+
+BESIDE = AHEAD, EQUAL, BEHIND, OPEN = "It is ahead", "It is equal within 2%", "It is behind", "Which is faster is open"
+"""How a kernel may stand beside the library, as a sentence on sizes begins."""
+
+
+def _beside(share: Interval) -> str:
+    """How a kernel stands beside the library by its ``share`` of the library's speed: one of :data:`BESIDE`."""
+    low, high = 1 - intervals.EQUIVALENCE, 1 + intervals.EQUIVALENCE
+    if share.within(low, high):
+        return EQUAL
+    return AHEAD if share.above(high) else BEHIND if share.below(low) else OPEN
 
 
 def findings(lab: Evidence, machine: str) -> list[Finding]:
@@ -309,12 +327,24 @@ def by_size(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def bought_by(lab: Evidence, machine: str, name: str) -> str:
-    """What step ``name`` buys over the step before, in a sentence, at the largest size that has both; else empty."""
-    for shape, ways in reversed(climbs(lab, machine).items()):
-        for rung in (rung for way in ways.values() for rung in way):
-            if rung.row.variant == name and rung.factor:
-                return f"At {formats.shape(shape)} {_against_before(rung.factor)}."
-    return ""
+    """What step ``name`` buys over the step before, in a sentence, at the largest size that has both; else empty.
+
+    Where that is a gain, a second sentence tells of the size at which the step loses most.
+    """
+    found = [
+        (shape, rung.factor)
+        for shape, ways in reversed(climbs(lab, machine).items())
+        for way in ways.values()
+        for rung in way
+        if rung.row.variant == name and rung.factor
+    ]
+    if not found:
+        return ""
+    lost = [pair for pair in found[1:] if pair[1].below(1 - intervals.EQUIVALENCE)]
+    told = [found[0]]
+    if lost and found[0][1].above(1 + intervals.EQUIVALENCE):
+        told.append(min(lost, key=lambda pair: pair[1].value))
+    return " ".join(f"At {formats.shape(shape)} {_against_before(factor)}." for shape, factor in told)
 
 
 def _against_before(factor: Interval) -> str:

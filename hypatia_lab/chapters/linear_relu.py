@@ -25,6 +25,8 @@ CLAIMED = {
 }
 """Rewrite → what the documents claim of its speed."""
 FLOAT32 = {"dtype": "float32", "math": "ieee"}
+SEED_SHAPE = "1024x784x2048"
+"""The size that the documents speak of most."""
 
 
 def _rows(lab: Evidence, machine: str, experiment: str, variant: str, **wanted: Any) -> list[Row]:
@@ -37,6 +39,13 @@ def _rows(lab: Evidence, machine: str, experiment: str, variant: str, **wanted: 
 def original(lab: Evidence, machine: str, rewrite: str) -> list[Row]:
     """Rows of the author's program behind ``rewrite`` that have a ratio, smallest size first; empty if unrecorded."""
     return _rows(lab, machine, authors.EXPERIMENT, ORIGINALS[rewrite], **FLOAT32)
+
+
+def _timed(rows: list[Row]) -> str:
+    """Whose program ``rows`` time, in which arithmetic where it is one, and by which clock: a sentence."""
+    whose = "the author's own program" if rows[0].origin == "author" else "the lab's rewrite of the author's program"
+    kinds = {_kind(row) for row in rows}
+    return f"Timed is {whose}{f', in {kinds.pop()}' if len(kinds) == 1 else ''}, by the {rows[0].clock} clock."
 
 
 def naive(lab: Evidence, machine: str) -> Finding | None:
@@ -52,6 +61,9 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, "How much slower one thread per output is", authors.NAIVE, factors, ids)
     most = max(clear, key=lambda factor: factor.value)
     slower = sum(factor.above(1) for factor in clear)
+    pairs = zip(rows, factors, strict=True)
+    seed = [own for row, own in pairs if row.shape == SEED_SHAPE and own is not most and not own.doubt]
+    there = f"At {formats.shape(SEED_SHAPE)} it takes {formats.spoken(seed[0].value)} times as long. " if seed else ""
     return Finding(
         span_text(clear),
         "One thread per output falls behind as the product grows"
@@ -60,7 +72,7 @@ def naive(lab: Evidence, machine: str) -> Finding | None:
         if all(factor.above(2) for factor in clear)
         else f"One thread per output is slower than the library in {slower} of {len(rows)} cases",
         f"At {rows[factors.index(most)].at} it takes {formats.spoken(most.value)} times as long as the library. "
-        f"{silent(factors)}{aside}".strip(),
+        f"{there}{silent(factors)}{_timed(rows)} {aside}".strip(),
         authors.NAIVE,
         claims=ids,
     )
@@ -83,14 +95,26 @@ def epilogue(lab: Evidence, machine: str) -> Finding | None:
         else "The library's fused call gains at some sizes only"
         if gains
         else "The library's fused call gains nothing that shows here",
-        f"It {'gains most' if best.speed.above(1) else 'does best'} at {best.at} in {_kind(best)}. "
+        f"It {'gains most' if best.speed.above(1) else 'does best'} at {best.at} in {_kind(best)}, "
+        f"by the {best.clock} clock. "
         + (
             f"In {free} of {len(rows)} cases the ReLU is free: the product alone takes as long."
             if free
             else f"It is surely faster than eager in {gains} of {len(rows)} cases."
-        ),
+        )
+        + _called(lab, machine),
         authors.PAGE,
     )
+
+
+def _called(lab: Evidence, machine: str) -> str:
+    """How the epilogue does when it is called from Python, a space and a sentence; empty where one clock times both."""
+    if lab.primary(machine) != "graph":
+        return ""
+    wanted = {"experiment": "aten_fusion", "operation": "linear_relu", "variant": "epilogue", "status": "ok"}
+    rows = lab.select(machine=machine, clock="wall", **wanted)
+    clear = [row.speed for row in rows if not row.speed.doubt]
+    return f" Called from Python it runs at {span_text(clear)} of eager's speed." if clear else ""
 
 
 def equivalents(lab: Evidence, machine: str, variant: str) -> Finding | None:
@@ -115,7 +139,7 @@ def equivalents(lab: Evidence, machine: str, variant: str) -> Finding | None:
     return Finding(
         f"{same} of {len(rows)}",
         f"{name} is as fast as eager" + _where(same, apart, len(rows)),
-        f"{text} {aside}".strip(),
+        f"{text} {_timed(rows)} {aside}".strip(),
         authors.PAGE,
         claims=ids,
     )
