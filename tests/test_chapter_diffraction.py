@@ -263,6 +263,16 @@ def test_first_image_takes_the_quickest_right_way(ms: float, below: bool) -> Non
     assert (found.title == "A fresh process need not compile") is below
 
 
+@pytest.mark.parametrize(("low", "sure"), [(3.0, True), (40.0, False)])
+def test_a_first_image_too_noisy_for_a_figure_may_be_surely_soon(low: float, sure: bool) -> None:
+    empty = probe("compile", "start", {"first image": [3000.0, 3100.0, 3050.0]}, case="empty")
+    kept = probe("compile", "start", {"first image": [low, 1.3 * low, 1.6 * low]}, case="aoti_raw")
+    found = said(diffraction_findings.first_image(evidence(*empty, *kept, experiment="warm_up"), "box"))
+    assert found.figure == intervals.TOO_NOISY
+    assert ("surely within 50 ms" in found.text) is sure
+    assert (found.title == "Whether a fresh process has to compile") is not sure
+
+
 def accuracy(variant: str, off: float, *, case: str = "", side: int = 1024, correlation: float = 1.0) -> Any:
     """What the accuracy probe says of one image, in one process."""
     names = {"correlation": correlation, "error": off, "mean relative error": off, "largest error over peak": off}
@@ -283,6 +293,7 @@ def test_advice_names_what_is_soon_what_is_quick_and_what_not_to_compile() -> No
     assert called("cuda") in many
     assert called("compile") not in many
     assert 20 < float(re.findall(r"at least (\d+) times", few)[0]) < 30  # 30, less what is unsure
+    assert f"with nothing stored {called('compile')} takes" in few
     slow = [*start("eager", "", [150.0, 2.0], first=200.0), *start("compile", "empty", [90.0, 0.2], first=100.0)]
     none, *rest = diffraction_findings.advice(evidence(*slow, experiment="warm_up"), "box")
     assert "No form" in none

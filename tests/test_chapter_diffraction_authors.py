@@ -368,6 +368,18 @@ def test_what_is_too_noisy_for_a_figure_names_what_is_hoped_for() -> None:
     assert "30 to 50%" in found.title
 
 
+def test_a_quotient_too_noisy_for_a_figure_may_be_surely_above_one() -> None:
+    lines = [*benchmarked(512, 0.02, 17.0, 0.03), *benchmarked(1024, 0.1, 0.03, 0.025)]
+    level = said(diffraction_authors.cold_start(evidence(*lines), "box"))
+    noisy = {"values": [0.02, 0.03, 0.045]}
+    lines = [line | noisy if (line["name"], line["shape"]) == ("setup", [1024, 1024]) else line for line in lines]
+    found = said(diffraction_authors.cold_start(evidence(*lines), "box"))
+    assert found.figure == intervals.TOO_NOISY
+    assert found.title.startswith("How much longer")
+    assert "surely less" in found.text
+    assert "surely less" not in level.text
+
+
 def test_against_c_on_a_cpu_is_held_to_what_is_asked_of_a_cpu() -> None:
     found = said(diffraction_authors.against_c(evidence(*ALL, device="cpu"), "box"))
     assert found.claims == ("S003-98a",)

@@ -300,6 +300,7 @@ def test_crossovers_are_drawn(lab: Evidence) -> None:
 def test_ceilings_stand_side_by_side(lab: Evidence) -> None:
     lines = {line["ceiling"]: line for line in machines.rates(lab)}
     assert lines["copy"]["gpu / cpu"] == "1.00×"
+    assert machines.COLD not in lines  # measured on neither
     assert lines["product, float32/ieee"] == {
         "ceiling": "product, float32/ieee",
         "gpu": "50.0 TFLOP/s",
@@ -330,6 +331,8 @@ ONE, TWO = "linear_relu/256x256x512/float32/ieee/forward", "linear_relu/8192x409
     [
         ({ONE: (1.0, 1.1, "confirmed")}, {ONE: (2.0, 2.1, "refuted")}, "hardware"),
         ({ONE: (1.0, 1.1, "confirmed")}, {ONE: (1.05, 2.1, "undecided")}, "certainty"),
+        # Apart as printed, but too wide to tell.
+        ({ONE: (1.0, 1.1, "confirmed")}, {ONE: (2.0, 5.0, "refuted")}, "certainty"),
         ({ONE: (1.0, 1.1, "confirmed")}, {TWO: (2.0, 2.1, "refuted")}, "workloads"),
         # Apart, but not what makes the verdicts differ: both intervals of ONE say the same.
         (
@@ -343,7 +346,9 @@ def test_why_verdicts_differ(lab: Evidence, gpu: Any, cpu: Any, kind: str) -> No
     rows = [verdict("gpu", "conditional" if len(gpu) > 1 else "confirmed", gpu), verdict("cpu", "refuted", cpu)]
     (line,) = machines.reasons(lab, rows)
     assert line["the difference is"] == kind
+    assert "What confirms it is" in line["why"]
     assert ("lie apart" in line["why"]) == (kind == "hardware")
+    assert ("too wide" in line["why"]) == (cpu.get(ONE, (1, 1))[1] > 2 * cpu.get(ONE, (1, 1))[0])
     assert machines.summary([line]) == f"Parts of claims whose verdicts differ: 1 of {kind}"
 
 
@@ -445,7 +450,13 @@ def test_verdicts_are_counted_by_document(lab: Evidence) -> None:
     assert [panel for (verdict, panel), count in drawn.items() if verdict == "refuted" and count == [1]] == ["x2"]
     assert sum(count for (count,) in drawn.values()) == 3
     assert list(verdict_figure.LOOKS) == list(claim_tables.VERDICTS)
-    assert "**1 hold and 2 fall** on an H200" in front.ledger(rows, "gpu", "an H200")
+    told = front.ledger(rows, "gpu", "an H200")
+    assert "**1 hold and 2 fall** on an H200" in told
+    assert "hold are all confirmed." in told
+    assert "fall are 1 refuted and 1 inconsistent." in told
+    assert "of 0 " in told.lower()
+    assert "Of 1 the records do not say" in (left := front.ledger(rows, "cpu", "a CPU"))
+    assert left.endswith(": all undecided.")
     with pytest.raises(FigureError, match="no claims judged on 'gpu'"):
         verdict_figure.verdicts(rows[3:], "gpu")
     with pytest.raises(tables.TableError, match="no claims judged on 'gpu'"):

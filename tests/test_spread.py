@@ -253,13 +253,22 @@ def test_of_few_chips_there_is_a_range_and_no_promise() -> None:
         ((2.0, 2.001, 2.002, 2.001, 2.0), "[0.9987, 1.0013]"),
         ((1.0, 1.1, 1.2, 1.3, 1.1), "[0.74, 1.35]"),
         ((1.0, 1000.0, 1e-3, 1e5, 1.0), "too wide"),
-        ((1.0, 1.1), "but this range"),
     ],
 )
 def test_what_is_expected_is_said_as_finely_as_it_is_known(values: tuple[float, ...], ends: str) -> None:
     found = spread.expectations([spread.Across({"a": ROW}, dict(enumerate_as_text(values)))])
     (text,) = chips.will_mine_differ(len(values), found)
     assert ends in text
+
+
+def test_what_an_interval_takes_is_said_once() -> None:
+    few = [spread.Across({"a": ROW}, dict(enumerate_as_text([1.0, 1.1])))]
+    (found,) = spread.expectations(few)
+    first, second, last = chips.will_mine_differ(11, [found, found])
+    assert first == second
+    assert "at least 2 of 11 chips" in first
+    assert f"{intervals.FEW} chips" in last
+    assert "chips that ran the same ratio" not in first
 
 
 def test_ends_are_written_however_far_apart_they_lie() -> None:
@@ -412,7 +421,7 @@ def test_compare_sets_a_models_chips_side_by_side(
 
     lines = call("compare", "h200")[1]
     assert "S009-01" in lines
-    assert f"on at least {n} chips" in " ".join(lines.split())
+    assert f"each on at least {n} of {n} chips" in " ".join(lines.split())
     (head,) = [line.split() for line in lines.splitlines() if line.split()[:1] == ["variant"]]
     assert head[-1] == ratio["bounds"]
     (values,) = [line for line in lines.splitlines() if line.split()[:1] == ["naive"]]
@@ -486,7 +495,7 @@ def test_the_page_holds_chips_of_one_model_side_by_side(root: Path, monkeypatch:
     assert [word.split()[1] for word in verdicts.iloc[0][chips]] == 4 * ["confirmed"] + ["refuted"]
     said = chip_to_chip.said(taken, held)
     assert "5 of 6 records" in said
-    assert "on at least 5 chips" in said
+    assert "on at least 5 of 5 chips" in said
     (scatter,) = chip_to_chip.scatter(taken).to_dict("records")
     assert "visits included" in scatter["chip"]
     assert scatter["model"] == "–"

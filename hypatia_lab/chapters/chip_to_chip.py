@@ -20,6 +20,13 @@ from hypatia_lab.tables import chips
 from hypatia_lab.tables import claims as claim_tables
 
 CLOCKS = ("graph", "wall")
+AGREED = {
+    "all": "have one verdict on every chip",
+    "most": "have one on most",
+    "some": "have one on some",
+    "one": "have a different one on each",
+}
+"""On how many chips the commonest verdict holds → the same behind a number of claims."""
 Verdict = dict[str, Any]
 """A line of :func:`hypatia_lab.claims.agreement`."""
 
@@ -95,9 +102,8 @@ def _counted(held: Sequence[Verdict]) -> str:
     if not held:
         return "No claim could be judged on two of them."
     counts = Counter(line["holds"] for line in held)
-    places = {"all": "every chip", "most": "most", "some": "some", "one": "one each"}
-    told = listing([f"{counts[word]} on {where}" for word, where in places.items() if counts[word]])
-    return f"Of {len(held)} verdicts these hold: {told}."
+    told = listing([f"{counts[word]} {same}" for word, same in AGREED.items() if counts[word]])
+    return f"Of {len(held)} parts of claims that two or more chips could test, {told}."
 
 
 def verdict_tables(held: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:

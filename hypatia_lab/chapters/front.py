@@ -26,6 +26,7 @@ from hypatia_lab.chapters import (
 from hypatia_lab.claims import ANY, Judgement
 from hypatia_lab.drawings.bars import Bar, bars
 from hypatia_lab.drawings.canvas import Canvas
+from hypatia_lab.formats import listing
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages import phrases
 from hypatia_lab.pages.evidence import Evidence
@@ -95,10 +96,9 @@ def one_thread(lab: Evidence, machine: str) -> Canvas | None:
             break
     lanes = [(row.at, row.speed.inverse(), "×") for row in rows]
     claimed = _claimed("S004-01")
-    mark = None if any(row.launch_path for row in rows) else (claimed, f"claimed of every size: {claimed:g}×")
-    return _bars(
-        machine, "one-thread", "Time of one thread per output, in times of the library's", lanes, alike=True, mark=mark
-    )
+    mark = None if any(row.launch_path for row in rows) else (claimed, f"S004 claims at every size: {claimed:g}×")
+    title = "How many times the library's time one thread per output takes"
+    return _bars(machine, "one-thread", title, lanes, alike=True, mark=mark)
 
 
 def one_kernel(lab: Evidence, machine: str) -> Canvas | None:
@@ -203,12 +203,25 @@ def documents(lab: Evidence, machine: str) -> str:
 
 
 def ledger(judged: Sequence[Judgement], machine: str, device: str) -> str:
-    """What became of all claims on ``machine``, a ``device``, in two sentences; ``judged`` are statements."""
+    """What became of all claims on ``machine``, a ``device``, in a few sentences; ``judged`` are statements.
+
+    Every sum of several verdicts says which it counts.
+    """
     rows = [row for row in judged if row.machine in (machine, ANY)]
     count = Counter(row.verdict for row in rows)
-    hold, fallen = count["confirmed"] + count["exceeded"], count["refuted"] + count["inconsistent"]
-    return (
-        f"Of {len(rows)} claims **{hold} hold and {fallen} fall** on {device}. "
-        f"{count['conditional']} hold under some conditions, and of {len(rows) - hold - fallen - count['conditional']} "
-        'the records do not say (<a href="12_claims.html">the ledger</a> says why).'
-    )
+    held, fallen = ("confirmed", "exceeded"), ("refuted", "inconsistent")
+    silent = [word for word in claim_tables.VERDICTS if word not in (*held, *fallen, "conditional")]
+    hold, fall, open_ = (sum(count[word] for word in words) for words in (held, fallen, silent))
+    said = [f"Of {len(rows)} claims **{hold} hold and {fall} fall** on {device}."]
+    said += [f"Those that hold are {_counted(count, held)}."] if hold else []
+    said += [f"Those that fall are {_counted(count, fallen)}."] if fall else []
+    said.append(f"{count['conditional']} hold under some conditions.")
+    why = 'the records do not say (<a href="12_claims.html">the ledger</a> says why)'
+    said.append(f"Of {open_} {why}{f': {_counted(count, silent)}' if open_ else ''}.")
+    return " ".join(said)
+
+
+def _counted(count: Counter[str], words: Sequence[str]) -> str:
+    """How many claims have each of the verdicts ``words``: ``19 confirmed and 4 exceeded``, or ``all confirmed``."""
+    found = {word.replace("_", " "): count[word] for word in words if count[word]}
+    return listing([f"{number} {word}" if len(found) > 1 else f"all {word}" for word, number in found.items()])

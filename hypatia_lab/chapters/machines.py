@@ -21,21 +21,27 @@ from hypatia_lab.records import Record
 from hypatia_lab.tables import claims as claim_tables
 
 BASELINES = ("eager", "row_major")
+COLD = "copy, cold caches"
+"""The ceiling of what comes from memory."""
 IDLE = 0.1
 """Below this share of the limit no ceiling is what takes the time: launches, waiting and idle multiprocessors are."""
 
 
 def rates(lab: Evidence) -> list[dict[str, str]]:
-    """The ceilings of all machines, warm: a line a quantity, and the first machine's rate over the last one's."""
+    """The ceilings of all machines: a line a quantity, and the first machine's rate over the last one's.
+
+    Caches are warm, but for one copy: what is warm may never leave the cache.
+    """
     best = {name: results.ceilings(lab.of(name)) for name in lab.machines}
-    kinds = [("copy", ""), *(("matmul", precision) for precision in decisions.PRECISIONS)]
+    products = [("matmul", precision, f"product, {precision}") for precision in decisions.PRECISIONS]
     lines = []
-    for quantity, precision in kinds:
-        own = {name: best[name].get((quantity, precision, lab.primary(name))) for name in lab.machines}
+    for quantity, precision, label in [("copy", "", "copy"), ("copy", "", COLD), *products]:
+        clocks = {name: "cold" if label == COLD else lab.primary(name) for name in lab.machines}
+        own = {name: best[name].get((quantity, precision, clocks[name])) for name in lab.machines}
         if not any(own.values()):
             continue
         unit = "B/s" if quantity == "copy" else "FLOP/s"
-        line = {"ceiling": f"product, {precision}" if precision else "copy"}
+        line = {"ceiling": label}
         line |= {name: formats.scaled(rate, unit) if rate else "not measured" for name, rate in own.items()}
         first, last = own[lab.machines[0]], own[lab.machines[-1]]
         if len(lab.machines) > 1:
@@ -96,7 +102,10 @@ def reasons(lab: Evidence, judged: Sequence[Judgement]) -> list[dict[str, str]]:
         lines.append(
             {"id": rows[0].id, "claim": rows[0].claim}
             | {name: here.get(name, formats.MISSING) for name in names(lab)}
-            | {"the difference is": kind, "why": f"{why} {_ceilings(lab, rows)}".strip()}
+            | {
+                "the difference is": kind,
+                "why": " ".join(filter(None, (_confirming(rows[0]), why, _ceilings(lab, rows)))),
+            }
         )
     return lines
 
@@ -117,7 +126,7 @@ def summary(lines: Sequence[dict[str, str]]) -> str:
 def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
     """Whether the machines differ, or only what was measured on them or is known of them."""
     first, *others = rows
-    apart, open_, shared = [], [], False
+    apart, level, silent, shared = [], [], [], False
     for other in others:
         cases = {case.workload: case for case in first.cases}
         for case in other.cases:
@@ -135,17 +144,24 @@ def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
             if not there.doubt and twin.estimate.outside(there.low, there.high):
                 apart.append(f"{formats.workload(case.workload)}: {' and '.join(ends)}")
             else:
-                open_.append(formats.workload(case.workload))
+                wide = there.doubt or twin.estimate.doubt
+                (silent if wide else level).append(formats.workload(case.workload))
     if not shared:
         return "workloads", "No workload was measured on both."
     if apart:
         return "hardware", f"The intervals lie apart at {'; '.join(apart)}."
-    if open_:
-        return (
-            "certainty",
-            f"At {listing(open_)} the intervals overlap, or one says nothing: no difference is sure there.",
-        )
+    said = [f"At {listing(level)} the intervals overlap."] if level else []
+    said += [f"At {listing(silent)} one interval is too wide to tell, or of too few processes."] if silent else []
+    if said:
+        return "certainty", f"{' '.join(said)} No difference is sure."
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
+
+
+def _confirming(row: Judgement) -> str:
+    """The band of a part of a claim, in a sentence; empty where it has none."""
+    if any(map(absent, row.band)):
+        return ""
+    return f"What confirms it is {claim_tables.claimed_text(list(row.band), row.unit)}."
 
 
 def _ceilings(lab: Evidence, rows: Sequence[Judgement]) -> str:

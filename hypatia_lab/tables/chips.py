@@ -23,20 +23,24 @@ def class_name(kind: Kind) -> str:
 def will_mine_differ(chips: int, found: Sequence[Expectation]) -> list[str]:
     """What is to be expected of the next chip of a model of which ``chips`` were seen, a text a class of ratios.
 
-    ``found`` are those of :func:`hypatia_lab.spread.expectations`.
+    A last one says of all classes without an interval what they lack. ``found`` are those of
+    :func:`hypatia_lab.spread.expectations`.
     """
     if chips < 2:
         return ["One chip was seen. Nothing can be promised of another."]
     if not found:
         return [f"{chips} chips were seen, but no ratio on two of them. Nothing can be promised of another."]
-    return [f"Ratios ({class_name((one.clock, one.tuned))}): {_expected(one)}" for one in found]
+    said = [f"Ratios ({class_name((one.clock, one.tuned))}): {_expected(one, chips)}" for one in found]
+    if any(one.chips < intervals.FEW for one in found):
+        said.append(f"A range promises nothing: an interval takes {intervals.FEW} chips that ran the same ratio.")
+    return said
 
 
-def _expected(found: Expectation) -> str:
-    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, on at least {found.chips} chips"
+def _expected(found: Expectation, chips: int) -> str:
+    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, each on at least {found.chips} of {chips} chips"
     seen = f"{what}, within {number(100 * found.within)}% of the chips' mean."
     if found.chips < intervals.FEW:
-        return f"{seen} Nothing can be promised but this range: an interval takes {intervals.FEW} chips."
+        return seen
     if found.high > intervals.UNTOLD:
         return f"{seen} That is too wide to expect any of yours."
     places = 2 if found.high == 1 else min(6, max(2, 1 - math.floor(math.log10(found.high - 1))))
