@@ -36,8 +36,8 @@ class Plan:
     """How the kernel is cut, for tuning; every choice computes the same.
 
     A tile is what ``consumers`` warpgroups of 64 rows each compute, ``width`` columns (64, 128 or 256). ``share``
-    blocks have one between them, each its part of k. ``stages`` of 128 bytes along k are in
-    shared memory. ``group`` rows of tiles are worked on column by column.
+    blocks have one between them, each its part of k. ``stages`` of 128 bytes along k are in shared memory. ``group``
+    rows of tiles are worked on column by column.
     """
 
     consumers: int
