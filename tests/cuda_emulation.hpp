@@ -68,6 +68,7 @@ int min(int a, int b) { return a < b ? a : b; }
 float __fdividef(float a, float b) { return a / b; }
 double rsqrt(double x) { return 1 / sqrt(x); }
 int max(int a, int b) { return a > b ? a : b; }
+unsigned max(unsigned a, unsigned b) { return a > b ? a : b; }
 float inverse_root(float x) { return 1 / sqrtf(x); }
 double inverse_root(double x) { return 1 / sqrt(x); }
 float cosine(float x) { return cosf(x); }
@@ -310,6 +311,10 @@ unsigned __reduce_and_sync(unsigned, unsigned mine) {
     for (int distance = 1; distance < 32; distance *= 2) mine &= from_lane(mine, lane() ^ distance);
     return mine;
 }
+unsigned __reduce_max_sync(unsigned, unsigned mine) {
+    for (int distance = 1; distance < 32; distance *= 2) mine = std::max(mine, from_lane(mine, lane() ^ distance));
+    return mine;
+}
 template <typename T> T __shfl_sync(unsigned, T value, int other) { return from_lane(value, other); }
 
 unsigned shared_address(const void* pointer) {
@@ -399,6 +404,7 @@ unsigned bits_of(float value) {
     std::memcpy(&bits, &value, sizeof bits);
     return bits;
 }
+unsigned __float_as_uint(float value) { return bits_of(value); }
 float about_tanh(float of) { return tanhf(of); }
 float two_to(float power) { return exp2f(power); }
 float __saturatef(float of) { return of > 0 ? of < 1 ? of : 1 : 0; }

@@ -182,7 +182,7 @@ CALLS = {
     "cuda": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(64, 128, 96), hopper=True),
     "cuda tf32": Call(tensor.linear_relu_cuda, cuda_tf32, lambda: matrices(64, 128, 96, float32), hopper=True),
     "cuda, odd": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(33, 777, 65), hopper=True),
-    "cuda, few rows": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(3, 77, 65), hopper=True),
+    "cuda, few rows": Call(tensor.linear_relu_cuda, cuda, lambda: matrices(5, 77, 65), hopper=True),
     "fused": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(64, 128, 96)),
     "fused, medium": Call(backward.linear_relu_fused, backward.linear_relu_fused, lambda: matrices(1024, 784, 2048)),
     "split": Call(tensor.linear_relu_split, split, lambda: matrices(64, 128, 96, float32), hopper=True),
@@ -324,18 +324,19 @@ def test_no_bias_any_rank_and_any_stride_are_taken(name: str) -> None:
     call = CALLS[name]
     x, weight, bias = call.ready()
     dtype, allowed = x.dtype, {torch.bfloat16: 4e-3, float32: 5e-4 if "tf32" in name else 1e-6}[x.dtype]
-    rows = normal(64, 200, dtype=dtype)
+    (batch, inner), outer = x.shape, len(weight)
+    rows = normal(batch, inner + 72, dtype=dtype)
     for other in (
-        rows[:, 3:131],  # rows that lie apart, at another alignment
-        rows[:, :128],
-        normal(128, 64, dtype=dtype).t(),
-        normal(1, 128, dtype=dtype).expand(64, 128),
-        normal(4, 8, 128, dtype=dtype),
-        normal(128, dtype=dtype),
+        rows[:, 3 : inner + 3],  # rows that lie apart, at another alignment
+        rows[:, :inner],
+        normal(inner, batch, dtype=dtype).t(),
+        normal(1, inner, dtype=dtype).expand(batch, inner),
+        normal(4, 8, inner, dtype=dtype),
+        normal(inner, dtype=dtype),
         x[:0],
     ):
-        for w in (weight, normal(128, 96, dtype=dtype).t()):
-            for b in (bias, None, normal(192, dtype=dtype)[::2]):
+        for w in (weight, normal(inner, outer, dtype=dtype).t()):
+            for b in (bias, None, normal(2 * outer, dtype=dtype)[::2]):
                 exact = eager(other.double(), w.double(), None if b is None else b.double())
                 for _ in range(2):
                     poison()

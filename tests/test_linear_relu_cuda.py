@@ -14,7 +14,7 @@ import torch
 
 from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.linear_relu_cuda import LARGE, MEDIUM, SMALL, Plan
+from hypatia_lab.kernels.linear_relu_cuda import LARGE, LOW, MEDIUM, SMALL, Plan
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.mlp_layers import mlp_layers
@@ -29,6 +29,7 @@ needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cp
 
 PLANS = (
     SMALL,
+    LOW,
     MEDIUM,
     LARGE,
     Plan(1, 128, stages=2, group=2),
@@ -252,7 +253,8 @@ def test_blocks_share_a_tile_where_there_are_few_and_sums_are_long() -> None:
 
 
 def test_tiles_are_larger_where_sums_are_longer() -> None:
-    assert tiles.default_plan(3000, 1600, 200, 2) == MEDIUM
+    assert tiles.default_plan(3000, 1600, 200, 2) == LOW
+    assert tiles.default_plan(5000, 1600, 200, 2) == MEDIUM
     assert tiles.default_plan(3000, 80, 200, 2) == SMALL
 
 
@@ -263,6 +265,7 @@ def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> Non
         for dtype in TOLERANCES
         for plan in (
             SMALL,
+            LOW,
             MEDIUM,
             LARGE,
             *(replace(cut, share=share) for cut in (SMALL, MEDIUM) for share in tiles.SHARES),

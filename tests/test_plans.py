@@ -283,6 +283,7 @@ from hypatia_lab.operations import conv_block_kernels, linear_relu_backward, ten
 for module in (block, convolution, products, whole, masked):
     module.hopper = lambda tensor: True
 linear_relu_backward._server_gpu = lambda tensor: True
+loader.multiprocessors = lambda device: 132
 conv_block_kernels.INTERPRETED = True
 
 # Parameters are what the machine code of each kernel has: an address or a tensor map where its own list says so.
@@ -322,7 +323,11 @@ for sizes, dtype, precision in (((256, 512, 256), torch.bfloat16, "ieee"), ((102
     assert launch[:2] == [f"{tiles},1,1", str(32 * chosen.warps)] and launch[3:] == ["6:1"] * chosen.dependent, launch
 x, weight, bias, grad = zeros(256, 512), zeros(256, 512), zeros(256), zeros(256, 256)
 assert len(told(lambda: linear_relu_backward.linear_relu_fused(x, weight, bias))) == 1
-assert len(told(lambda: linear_relu_backward.linear_relu_gradients(grad, x, weight, grad))) == 2
+mask, _ = told(lambda: linear_relu_backward.linear_relu_gradients(grad, x, weight, grad))
+# Not more blocks of the short kernel find room on a multiprocessor than their share of all.
+across, down, _ = map(int, mask[0].split(","))
+least = -(-across * down // 132)
+assert least * (int(mask[2]) + 1024) <= 228 * 1024 < (least + 1) * (int(mask[2]) + 1024), mask
 for terms in ("fp16x3", "tf32x3"):
     assert len(told(lambda: tensor_cores.linear_relu_split(x.float(), weight.float(), bias.float(), terms))) == 2
 # A tensor map is made once for an address: here those of x and W, and one for each result.

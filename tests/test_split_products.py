@@ -31,6 +31,9 @@ def instance(kernel: str, plan: Plan) -> str:
     return f"{kernel}<{plan.stages}, {plan.cluster}>"
 
 
+SPLITS = [f"split_rows<{warps}, {packed}>" for warps in (1, 4) for packed in ("true", "false")]
+
+
 def entry(kernel: str, plan: Plan) -> str:
     maps, pointers, sizes = KERNELS[kernel]
     return cuda_sources.entry(instance(kernel, plan), maps, pointers + ["long long"] * sizes, plan.cluster)
@@ -39,9 +42,12 @@ def entry(kernel: str, plan: Plan) -> str:
 @pytest.fixture
 def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Launches go to the emulator, of a GPU of four multiprocessors."""
-    library = cuda_sources.emulator("split_products", tuple(entry(name, plan) for name in KERNELS for plan in PLANS))
+    rows = ["const float*"] * 2 + ["__half*"] * 2 + ["int*"] + ["long long"] * 6
+    entries = [entry(name, plan) for name in KERNELS for plan in PLANS]
+    entries += [cuda_sources.entry(instance, 0, rows) for instance in SPLITS]
+    library = cuda_sources.emulator("split_products", tuple(entries))
 
-    def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
+    def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool) -> Any:
         assert shared <= 227 * 1024
         return lambda grid, block, *given: cuda_sources.launch(library, instance, (*grid, *block), given)
 
@@ -118,6 +124,29 @@ def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulat
 
 
 @needs_compiler
+@pytest.mark.parametrize("inner", [1, 77, 784, 1500, 4101])
+@pytest.mark.parametrize("gap", [0, 1])
+def test_rows_are_split_into_two_terms(inner: int, gap: int, emulation: None) -> None:
+    inf, nan = float("inf"), float("nan")
+    wide = -(-inner // 4) * 4 + gap
+    first, second = (normal(rows, wide, seed=rows)[:, :inner] for rows in (5, 3))
+    first[0, 0], first[1] = nan, torch.ldexp(first[1], torch.linspace(-140, 120, inner).round())
+    first[2], second[0, -1], second[1] = 0, -inf, 2.0**-149
+    for other in (second, None):
+        matrix = first if other is None else torch.cat([first, other])
+        values = torch.full((2, len(matrix), -(-inner // 8) * 8), nan, dtype=torch.float16)
+        exponents = torch.full((len(matrix),), -1, dtype=torch.int32)
+        split_products.split_rows(first, other, values, exponents)
+        expected, (large, small) = terms(matrix), values[:, :, :inner]
+        assert torch.equal(exponents, expected.exponents)
+        lost = (expected.large == 0) & (matrix != 0)
+        assert torch.equal(large[lost], torch.copysign(torch.full_like(large, 2.0**-24), matrix)[lost])
+        torch.testing.assert_close(large[~lost], expected.large[~lost], rtol=0, atol=0, equal_nan=True)
+        kept = matrix.isfinite().all(1)[:, None] & ~lost
+        assert torch.equal(small[kept], expected.small[kept])
+
+
+@needs_compiler
 @pytest.mark.parametrize("plan", PLANS)
 def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) -> None:
     sizes = (150, 90, 200), (300, 250, 40)
@@ -150,6 +179,8 @@ def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> Non
         for kernel, (maps, pointers, sizes) in KERNELS.items()
         for size in (LARGE, LONG)
     ]
+    numbers = ", ".join(["const float*"] * 2 + ["__half*"] * 2 + ["int*"] + ["long long"] * 6)
+    instantiations += [f"template __global__ void {instance}({numbers});" for instance in SPLITS]
     cuda_sources.compiles_without_spills(tmp_path, "split_products", instantiations)
 
 

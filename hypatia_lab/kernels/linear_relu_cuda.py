@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import TYPE_CHECKING
 
+import torch
+
 from hypatia_lab.kernels import loader
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Plan:
         return -(-batch // self.height) * -(-outer // self.width)
 
 
-SMALL, MEDIUM, LARGE = Plan(1, 64, stages=6), Plan(2, 128), Plan(2, 256)
+SMALL, LOW, MEDIUM, LARGE = Plan(1, 64, stages=6), Plan(1, 128), Plan(2, 128), Plan(2, 256)
 SHARES = (8, 4, 2)
 """How many blocks may share a small tile, the most first."""
 LONG, MOST_BLOCKS = 9, 132
@@ -81,7 +83,8 @@ def default_plan(batch: int, inner: int, outer: int, size: int) -> Plan:
     """
     boxes, tiles = -(-inner * size // ROW_BYTES), MEDIUM.tiles(batch, outer)
     if tiles >= (48 if boxes >= 12 else 96):
-        return LARGE if tiles > 528 else MEDIUM
+        # Of medium tiles one each for half the multiprocessors: low ones are for all.
+        return LARGE if tiles > 528 else MEDIUM if 2 * tiles > MOST_BLOCKS else LOW
     small = SMALL.tiles(batch, outer)
     able = (share for share in SHARES if boxes >= LONG and share * small <= MOST_BLOCKS)
     return replace(SMALL, share=next(able, 1))
@@ -172,6 +175,19 @@ def linear_relu(
     grid = (plan.share * plan.tiles(batch, outer),)
     sizes = (batch, inner, outer, out.stride(0), plan.group, int(relu))
     launch(grid, (plan.threads,), x_map, w_map, y_map, bias, out, *sizes)
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """max(0, x·Wᵀ + b), (..., out), of x (..., in), W (out, in) and b (out) or None; of no rows, too.
+
+    Else as :func:`linear_relu`.
+    """
+    out = x.new_empty(*x.shape[:-1], weight.shape[0])
+    if out.numel():
+        rows = x.reshape(x.shape[:-1].numel(), x.shape[-1])
+        with torch.cuda.device_of(x):
+            linear_relu(rows, weight, None if bias is None else bias.contiguous(), out.view(-1, weight.shape[0]))
+    return out
 
 
 def _few_rows(x: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor, relu: bool) -> None:

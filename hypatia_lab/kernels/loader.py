@@ -314,11 +314,16 @@ def _capability(device: int) -> tuple[int, int]:
     return torch.cuda.get_device_capability(device)
 
 
+def unfit_for_hopper(x: torch.Tensor) -> str:
+    """Why CUDA kernels of Hopper's own instructions cannot run on the device of ``x``; empty where they can."""
+    if not x.is_cuda or _capability(x.device.index) != (9, 0):
+        return f"x is on {x.device}; the CUDA kernel needs compute capability 9.0"
+    return cuda_missing()
+
+
 def ensure_hopper(x: torch.Tensor) -> None:
     """Raise ``ValueError`` where CUDA kernels of Hopper's own instructions cannot run on the device of ``x``."""
-    if not x.is_cuda or _capability(x.device.index) != (9, 0):
-        raise ValueError(f"x is on {x.device}; the CUDA kernel needs compute capability 9.0")
-    if reason := cuda_missing():
+    if reason := unfit_for_hopper(x):
         raise ValueError(reason)
 
 
@@ -406,6 +411,23 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     )
     _succeeded(status, f"{what} with {shared} bytes of shared memory a block")
     _allowed[kernel] = shared
+
+
+A_MULTIPROCESSOR, A_BLOCK, RESERVED = 228 * 1024, 227 * 1024, 1024
+"""Bytes of shared memory that a multiprocessor of Hopper has, those that a block may have, and those that the driver
+takes for itself of each block's."""
+MANY = 32
+"""No multiprocessor takes more blocks."""
+
+
+def share_of_memory(blocks: int, device: int | None) -> int:
+    """Bytes of dynamic shared memory by which no multiprocessor of Hopper takes more than its share of ``blocks``.
+
+    For short kernels that are launched early: blocks go where there is room, and without a limit that is on the few
+    multiprocessors that the kernel before has left first. 0 where there are so many blocks that all have enough.
+    """
+    share = -(-blocks // multiprocessors(device))
+    return 0 if share > MANY else min(A_MULTIPROCESSOR // share - RESERVED, A_BLOCK) // 1024 * 1024
 
 
 class _Attribute(ctypes.Structure):

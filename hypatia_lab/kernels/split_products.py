@@ -26,6 +26,10 @@ BOUND, NOT_FINITE = 14, 1024
 that is not finite."""
 
 
+A_WARP = 1024
+"""Numbers of a row that one warp splits; of more of them four do."""
+
+
 class Terms(NamedTuple):
     """A matrix (rows, depth) in two float16 terms, rows from multiples of 16 bytes on, and exponents (rows), int32."""
 
@@ -79,6 +83,28 @@ def _launcher(kernel: str, plan: Plan) -> Callable[..., None]:
         cluster=plan.cluster,
         dependent=True,
     )
+
+
+def split_rows(first: Tensor, second: Tensor | None, values: Tensor, exponents: Tensor) -> None:
+    """Write the terms of the rows of ``first``, followed by those of ``second``, and their exponents.
+
+    float32 matrices of as many columns, neighbouring ones next to each other; ``values`` (2, rows, columns or more)
+    float16, of whole 16 bytes a row, large terms and small ones; ``exponents`` (rows) int32. On one GPU of compute
+    capability 9.0, by programmatic dependent launch.
+    """
+    behind, rows = first if second is None else second, len(exponents)
+    warps = 1 if first.shape[1] <= A_WARP else 4
+    packed = all(one.data_ptr() % 16 == one.stride(0) % 4 == 0 for one in (first, behind))
+    blocks = -(-rows * warps // 4)
+    launch = loader.cuda_launcher(
+        "split_products",
+        f"split_rows<{warps}, {str(packed).lower()}>",
+        shared=loader.share_of_memory(blocks, first.device.index),
+        dependent=True,
+    )
+    pitches = first.stride(0), behind.stride(0), values.stride(1)
+    given = first, behind, values[0], values[1], exponents, len(first), rows, first.shape[1], *pitches
+    launch((blocks,), (128,), *given)
 
 
 def _maps(products: Sequence[tuple[Terms, Terms, Tensor]], plan: Plan) -> list[loader.TensorMap]:

@@ -1,5 +1,8 @@
 """Launches of Triton's kernels, recorded as its own launcher would make them.
 
+But for one thing: a kernel with an attribute ``spread`` that is true, and that is launched early, gets shared memory
+that keeps its blocks apart (:func:`hypatia_lab.kernels.loader.share_of_memory`).
+
 Source: ``triton/backends/nvidia/driver.py`` of Triton 3.6 and 3.7.
 """
 
@@ -62,6 +65,9 @@ def _record(recorder: Recorder, compiled: Any, given: dict[str, Any], grid: Sequ
     for extent in grid:
         programs *= extent
     clusters = getattr(known, "num_ctas", 1)
+    shared, dependent = known.shared, bool(known.launch_pdl)
+    if dependent and getattr(compiled.src.fn, "spread", False):
+        shared = max(shared, loader.share_of_memory(programs, recorder.device.index))
     # Behind its arguments every kernel has memory that Triton asks for, and memory for its profiler.
     for size in (known.global_scratch_size, known.profile_scratch_size):
         parameters.append((POINTER, recorder.scratch(size * programs * clusters)))
@@ -71,10 +77,10 @@ def _record(recorder: Recorder, compiled: Any, given: dict[str, Any], grid: Sequ
         parameters,
         grid=(grid[0] * clusters, *grid[1:]),
         block=(32 * known.num_warps,),
-        shared=known.shared,
+        shared=shared,
         cluster=clusters,
         spread=clusters > 1,
-        dependent=bool(known.launch_pdl),
+        dependent=dependent,
         cooperative=bool(known.launch_cooperative_grid),
     )
 

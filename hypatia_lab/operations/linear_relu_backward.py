@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from hypatia_lab.kernels import loader
+from hypatia_lab.kernels import linear_relu_cuda, loader
 from hypatia_lab.operations.forms import bind
 from hypatia_lab.operations.linear_relu import OPERANDS, checked, fused_epilogue, masked, output
 from hypatia_lab.operators import operator
@@ -29,10 +29,14 @@ TRITON = importlib.util.find_spec("triton") is not None
 """Whether the kernels can be built; without them a GPU takes the CPU's way, torch's own kernels."""
 
 OWN_PRODUCTS = {"small", "medium"}
-"""Sizes (as of ``product_size``) that our own products take; large ones keep the GPU full in the library's, too."""
+"""Sizes (as of ``product_size``) that our own products take, and on Hopper our own forward, in CUDA.
+
+Large ones keep the GPU full in the library's, too.
+"""
 
 OWN_FORWARD = {"small"}
-"""Sizes of which the forward is our own kernel, too, by programmatic dependent launch: it saves more than it costs."""
+"""Sizes of which the forward is our own kernel on other GPUs, too, in Triton: by programmatic dependent launch it saves
+more than it costs."""
 
 
 def _server_gpu(tensor: torch.Tensor) -> bool:
@@ -168,13 +172,16 @@ linear_relu_gradients.not_differentiable(FIRST_ONLY)
 
 @operator("linear_relu_fused", planned=True, autocast=True)
 def linear_relu_fused(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    """Linear+ReLU whose forward is the library's epilogue and whose backward is fused; once differentiable.
+    """Linear+ReLU whose forward is one kernel and whose backward is fused; once differentiable.
 
-    The forward is our own kernel where :data:`OWN_FORWARD` says so. Raises ``ValueError`` on a misfit,
-    ``NotImplementedError`` when its gradient is differentiated.
+    The forward is our own where :data:`OWN_PRODUCTS` or :data:`OWN_FORWARD` says so, else the library's epilogue.
+    Raises ``ValueError`` on a misfit, ``NotImplementedError`` when its gradient is differentiated.
     """
     checked(x, weight, bias)
-    if size_for_own(x, weight) in OWN_FORWARD:
+    size = size_for_own(x, weight)
+    if size in OWN_PRODUCTS and x.shape[-1] and not loader.unfit_for_hopper(x):
+        return linear_relu_cuda.forward(x, weight, bias)
+    if size in OWN_FORWARD:
         from hypatia_lab.kernels.triton.linear_relu import linear_relu
 
         return linear_relu(x, weight, bias)

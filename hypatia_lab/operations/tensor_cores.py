@@ -48,13 +48,7 @@ def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor |
     if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), batch, x.shape[-1], precision):
         raise ValueError(reason)
     loader.ensure_hopper(x)
-    out = output(x, weight, bias)
-    if out.numel():
-        rows = x.reshape(batch, x.shape[-1])
-        bias = None if bias is None else bias.contiguous()
-        with torch.cuda.device_of(x):
-            tiles.linear_relu(rows, weight, bias, out.view(-1, weight.shape[0]))
-    return out
+    return tiles.forward(x, weight, bias)
 
 
 @operator("linear_relu_split", planned=True)

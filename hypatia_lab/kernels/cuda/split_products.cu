@@ -17,6 +17,96 @@ static_assert(HEIGHT == WIDTH, "terms of both matrices come in boxes of one size
 // As linear_relu_split.py has them: a scaled row's exponent, and what is added to that of a row which is not finite.
 constexpr int BOUND = 14, NOT_FINITE = 1024;
 
+// float16's least magnitude.
+constexpr float LEAST = 1.0f / (1 << 24);
+
+__device__ inline float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
+
+// Rows of two matrices, the second's behind the first's, `inner` numbers each: exponents of their largest finite
+// magnitudes, then both terms, in rows `pitch` numbers apart, which are multiples of 8. Block 128; WARPS warps have a
+// row, and hold its first 1024 WARPS numbers while they look for the largest. PACKED: rows begin at multiples of 16
+// bytes.
+// [split_rows]
+template <int WARPS, bool PACKED>
+__global__ __launch_bounds__(128) void split_rows(const float* first, const float* second, __half* large, __half* small,
+                                                  int* exponents, Size first_rows, Size rows, Size inner,
+                                                  Size first_pitch, Size second_pitch, Size pitch) {
+    constexpr int THREADS = 32 * WARPS, PACK = 4, PACKS = 8, INFINITE = 0x7F800000;
+    wait_for_kernel_before();
+    let_next_kernel_start();
+    const int thread = threadIdx.x % THREADS;
+    const Size row = static_cast<Size>(blockIdx.x) * (4 / WARPS) + threadIdx.x / THREADS;
+    if (row >= rows) return;
+    const float* from = row < first_rows ? first + row * first_pitch : second + (row - first_rows) * second_pitch;
+    const auto load = [&](float (&numbers)[PACK], Size k) {
+        if (PACKED && k + PACK <= inner) {
+            const float4 four = *reinterpret_cast<const float4*>(from + k);
+            numbers[0] = four.x, numbers[1] = four.y, numbers[2] = four.z, numbers[3] = four.w;
+        } else {
+#pragma unroll
+            for (int n = 0; n < PACK; ++n) numbers[n] = k + n < inner ? from[k + n] : 0.0f;
+        }
+    };
+    unsigned largest = 0, peak = 0;
+    const auto look_at = [&](const float (&numbers)[PACK]) {
+#pragma unroll
+        for (float number : numbers) {
+            const unsigned magnitude = __float_as_uint(number) & 0x7FFFFFFF;
+            peak = max(peak, magnitude);
+            if (magnitude < INFINITE) largest = max(largest, magnitude);
+        }
+    };
+    float held[PACKS][PACK];
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) load(held[i], (i * THREADS + thread) * PACK);  // (1)
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) look_at(held[i]);
+    for (Size k = (PACKS * THREADS + thread) * PACK; k < inner; k += THREADS * PACK) {
+        float numbers[PACK];
+        load(numbers, k);
+        look_at(numbers);
+    }
+    largest = __reduce_max_sync(0xffffffff, largest), peak = __reduce_max_sync(0xffffffff, peak);  // (2)
+    if constexpr (WARPS > 1) {
+        __shared__ unsigned found[2][WARPS];
+        if (thread % 32 == 0) found[0][thread / 32] = largest, found[1][thread / 32] = peak;
+        __syncthreads();
+        for (int i = 0; i < WARPS; ++i) largest = max(largest, found[0][i]), peak = max(peak, found[1][i]);
+    }
+    // Subnormal rows count as those of the least exponent: they have no more digits than fit.
+    const int exponent = max(static_cast<int>(largest >> 23), 1), up = BOUND + 127 - exponent;
+    if (thread == 0) exponents[row] = exponent + (peak < INFINITE ? 0 : NOT_FINITE);
+    const float half_up = power_of_two(up >> 1), rest_up = power_of_two(up - (up >> 1));
+    const auto write = [&](const float (&numbers)[PACK], Size k) {
+        if (k >= inner) return;
+        unsigned larges[PACK / 2], smalls[PACK / 2];
+#pragma unroll
+        for (int i = 0; i < PACK; i += 2) {
+            float scaled[2], kept[2];
+#pragma unroll
+            for (int n = 0; n < 2; ++n) {
+                scaled[n] = numbers[i + n] * half_up * rest_up;
+                // A number lost beside its row's largest keeps its sign, which counts where it meets an infinity.
+                const bool lost = fabsf(scaled[n]) < LEAST && numbers[i + n] != 0;
+                kept[n] = lost ? numbers[i + n] < 0 ? -LEAST : LEAST : scaled[n];
+            }
+            const unsigned pair = rounded<__half>(kept[0], kept[1]);  // (3)
+            larges[i / 2] = pair;
+            smalls[i / 2] = rounded<__half>(scaled[0] - half_of<__half>(pair, 0), scaled[1] - half_of<__half>(pair, 1));
+        }
+        *reinterpret_cast<uint2*>(large + row * pitch + k) = make_uint2(larges[0], larges[1]);
+        *reinterpret_cast<uint2*>(small + row * pitch + k) = make_uint2(smalls[0], smalls[1]);
+    };
+#pragma unroll
+    for (int i = 0; i < PACKS; ++i) write(held[i], (i * THREADS + thread) * PACK);
+    for (Size k = (PACKS * THREADS + thread) * PACK; k < inner; k += THREADS * PACK) {
+        float numbers[PACK];
+        load(numbers, k);
+        write(numbers, k);
+    }
+}
+// [/split_rows]
+
 // One product: out (height, width) = a (height, depth) times b (width, depth) transposed. Exponents are those that
 // rows had before they were scaled. `bias` (width) may be null.
 struct Product {
@@ -30,8 +120,6 @@ struct Product {
     __device__ inline int down(int rows) const { return (height + rows - 1) / rows; }
     __device__ inline int across() const { return (width + WIDTH - 1) / WIDTH; }
 };
-
-__device__ inline float power_of_two(int exponent) { return __int_as_float((exponent + 127) << 23); }
 
 // Whether all rows of a from `row` on and of b from `column` on that `rows` by WIDTH numbers of out take are finite; the
 // same in all of a warp.

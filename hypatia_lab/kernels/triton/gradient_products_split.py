@@ -208,6 +208,9 @@ def _split_all(
     # [/gradients_split]
 
 
+_find_exponents.spread = _split_all.spread = True  # see triton_launches
+
+
 # [gradients_split]
 @triton.jit
 def _product(

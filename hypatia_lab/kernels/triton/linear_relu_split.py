@@ -339,8 +339,11 @@ def _version(tensor: Tensor) -> int:
     return 0 if tensor.is_inference() else tensor._version
 
 
-def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool) -> Split:
-    """The rows of ``a``, followed by those of ``b``, of as many elements. Raises ``ValueError`` for an unfit device."""
+def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool, cuda: bool = False) -> Split:
+    """The rows of ``a``, followed by those of ``b``, of as many elements; ``cuda``: by the CUDA kernel.
+
+    Raises ``ValueError`` for an unfit device.
+    """
     (first, inner), more = a.shape, 0 if b is None else len(b)
     # Rows of whole 16 bytes, whatever their length, suit tensor descriptors.
     stride = triton.cdiv(inner, 8) * 8
@@ -352,6 +355,10 @@ def _split(a: Tensor, b: Tensor | None, terms: str, dependent: bool) -> Split:
         return found
     if not described(values[0]):
         raise ValueError(f"x is on {a.device}, which has no tensor descriptors (compute capability 9.0)")
+    if cuda:
+        with torch.cuda.device_of(a):
+            split_products.split_rows(a, b, values, exponents)
+        return found
     chunk = min(triton.next_power_of_2(inner), LONGEST)
     behind = a if b is None else b
     with torch.cuda.device_of(a):
@@ -437,11 +444,14 @@ def linear_relu_split(
         return out.zero_() if bias is None else out.copy_(bias.relu())
     if tiles is None:
         tiles = split_products.default_plan((batch, outer)) if cuda else config(sizes, terms)
+    bias = None if bias is None else bias.contiguous()
     dependent = x.is_cuda and (isinstance(tiles, split_products.Plan) or tiles.dependent)
-    both = _split(a, None if once else rows_of(matrix), terms, dependent)
+    other_rows = None if once else rows_of(matrix)
+    # Of rows of whole 16 numbers, that many, Triton's kernel is a little quicker; of others it reads single numbers.
+    aligned = other_rows is not None and all(one % 16 == 0 for one in (inner, a.stride(0), other_rows.stride(0)))
+    both = _split(a, other_rows, terms, dependent, isinstance(tiles, split_products.Plan) and not aligned)
     other, first = (once, 0) if once else (both, batch)
     left, right = both.rows(0, batch), other.rows(first, first + outer)
-    bias = None if bias is None else bias.contiguous()
     if isinstance(tiles, split_products.Plan):
         with torch.cuda.device_of(x):
             split_products.linear_relu(left, right, bias, y, plan=tiles)

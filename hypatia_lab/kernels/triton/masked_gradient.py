@@ -65,6 +65,8 @@ def _masked_gradient(
     # [/masked_gradient]
 
 
+_masked_gradient.spread = True  # see triton_launches
+
 # ---------------------------------------------------------------- which tiles
 
 SPLIT_ROWS = 4096
