@@ -236,9 +236,14 @@ def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tm
     write_records(tmp_path, "box", "cpu", {"method": cells})
     lab = evidence_of(tmp_path)
     single, half = method.errors(lab, "box").to_dict("records")[::-1]
-    assert (single["operation"], single["dtype"], single["variant with it"]) == ("relu", "float32", "naive")
-    assert (single["variants right"], single["largest error"]) == (2, "3.00e-07")
-    assert (single[method.WRONG_SOMEWHERE], half["variant with it"]) == ("guess", "eager")
+    nearest = "nearest to its bound"
+    assert (single["operation"], single["arithmetic"], single[nearest]) == ("relu", "float32", "naive")
+    assert (single["variants right"], single["error"], single["size"]) == (2, "3.00e-07", "8x8")
+    bounds = [Workload("relu", (8, 8), dtype).tolerance() for dtype in ("float32", "bfloat16")]
+    shares = [f"{error / bound:.0%}" for error, bound in zip((3e-7, 2e-3), bounds, strict=True)]
+    assert [line["share of the bound"] for line in (single, half)] == shares
+    assert (single[method.WRONG_SOMEWHERE], half[nearest]) == ("guess", "eager")
+    assert shares[0] in method.nearest(lab, "box")
     text = played("20_checks", tmp_path, monkeypatch)
     for operation in method.CHECKED:
         assert f"{operation} verified" in text

@@ -407,7 +407,7 @@ def test_arithmetic_is_worked_out_and_sorted_by_how_far_off_it_is() -> None:
             "claims": "4",
             "parts": "5",
             "with arithmetic": "3",
-            "claims that fail": "2",
+            "claims whose arithmetic fails": "2",
             "parts that fail": "3",
             "contradictions within": "2",
             "with another document": "0",

@@ -153,7 +153,7 @@ def test_what_tunes_is_met_at_its_own_shapes() -> None:
     found = untuned.compared(lab, "box")
     assert [said for *_, said in found["Linear+ReLU, bfloat16", "compile_max_autotune"]] == [shares.BEHIND]
     assert [said for *_, said in found["Linear+ReLU, bfloat16", "eager"]] == [shares.AHEAD] * 3
-    assert "shapes: 1)" in untuned.tuner(lab, "box")
+    assert "one of the shapes" in untuned.tuner(lab, "box")
     assert untuned.tuner(evidence({"untuned": MEASURED}), "box") == ""
 
 

@@ -164,6 +164,19 @@ def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) 
 LARGE, LONG, FLAT = (8192, 4096), (1024, 2048), (100, 40000)
 
 
+def test_no_multiprocessor_takes_many_more_of_a_short_kernels_blocks_than_its_share(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(loader, "multiprocessors", lambda device: 132)
+    whole, static = 228 * 1024, 1024  # of a multiprocessor's shared memory, and of a block's at most
+    for blocks in (1, 132, 133, 256, 264, 768, 1000, 4224):
+        share, own = -(-blocks // 132), loader.share_of_memory(blocks, 0) + 1024
+        assert own - 1024 + static <= 227 * 1024
+        assert share <= whole // (own + static)
+        assert whole // own <= share + max(1, share // 4)
+    assert loader.share_of_memory(4225, 0) == 0
+
+
 def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
     clusters = [split_products.default_plan(size).cluster for size in (LARGE, LONG, FLAT)]
     assert clusters == [2, 1, 1]

@@ -25,6 +25,16 @@ def sound(ledger: Sequence[Claim] | None = None) -> list[Claim]:
     return [c for c in (claims.ledger() if ledger is None else ledger) if c.expression and c.adds_up]
 
 
+def headline(ledger: Sequence[Claim] | None = None) -> str:
+    """The page's finding, Markdown: how many claims fail, how many exclude each other, how many sums come out."""
+    found = list(claims.ledger() if ledger is None else ledger)
+    bad, everything = {claim.lead for claim in wrong(found)}, {claim.lead for claim in found}
+    return (
+        f"**{len(bad)} of {len(everything)} claims** contain a figure that does not follow from what their document "
+        f"says itself. {len(pairs(found))} pairs of claims exclude each other. {len(sound(found))} sums come out."
+    )
+
+
 def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
     """A line a document: claims and their parts, claims that arithmetic can decide, those of which a part fails it, and
     pairs of parts that contradict each other.
@@ -43,7 +53,7 @@ def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
                 "claims": str(len({claim.lead for claim in own})),
                 "parts": str(len(own)),
                 "with arithmetic": str(len({claim.lead for claim in own if claim.expression})),
-                "claims that fail": str(len({claim.lead for claim in bad if claim.seed == seed})),
+                "claims whose arithmetic fails": str(len({claim.lead for claim in bad if claim.seed == seed})),
                 "parts that fail": str(sum(claim.seed == seed for claim in bad)),
                 "contradictions within": str(len(within)),
                 "with another document": str(len(apart) - len(within)),
@@ -92,7 +102,11 @@ def _off(claim: Claim) -> str:
 
 
 def pairs(ledger: Sequence[Claim] | None = None) -> list[tuple[Claim, Claim]]:
-    """The pairs of claims that cannot both hold, each once, in the order of the ledger."""
+    """The pairs of claims that cannot both hold, each once, in the order of the ledger.
+
+    A figure that is tested by several clocks counts once. A claim beside its own sum that fails is no pair: it is one
+    of :func:`wrong` already.
+    """
     found = list(claims.ledger() if ledger is None else ledger)
     known = {claim.id: claim for claim in found}
     order = list(known)
@@ -102,9 +116,12 @@ def pairs(ledger: Sequence[Claim] | None = None) -> list[tuple[Claim, Claim]]:
         for other in claim.conflicts
         if other in known
     }
-    return [
-        (known[a], known[b]) for a, b in sorted(both, key=lambda pair: (order.index(pair[0]), order.index(pair[1])))
-    ]
+    alike: dict[tuple[object, ...], tuple[Claim, Claim]] = {}
+    for pair in sorted(both, key=lambda pair: (order.index(pair[0]), order.index(pair[1]))):
+        a, b = known[pair[0]], known[pair[1]]
+        if a.lead != b.lead or (a.adds_up and b.adds_up):
+            alike.setdefault((a.lead, a.claimed, a.unit, b.lead, b.claimed, b.unit), (a, b))
+    return list(alike.values())
 
 
 def contradictions(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:

@@ -19,6 +19,7 @@ from hypatia_lab.results import Row
 
 if TYPE_CHECKING:
     from hypatia_lab.chapters.stability import Coverage
+    from hypatia_lab.workloads import Workload
 
 CHECKED = (
     *("linear_relu", "linear_relu_layout", "matmul", "mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh"),
@@ -174,7 +175,10 @@ def unchecked() -> str:
 
 
 def errors(lab: Evidence, machine: str) -> Any:
-    """Largest error of what was timed on ``machine`` (pandas), a row an operation, dtype and way to multiply."""
+    """The answers timed on ``machine`` that came nearest to their bounds (pandas).
+
+    A row an operation, dtype and way to multiply.
+    """
     import pandas
 
     found: dict[tuple[str, ...], list[Row]] = {}
@@ -188,18 +192,49 @@ def errors(lab: Evidence, machine: str) -> Any:
         wrong = sorted({row.variant for row in rows if row.status == "wrong"})
         if not right and not wrong:
             continue
-        worst = max(right, key=lambda row: row.error, default=None)
+        worst = max(right, key=_share_of_bound, default=None)
+        share = _share_of_bound(worst) if worst else 0.0
         out.append(
             {
                 "operation": work,
-                "dtype": kind,
+                "arithmetic": kind,
                 "variants right": len({row.variant for row in right}),
-                "largest error": formats.number(worst.error) if worst else "",
-                "variant with it": worst.variant if worst else "",
+                "nearest to its bound": worst.variant if worst else "",
+                "share of the bound": f"{share:.0%}" if share >= 0.01 else "under 1%" if worst else "",
+                "error": formats.number(worst.error) if worst else "",
+                "size": worst.shape if worst else "",
                 WRONG_SOMEWHERE: ", ".join(wrong),
             }
         )
     return pandas.DataFrame(out)
+
+
+def nearest(lab: Evidence, machine: str) -> str:
+    """The answer timed on ``machine`` that came nearest to its bound, a sentence of Markdown; empty where none was."""
+    right = [row for row in lab.select(machine=machine) if row.status == "ok" and not math.isnan(row.error)]
+    if not right:
+        return ""
+    worst = max(right, key=_share_of_bound)
+    return (
+        f"No answer that was timed used more than **{_share_of_bound(worst):.0%} of its bound**: `{worst.variant}` of "
+        f"{formats.workload(worst.workload)}."
+    )
+
+
+def _share_of_bound(row: Row) -> float:
+    """How far off ``row``'s answer is, by what it may be: of the norm, or of the largest element where that counts."""
+    work = _workload(row)
+    if work.spec.peak_error is not None:
+        return row.max_error / (work.tolerance() * row.peak)
+    return row.error / max(work.tolerance(part) for part in work.parts)
+
+
+def _workload(row: Row) -> Workload:
+    import hypatia_lab.experiments  # noqa: F401  (registers the operations)
+    from hypatia_lab.workloads import Workload
+
+    shape = tuple(int(extent) for extent in row.shape.split("x"))
+    return Workload(row.operation, shape, row.dtype, row.math, row.direction)
 
 
 def oracle(lab: Evidence, machine: str) -> Any:

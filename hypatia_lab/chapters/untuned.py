@@ -143,8 +143,9 @@ def _worst(found: Sequence[tuple[Row | None, Row, str]]) -> tuple[Row, Row] | No
 def tuner(lab: Evidence, machine: str) -> str:
     """A paragraph (Markdown) on the shapes at which torch.compile tuned; empty where it did not."""
     tried = sum(len(shapes) for shapes in families(lab, machine, TUNED).values())
-    text = "**torch.compile with its tuner** takes up to a minute a shape, so it has an experiment of its own with few"
-    return f"{text} (`{TUNED}`, shapes: {tried})." if tried else ""
+    few = f"{tried} of the shapes" if tried > 1 else "one of the shapes"
+    text = f"takes up to a minute a shape, so an experiment of its own tries it at {few} (`{TUNED}`)."
+    return f"**torch.compile with its tuner** {text}" if tried else ""
 
 
 def right(lab: Evidence, machine: str) -> str:

@@ -413,21 +413,21 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     _allowed[kernel] = shared
 
 
-A_MULTIPROCESSOR, A_BLOCK, RESERVED = 228 * 1024, 227 * 1024, 1024
-"""Bytes of shared memory that a multiprocessor of Hopper has, those that a block may have, and those that the driver
-takes for itself of each block's."""
+A_MULTIPROCESSOR, A_BLOCK, RESERVED, STATIC = 228 * 1024, 227 * 1024, 1024, 1024
+"""Bytes of shared memory that a multiprocessor of Hopper has, those that a block may have, those that the driver takes
+for itself of each block's, and those that are left for what a kernel declares itself."""
 MANY = 32
 """No multiprocessor takes more blocks."""
 
 
 def share_of_memory(blocks: int, device: int | None) -> int:
-    """Bytes of dynamic shared memory by which no multiprocessor of Hopper takes more than its share of ``blocks``.
+    """Bytes of dynamic shared memory by which a multiprocessor of Hopper takes about its share of ``blocks``, or fewer.
 
     For short kernels that are launched early: blocks go where there is room, and without a limit that is on the few
     multiprocessors that the kernel before has left first. 0 where there are so many blocks that all have enough.
     """
     share = -(-blocks // multiprocessors(device))
-    return 0 if share > MANY else min(A_MULTIPROCESSOR // share - RESERVED, A_BLOCK) // 1024 * 1024
+    return 0 if share > MANY else min(A_MULTIPROCESSOR // share - RESERVED, A_BLOCK) - STATIC
 
 
 class _Attribute(ctypes.Structure):

@@ -208,7 +208,7 @@ def _split_all(
     # [/gradients_split]
 
 
-_find_exponents.spread = _split_all.spread = True  # see triton_launches
+_find_exponents.kept_apart = _split_all.kept_apart = True  # see triton_launches
 
 
 # [gradients_split]

@@ -65,7 +65,7 @@ def _masked_gradient(
     # [/masked_gradient]
 
 
-_masked_gradient.spread = True  # see triton_launches
+_masked_gradient.kept_apart = True  # see triton_launches
 
 # ---------------------------------------------------------------- which tiles
 
