@@ -31,7 +31,7 @@ from hypatia_lab.contributed.faults import NAMES, Report, shown
 def contribute(machine: str, folder: Path | None, output: Path, name: str) -> None:
     """Pack the records of MACHINE for a pull request, without what tells whose machine it is.
 
-    The folder holds the records, a manifest and, in PULL_REQUEST.md, a text for the pull request: at most 2 MB in all.
+    The folder holds the records, a manifest and, in PULL_REQUEST.md, a text for the pull request: at most 3 MB in all.
     What had to be left out for that, or was taken out as private, is said. It is then checked as check-records does;
     the exit status is 1 when it would be refused.
     """

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 2_000_000
-"""A contribution is no larger, all files together."""
+MAX_BYTES = 3_000_000
+"""A contribution is no larger, all files together: room for all records of a GPU, most of them with raw samples."""
 MAX_FILES = 400
 MAX_UNPACKED = 8_000_000
 """Nor is what a packed trace holds; the largest of an H200's is a fortieth of it."""
