@@ -236,12 +236,12 @@ def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tm
     write_records(tmp_path, "box", "cpu", {"method": cells})
     lab = evidence_of(tmp_path)
     single, half = method.errors(lab, "box").to_dict("records")[::-1]
-    nearest = "nearest to its bound"
+    nearest = "nearest variant"
     assert (single["operation"], single["arithmetic"], single[nearest]) == ("relu", "float32", "naive")
-    assert (single["variants right"], single["error"], single["size"]) == (2, "3.00e-07", "8x8")
+    assert (single["variants timed"], single["error"], single["shape"]) == (2, "3.00e-07", "8x8")
     bounds = [Workload("relu", (8, 8), dtype).tolerance() for dtype in ("float32", "bfloat16")]
     shares = [f"{error / bound:.0%}" for error, bound in zip((3e-7, 2e-3), bounds, strict=True)]
-    assert [line["share of the bound"] for line in (single, half)] == shares
+    assert [line["of bound"] for line in (single, half)] == shares
     assert (single[method.WRONG_SOMEWHERE], half[nearest]) == ("guess", "eager")
     assert shares[0] in method.nearest(lab, "box")
     text = played("20_checks", tmp_path, monkeypatch)

@@ -406,11 +406,11 @@ def test_arithmetic_is_worked_out_and_sorted_by_how_far_off_it_is() -> None:
             "document": "S001",
             "claims": "4",
             "parts": "5",
-            "with arithmetic": "3",
-            "claims whose arithmetic fails": "2",
+            "with a sum": "3",
+            "that fail": "2",
             "parts that fail": "3",
-            "contradictions within": "2",
-            "with another document": "0",
+            "pairs within": "2",
+            "pairs across": "0",
         }
     ]
 

@@ -52,11 +52,11 @@ def counts(ledger: Sequence[Claim] | None = None) -> list[dict[str, str]]:
                 "document": seed,
                 "claims": str(len({claim.lead for claim in own})),
                 "parts": str(len(own)),
-                "with arithmetic": str(len({claim.lead for claim in own if claim.expression})),
-                "claims whose arithmetic fails": str(len({claim.lead for claim in bad if claim.seed == seed})),
+                "with a sum": str(len({claim.lead for claim in own if claim.expression})),
+                "that fail": str(len({claim.lead for claim in bad if claim.seed == seed})),
                 "parts that fail": str(sum(claim.seed == seed for claim in bad)),
-                "contradictions within": str(len(within)),
-                "with another document": str(len(apart) - len(within)),
+                "pairs within": str(len(within)),
+                "pairs across": str(len(apart) - len(within)),
             }
         )
     return lines

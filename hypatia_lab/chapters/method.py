@@ -198,11 +198,11 @@ def errors(lab: Evidence, machine: str) -> Any:
             {
                 "operation": work,
                 "arithmetic": kind,
-                "variants right": len({row.variant for row in right}),
-                "nearest to its bound": worst.variant if worst else "",
-                "share of the bound": f"{share:.0%}" if share >= 0.01 else "under 1%" if worst else "",
+                "of bound": f"{share:.0%}" if share >= 0.01 else "under 1%" if worst else "",
                 "error": formats.number(worst.error) if worst else "",
-                "size": worst.shape if worst else "",
+                "nearest variant": worst.variant if worst else "",
+                "shape": worst.shape if worst else "",
+                "variants timed": len({row.variant for row in right}),
                 WRONG_SOMEWHERE: ", ".join(wrong),
             }
         )

@@ -210,7 +210,8 @@ def _quickest(lab: Evidence, machine: str) -> Finding | None:
     if not words[AHEAD] + words[LEVEL] + words[BEHIND]:
         question = "Whether the lab's forms keep up where nobody tuned"
         return unsaid(lab, machine, question, PAGE, [row.speed for row in rows])
-    text = f"On {device(lab, machine)}, {_timed_by(lab, machine)}: {_counted(words)}."
+    text = f"On {device(lab, machine)}, {_timed_by(lab, machine)}: {_counted(words)}. "
+    text += "Tensors lie as each form wants them, and torch.compile is counted apart."
     if worst := _worst(pairs):
         row, other = worst
         text += f" Furthest behind: {FAMILIES[row.operation]} at {row.at}, "
@@ -229,7 +230,8 @@ def _promise(lab: Evidence, machine: str) -> Finding | None:
         question = "Whether the dispatcher is ever worse than the library"
         return unsaid(lab, machine, question, PAGE, [row.speed for row in choices])
     worst = min(decided, key=lambda row: row.ratio)
-    text = f"On {device(lab, machine)}: {_counted(Counter(word(row.speed) for row in choices))}. "
+    text = f"On {device(lab, machine)}, tensors in PyTorch's default layout: "
+    text += f"{_counted(Counter(word(row.speed) for row in choices))}. "
     text += f"Slowest: {FAMILIES[worst.operation]} at {worst.at}, {spoken(worst.speed.inverse())} the time. "
     if lab.primary(machine) == "graph":
         text += "It chose for replayed CUDA graphs and is timed in them; by default it goes by a caller's wait."

@@ -38,6 +38,7 @@ __global__ __launch_bounds__(128) void split_rows(const float* first, const floa
     const Size row = static_cast<Size>(blockIdx.x) * (4 / WARPS) + threadIdx.x / THREADS;
     if (row >= rows) return;
     const float* from = row < first_rows ? first + row * first_pitch : second + (row - first_rows) * second_pitch;
+    const auto pack_of = [&](int i) { return static_cast<Size>(i * THREADS + thread) * PACK; };
     const auto load = [&](float (&numbers)[PACK], Size k) {
         if (PACKED && k + PACK <= inner) {
             const float4 four = *reinterpret_cast<const float4*>(from + k);
@@ -58,15 +59,16 @@ __global__ __launch_bounds__(128) void split_rows(const float* first, const floa
     };
     float held[PACKS][PACK];
 #pragma unroll
-    for (int i = 0; i < PACKS; ++i) load(held[i], (i * THREADS + thread) * PACK);  // (1)
+    for (int i = 0; i < PACKS; ++i) load(held[i], pack_of(i));  // (1)
 #pragma unroll
     for (int i = 0; i < PACKS; ++i) look_at(held[i]);
-    for (Size k = (PACKS * THREADS + thread) * PACK; k < inner; k += THREADS * PACK) {
+    for (Size k = pack_of(PACKS); k < inner; k += THREADS * PACK) {
         float numbers[PACK];
         load(numbers, k);
         look_at(numbers);
     }
-    largest = __reduce_max_sync(0xffffffff, largest), peak = __reduce_max_sync(0xffffffff, peak);  // (2)
+    largest = __reduce_max_sync(0xffffffff, largest);  // (2)
+    peak = __reduce_max_sync(0xffffffff, peak);
     if constexpr (WARPS > 1) {
         __shared__ unsigned found[2][WARPS];
         if (thread % 32 == 0) found[0][thread / 32] = largest, found[1][thread / 32] = peak;
@@ -98,8 +100,8 @@ __global__ __launch_bounds__(128) void split_rows(const float* first, const floa
         *reinterpret_cast<uint2*>(small + row * pitch + k) = make_uint2(smalls[0], smalls[1]);
     };
 #pragma unroll
-    for (int i = 0; i < PACKS; ++i) write(held[i], (i * THREADS + thread) * PACK);
-    for (Size k = (PACKS * THREADS + thread) * PACK; k < inner; k += THREADS * PACK) {
+    for (int i = 0; i < PACKS; ++i) write(held[i], pack_of(i));
+    for (Size k = pack_of(PACKS); k < inner; k += THREADS * PACK) {
         float numbers[PACK];
         load(numbers, k);
         write(numbers, k);
