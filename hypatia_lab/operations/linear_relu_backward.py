@@ -1,9 +1,9 @@
 """Linear+ReLU forward and backward in as few passes as the library's products leave room for.
 
-Forward is cuBLASLt's epilogue. Backward is one kernel of our own that masks the upstream gradient and sums it over the
-batch (grad_bias), then the two products, side by side: at the seeds' sizes neither alone fills a large GPU. Of 16-bit
-numbers both products are one kernel of our own, too, which also adds up what the first summed tile by tile; of others,
-and of large sizes, the products are the library's on two streams.
+Forward is cuBLASLt's epilogue, or where that is quicker one kernel of our own. Backward is one kernel of our own that
+masks the upstream gradient and sums it over the batch (grad_bias), then the two products, side by side: at the seeds'
+sizes neither alone fills a large GPU. Of 16-bit numbers both products are one kernel of our own, too, which also adds
+up what the first summed tile by tile; of others, and of large sizes, they are the library's on two streams.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def _missing(workload: Workload, device: str) -> str:
 def fused_backward(workload: Workload, inputs: Inputs) -> Run:
     """cuBLASLt's epilogue; then mask and grad_bias in one Triton kernel, and both products side by side.
 
-    bfloat16 and float16, unless large: both products in one Triton kernel, which adds up grad_bias, too; else the
-    library's, on two streams.
+    bfloat16 and float16, unless large: on Hopper the forward in one CUDA kernel; both products in one Triton kernel,
+    which adds up grad_bias, too. Else the library's, the products on two streams.
     """
     return bind(linear_relu_fused, inputs, OPERANDS)

@@ -293,7 +293,7 @@ def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
     splits=("float16/ieee", 3),
 )
 def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
-    """fp16x3, forward and backward, operands split by Triton and multiplied by a CUDA kernel; all of it timed."""
+    """fp16x3, forward and backward, split by Triton or CUDA and multiplied by a CUDA kernel; all of it timed."""
     return bind(linear_relu_fp16x3_cuda, inputs, OPERANDS)
 
 

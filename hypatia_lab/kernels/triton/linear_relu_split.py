@@ -412,8 +412,9 @@ def linear_relu_split(
     scales every row of x and W by a power of two and splits it into two terms, float16 (``terms="fp16x3"``) or TF32
     ("tf32x3"), held in memory of torch's allocator for the time of the call (as much as x and W take, TF32 twice that);
     the second adds the products large·large, large·small and small·large, some elements at a time. With ``cuda`` the
-    second is the CUDA kernel of :mod:`~hypatia_lab.kernels.split_products`, for float16 terms on Hopper. ``tiles``: how
-    the second is cut, in place of the default; a :class:`~hypatia_lab.kernels.split_products.Plan` asks for CUDA.
+    second is a CUDA kernel of :mod:`~hypatia_lab.kernels.split_products`, for float16 terms on Hopper, and so is the
+    first where W was split before or rows are not of whole 16 numbers. ``tiles``: how the second is cut, in place of
+    the default; a :class:`~hypatia_lab.kernels.split_products.Plan` asks for CUDA.
 
     A product is off by at most 2⁻²¹ of itself, except by float16 terms of elements below 2⁻¹⁶ of their row's largest:
     these are off by up to 2⁻³⁹ of that. Sums are scaled, so nothing overflows on the way unless the result does: finite
