@@ -213,7 +213,7 @@ on_hopper = pytest.mark.skipif(
 
 @on_hopper
 @pytest.mark.parametrize("plan", [*PLANS, Plan(cluster=2, group=4), Plan(group=3)])
-@pytest.mark.parametrize("shape", [(1024, 784, 2048), (1000, 777, 2001), (129, 1, 300)])
+@pytest.mark.parametrize("shape", [(1024, 784, 2048), (1000, 777, 2001), (129, 1, 300), (9, 1501, 60)])
 def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan) -> None:
     from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
     from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
