@@ -128,7 +128,7 @@ def agreeing(told: Iterable[str]) -> Any:
     return pandas.DataFrame(out)
 
 
-WRONG_SOMEWHERE = "wrong at some shape, and not timed there"
+WRONG_SOMEWHERE = "wrong somewhere"
 AGREES = "every variant this machine can run, torch.compile's aside, agrees with float64"
 """What the check says of an operation that is right."""
 
