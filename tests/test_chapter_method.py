@@ -233,14 +233,20 @@ def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tm
         cell_line(**own | {"medians_us": []}, variant="guess", origin="own", status="wrong", reason="off", error=0.5),
         cell_line(**own, variant="eager", dtype="bfloat16", error=2e-3),
     ]
+    step = Workload("linear_relu", (64, 16, 8), "float32", "ieee", "forward_backward")
+    bounds = {step.tolerance(part) for part in step.parts}
+    of_step = {"operation": "linear_relu", "shape": [64, 16, 8], "direction": step.direction, "medians_us": [1.0, 1.0]}
+    cells.append(cell_line(**of_step, variant="eager", error=min(bounds) / 10))
     write_records(tmp_path, "box", "cpu", {"method": cells})
     lab = evidence_of(tmp_path)
-    single, half = method.errors(lab, "box").to_dict("records")[::-1]
+    several, half, single = method.errors(lab, "box").to_dict("records")
+    assert max(bounds) > 1.1 * min(bounds)
+    assert several["of bound"] == "10%"  # which part it is of no record says
     nearest = "nearest variant"
     assert (single["operation"], single["arithmetic"], single[nearest]) == ("relu", "float32", "naive")
     assert (single["variants timed"], single["error"], single["shape"]) == (2, "3.00e-07", "8x8")
-    bounds = [Workload("relu", (8, 8), dtype).tolerance() for dtype in ("float32", "bfloat16")]
-    shares = [f"{error / bound:.0%}" for error, bound in zip((3e-7, 2e-3), bounds, strict=True)]
+    alone = [Workload("relu", (8, 8), dtype).tolerance() for dtype in ("float32", "bfloat16")]
+    shares = [f"{error / bound:.0%}" for error, bound in zip((3e-7, 2e-3), alone, strict=True)]
     assert [line["of bound"] for line in (single, half)] == shares
     assert (single[method.WRONG_SOMEWHERE], half[nearest]) == ("guess", "eager")
     assert shares[0] in method.nearest(lab, "box")

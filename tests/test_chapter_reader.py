@@ -425,6 +425,20 @@ def test_a_pair_of_claims_is_listed_once() -> None:
     )
 
 
+def test_figures_by_several_clocks_count_once_and_failed_sums_are_no_pairs() -> None:
+    one, other = claim(1, 4.0), claim(2, 5.0, conflicts=("S001-01",))
+    again = replace(other, id="S001-02e", lead=other.lead)
+    assert [(a.id, b.id) for a, b in errata.pairs([one, other, again])] == [("S001-01", "S001-02")]
+    figure = replace(other, id="S001-02f", lead=other.lead, claimed=(6.0, 6.0))
+    assert len(errata.pairs([one, other, figure])) == 2
+    sums = claim(3, 4.0), replace(claim(4, 9.0, "2 + 2", conflicts=("S001-03",)), lead="S001-03")
+    assert errata.pairs(sums) == []
+    assert len(errata.pairs([sums[0], replace(sums[1], expression="")])) == 1
+    found = errata.headline([one, other, *sums])
+    assert "1 of 3 claims" in found
+    assert "1 pairs of claims" in found
+
+
 def test_the_errata_are_those_that_the_judge_calls_inconsistent() -> None:
     judged = claims.judge([])
     assert {row.id for row in judged if row.verdict == "inconsistent"} == {one.id for one in errata.wrong()}

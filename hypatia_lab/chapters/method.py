@@ -19,7 +19,6 @@ from hypatia_lab.results import Row
 
 if TYPE_CHECKING:
     from hypatia_lab.chapters.stability import Coverage
-    from hypatia_lab.workloads import Workload
 
 CHECKED = (
     *("linear_relu", "linear_relu_layout", "matmul", "mlp2", "mlp3", "mlp", "conv_block", "conv_block_tanh"),
@@ -222,19 +221,18 @@ def nearest(lab: Evidence, machine: str) -> str:
 
 
 def _share_of_bound(row: Row) -> float:
-    """How far off ``row``'s answer is, by what it may be: of the norm, or of the largest element where that counts."""
-    work = _workload(row)
-    if work.spec.peak_error is not None:
-        return row.max_error / (work.tolerance() * row.peak)
-    return row.error / max(work.tolerance(part) for part in work.parts)
+    """How far off ``row``'s answer is, by what it may be: of the norm, or of the largest element where that counts.
 
-
-def _workload(row: Row) -> Workload:
+    Of several parts at most so far: a record does not say which one's error it holds, so the strictest bound counts.
+    """
     import hypatia_lab.experiments  # noqa: F401  (registers the operations)
     from hypatia_lab.workloads import Workload
 
-    shape = tuple(int(extent) for extent in row.shape.split("x"))
-    return Workload(row.operation, shape, row.dtype, row.math, row.direction)
+    shape = tuple(map(int, row.shape.split("x")))  # of more digits than one may ask for
+    work = Workload(row.operation, shape, row.dtype, row.math, row.direction)
+    if work.spec.peak_error is not None:
+        return row.max_error / (work.tolerance() * row.peak)
+    return row.error / min(work.tolerance(part) for part in work.parts)
 
 
 def oracle(lab: Evidence, machine: str) -> Any:

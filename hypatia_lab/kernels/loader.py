@@ -421,7 +421,7 @@ MANY = 32
 
 
 def share_of_memory(blocks: int, device: int | None) -> int:
-    """Bytes of dynamic shared memory by which a multiprocessor of Hopper takes about its share of ``blocks``, or fewer.
+    """Bytes of dynamic shared memory by which a multiprocessor of Hopper takes its share of ``blocks``, or few more.
 
     For short kernels that are launched early: blocks go where there is room, and without a limit that is on the few
     multiprocessors that the kernel before has left first. 0 where there are so many blocks that all have enough.
