@@ -173,7 +173,7 @@ class Dispatcher:
         """Name → form, of all that may compute ``work`` on ``device``, the library's first."""
         variants.load()
         known = variants.variants(self.operation)
-        able = {name: one for name, one in known.items() if _contends(one) and not one.needs(work, device)}
+        able = {name: one for name, one in known.items() if contends(one) and not one.needs(work, device)}
         library = {name: able.pop(name) for name in LIBRARY if name in able}
         found: dict[str, Form] = {}
         for name, one in (library | able).items():
@@ -239,6 +239,15 @@ def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
     return (min(sure, key=medians.__getitem__), best) if sure else (best, "")
 
 
+def contends(one: Variant) -> bool:
+    """Whether a form may be chosen, by what it says of itself; see the module."""
+    if one.name in LIBRARY:
+        return True
+    if one.origin != "own" or one.name == "dispatched" or one.compiles or one.host or LESSONS & set(one.tags):
+        return False
+    return "forward" in one.directions and not one.name.endswith(HOLDING)
+
+
 def _gain(library: Sequence[float], own: Sequence[float]) -> float:
     """By what share ``own`` is surely faster: the lower end of the interval, less one."""
     many = min(len(library), len(own))
@@ -249,14 +258,6 @@ def _gain(library: Sequence[float], own: Sequence[float]) -> float:
 def _samples(runs: Mapping[str, Callable[[], Any]], clock: str, device: str, budget_s: float) -> dict[str, list[float]]:
     timings = timer.measure(runs, clock, device, budget_s=budget_s)
     return {name: one.samples_us for name, one in timings.items() if isinstance(one, timer.Timing) and one.samples_us}
-
-
-def _contends(one: Variant) -> bool:
-    if one.name in LIBRARY:
-        return True
-    if one.origin != "own" or one.name == "dispatched" or one.compiles or one.host or LESSONS & set(one.tags):
-        return False
-    return "forward" in one.directions and not one.name.endswith(HOLDING)
 
 
 def _capturing(x: torch.Tensor) -> bool:

@@ -104,6 +104,11 @@ class Variant:
         """Whether a compiler or another library's planner chooses, in seconds and anew in each process, how it runs."""
         return self.compiles or "peer" in self.tags
 
+    @property
+    def measures(self) -> bool:
+        """Whether building it times forms, to choose among them and to keep what it chose."""
+        return not {"dispatched", "graph"}.isdisjoint(self.tags)
+
     def untimed(self, clock: str, device: str) -> str:
         """Why ``clock`` cannot time it beside others on ``device``; empty where it can."""
         if device == "cuda" and self.host and clock != "wall":

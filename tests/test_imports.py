@@ -99,9 +99,11 @@ ALLOWED: dict[str, set[str]] = {
     "bench": {
         "check",
         "clock",
+        "dispatch",
         "experiments",
         "failures",
         "intervals",
+        "kernels",
         "machine",
         "names",
         "profiler",

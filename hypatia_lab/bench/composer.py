@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import intervals, machine, records, results, variants
-from hypatia_lab.bench import probes
+from hypatia_lab.bench import ahead, probes
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
@@ -352,6 +352,8 @@ def _sessions(
         most = max(most, *MOST.values())
     begun = time.monotonic()
     due = [_due(number, groups) for number in range(least)]
+    if spec.source is None and how["device"] == "cuda" and not parts.load(first)[0]:
+        ahead.build(spec.name, groups, work, _sources(), quiet=quiet)
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
     with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
