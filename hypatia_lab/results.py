@@ -32,6 +32,9 @@ UNSAID_OPERATORS = ("linear_relu", "mlp")
 """What cells of older records do not say of their variants, as their registration does since: ``splits`` by variant,
 and the operations whose seeds are called through an ``operator``. Nothing is added here."""
 
+MAY_SPLIT = {"dispatched": ("float16/ieee", 3)}
+"""Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more."""
+
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
     """``cell`` with what an older record left unsaid of its variant."""
@@ -256,17 +259,19 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
 
     The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
     the cell's clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is
-    the host's doing, no physical limit). A variant that splits operands is held against the arithmetic that it uses.
+    the host's doing, no physical limit). A variant that splits operands, or may, is held against the quicker of that
+    arithmetic and float32's own.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
-    precision, products = arithmetic(cell["dtype"], cell["math"], best), 1
-    if precision == "float32/ieee" and (splits := _said(cell)["splits"]):
-        precision, products = splits
-    rate = best.get(("matmul", precision, clock))
+    ways = [(arithmetic(cell["dtype"], cell["math"], best), 1)]
+    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or MAY_SPLIT.get(cell["variant"])):
+        ways.append(splits)
+    rates = [best.get(("matmul", precision, clock), math.nan) / products for precision, products in ways]
+    rate = None if any(map(math.isnan, rates)) else max(rates)
     bandwidth = best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
         return math.nan
-    work = 0.0 if rate is None else products * cell["flops"] / rate
+    work = 0.0 if rate is None else cell["flops"] / rate
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 

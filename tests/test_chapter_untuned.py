@@ -50,11 +50,11 @@ MEASURED = [
 
 def test_the_shapes_are_the_same_in_every_run() -> None:
     """Whoever changes the seed or the ranges throws away what was recorded, and says so here."""
-    drawn = {operation: plan.drawn(operation, plan.COUNT["seed"]) for operation in plan.FAMILIES}
+    drawn = {operation: plan.drawn(operation, plan.COUNT["full"]) for operation in plan.FAMILIES}
     assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:12] == "22812b578799"
     for operation, shapes in drawn.items():
-        assert len(set(shapes)) == plan.COUNT["seed"] >= 60
-        assert plan.drawn(operation, plan.COUNT["full"])[: len(shapes)] == shapes
+        assert len(set(shapes)) == plan.COUNT["full"] >= 60
+        assert plan.drawn(operation, plan.COUNT["seed"]) == shapes[: plan.COUNT["seed"]]
         extents = [n for shape in shapes for n in shape]
         assert sum(n % 2 for n in extents) > 2 / 3 * len(extents)
         for shape in shapes:
@@ -71,13 +71,15 @@ def test_the_plan_is_small_where_it_must_be(preset: str, device: str) -> None:
     assert len(tuned) <= (0 if preset == "quick" else 12)
     assert all({"eager", "dispatched"} <= set(group.variants) for group in groups)
     assert all({"eager", "eager@again", "compile_max_autotune"} <= set(group.variants) for group in tuned)
-    assert [group.workload for group in groups if "eager@again" in group.variants] == [one.workload for one in tuned]
+    twins = {group.workload for group in groups if "eager@again" in group.variants}
+    assert {group.workload for group in tuned} <= twins
+    assert preset != "full" or len(tuned) == len(twins)
     assert {group.workload for group in tuned} <= {group.workload for group in groups}
     assert all(len(set(group.variants)) == len(group.variants) for group in groups + tuned)
     if device == "cuda":
-        families = plan.FAMILIES if preset == "seed" else kinds
+        families = kinds if preset == "quick" else plan.FAMILIES
         assert len(groups) == plan.COUNT[preset] * len(families)
-        assert len(tuned) == (0 if preset == "quick" else 12)
+        assert len(tuned) == {"quick": 0, "seed": 2, "full": 12}[preset]
         assert sum(group.budget_s * len(group.variants) for group in groups) < 60 * plan.COUNT[preset] / 60
     if preset == "quick":
         assert len(groups) <= 12

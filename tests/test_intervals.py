@@ -476,6 +476,7 @@ def test_the_limit_is_the_larger_of_arithmetic_and_bytes(changes, limit):
     [
         ("tf32x3", "float32", 750.0),  # three products at four times float32's rate
         ("fp16x3@again", "float32", 375.0),
+        ("dispatched", "float32", 375.0),  # it may have chosen those
         ("eager", "float32", 1000.0),
         ("fp16x3", "bfloat16", math.nan),  # there is nothing to split
     ],
@@ -484,6 +485,11 @@ def test_split_operands_are_held_to_the_arithmetic_they_use(variant, dtype, limi
     best = BEST | {("matmul", "float32/tf32", "hot"): 4e12, ("matmul", "float16/ieee", "hot"): 8e12}
     found = results.limit_us(cell((2, 3, 4), [1.0], variant, flops=10**9, dtype=dtype), best)
     assert found == pytest.approx(limit, nan_ok=True)
+
+
+def test_where_half_precision_is_slow_its_products_are_no_limit():
+    best = BEST | {("matmul", "float16/ieee", "hot"): 1e10}
+    assert results.limit_us(cell((2, 3, 4), [1.0], "dispatched", flops=10**9), best) == pytest.approx(1000.0)
 
 
 def test_there_is_no_limit_where_no_ceiling_was_measured():

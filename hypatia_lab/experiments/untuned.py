@@ -13,15 +13,15 @@ from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 
 SEED = 20261124
-COUNT = {"quick": 2, "seed": 60, "full": 120}
-"""Shapes a family, in the seed preset of all its dtypes together. The full preset's first are the seed preset's, and
-the quick one's are among them."""
+COUNT = {"quick": 2, "seed": 20, "full": 60}
+"""Shapes a family, of all its dtypes together; in the quick preset of each dtype. The full preset's first are the seed
+preset's, and the quick one's are among them."""
 ODD, STEP = 0.7, 8
 """Share of extents that are made odd, for few that people choose are; the others are multiples of so much, as theirs
 are, so that rows of both kinds meet, those that can be fetched in whole packs and those that cannot."""
-TUNED = 2
-"""Shapes of each kind, a dozen of all, at which there is an A/A control, and at which torch.compile tunes too: it takes
-up to a minute each time."""
+TWINS = 2
+"""Shapes of each kind, a dozen of all, at which there is an A/A control, and at which torch.compile tunes, too. That
+takes up to a minute each time, so the seed preset has those of the first kind alone."""
 LARGEST = 2**24
 """Most numbers of a tensor of activations: in float64 it takes 128 MB."""
 MOST_FLOP = {"quick": 2**25, "seed": 2**31, "full": 2**31}
@@ -83,7 +83,7 @@ def _kinds(preset: str, device: str) -> Iterator[tuple[tuple[str, str, str], lis
     for operation, dtype, mode in kinds:
         flops: Callable[[tuple[int, ...]], int] = operations()[operation].flops
         sizes = drawn(operation, COUNT["seed" if preset == "quick" else preset])
-        if preset == "seed":  # a family's shapes are shared out among its dtypes
+        if preset != "quick":  # a family's shapes are shared out among its dtypes
             alike = [kind for kind in kinds if kind[0] == operation]
             sizes = sizes[alike.index((operation, dtype, mode)) :: len(alike)]
         if preset == "quick" or not gpu:
@@ -108,7 +108,7 @@ def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
     for kind, sizes in _kinds(preset, device):
         names = ("eager", *KINDS[kind][0], *_own(kind, device), "dispatched")
         for number, shape in enumerate(sizes):
-            twin = ("eager" + AGAIN,) if number < TUNED and preset != "quick" else ()
+            twin = ("eager" + AGAIN,) if number < TWINS and preset != "quick" else ()
             groups.append(_group(kind, shape, names + twin, device))
     return groups
 
@@ -116,10 +116,11 @@ def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
 def _tuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
     if preset == "quick":
         return []
+    kinds = list(_kinds(preset, device))
     return [
         _group(kind, shape, ("eager", "eager" + AGAIN, *_own(kind, device), "compile_max_autotune"), device)
-        for kind, sizes in _kinds(preset, device)
-        for shape in sizes[:TUNED]
+        for kind, sizes in (kinds if preset == "full" else kinds[:1])
+        for shape in sizes[:TWINS]
     ]
 
 
@@ -127,14 +128,14 @@ EXPERIMENTS = (
     Experiment(
         "untuned",
         "21_untuned",
-        "sixty drawn shapes a family, and a dispatcher",
+        "drawn shapes of three families, and a dispatcher",
         "",
         _untuned,
     ),
     Experiment(
         "untuned_autotune",
         "21_untuned",
-        "a dozen of the drawn shapes, tuned by torch.compile",
+        "some of the drawn shapes, tuned by torch.compile",
         "",
         _tuned,
     ),
