@@ -7,8 +7,9 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
   there. Not among them are steps of a lesson, forms rebuilt from documents, and what keeps something from call to call.
 - **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, as is one
   that fails; a warning says so once.
-- **Quickest** is one of the lab's only where it is faster than the quicker of the library's by more than
-  :data:`MARGIN`, at the end of its interval, and again in a race of the two. Else it is the library's.
+- **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
+  :data:`MARGIN`, at the end of its interval, and again in a race with it and with eager. Else it is the library's:
+  eager, or another that was the quicker both times.
 - **Clock**: ``wall``, what a caller waits for, or ``graph``, the time in a replayed CUDA graph. A call that is being
   captured takes what was chosen by ``graph`` before in this process, else by ``wall``, else eager; nothing is measured.
 - **Gradients**, autocast, torch.compile and subclasses of tensors get PyTorch's own form.
@@ -213,10 +214,8 @@ class Dispatcher:
         if len(runs) < 2:
             return "eager"
         name, rival = quickest(_samples(runs, clock, device, BUDGET_S))
-        if not rival:
-            return name
-        again = _samples({one: runs[one] for one in (name, rival)}, clock, device, RACE_S)
-        return name if name in again and rival in again and _gain(again[rival], again[name]) > MARGIN else rival
+        racing = {one: runs[one] for one in dict.fromkeys(("eager", rival or name, name)) if one in runs}
+        return confirmed(name, rival, _samples(racing, clock, device, RACE_S)) if name != "eager" else name
 
 
 def folder() -> Path:
@@ -237,6 +236,20 @@ def quickest(samples: Mapping[str, Sequence[float]]) -> tuple[str, str]:
     gains = {name: _gain(samples[best], own) for name, own in samples.items() if name not in LIBRARY}
     sure = [name for name, gain in gains.items() if gain > MARGIN]
     return (min(sure, key=medians.__getitem__), best) if sure else (best, "")
+
+
+def confirmed(name: str, rival: str, again: Mapping[str, Sequence[float]]) -> str:
+    """The choice by a second measurement, ``again`` (µs), where ``name`` and ``rival`` are what :func:`quickest` found.
+
+    Whoever is to take the place of another has to win twice: a form of the library's from eager, one of the lab's from
+    the library's, and that surely by more than :data:`MARGIN`.
+    """
+    medians = {one: intervals.geometric(own).value for one, own in again.items()}
+    library = rival or name
+    if medians.get(library, math.inf) > medians.get("eager", math.inf):
+        library = "eager"
+    sure = rival and {name, library} <= again.keys() and _gain(again[library], again[name]) > MARGIN
+    return name if sure else library
 
 
 def contends(one: Variant) -> bool:

@@ -93,6 +93,7 @@ RUN = {
         "commit": {"type": "string"},
         "dirty": {"type": "boolean"},
         "processes": {"type": "integer", "minimum": 1},
+        "seconds": {"type": "number", "minimum": 0},  # that measuring took, where it was not interrupted
         "cells": {"type": "integer", "minimum": 0},
         "details": {"type": "integer", "minimum": 0},
         "source": {"type": "string", "pattern": "^[0-9a-f]{12}$"},  # digest of the reader's file that was measured

@@ -264,7 +264,7 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     ways = [(arithmetic(cell["dtype"], cell["math"], best), 1)]
-    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or MAY_SPLIT.get(cell["variant"])):
+    if ways[0][0] == "float32/ieee" and (splits := _said(cell)["splits"] or MAY_SPLIT.get(cell.get("variant", ""))):
         ways.append(splits)
     rates = [best.get(("matmul", precision, clock), math.nan) / products for precision, products in ways]
     rate = None if any(map(math.isnan, rates)) else max(rates)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,18 @@ def test_every_group_is_in_one_share_without_a_clock(work, asked):
     assert sorted(group["workload"]["shape"] for group in groups) == sorted(SHAPES)
     assert {group["clocks"] for group in groups} == {()}
     assert {group["variants"] for group in groups} == {("eager",)}  # the twin is the same kernel
+
+
+def test_who_has_a_kind_of_workload_has_all_of_it(work, asked, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 8 * ahead.CORES)
+    kinds = ("float32", "bfloat16", "float64", "float16")
+    mixed = [replace(one, workload=replace(one.workload, dtype=dtype)) for one in GROUPS for dtype in kinds]
+    ahead.build("tiny", mixed, work, "key", quiet=True)
+    shares = asked[0]["shares"]
+    assert len(shares) == 8
+    assert all(len({group["workload"]["dtype"] for _, group in share["groups"]}) == 1 for share in shares)
+    numbers = sorted(number for share in shares for number, _ in share["groups"])
+    assert numbers == list(range(len(mixed)))
 
 
 def test_nothing_is_built_ahead_on_few_cores(work, asked, monkeypatch):

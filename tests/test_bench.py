@@ -196,6 +196,7 @@ def test_measuring_leaves_the_record_and_its_ceilings_and_nothing_else(fresh):
     assert files_below(root) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
     assert not (root / "box" / ".parts").exists()
     assert [r.digest for r in records.load(root, experiments=["tiny"])] == [record.digest]
+    assert record.run["seconds"] > 0.1
 
 
 def test_the_record_holds_every_cell_of_the_plan_small_workloads_first(fresh):
@@ -316,6 +317,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab)
     first = {cell["variant"]: cell["medians_us"] for cell in record.cells if cell["shape"] == list(SMALL)}
     assert first == {name: [pytest.approx(us, rel=1e-5)] for name, us in finished.items()}
     assert [cell["status"] for cell in record.cells] == ["ok"] * 6
+    assert "seconds" not in record.run, "what it took before the interruption is not known"
     assert not (tmp_path / "box" / ".parts").exists()
 
 

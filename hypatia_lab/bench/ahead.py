@@ -40,8 +40,10 @@ def build(what: str, groups: Sequence[Group], work: dict[str, Any], key: str, *,
     stamp = loader.cache_folder() / "built" / hashlib.sha256(told.encode()).hexdigest()[:32]
     if workers < 2 or stamp.exists():
         return
-    numbered = [(number, asdict(group)) for number, group in enumerate(due)]
-    shares = [work | {"number": 0, "excluded": {}, "groups": numbered[first::workers]} for first in range(workers)]
+    shares = [
+        work | {"number": 0, "excluded": {}, "groups": [(number, asdict(group)) for number, group in share]}
+        for share in _shares(due, workers)
+    ]
     folder = Path(work["folder"])
     plan = {"shares": shares, "log": str(folder / "log.txt"), "silence_s": work["silence_s"]}
     with Countdown(f"{what}: building kernels", len(due), quiet) as bar:
@@ -69,6 +71,21 @@ def _buildable(group: Group) -> Group:
         found |= {name: one for name, one in variants.variants(operation).items() if dispatch.contends(one)}
     kept = (name for name, one in found.items() if not (one.chosen_anew or one.measures or one.host))
     return replace(group, variants=tuple(kept), clocks=())
+
+
+def _shares(groups: Sequence[Group], workers: int) -> list[list[tuple[int, Group]]]:
+    """The numbered ``groups``, shared out so that who has a kind of workload has all of it, as far as that is even.
+
+    Shapes of one kind need the same kernels: two processes that begin with them at once would both compile them.
+    """
+    kinds = [(one.workload.operation, one.workload.dtype, one.workload.math, one.workload.direction) for one in groups]
+    order = sorted(range(len(groups)), key=lambda number: kinds[number])
+    total, done = sum(len(one.variants) for one in groups), 0
+    shares: list[list[tuple[int, Group]]] = [[] for _ in range(workers)]
+    for number in order:
+        shares[done * workers // total].append((number, groups[number]))
+        done += len(groups[number].variants)
+    return [share for share in shares if share]
 
 
 def main() -> None:

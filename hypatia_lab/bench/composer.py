@@ -190,6 +190,7 @@ def _measure(
     preset, device, progress = how["preset"], how["device"], how["progress"]
     if spec.name != "ceilings":
         _own_ceilings(folder, device)
+    begun = time.monotonic()
     started = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     head, dirty = commit()
     described = [asdict(group) for group in groups]
@@ -202,6 +203,7 @@ def _measure(
     key = hashlib.sha256(json.dumps(planned).encode()).hexdigest()
     facts = machine.facts(device)
     parts = _Parts(folder / ".parts" / spec.name, key, facts.get("chip", ""))
+    resumed = parts.folder.exists()
     records.write_text(parts.folder / "log.txt", "")  # fails now, not after minutes of measuring
     work = {"device": device, "source": source, "silence_s": how["silence_s"], "folder": str(parts.folder)}
     work["gpu"] = machine.gpu_uuid() if device == "cuda" else ""
@@ -222,6 +224,8 @@ def _measure(
         "processes": len(per_process) or spec.processes or PROCESSES[preset],
         "facts": facts,
     }
+    if not resumed:
+        run["seconds"] = round(time.monotonic() - begun, 1)
     if spec.source:
         run["source"] = spec.source.digest
         if spec.source.provenance:

@@ -140,6 +140,11 @@ def _processes(record: Record) -> str:
     return f"{least if least == most else f'{least} to {most}'} process{'' if most == 1 else 'es'}"
 
 
+def _seconds(record: Record) -> tuple[str, ...]:
+    """How long a record took to measure, in words; nothing where it does not say."""
+    return (f"{record.run['seconds']:.0f} s",) if "seconds" in record.run else ()
+
+
 def machines_table(records: Sequence[Record]) -> Any:
     """Hardware, versions and measured ceilings: a line a fact, a column a machine.
 
@@ -157,7 +162,7 @@ def machines_table(records: Sequence[Record]) -> Any:
                 if text not in column.setdefault(label, []):
                     column[label].append(text)
         columns[machine] = {label: "; ".join(sorted(texts)) for label, texts in column.items()}
-        runs = (f"{r.experiment} ({r.run['preset']}, {_processes(r)})" for r in own)
+        runs = (f"{r.experiment} ({', '.join((r.run['preset'], _processes(r), *_seconds(r)))})" for r in own)
         columns[machine]["experiments"] = "; ".join(runs)
         for (quantity, precision, clock), rate in sorted(results.ceilings(own).items()):
             label = " ".join(("best", quantity, precision)).strip() + f", {clock} clock"
