@@ -43,7 +43,11 @@ def test_processes_at_once_check_every_group_and_time_nothing(work, monkeypatch)
     real = sessions.run_session
 
     def run_session(*given: Any, on_event: Any, **how: Any) -> Any:
-        return real(*given, on_event=lambda event: (told.append(event["event"]), on_event(event)), **how)
+        def listen(event: sessions.Event) -> None:
+            told.append(event["event"])
+            on_event(event)
+
+        return real(*given, on_event=listen, **how)
 
     monkeypatch.setattr(sessions, "run_session", run_session)
     ahead.build("tiny", GROUPS, work, "key", quiet=True)
