@@ -22,7 +22,7 @@ from synthetic import (
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
 from hypatia_lab import claims, tables, variants
-from hypatia_lab.chapters import decisions, errata, front, goals, machines
+from hypatia_lab.chapters import decisions, errata, front, goals, machines, torch_compile
 from hypatia_lab.claims import Claim, Judgement
 from hypatia_lab.claims.judgement import Case
 from hypatia_lab.experiments import units
@@ -561,6 +561,15 @@ def test_the_pictures_say_whether_a_gpu_is_held_against_a_processor(committed: E
     for name, picture in said.items():
         assert picture is None or "CPU cores" in picture.description
         assert picture is None or ("GPU" in picture.description) == (committed.primary(name) == "graph")
+
+
+def test_what_is_drawn_of_torch_compile_is_what_the_finding_beside_it_says(committed: Evidence) -> None:
+    for name in committed.machines:
+        picture, finding = front.compiled(committed, name), torch_compile.compiled(committed, name)
+        assert picture
+        assert finding
+        ends = [end.strip("×") for end in finding.figure.split(" to ")]
+        assert all(f": {end}×" in picture.description for end in ends)
 
 
 def test_a_changed_record_changes_the_picture_and_a_noisy_one_has_none(tmp_path: Path) -> None:

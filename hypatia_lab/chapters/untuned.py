@@ -153,8 +153,8 @@ def right(lab: Evidence, machine: str) -> str:
     rows = [row for row in lab.leading(machine, experiment=EXPERIMENT) if row.status != "skipped"]
     wrong = [row for row in rows if row.status in ("wrong", "crashed", "timeout", "cheated")]
     named = "".join(f" {row.variant} at {row.text}: {row.status}, {row.reason}." for row in wrong)
-    many = f"{len(rows) - len(wrong)} of {len(rows)}"
-    return f"**Right:** {many} answers, one of each form at each shape, are within their tolerance of float64.{named}"
+    many = f"{len(rows) - len(wrong)} of {len(rows)} answers, one of each form at each shape that it takes"
+    return f"**Right:** {many}, are within their tolerance of float64.{named}"
 
 
 def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:
