@@ -162,6 +162,17 @@ def gpu_uuid() -> str:
     return f"GPU-{torch.cuda.get_device_properties(0).uuid}"
 
 
+def gpus() -> int:
+    """How many GPUs share this machine's cores, whoever uses them, as NVML tells it; 1 where it does not."""
+    try:
+        import pynvml
+
+        pynvml.nvmlInit()
+        return max(1, pynvml.nvmlDeviceGetCount())
+    except Exception:  # NVML missing or refused
+        return 1
+
+
 class Probe:
     """Reads SM clock (MHz), power (W) and throttle reasons through NVML; reads nothing where there is none.
 

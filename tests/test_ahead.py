@@ -26,6 +26,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The plan of a measuring process on a CPU but for its groups, where nothing was built and cores are many."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(machine, "cores", lambda: 2 * ahead.CORES)
+    monkeypatch.setattr(machine, "gpus", lambda: 1)
     (tmp_path / "parts").mkdir()
     return {"device": "cpu", "source": None, "silence_s": 60.0, "folder": str(tmp_path / "parts"), "gpu": ""}
 
@@ -85,8 +86,10 @@ def test_who_has_a_kind_of_workload_has_all_of_it(work, asked, monkeypatch):
     assert numbers == list(range(len(mixed)))
 
 
-def test_nothing_is_built_ahead_on_few_cores(work, asked, monkeypatch):
-    monkeypatch.setattr(machine, "cores", lambda: 2 * ahead.CORES - 1)
+@pytest.mark.parametrize(("cores", "gpus"), [(2 * ahead.CORES - 1, 1), (4 * ahead.CORES, 4)])
+def test_nothing_is_built_ahead_on_few_cores(cores, gpus, work, asked, monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: cores)
+    monkeypatch.setattr(machine, "gpus", lambda: gpus)
     ahead.build("tiny", GROUPS, work, "key", quiet=True)
     assert asked == []
 

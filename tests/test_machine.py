@@ -66,6 +66,13 @@ def test_a_chips_name_is_the_same_in_every_release() -> None:
     assert machine.chip(f"GPU-{UUID}") == "e173c4"
 
 
+def test_a_machines_cores_are_shared_by_all_of_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver(monkeypatch, nvmlDeviceGetCount=lambda: 8)
+    assert machine.gpus() == 8
+    driver(monkeypatch, nvmlDeviceGetCount=refuse)
+    assert machine.gpus() == 1
+
+
 def test_what_nvml_does_not_tell_is_absent(monkeypatch: pytest.MonkeyPatch) -> None:
     driver(monkeypatch, nvmlDeviceGetMigMode=refuse, nvmlDeviceGetEccMode=refuse)
     facts = machine.Probe("cuda").facts()

@@ -25,7 +25,8 @@ from hypatia_lab.profiler import sessions
 MOST = 8
 """Processes at once: each holds a context of the GPU, some 0.5 GB, and its own inputs."""
 CORES = 2
-"""Cores for each: ptxas runs beside the process that waits for it, and PyTorch computes beside both."""
+"""Cores for each: ptxas runs beside the process that waits for it, and PyTorch computes beside both. Of a machine's
+cores a GPU has its share, for another of them may be measured meanwhile."""
 
 
 def build(what: str, groups: Sequence[Group], work: dict[str, Any], key: str, *, quiet: bool) -> None:
@@ -35,7 +36,7 @@ def build(what: str, groups: Sequence[Group], work: dict[str, Any], key: str, *,
     A process that dies or falls silent is not started again: who measures will find out the same.
     """
     due = [one for one in map(_buildable, groups) if one.variants]
-    workers = min(MOST, machine.cores() // CORES, len(due))
+    workers = min(MOST, machine.cores() // machine.gpus() // CORES, len(due))
     told = f"{key} {machine.default_name(work['device'])}"
     stamp = loader.cache_folder() / "built" / hashlib.sha256(told.encode()).hexdigest()[:32]
     if workers < 2 or stamp.exists():
