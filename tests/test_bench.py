@@ -21,6 +21,7 @@ import torch
 from hypatia_lab import clock, failures, intervals, machine, records, results, variants
 from hypatia_lab.bench import cells, composer, probes
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
+from hypatia_lab.experiments.plan import Source
 from hypatia_lab.profiler import sessions
 from hypatia_lab.profiler.sessions import Casualty, SessionError
 from hypatia_lab.workloads import Workload
@@ -841,6 +842,22 @@ def test_another_preset_or_device_without_overwrite_is_an_error(tmp_path, lab, p
         measure(tmp_path, **asked)
     assert process.plans == []
     assert records.load_file(first.path).digest == first.digest
+
+
+def test_a_gpus_kernels_are_built_ahead_for_each_experiment_and_a_readers_are_not(tmp_path, lab, process, monkeypatch):
+    """One stamp for all would leave every experiment but the first to a single process."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(composer.ahead, "build", lambda what, groups, work, key, quiet: asked.append((what, key)))
+    monkeypatch.setattr(composer.machine, "facts", lambda device: {"name": "a card"})
+    monkeypatch.setattr(composer.machine, "gpu_uuid", lambda: "GPU-0")
+    give_ceilings(tmp_path, device="cuda")
+    for name, shape in (("one", SMALL), ("other", LARGE)):
+        measure(tmp_path, experiment(name, group(shape)), device="cuda")
+    own = dataclasses.replace(experiment("own", group()), source=Source("own.py", "0" * 12, "program"))
+    measure(tmp_path, own, device="cuda")
+    measure(tmp_path / "cpu", experiment("one", group()))
+    assert [what for what, _ in asked] == ["one", "other"]
+    assert len({key for _, key in asked}) == 2
 
 
 def test_what_a_plan_has_gained_is_measured_and_nothing_else(tmp_path, lab, process):

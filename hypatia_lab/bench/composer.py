@@ -357,7 +357,7 @@ def _sessions(
     begun = time.monotonic()
     due = [_due(number, groups) for number in range(least)]
     if spec.source is None and how["device"] == "cuda" and not parts.load(first)[0]:
-        ahead.build(spec.name, groups, work, _sources(), quiet=quiet)
+        ahead.build(spec.name, groups, work, parts.key, quiet=quiet)
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
     with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
