@@ -115,6 +115,8 @@ class Variant:
             return "runs on the host: the wall clock times it"
         if device == "cuda" and self.own_stream and clock not in WHOLE_DEVICE:
             return f"launches on a stream of its own: the clocks {' and '.join(WHOLE_DEVICE)} time it"
+        if "replayed" in self.tags and clock != "graph":
+            return "made for a CUDA graph, where a launch costs little: the clock graph times it"
         return ""
 
 

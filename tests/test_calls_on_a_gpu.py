@@ -818,7 +818,7 @@ PRICED: dict[str, Callable[[], tuple[Callable[[], Any], ...]]] = {
     "mlp_cuda": lambda: of_variants("mlp3", "fused_cuda", (65536, 64), "bfloat16"),
     "mlp": lambda: of_variants("mlp3", "fused", (65536, 64), "bfloat16"),
     "mlp_layers": lambda: of_variants("mlp3", "layers_cuda", (4227, 293), "bfloat16"),
-    "egraph_split": lambda: of_variants("mlp", "egraph_split", graph_optimizer.MODELS[0], "float32"),
+    "egraph_split_called": lambda: of_variants("mlp", "egraph_split_called", graph_optimizer.MODELS[0], "float32"),
 }
 """Row → a call of ours, and eager's."""
 

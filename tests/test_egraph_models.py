@@ -187,6 +187,13 @@ def test_the_variant_is_right_and_shares_its_parameters(shape):
     assert "float32" in find("mlp", "egraph_split").needs(Workload("mlp", shape, "bfloat16"), "cuda")
 
 
+def test_what_is_made_for_a_replayed_graph_is_timed_as_one():
+    for name, others in (("egraph_split", True), ("egraph_replayed", True), ("egraph_split_called", False)):
+        one = find("mlp", name)
+        assert not one.untimed("graph", "cuda")
+        assert ("CUDA graph" in one.untimed("wall", "cuda")) is others
+
+
 @pytest.mark.parametrize("name", ["eager", "egraph", "egraph_compile"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_a_step_has_the_gradients_of_float64(name, dtype):

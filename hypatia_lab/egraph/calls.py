@@ -6,7 +6,8 @@ differentiated, if need be by the operations that it stands for.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any
 
 import torch
@@ -49,6 +50,18 @@ def apart_missing(device: str, dtype: str) -> str:
     return loader.triton_missing(device)
 
 
+@cache
+def _there(missing: Callable[[str, str], str], device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether ``missing`` says nothing of them: asked once, for asking takes a third as long as a call."""
+    return not missing(device.type, str(dtype).removeprefix("torch."))
+
+
+@operator("linear_apart", planned=True)
+def _linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
+    """x·Wᵀ + b: the library's product, then its sum in its place."""
+    return torch.matmul(x, weight.t()).add_(bias)
+
+
 def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """x·Wᵀ, then + b in its place: a product without an epilogue has more of the library's kernels to choose from.
 
@@ -56,7 +69,7 @@ def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
     """
     if _differentiated(x, weight, bias):
         return functional.linear(x, weight, bias)
-    return torch.matmul(x, weight.t()).add_(bias)
+    return _linear_apart(x, weight, bias)
 
 
 @operator("linear_relu_apart", planned=True)
@@ -69,7 +82,8 @@ def _apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.T
     return y
 
 
-_apart.register_fake(lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]))
+for _own in (_linear_apart, _apart):
+    _own.register_fake(lambda x, weight, bias: x.new_empty(*x.shape[:-1], weight.shape[0]))
 
 
 def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
@@ -79,7 +93,7 @@ def linear_relu_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor)
     """
     if _differentiated(x, weight, bias):
         return functional.linear(x, weight, bias).relu()
-    if apart_missing(x.device.type, str(x.dtype).removeprefix("torch.")):
+    if not _there(apart_missing, x.device, x.dtype):
         return torch.matmul(x, weight.t()).add_(bias).relu_()
     return _apart(x, weight, bias)
 
@@ -89,7 +103,7 @@ def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor 
 
     Where gradients are wanted or there is no such kernel, :func:`linear_relu`.
     """
-    if _differentiated(x, weight, bias) or split_missing(x.device.type, str(x.dtype).removeprefix("torch.")):
+    if _differentiated(x, weight, bias) or not _there(split_missing, x.device, x.dtype):
         return linear_relu(x, weight, bias)
     return tensor_cores.linear_relu_split(x, weight, bias, "fp16x3")
 

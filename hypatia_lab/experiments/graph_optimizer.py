@@ -13,18 +13,18 @@ SAFETY = (32, 784, 256, 2, 10)
 CPU_MODELS = MODELS[:7]
 """The other two take a CPU up to 0.7 s a call."""
 COMPILED = MODELS[::3]
-"""Models that torch.compile is asked for: it takes seconds for each, anew in each of five processes. With max-autotune
-it is by the full preset alone, for it tries products for minutes."""
+"""Models that torch.compile is asked for in float32, and the first of them in bfloat16: it takes seconds for each, anew
+in each of five processes. With max-autotune it is by the full preset alone, for it tries products for minutes."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
 LAYERS = {3: 2, 30: 2, 100: 6, 300: 2}
 """Lengths of MLPs whose optimizing is timed → fresh processes: the one with a limit to keep is looked at more often."""
 
 
-def _compilers(shape: tuple[int, ...], preset: str) -> list[str]:
+def _compilers(shape: tuple[int, ...], dtype: str, preset: str) -> list[str]:
     if preset == "full":
         return ["compile", "compile_max_autotune"]
-    return ["compile"] if shape in COMPILED else []
+    return ["compile"] if shape in (COMPILED if dtype == "float32" else COMPILED[:1]) else []
 
 
 def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
@@ -35,9 +35,9 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
         for dtype in ("float32", "bfloat16") if gpu and (shape in COMPILED or preset == "full") else ("float32",):
             names = ["eager", "eager" + AGAIN, "egraph"]
             names += ["egraph_replayed"] if gpu else []
-            names += ["egraph_split"] if gpu and dtype == "float32" else []
+            names += ["egraph_split", "egraph_split_called"] if gpu and dtype == "float32" else []
             if shape != SAFETY:
-                names += asked(preset, device, *_compilers(shape, preset))
+                names += asked(preset, device, *_compilers(shape, dtype, preset))
             clocks = ("graph", "wall") if gpu else ("hot",)
             if shape == SAFETY and quick and not gpu:  # to rewrite a model takes a process of two cores seconds
                 clocks = ()
