@@ -16,7 +16,7 @@ from hypatia_lab.workloads import Workload
 
 SHAPES = ((4, 8, 16), (5, 8, 16), (6, 8, 16))
 GROUPS = [
-    Group(Workload("linear_relu", shape, "float32", "ieee"), ("eager", "eager@again"), ("hot",), 0.01)
+    Group(Workload("linear_relu", shape, "float32", "ieee"), ("eager", "eager@again", "cublas_relu"), ("hot",), 0.01)
     for shape in SHAPES
 ]
 
@@ -71,7 +71,12 @@ def test_every_group_is_in_one_share_without_a_clock(work, asked):
     groups = [group for share in shares for _, group in share["groups"]]
     assert sorted(group["workload"]["shape"] for group in groups) == sorted(SHAPES)
     assert {group["clocks"] for group in groups} == {()}
-    assert {group["variants"] for group in groups} == {("eager",)}  # the twin is the same kernel
+    assert {group["variants"] for group in groups} == {("eager", "cublas_relu")}  # the twin is the same kernel
+
+
+def test_libraries_alone_leave_nothing_to_build(work, asked):
+    ahead.build("tiny", [replace(one, variants=("eager", "epilogue")) for one in GROUPS], work, "key", quiet=True)
+    assert asked == []
 
 
 def test_who_has_a_kind_of_workload_has_all_of_it(work, asked, monkeypatch):

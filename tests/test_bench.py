@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import importlib.util
@@ -127,15 +128,25 @@ class Process:
     def __init__(self) -> None:
         self.plans: list[dict[str, Any]] = []
         self.casualties: list[Casualty] = []
+        self.fresh: list[Any] = []
         self.alter: Callable[[int, int, str], dict[str, Any]] = lambda number, index, name: {}
 
     def __call__(
-        self, module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float, env: dict[str, str]
+        self,
+        module: str,
+        plan: dict[str, Any],
+        log: Path,
+        *,
+        on_event: Any,
+        silence_s: float,
+        env: dict[str, str],
+        fresh: sessions.Fresh | None,
     ) -> Any:
         assert module == "hypatia_lab.bench.cells"
         assert log.parent.is_dir()
         plan = json.loads(json.dumps(plan))  # as the child would see it
         self.plans.append(plan)
+        self.fresh.append(fresh)
         casualty = self.casualties.pop(0) if self.casualties else None
         for index, described in plan["groups"]:
             for name in ("", *described["variants"]):
@@ -157,6 +168,15 @@ class Process:
     def measured(self) -> list[list[int]]:
         """Group numbers by session."""
         return [[index for index, _ in plan["groups"]] for plan in self.plans]
+
+
+ROOM = sessions.room
+
+
+@pytest.fixture(autouse=True)
+def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No process waits for its plan, whatever the machine."""
+    monkeypatch.setattr(sessions, "room", lambda wanted: 0)
 
 
 @pytest.fixture
@@ -189,7 +209,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, reco
         patch.setattr(composer, "EXPERIMENTS", {"ceilings": CEILINGS, "tiny": tiny})
         patch.setattr(composer, "PROCESSES", {"quick": 2})
         patch.setattr(composer, "MOST", {"quick": 2})
-        yield root, measure(root)
+        with pytest.MonkeyPatch.context() as many:
+            many.setattr(sessions, "room", lambda wanted: wanted)
+            record = measure(root)
+        yield root, record
 
 
 def test_measuring_leaves_the_record_and_its_ceilings_and_nothing_else(fresh):
@@ -277,6 +300,34 @@ def test_the_run_says_what_was_measured_where_and_with_what(fresh):
 
 
 # ---------------------------------------------------------------- real processes, cut short
+
+
+def test_who_waits_is_given_the_plan_of_its_number_and_only_one(tmp_path, monkeypatch, lab, process):
+    lab(group(SMALL), group(LARGE))
+    give_ceilings(tmp_path)
+    asked = []
+
+    @contextlib.contextmanager
+    def waiting(modules: Any, environments: Any, log: Path) -> Iterator[list[str]]:
+        asked.append(list(modules))
+        yield [f"fresh {number}" for number in range(len(modules))]
+
+    monkeypatch.setattr(sessions, "room", lambda wanted: min(wanted, 1))
+    monkeypatch.setattr(sessions, "waiting", waiting)
+    process.casualties = [Casualty([0, "epilogue"], "crashed", "it died")]
+    measure(tmp_path)
+    assert asked[0] == ["hypatia_lab.bench.cells"]
+    assert process.fresh[0] == "fresh 0"
+    assert set(process.fresh[1:]) == {None}
+
+
+def test_room_to_wait_is_a_share_of_cores_and_memory(monkeypatch):
+    monkeypatch.setattr(machine, "cores", lambda: 16)
+    monkeypatch.setattr(machine, "gpus", lambda: 2)
+    assert ROOM(3) == min(3, ROOM(100))
+    assert 0 <= ROOM(100) <= 4
+    monkeypatch.setattr(machine, "cores", lambda: 2)
+    assert ROOM(100) == 0
 
 
 @pytest.mark.slow
@@ -1361,6 +1412,28 @@ def test_a_child_that_fails_before_it_began_is_an_error_with_its_last_words(sess
         SessionError, match=r"ended before it began(.|\n)*exit status 1(.|\n)*RuntimeError: no such device"
     ):
         session(("print", "hello"), ("raise", "no such device"))
+
+
+def test_processes_wait_for_their_plans_and_those_that_nobody_needs_are_ended(session):
+    told = []
+    session.log.touch()
+    with sessions.waiting(["session_child"] * 3, [{}, {"WORD": "second"}, {}], session.log) as fresh:
+        pids = [one.process.pid for one in fresh]
+        assert all(map(alive, pids))
+        for place in (1, 0):
+            more = {"on_event": told.append, "silence_s": 30.0, "fresh": fresh[place]}
+            assert sessions.run_session("session_child", {"steps": [("tell", place)]}, session.log, **more) is None
+        assert [event["pid"] for event in told] == [pids[1], pids[0]]
+        assert alive(pids[2])
+    assert all(gone(pid) for pid in pids)
+
+
+def test_a_waiting_process_that_has_died_is_an_error_of_its_own(session):
+    with sessions.waiting(["no_such_module", "session_child"], [{}, {}], session.log) as fresh:
+        with pytest.raises(SessionError, match="No module named no_such_module"):
+            sessions.run_session("", {}, session.log, on_event=lambda event: None, silence_s=30.0, fresh=fresh[0])
+        more = {"on_event": session.events.append, "silence_s": 30.0, "fresh": fresh[1]}
+        assert sessions.run_session("", {"steps": [("begin", [0, "a"]), ("exit", 3)]}, session.log, **more) is not None
 
 
 def test_an_unknown_module_is_an_error(tmp_path):

@@ -76,7 +76,7 @@ def shared(monkeypatch: pytest.MonkeyPatch, deadly: str = "") -> list[list[str]]
     """Variants of every process that is started from here on; the process of ``deadly`` dies of it."""
     started: list[list[str]] = []
 
-    def run_session(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> Any:
+    def run_session(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, **more: Any) -> Any:
         names = [one["variant"] for one in [plan, *plan["more"]]]
         started.append(names)
         for number, name in enumerate(names):
@@ -117,7 +117,7 @@ def test_probes_that_may_share_a_process_do_and_who_kills_it_is_named(tmp_path: 
 def test_an_interrupted_process_loses_only_the_probe_it_was_at(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     plan = [Probe("trace", LINEAR, name, "", 1) for name in ("a", "b", "c")]
 
-    def interrupted(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, silence_s: float) -> None:
+    def interrupted(module: str, plan: dict[str, Any], log: Path, *, on_event: Any, **more: Any) -> None:
         for number, name in enumerate(("a", "b")):
             on_event({"event": "begin", "what": name, "subject": number})
         raise KeyboardInterrupt

@@ -35,7 +35,7 @@ def build(what: str, groups: Sequence[Group], work: dict[str, Any], key: str, *,
     ``work`` is the plan of a measuring process but for its groups, ``key`` stands for all that decides what is built.
     A process that dies or falls silent is not started again: who measures will find out the same.
     """
-    due = [one for one in map(_buildable, groups) if one.variants]
+    due = [one for one in map(_buildable, groups) if _kernels(one)]
     workers = min(MOST, machine.cores() // machine.gpus() // CORES, len(due))
     told = f"{key} {machine.default_name(work['device'])}"
     stamp = loader.cache_folder() / "built" / hashlib.sha256(told.encode()).hexdigest()[:32]
@@ -72,6 +72,11 @@ def _buildable(group: Group) -> Group:
         found |= {name: one for name, one in variants.variants(operation).items() if dispatch.contends(one)}
     kept = (name for name, one in found.items() if not (one.chosen_anew or one.measures or one.host))
     return replace(group, variants=tuple(kept), clocks=())
+
+
+def _kernels(group: Group) -> bool:
+    """Whether any of its variants has kernels that are built here: PyTorch and other libraries bring theirs."""
+    return any(variants.find(group.workload.operation, name).origin != "peer" for name in group.variants)
 
 
 def _shares(groups: Sequence[Group], workers: int) -> list[list[tuple[int, Group]]]:

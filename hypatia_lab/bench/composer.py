@@ -360,9 +360,12 @@ def _sessions(
         ahead.build(spec.name, groups, work, parts.key, quiet=quiet)
     found: list[list[dict[str, Any]]] = []
     excluded: dict[str, tuple[str, str]] = {}
-    with Countdown(spec.name, sum(map(len, due)), quiet) as bar:
+    with (
+        _waiting(due, first, parts, module, how["device"]) as fresh,
+        Countdown(spec.name, sum(map(len, due)), quiet) as bar,
+    ):
         for number, plans in enumerate(due, first):
-            found.append(_one_process(number, plans, work, excluded, parts, module, bar.update))
+            found.append(_one_process(number, plans, work, excluded, parts, module, bar.update, fresh.get(number)))
         until = min(time.monotonic() + MORE_S[preset], begun + LATEST_S[preset])
         until = max(until, begun + spec.within_s)
         while len(found) < most and (wide := _wide(groups, found, how["device"])):
@@ -413,6 +416,26 @@ def _still(group: Group, number: int) -> tuple[str, ...]:
     return tuple(n for n in group.variants if number < COMPILED_IN or not variants.find(operation, n).chosen_anew)
 
 
+@contextlib.contextmanager
+def _waiting(
+    due: Sequence[dict[int, dict[str, Any]]], first: int, parts: _Parts, module: str, device: str
+) -> Iterator[dict[int, sessions.Fresh]]:
+    """Processes of ``module`` that wait for their plans, by number: for those of ``due`` that are not done."""
+    numbers = [
+        number
+        for number, plans in enumerate(due, first)
+        if not {row["group"] for row in parts.load(number)[0]}.issuperset(plans)
+    ]
+    numbers = numbers[: sessions.room(len(numbers))]
+    with contextlib.ExitStack() as stack:
+        tuned = [_tuned(due[number - first], device) for number in numbers]
+        environments = [stack.enter_context(_caches(parts.folder, one)) for one in tuned]
+        log = parts.folder / "log.txt"
+        yield dict(
+            zip(numbers, stack.enter_context(sessions.waiting([module] * len(numbers), environments, log)), strict=True)
+        )
+
+
 def _one_process(
     number: int,
     due: dict[int, dict[str, Any]],
@@ -421,10 +444,11 @@ def _one_process(
     parts: _Parts,
     module: str,
     advance: Callable[[int], Any],
+    fresh: sessions.Fresh | None = None,
 ) -> list[dict[str, Any]]:
     """All rows of process ``number``, which runs ``module`` over the groups ``due`` (index → plan).
 
-    A variant that kills it is left out and the rest runs on.
+    ``fresh`` is the process, where it waits already. A variant that kills it is left out and the rest runs on.
 
     ``excluded`` gets whoever did so, and later processes leave it out too: its cell has failed already, and waiting
     for it to hang once more in every process would take an hour.
@@ -458,7 +482,10 @@ def _one_process(
         begun[:] = [todo[0][0], ""]
         plan = work | {"number": number, "groups": todo, "excluded": excluded}
         with _caches(parts.folder, _tuned(due, work["device"])) as env:
-            casualty = sessions.run_session(module, plan, log, on_event=on_event, silence_s=work["silence_s"], env=env)
+            casualty = sessions.run_session(
+                module, plan, log, on_event=on_event, silence_s=work["silence_s"], env=env, fresh=fresh
+            )
+        fresh = None
         if casualty is None and not finished.issuperset(index for index, _ in todo):  # somebody called exit(0)
             casualty = sessions.Casualty(begun, "crashed", "the process ended before it was done")
         if casualty is None or casualty.what[0] in finished:  # whose group was done had nothing to do with it

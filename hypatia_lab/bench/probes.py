@@ -21,6 +21,9 @@ TOGETHER = ("trace", "accuracy", "process", "program", "oracle")
 """Topics whose probes share a process: warm calls, outputs and programs of their own do not depend on what it did
 before, and to start a process takes longer than to look. Every other probe has processes of its own."""
 
+ALONE = "start"
+"""The topic that looks at how a process starts: none of its processes waits for its plan."""
+
 SPOKEN = {"kernels": "trace", "timeline": "trace"}
 """Topic of a detail line → the probe's that says it, where they differ."""
 
@@ -47,9 +50,21 @@ def collect(
     run goes on where it stopped. Raises :class:`sessions.SessionError` when a process fails before it began.
     """
     heard: dict[tuple[int, int], Events] = {}
-    total = sum(probe.processes for probe in probes)
-    with Countdown("probes", total, not progress or not probes) as bar:
-        for number, indices in _shared(probes):
+    total, due = sum(probe.processes for probe in probes), _shared(probes)
+    pending = [
+        place
+        for place, (number, indices) in enumerate(due)
+        if probes[indices[0]].topic != ALONE and any(_kept(_path(folder, i, number), key) is None for i in indices)
+    ]
+    pending = pending[: sessions.room(len(pending))]
+    modules = [_module(probes[due[place][1][0]].topic) for place in pending]
+    log = folder / "log.txt"
+    with (
+        sessions.waiting(modules, [{}] * len(modules), log) as processes,
+        Countdown("probes", total, not progress or not probes) as bar,
+    ):
+        waiting = dict(zip(pending, processes, strict=True))
+        for place, (number, indices) in enumerate(due):
 
             def keep(index: int, events: Events, number: int = number) -> None:
                 heard[index, number] = events
@@ -70,7 +85,8 @@ def collect(
                     bar.update(1)
             while todo:
                 plans = [_plan(probes[index], index, number, device, folder) | {"source": source} for index in todo]
-                todo = todo[_look(probes[todo[0]].topic, plans, todo, folder / "log.txt", keep) :]
+                module = _module(probes[todo[0]].topic)
+                todo = todo[_look(module, plans, todo, log, keep, waiting.pop(place, None)) :]
     return [
         line
         for index, probe in enumerate(probes)
@@ -124,7 +140,7 @@ def _kept(path: Path, key: str) -> Events | None:
 
 def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> dict[str, Any]:
     # The start probes share what they prepare; every other probe leaves files of its own.
-    scratch = folder / "scratch" / ("start" if probe.topic == "start" else str(index))
+    scratch = folder / "scratch" / (ALONE if probe.topic == ALONE else str(index))
     scratch.mkdir(parents=True, exist_ok=True)
     return {
         "device": device,
@@ -136,10 +152,21 @@ def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> d
     }
 
 
+def _module(topic: str) -> str:
+    return "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.profiler.{topic}"
+
+
 def _look(
-    topic: str, plans: list[dict[str, Any]], indices: Sequence[int], log: Path, keep: Callable[[int, Events], None]
+    module: str,
+    plans: list[dict[str, Any]],
+    indices: Sequence[int],
+    log: Path,
+    keep: Callable[[int, Events], None],
+    fresh: sessions.Fresh | None,
 ) -> int:
-    """One fresh process for all ``plans``: each probe's events are kept as soon as it ends; returns how many ended.
+    """One process, ``fresh`` or a new one, for all ``plans``: each probe's events are kept as soon as it ends.
+
+    Returns how many ended.
 
     One that kills the process ends with that; those behind it are left to another process.
     """
@@ -153,8 +180,7 @@ def _look(
             said[-1].append(event)
 
     plan = plans[0] | {"more": plans[1:]}
-    module = "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.profiler.{topic}"
-    casualty = sessions.run_session(module, plan, log, on_event=hear, silence_s=SILENCE_S)
+    casualty = sessions.run_session(module, plan, log, on_event=hear, silence_s=SILENCE_S, fresh=fresh)
     if casualty is not None:
         said[-1].append({"event": "status", "status": casualty.status, "reason": casualty.reason})
     keep(indices[len(said) - 1], said[-1])

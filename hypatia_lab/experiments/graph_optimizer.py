@@ -17,7 +17,7 @@ COMPILED = MODELS[::3]
 in each of five processes. With max-autotune it is by the full preset alone, for it tries products for minutes."""
 TRAINED = (MODELS[0], MODELS[6])
 """Models of which a training step is timed, forward and backward."""
-LAYERS = {3: 2, 30: 2, 100: 6, 300: 2}
+LAYERS = {3: 2, 30: 2, 100: 5, 300: 2}
 """Lengths of MLPs whose optimizing is timed → fresh processes: the one with a limit to keep is looked at more often."""
 
 

@@ -3,6 +3,9 @@
 A session runs ``python -P -m <module> <events fd>``, which reads its plan and writes one JSON line an event. When the
 child crashes or falls silent, the last ``begin`` event names the culprit, which is left out of the restart. Its last
 event is ``end``: everything was said, and whatever happens to the process after that is nobody's fault.
+
+To import what a module needs takes seconds. Where a machine has cores for it, several processes do so at once, before
+anything is measured, and each then waits for its plan (:func:`waiting`).
 """
 
 from __future__ import annotations
@@ -17,17 +20,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab import machine
 from hypatia_lab.profiler import bytecode
 
 Event = dict[str, Any]
 
 LEAVE_S = 30.0
 """A process that has no more to say may take so long to end."""
+WAITING_GIB = 1.0
+"""Main memory that must be free for each process that waits: Python with PyTorch takes half of it."""
 HOME = Path(__file__).resolve().parents[2]
 """The folder that this hypatia_lab is imported from."""
 
@@ -61,30 +67,47 @@ def path() -> dict[str, str]:
     return {"PYTHONPATH": os.pathsep.join(folders if HOME in installed else [str(HOME), *folders])}
 
 
-def run_session(
-    module: str,
-    plan: dict[str, Any],
-    log: Path,
-    *,
-    on_event: Callable[[Event], None],
-    silence_s: float,
-    env: dict[str, str] | None = None,
-) -> Casualty | None:
-    """Run one fresh process over ``plan`` and hand each of its events but ``end`` to ``on_event``.
+@dataclass
+class Fresh:
+    """A process that has no plan yet, made at ``spawned`` (s of the monotonic clock); what it says comes by ``lines``.
 
-    Returns None when the child finished, else the :class:`Casualty` that ended it. A child has finished when it said
-    ``end``, or left with exit status 0. ``silence_s`` is the longest it may go without an event; ``env`` adds to its
-    environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic clock (s) just before the
-    process was made. Raises :class:`SessionError` when the child fails before it began anything; on an interrupt the
-    child is killed and the interrupt passes on.
+    ``up`` is set once it waits for its plan, or has ended.
     """
-    environment = {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | path() | bytecode.environment() | (env or {})
-    with log.open("ab") as output:
-        reader, writer = os.pipe()
-        lines = _lines(reader)
-        spawned = time.monotonic()
-        try:
-            child = subprocess.Popen(
+
+    process: subprocess.Popen[bytes]
+    spawned: float
+    lines: queue.Queue[str | None] = field(default_factory=queue.Queue)
+    up: threading.Event = field(default_factory=threading.Event)
+    ended: bool = False
+
+    def tell(self, plan: dict[str, Any]) -> None:
+        """Give it its plan, and with it ``spawned``."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit status says how
+            self.process.stdin.write(json.dumps(plan | {"spawned": self.spawned}).encode() + b"\n")
+            self.process.stdin.flush()
+
+    def end(self) -> None:
+        """End it and whatever it forked: they share a process group of their own."""
+        if self.ended:  # its number may be somebody else's by now
+            return
+        self.ended = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # a child that ended at once left unread what is still held here
+            self.process.stdin.close()
+
+
+def start(module: str, log: Path, env: Mapping[str, str] | None = None) -> Fresh:
+    """A fresh process of ``module``, whose own output goes to ``log``; ``env`` adds to its environment."""
+    environment = {"KINETO_LOG_LEVEL": "5", "PYTHONUNBUFFERED": "1"} | path() | bytecode.environment() | dict(env or {})
+    reader, writer = os.pipe()
+    spawned = time.monotonic()
+    try:
+        with log.open("ab") as output:
+            process = subprocess.Popen(
                 python(module, str(writer)),
                 stdin=subprocess.PIPE,
                 stdout=output,
@@ -93,19 +116,68 @@ def run_session(
                 env=os.environ | environment,
                 start_new_session=True,
             )
-        finally:
-            os.close(writer)
-        assert child.stdin is not None
-        try:
-            with contextlib.suppress(BrokenPipeError):  # it ended at once: its exit status says how
-                child.stdin.write(json.dumps(plan | {"spawned": spawned}).encode() + b"\n")
-                child.stdin.flush()
-            begun, last = _follow(child, lines, on_event, silence_s)
-            status, why = _ending(child, last, silence_s)
-        finally:
-            _kill(child)
-            with contextlib.suppress(BrokenPipeError):  # a child that ended at once left unread what is still held here
-                child.stdin.close()
+    finally:
+        os.close(writer)
+    fresh = Fresh(process, spawned)
+    threading.Thread(target=_read, args=(reader, fresh), daemon=True).start()
+    return fresh
+
+
+def room(wanted: int) -> int:
+    """How many of ``wanted`` processes can wait at once: a core for each, of a GPU's share, and memory; or none.
+
+    Fewer than two would save no time.
+    """
+    import psutil
+
+    memory = psutil.virtual_memory().available / 2**30
+    found = min(wanted, machine.cores() // machine.gpus() // 2, int(memory / WAITING_GIB))
+    return found if found > 1 else 0
+
+
+@contextlib.contextmanager
+def waiting(modules: Sequence[str], environments: Sequence[Mapping[str, str]], log: Path) -> Iterator[list[Fresh]]:
+    """Processes that wait for their plans, one of each of ``modules`` with its environment: see :func:`start`.
+
+    They have imported what they need, so nobody computes beside what is measured. Those that are left are ended.
+    """
+    found: list[Fresh] = []
+    try:
+        for module, env in zip(modules, environments, strict=True):
+            found.append(start(module, log, env))
+        for one in found:
+            one.up.wait(LEAVE_S)
+        yield found
+    finally:
+        for one in found:
+            one.end()
+
+
+def run_session(
+    module: str,
+    plan: dict[str, Any],
+    log: Path,
+    *,
+    on_event: Callable[[Event], None],
+    silence_s: float,
+    env: Mapping[str, str] | None = None,
+    fresh: Fresh | None = None,
+) -> Casualty | None:
+    """Run one fresh process over ``plan`` and hand each of its events but ``end`` to ``on_event``.
+
+    Returns None when the child finished, else the :class:`Casualty` that ended it. A child has finished when it said
+    ``end``, or left with exit status 0. ``silence_s`` is the longest it may go without an event; ``env`` adds to its
+    environment. Its own output goes to ``log``. The plan gets ``spawned``: the monotonic clock (s) just before the
+    process was made. ``fresh`` is one of ``module`` that waits already. Raises :class:`SessionError` when the child
+    fails before it began anything; on an interrupt the child is killed and the interrupt passes on.
+    """
+    child = fresh or start(module, log, env)
+    try:
+        child.tell(plan)
+        begun, last = _follow(child, on_event, silence_s)
+        status, why = _ending(child.process, last, silence_s)
+    finally:
+        child.end()
     if not why:
         return None
     if begun is None:
@@ -132,38 +204,30 @@ def _ending(child: subprocess.Popen[bytes], last: str, silence_s: float) -> tupl
     return "crashed", f"the process died ({how})"
 
 
-def _lines(reader: int) -> queue.Queue[str | None]:
-    """The lines that arrive at the file descriptor ``reader``, then None.
+def _read(reader: int, fresh: Fresh) -> None:
+    """The lines that arrive at the file descriptor ``reader``, then None. The first, empty, says that it is up.
 
     Whoever holds its other end may outlive the session, so the thread that waits for it is the one that closes it.
     """
-    lines: queue.Queue[str | None] = queue.Queue()
-
-    def read() -> None:
-        with os.fdopen(reader, "r", encoding="utf-8", errors="replace") as events:
-            for line in events:
-                lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=read, daemon=True).start()
-    return lines
+    with os.fdopen(reader, "r", encoding="utf-8", errors="replace") as events:
+        for line in events:
+            if fresh.up.is_set() or line != "\n":
+                fresh.lines.put(line)
+            fresh.up.set()
+    fresh.lines.put(None)
+    fresh.up.set()
 
 
-def _follow(
-    child: subprocess.Popen[bytes],
-    lines: queue.Queue[str | None],
-    on_event: Callable[[Event], None],
-    silence_s: float,
-) -> tuple[Any, str]:
+def _follow(child: Fresh, on_event: Callable[[Event], None], silence_s: float) -> tuple[Any, str]:
     """Hand on the child's events; returns what it began last, and what came last: "end", "closed", "silent", or
     "garbled", which a file that the child runs may have brought about."""
     begun: Any = None
     heard = time.monotonic()
     while time.monotonic() - heard < silence_s:
         try:
-            line = lines.get(timeout=min(0.5, silence_s))
+            line = child.lines.get(timeout=min(0.5, silence_s))
         except queue.Empty:
-            if child.poll() is not None:  # dead, while a process it forked still holds the pipe
+            if child.process.poll() is not None:  # dead, while a process it forked still holds the pipe
                 return begun, "closed"
             continue
         heard = time.monotonic()
@@ -184,17 +248,15 @@ def _follow(
     return begun, "silent"
 
 
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End the child and whatever it forked: they share a process group of their own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
-
-
 def child_plan() -> tuple[dict[str, Any], Callable[..., None]]:
     """In the child: the plan, and ``emit(event, **fields)``. The child ends when its parent does."""
-    plan = json.loads(sys.stdin.readline())
     stream = os.fdopen(int(sys.argv[1]), "w", encoding="utf-8")
+    stream.write("\n")  # whoever waits for it to be up need wait no longer
+    stream.flush()
+    given = sys.stdin.readline()
+    if not given:  # it was not needed, or nobody is there any more
+        os._exit(0)
+    plan = json.loads(given)
 
     def watch() -> None:
         sys.stdin.read()
