@@ -66,7 +66,7 @@ def _agreement(preset: str, device: str, shapes: Shapes) -> list[Group]:
         [("float32", "ieee"), ("bfloat16", "ieee")] if device == "cuda" else [("float32", "ieee"), ("float64", "ieee")]
     )
     dtypes = dtypes[:1] if preset == "quick" else dtypes
-    clock, budget_s = ("graph", 0.02) if device == "cuda" else ("hot", 0.04)
+    clock, budget_s = ("graph", 0.01) if device == "cuda" else ("hot", 0.04)
     return [
         Group(Workload("linear_relu", shape, dtype, math), ("eager", "eager" + AGAIN), (clock,), budget_s)
         for shape in sizes
