@@ -157,7 +157,7 @@ def test_compilers_are_rivals(tmp_path: Path) -> None:
 def test_split_products_are_judged_in_wide_models_only(tmp_path: Path) -> None:
     found = said(chapter.split(read(tmp_path, GPU), "box"))
     assert found.figure == "2.3×"
-    assert "As a caller waits it is 2.0× in " in found.text
+    assert "made for calls has 2.0× as a caller waits" in found.text
     assert chapter.split(read(tmp_path / "small", GPU[:5]), "box") is None
 
 

@@ -321,7 +321,7 @@ def split(lab: Evidence, machine: str) -> Finding | None:
     text = f"The speed against eager, with layers of {LARGE_HIDDEN} and wider. {_cases(found)} "
     called = against(model_rows(lab, machine, waited(lab, machine), dtype="float32"), SPLIT_PAIR[0], "eager")
     if _clear(called):
-        text += f"As a caller waits it is {_spread(called)} in {_models(called)}. "
+        text += f"A module made for calls has {_spread(called)} as a caller waits, in {_models(called)}. "
     return Finding(
         _spread(found),
         "Split products pay in the large models" if reached == len(found) else "Split products pay less than wanted",

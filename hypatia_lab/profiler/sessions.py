@@ -124,7 +124,7 @@ def start(module: str, log: Path, env: Mapping[str, str] | None = None) -> Fresh
 
 
 def room(wanted: int) -> int:
-    """How many of ``wanted`` processes can wait at once: a core for each, of a GPU's share, and memory; or none.
+    """How many of ``wanted`` processes can wait at once: two cores for each, of a GPU's share, and memory; or none.
 
     Fewer than two would save no time.
     """
