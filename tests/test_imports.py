@@ -64,6 +64,7 @@ ALLOWED: dict[str, set[str]] = {
         "egraph",
         "failures",
         "kernels",
+        "machine",
         "names",
         "operations",
         "source_file",
