@@ -70,6 +70,13 @@ def test_each_trick_is_named(changed, named):
         assert named in accused(seen(1e-3, samples=4, **changed), seen(1e-3, samples=4))
 
 
+def test_nobody_is_accused_because_the_baselines_marks_were_read_late():
+    late = seen(1e-3, samples=4)
+    late.passed_s = [one / 2 for one in late.passed_s]
+    assert accused(seen(1e-3, samples=4), late) == ""
+    assert accused(seen(1e-3, samples=4, told=0.5), late).startswith("its clock")
+
+
 def test_a_clock_that_goes_an_eighth_slow_is_seen_where_there_are_samples_enough():
     assert accused(seen(1e-3, told=0.875), seen(1e-3)).startswith("its clock")
 

@@ -55,7 +55,8 @@ def clock(seen: Seen, usual: Seen) -> Finding:
     if len(seen.told_s) < FEWEST:
         return "", {}
     told, passed = statistics.median(seen.told_s), statistics.median(seen.passed_s)
-    lag = statistics.median(p / t for t, p in zip(usual.told_s, usual.passed_s, strict=True)) if usual.told_s else 1.0
+    ratios = [p / t for t, p in zip(usual.told_s, usual.passed_s, strict=True)]
+    lag = max(1.0, statistics.median(ratios or [1.0]))  # where marks are read late, less seems to pass than was told
     factor = APART if len(seen.told_s) >= ENOUGH else FAR_APART
     late = [p > t * factor * lag + ANSWER_S for t, p in zip(seen.told_s, seen.passed_s, strict=True)]
     if not _most(late):
