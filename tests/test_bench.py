@@ -20,7 +20,7 @@ import pytest
 import torch
 
 from hypatia_lab import clock, failures, intervals, machine, records, results, variants
-from hypatia_lab.bench import cells, composer, probes
+from hypatia_lab.bench import cells, composer, joining, probes
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import Source
 from hypatia_lab.profiler import sessions
@@ -74,7 +74,7 @@ def give_ceilings(root: Path, *, us: float = 1e-3, **run: Any) -> Path:
 
     def cell(operation: str, shape: tuple[int, ...], flops: int, traffic: int, median: float) -> dict[str, Any]:
         row = answer(0, "eager", "hot", median_us=median, samples_us=[])
-        merged = composer._cell(
+        merged = joining.cell(
             Group(Workload(operation, shape), ("eager",), ("hot",), 0.0), "eager", "hot", [[row]], 0, {}
         )
         return merged | {"flops": flops, "traffic": traffic}

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from hypatia_lab import check, reader_kernel, records, variants, workloads
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import composer, joining
 from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import Source
 from hypatia_lab.reader_kernel import OwnError
@@ -231,7 +231,7 @@ def kept(root: Path, spec: Any, **changes: Any) -> None:
         row |= {"max_error": 0.0, "median_us": 1e9, "samples_us": [], "calls": 1, "sm_mhz": [], "power_w": []}
         for name in group.variants:
             rows = [[row | {"variant": name, "throttled": False}]]
-            cells.append(composer._cell(group, name, "hot", rows, 0, {}))
+            cells.append(joining.cell(group, name, "hot", rows, 0, {}))
     records.write(root, run | {"facts": {}, "source": spec.source.digest} | changes, cells, overwrite=True)
 
 

@@ -6,7 +6,6 @@ import contextlib
 import datetime
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import intervals, machine, records, results, variants
-from hypatia_lab.bench import ahead, probes
+from hypatia_lab.bench import ahead, joining, probes
 from hypatia_lab.bench.campaign import Campaign
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, PROCESSES, Experiment, Group, Probe
@@ -230,14 +229,14 @@ def _measure(
         run["source"] = spec.source.digest
         if spec.source.provenance:
             run["provenance"] = list(spec.source.provenance)
-    cells = _cells(groups, per_process, {} if spec.name == "ceilings" else _best(folder, device))
+    cells = joining.cells(groups, per_process, {} if spec.name == "ceilings" else _best(folder, device))
     if any(cell["status"] == "too_fast" and cell["variant"] == cell["baseline"] for cell in cells):
         # What the baseline reaches the machine can do: the ceilings were taken while something else kept it busy.
         if progress:
             print("the baseline is faster than the ceilings allow: measuring them again", file=sys.stderr)
         ceilings, before = EXPERIMENTS["ceilings"], _own_ceilings(folder, device).run["preset"]
         _measure(ceilings, plan(ceilings, before, device), [], folder, None, how | {"preset": before})
-        cells = _cells(groups, per_process, _best(folder, device))
+        cells = joining.cells(groups, per_process, _best(folder, device))
     if kept is not None:
         since = {name: run[name] for name in ("started", "commit", "dirty")} | {"processes": len(per_process)}
         before = dict(kept.run["facts"])
@@ -321,12 +320,6 @@ def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group]
 
 def _best(folder: Path, device: str) -> dict[tuple[str, str, str], float]:
     return results.ceilings([_own_ceilings(folder, device)])
-
-
-def _cells(groups: list[Group], per_process: list[list[dict[str, Any]]], best: Any) -> list[dict[str, Any]]:
-    return [
-        _cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(groups, per_process)
-    ]
 
 
 def _own_ceilings(folder: Path, device: str) -> records.Record:
@@ -521,99 +514,3 @@ def _caches(folder: Path, tuned: bool) -> Iterator[dict[str, str]]:
 def _tuned(due: dict[int, dict[str, Any]], device: str) -> bool:
     """Whether trials decide what torch.compile makes of ``due``: on a GPU always, on a CPU where that is asked for."""
     return device == "cuda" or any("max_autotune" in name for data in due.values() for name in data["variants"])
-
-
-def _keys(groups: list[Group], per_process: list[list[dict[str, Any]]]) -> list[tuple[int, str, str]]:
-    """(group, variant, clock) of every cell that some process reported, in the order of the plan."""
-    seen = {(row["group"], row["variant"], row["clock"]) for rows in per_process for row in rows}
-    planned = [
-        (index, name, word)
-        for index, group in enumerate(groups)
-        for word in group.clocks or ("none",)
-        for name in group.variants
-    ]
-    return [key for key in planned if key in seen]
-
-
-def _cell(
-    group: Group, name: str, word: str, per_process: list[list[dict[str, Any]]], index: int, best: Any
-) -> dict[str, Any]:
-    """Merge one cell's rows over the processes: the worst status counts, medians stay one a process."""
-    mine: list[dict[str, Any] | None] = [
-        next((r for r in rows if (r["group"], r["variant"], r["clock"]) == (index, name, word)), None)
-        for rows in per_process
-    ]
-    there = [row for row in mine if row is not None]
-    worst = max(there, key=lambda row: probes.SEVERITY.index(row["status"]))
-    workload = group.workload
-    spec = variants.find(workload.operation, name)
-    samples = [sample for row in there for sample in row["samples_us"]]
-    each = max(1, records.MAX_SAMPLES // len(per_process))
-    timed = word != "none" and worst["status"] == "ok"
-    cell = {
-        "kind": "cell",
-        "operation": workload.operation,
-        "shape": list(workload.shape),
-        "dtype": workload.dtype,
-        "math": workload.math,
-        "direction": workload.direction,
-        "seed": workload.seed,
-        "clock": word,
-        "variant": name,
-        "origin": spec.origin,
-        "baseline": spec.name if name.endswith(variants.AGAIN) else variants.baseline(workload.operation),
-        "status": worst["status"],
-        "reason": worst["reason"],
-        "error": _largest(row["error"] for row in there),
-        "max_error": _largest(row["max_error"] for row in there),
-        "flops": workload.flops,
-        "traffic": workload.traffic,
-        "medians_us": [_round(row["median_us"]) if row else None for row in mine] if timed else [],
-        "samples_us": [_round(s) for row in there for s in row["samples_us"][:each]][: records.MAX_SAMPLES]
-        if timed
-        else [],
-        "calls": worst["calls"],
-        "outliers": _outliers(there) if samples else {"mild": 0, "severe": 0, "of": 0},
-        "sm_mhz": _span([v for row in there for v in row["sm_mhz"]]),
-        "power_w": _span([v for row in there for v in row["power_w"]]),
-        "throttled": any(row["throttled"] for row in there),
-        "splits": list(spec.splits) if spec.splits else None,
-        "operator": spec.operator,
-    }
-    if seen := worst.get("evidence"):
-        cell["evidence"] = {name: _round(value) for name, value in seen.items()}
-    if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
-        cell["peak"] = _round(min(peaks))
-    if workload.fewest_flops < workload.flops:
-        cell["fewest_flops"] = workload.fewest_flops
-    least = results.least_us(cell, best) if timed and best else math.nan
-    fastest = min((m for m in cell["medians_us"] if m is not None), default=math.nan)
-    if fastest < least / results.TOLERANCE:
-        cell |= {
-            "status": "too_fast",
-            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {least:.3g} µs",
-        }
-    return cell
-
-
-def _round(value: float | None) -> float | None:
-    return None if value is None else float(f"{value:.6g}")
-
-
-def _largest(values: Any) -> float | None:
-    there = [v for v in values if v is not None and math.isfinite(v)]
-    return float(f"{max(there):.4g}") if there else None
-
-
-def _span(values: list[float]) -> list[float]:
-    """[lowest, median, highest] of the readings; empty when there are none."""
-    ordered = sorted(values)
-    return [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered else []
-
-
-def _outliers(rows: list[dict[str, Any]]) -> dict[str, int]:
-    total = {"mild": 0, "severe": 0, "of": 0}
-    for row in rows:
-        for key, value in intervals.outliers(row["samples_us"]).items():
-            total[key] += value
-    return total

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -68,6 +69,16 @@ def _split(workload: Workload, device: str) -> str:
     return _on_gpu(workload, device) or calls.split_missing(device, workload.dtype)
 
 
+_replayed = partial(
+    variant,
+    name="egraph_replayed",
+    origin="own",
+    needs=_on_gpu,
+    label="the graph optimizer, for replaying",
+    tags=("graph", "replayed"),
+)
+
+
 @variant(
     "mlp",
     "egraph",
@@ -84,14 +95,7 @@ def egraph(workload: Workload, inputs: Inputs) -> Run:
     return _bind(module, inputs, [module.get_parameter(name) for name in names])
 
 
-@variant(
-    "mlp",
-    "egraph_replayed",
-    origin="own",
-    needs=_on_gpu,
-    label="the graph optimizer, for replaying",
-    tags=("graph", "replayed"),
-)
+@_replayed("mlp")
 def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
     return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
@@ -172,14 +176,7 @@ def egraph_unet(workload: Workload, inputs: Inputs) -> Run:
     return _unet(inputs, stored(inputs["x"].device.type, "hot"))
 
 
-@variant(
-    "unet",
-    "egraph_replayed",
-    origin="own",
-    needs=_on_gpu,
-    label="the graph optimizer, for replaying",
-    tags=("graph", "replayed"),
-)
+@_replayed("unet")
 def egraph_unet_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The same by costs as of a replayed CUDA graph, where a launch costs little."""
     return _unet(inputs, stored("cuda", "graph"))

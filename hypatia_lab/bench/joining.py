@@ -1,0 +1,118 @@
+"""From what fresh processes told to the cells of a record: one of each variant and clock, with a median a process."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import intervals, records, results, variants
+from hypatia_lab.bench import probes
+from hypatia_lab.experiments import Group
+
+Rows = list[dict[str, Any]]
+"""What one process told: a row a group, variant and clock (:func:`hypatia_lab.bench.cells.row`)."""
+
+
+def cells(groups: Sequence[Group], per_process: Sequence[Rows], best: Any) -> list[dict[str, Any]]:
+    """The cells that some process told of, in the order of the plan.
+
+    ``best``: the ceilings of the machine (:func:`hypatia_lab.results.ceilings`), beyond which no time is believed.
+    """
+    return [
+        cell(groups[index], name, word, per_process, index, best) for index, name, word in _keys(groups, per_process)
+    ]
+
+
+def _keys(groups: Sequence[Group], per_process: Sequence[Rows]) -> list[tuple[int, str, str]]:
+    """(group, variant, clock) of every cell that some process reported, in the order of the plan."""
+    seen = {(row["group"], row["variant"], row["clock"]) for rows in per_process for row in rows}
+    planned = [
+        (index, name, word)
+        for index, group in enumerate(groups)
+        for word in group.clocks or ("none",)
+        for name in group.variants
+    ]
+    return [key for key in planned if key in seen]
+
+
+def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index: int, best: Any) -> dict[str, Any]:
+    """Merge one cell's rows over the processes: the worst status counts, medians stay one a process."""
+    mine: list[dict[str, Any] | None] = [
+        next((r for r in rows if (r["group"], r["variant"], r["clock"]) == (index, name, word)), None)
+        for rows in per_process
+    ]
+    there = [row for row in mine if row is not None]
+    worst = max(there, key=lambda row: probes.SEVERITY.index(row["status"]))
+    workload = group.workload
+    one = variants.find(workload.operation, name)
+    samples = [sample for row in there for sample in row["samples_us"]]
+    each = max(1, records.MAX_SAMPLES // len(per_process))
+    timed = word != "none" and worst["status"] == "ok"
+    found = {
+        "kind": "cell",
+        "operation": workload.operation,
+        "shape": list(workload.shape),
+        "dtype": workload.dtype,
+        "math": workload.math,
+        "direction": workload.direction,
+        "seed": workload.seed,
+        "clock": word,
+        "variant": name,
+        "origin": one.origin,
+        "baseline": one.name if name.endswith(variants.AGAIN) else variants.baseline(workload.operation),
+        "status": worst["status"],
+        "reason": worst["reason"],
+        "error": _largest(row["error"] for row in there),
+        "max_error": _largest(row["max_error"] for row in there),
+        "flops": workload.flops,
+        "traffic": workload.traffic,
+        "medians_us": [_round(row["median_us"]) if row else None for row in mine] if timed else [],
+        "samples_us": [_round(s) for row in there for s in row["samples_us"][:each]][: records.MAX_SAMPLES]
+        if timed
+        else [],
+        "calls": worst["calls"],
+        "outliers": _outliers(there) if samples else {"mild": 0, "severe": 0, "of": 0},
+        "sm_mhz": _span([v for row in there for v in row["sm_mhz"]]),
+        "power_w": _span([v for row in there for v in row["power_w"]]),
+        "throttled": any(row["throttled"] for row in there),
+        "splits": list(one.splits) if one.splits else None,
+        "operator": one.operator,
+    }
+    if seen := worst.get("evidence"):
+        found["evidence"] = {name: _round(value) for name, value in seen.items()}
+    if peaks := [row["peak"] for row in there if row.get("peak") is not None]:
+        found["peak"] = _round(min(peaks))
+    if workload.fewest_flops < workload.flops:
+        found["fewest_flops"] = workload.fewest_flops
+    least = results.least_us(found, best) if timed and best else math.nan
+    fastest = min((m for m in found["medians_us"] if m is not None), default=math.nan)
+    if fastest < least / results.TOLERANCE:
+        found |= {
+            "status": "too_fast",
+            "reason": f"not believed: {fastest:.3g} µs, where this machine's best ceilings allow {least:.3g} µs",
+        }
+    return found
+
+
+def _round(value: float | None) -> float | None:
+    return None if value is None else float(f"{value:.6g}")
+
+
+def _largest(values: Any) -> float | None:
+    there = [v for v in values if v is not None and math.isfinite(v)]
+    return float(f"{max(there):.4g}") if there else None
+
+
+def _span(values: list[float]) -> list[float]:
+    """[lowest, median, highest] of the readings; empty when there are none."""
+    ordered = sorted(values)
+    return [ordered[0], ordered[len(ordered) // 2], ordered[-1]] if ordered else []
+
+
+def _outliers(rows: list[dict[str, Any]]) -> dict[str, int]:
+    total = {"mild": 0, "severe": 0, "of": 0}
+    for row in rows:
+        for key, value in intervals.outliers(row["samples_us"]).items():
+            total[key] += value
+    return total
