@@ -585,6 +585,14 @@ def test_a_bias_apart_from_its_product_agrees_with_float64(shape):
             assert float((y.double() - wanted).norm()) <= 1e-6 * float(wanted.norm())
 
 
+def test_a_product_whose_bias_stands_apart_is_an_operator():
+    given = torch.randn(5, 16), torch.randn(8, 16), torch.randn(8)
+    torch.testing.assert_close(calls.linear_apart(*given), functional.linear(*given))
+    torch.library.opcheck(torch.ops.hypatia.linear_apart.default, given)
+    given[0].requires_grad_()
+    assert calls.linear_apart(*given).grad_fn is not None
+
+
 def test_a_bias_may_stand_apart_from_a_float32_product_on_a_gpu():
     module, x = mlp(2), torch.randn(8, 16)
     costs = Costs("cuda", measured=Fast({"LinearReluApart": Time(0.1, 0.1, 0.1), "LinearApart": Time(0.1, 0.1, 0.1)}))
