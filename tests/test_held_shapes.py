@@ -29,6 +29,8 @@ MOST_NAIVE_FLOPS = 5e9
 """Of what one thread sums up alone."""
 EXAMPLES = int(os.environ.get("HYPATIA_EXAMPLES", {"cpu": "24", "cuda": "60"}[DEVICE]))
 IN_SWEEP, AT_ONCE = 300, 4
+A_FAMILY, A_PART = int(os.environ.get("HYPATIA_SHAPES", "1000")), 50
+"""Shapes of each family of kernels, and how many of them a test takes."""
 KINDS = [(dtype, math) for dtype in DTYPES for math in ("ieee", *(("tf32",) if dtype == "float32" else ()))]
 WIDTHS = (16, 32, 64, 128, 256)
 
@@ -39,6 +41,36 @@ load()
 def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Which mistake a wrong answer looks like takes long to tell."""
     monkeypatch.setattr(check._Part, "faults", lambda part: {})
+
+
+FAMILIES = {
+    f"{operation} {direction}": (operation, direction)
+    for operation in ("linear_relu", "conv_block", "matmul", "mlp", "mlp2", "mlp3", "diffraction", "linear_relu_layout")
+    for direction in (DIRECTIONS if operation in ("linear_relu", "conv_block") else ("forward",))
+}
+"""By name, what kernels of the lab's compute."""
+
+
+def of_family(draw: random.Random, family: str, seed: int) -> Workload:
+    """A workload of ``family``, of a size that its kernels may or may not take, in any dtype and math."""
+    operation, direction = FAMILIES[family]
+    batch, small = draw.choice(random_workloads.BATCHES), draw.choice((1, 16, 64))
+
+    def near(least: int, most: int) -> int:
+        return least * round(size(draw, least, most) / least)
+
+    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
+        "linear_relu": lambda: (size(draw, 1, 2000), near(draw.choice((1, 8, 64)), 2000), near(small, 2000)),
+        "matmul": lambda: (size(draw, 1, 2000), near(draw.choice((1, 8, 64)), 2000), near(small, 2000)),
+        "linear_relu_layout": lambda: (size(draw, 8, 600), size(draw, 8, 600), size(draw, 8, 600)),
+        "conv_block": lambda: (batch, draw.choice((64, size(draw, 3, 128))), size(draw, 6, 140), size(draw, 6, 140)),
+        "mlp": lambda: (size(draw, 1, 2000), near(8, 300), near(16, 512), draw.randint(1, 5), near(8, 128)),
+        "mlp2": lambda: (size(draw, 1, 5000), draw.choice((*WIDTHS, near(16, 512), size(draw, 16, 512)))),
+        "mlp3": lambda: (size(draw, 1, 5000), draw.choice((*WIDTHS, near(16, 512), size(draw, 16, 512)))),
+        "diffraction": lambda: (size(draw, 8, 1200), size(draw, 8, 1200)),
+    }
+    dtype, math = draw.choice([(dtype, math) for dtype in DTYPES for math in operations()[operation].maths(dtype)])
+    return Workload(operation, shapes[operation](), dtype, math, direction, seed=seed)
 
 
 def for_kernels(draw: random.Random, seed: int) -> Workload:
@@ -149,3 +181,40 @@ def test_all_are_right_at_shapes_that_nobody_chose_and_no_mistake_is(numbers: ra
                 mistakes = random_workloads.mistaken(problem), random_workloads.planted_kernels(problem)
                 missed = [one for found in mistakes for one in random_workloads.unseen(found, workload)]
                 assert not missed, (number, workload, missed)
+
+
+def ours(workload: Workload) -> Iterator[tuple[str, Variant]]:
+    """What the lab wrote of :func:`able`. A dispatcher's choice is one of them; an e-graph's modules are made of them."""
+    for name, variant in able(workload):
+        if variant.origin != "peer" and name != "dispatched" and not name.startswith("egraph"):
+            yield name, variant
+
+
+def taken(family: str, number: int) -> Workload:
+    """The first of that number that is small enough and that something of :func:`ours` computes."""
+    draw = random.Random(f"{family} {number}")
+    while True:
+        workload = of_family(draw, family, number)
+        if workload.flops <= MOST_FLOPS and any(ours(workload)):
+            return workload
+
+
+def judged(workload: Workload) -> Iterator[tuple[str, check.Check]]:
+    """What the check says of each of :func:`ours`."""
+    with workload.precision():
+        problem = check.Problem(workload, DEVICE)
+        for name, variant in ours(workload):
+            run = variant.factory(workload, problem.inputs)
+            yield name, check.check(run, problem, place="cpu" if variant.host else "")
+
+
+@pytest.mark.cuda
+@pytest.mark.sweep
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize("first", range(0, A_FAMILY, A_PART))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_each_family_is_right_at_a_thousand_shapes(family: str, first: int) -> None:
+    for number in range(first, min(first + A_PART, A_FAMILY)):
+        workload = taken(family, number)
+        for name, found in judged(workload):
+            assert found.ok, (number, workload, name, found.reason)
