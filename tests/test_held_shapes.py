@@ -184,7 +184,7 @@ def test_all_are_right_at_shapes_that_nobody_chose_and_no_mistake_is(numbers: ra
 
 
 def ours(workload: Workload) -> Iterator[tuple[str, Variant]]:
-    """What the lab wrote of :func:`able`. A dispatcher's choice is one of them; an e-graph's modules are made of them."""
+    """What the lab wrote of :func:`able`; a choice of the dispatcher's is one of them, an e-graph is made of them."""
     for name, variant in able(workload):
         if variant.origin != "peer" and name != "dispatched" and not name.startswith("egraph"):
             yield name, variant
