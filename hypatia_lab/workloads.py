@@ -304,7 +304,7 @@ class Workload:
             torch.backends.cudnn.allow_tf32 = convolutions
             config.cache_key_tag = tag
 
-    def tolerance(self, part: str = "y") -> float:
+    def tolerance(self, part: str = "y", *, short_sums: bool = False) -> float:
         """Largest acceptable ‖out − ref‖/‖ref‖ of ``part`` against float64: twice what rounding to nearest makes.
 
         How it is held against a tensor of many or few elements, and against each, says :mod:`hypatia_lab.check`. By
@@ -322,6 +322,10 @@ class Workload:
         (partial sums of 16-bit products, what Winograd's convolutions transform). A gradient behind a mask is rounded
         no more often, as a product with 0 or 1 is exact. ``accuracy`` is acceptable in any case.
 
+        ``short_sums``: the largest that is possible where a library keeps running sums in the dtype, as PyTorch lets
+        cuBLAS do with 16 bits (``allow_bf16_reduced_precision_reduction``). A sum is then rounded after every
+        :data:`STEP` products at most, and is on average half the last, so d / 16 roundings more are a random walk.
+
         Sources: Higham, Accuracy and Stability of Numerical Algorithms, ch. 3 and 4; Higham and Mary (2019); Fasi,
         Higham, Mikaitis and Pranesh, Numerical behavior of NVIDIA tensor cores (2021). Raises ``KeyError`` for a part
         that the answer does not have.
@@ -336,6 +340,7 @@ class Workload:
         cut = accumulator * depth / (2 * STEP) if self.arithmetic != "ieee" or DTYPES[self.dtype] == 2 else 0.0
         passes = backward.passes if backward and part != "y" else 1
         operands = math.sqrt(passes) * spec.operands(self.shape) * OPERAND.get(self.arithmetic, 0.0)
-        results = math.sqrt(passes * spec.roundings(self.shape)) * UNIT[self.dtype]
+        sums = depth / (2 * STEP) if short_sums else 0.0
+        results = math.sqrt(passes * (spec.roundings(self.shape) + sums)) * UNIT[self.dtype]
         found = 2.0 * (accumulator * math.sqrt(depth) + operands + results) + cut
         return max(found, spec.accuracy.get(self.dtype, 0.0))

@@ -104,6 +104,18 @@ def test_a_wrong_form_is_never_chosen_and_told_once(monkeypatch: pytest.MonkeyPa
     assert chosen(one) == ["eager", "eager"]
 
 
+@pytest.mark.usefixtures("told")
+def test_a_form_is_right_where_eager_is_further_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In 16 bits eager's own sums may be off by more than a form may be."""
+    plain = LINEAR_RELU.direct["eager"]
+    one = planted(monkeypatch)
+    forms = {"eager": lambda *tensors: 1.1 * plain(*tensors), "exact": plain, "wrong": lambda *t: 0.8 * plain(*t)}
+    monkeypatch.setattr(one, "candidates", lambda *given: forms, raising=False)
+    with pytest.warns(RuntimeWarning, match="wrong is left out"):
+        one("wall", False, *operands(3))
+    assert chosen(one) == ["exact"]
+
+
 def test_the_numbers_of_the_caller_prove_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """A form that is right of zeros alone is found out."""
     one = planted(monkeypatch, zeros=lambda x, weight, bias: x.new_zeros(len(x), len(weight)))

@@ -28,7 +28,7 @@ ALLOWED: dict[str, set[str]] = {
     "workloads": {"names"},
     # What is computed, and whether it is right.
     "clock": {"failures", "kernels"},
-    "check": {"workloads"},
+    "check": {"variants", "workloads"},
     "compiled": {"kernels"},
     "machine": {"clock", "names"},
     "operations": {"clock", "compiled", "kernels", "names", "operators", "variants", "workloads"},
