@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypatia_lab import variants
-from hypatia_lab.workloads import DTYPES, Workload, tail
+from hypatia_lab.workloads import DTYPES, Workload, tail, unaligned
 
 if TYPE_CHECKING:
     import torch
@@ -115,15 +115,17 @@ class Problem:
     def library(self) -> list[tuple[torch.Tensor, ...]]:
         """PyTorch's own answers to the inputs as now drawn, if its sums may be kept in 16 bits; else none.
 
-        They are the baseline's, with matrices stored as they are and column by column, for which cuBLAS has other
-        kernels.
+        They are the baseline's, with matrices stored as they are, column by column, and at addresses that are no
+        multiple of 16 bytes: cuBLAS has other kernels for each.
         """
         if self.drawn not in self._library:
             found = []
             known = [one for one in variants.variants(self.workload.operation).values() if one.baseline]
             if known and DTYPES[self.workload.dtype] == 2 and not known[0].needs(self.workload, self.device):
-                columns = {name: t if name == "x" or t.dim() != 2 else _by_column(t) for name, t in self.inputs.items()}
-                found = [known[0].factory(self.workload, inputs)() for inputs in (self.inputs, columns)]
+                matrices = {name: t for name, t in self.inputs.items() if t.dim() == 2}
+                columns = {name: _by_column(t) for name, t in matrices.items() if name != "x"}
+                shifted = {name: unaligned(t) for name, t in matrices.items()}
+                found = [known[0].factory(self.workload, self.inputs | laid)() for laid in ({}, columns, shifted)]
             self._library[self.drawn] = [out if isinstance(out, tuple) else (out,) for out in found]
         return self._library[self.drawn]
 

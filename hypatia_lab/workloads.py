@@ -71,6 +71,11 @@ def tail(count: int) -> float:
     return math.sqrt(2.0 * math.log(2.0 * count / MISJUDGED))
 
 
+def unaligned(x: torch.Tensor) -> torch.Tensor:
+    """The numbers of ``x`` row by row, one element past the start of their memory."""
+    return x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
+
+
 class WorkloadError(ValueError):
     """A workload that cannot exist: the message names the field, its value and what would do."""
 

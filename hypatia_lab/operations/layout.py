@@ -18,7 +18,7 @@ import torch.nn.functional as functional
 
 from hypatia_lab.operations.linear_relu import LINEAR_RELU
 from hypatia_lab.variants import variant, variants
-from hypatia_lab.workloads import Operation, Workload, register
+from hypatia_lab.workloads import Operation, Workload, register, unaligned
 
 if TYPE_CHECKING:
     from hypatia_lab.variants import Run
@@ -37,11 +37,6 @@ def sequences(batch: int) -> tuple[int, int]:
     return count, batch // count
 
 
-def _unaligned(x: torch.Tensor) -> torch.Tensor:
-    """``x``, contiguous, one element past the start of its memory."""
-    return x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
-
-
 def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inputs:
     plain = LINEAR_RELU.make_inputs(workload, device, generator)
     x, weight = plain["x"], plain["weight"]
@@ -50,11 +45,11 @@ def _inputs(workload: Workload, device: str, generator: torch.Generator) -> Inpu
     return plain | {
         "x_column_major": x.t().contiguous().t(),
         "x_padded": x.new_zeros(batch, in_features + PADDING)[:, :in_features].copy_(x),
-        "x_unaligned": _unaligned(x),
+        "x_unaligned": unaligned(x),
         "x_batch": ordered,
         "x_strided_batch": ordered.transpose(0, 1).contiguous().transpose(0, 1),
         "weight_packed": weight.t().contiguous(),
-        "weight_unaligned": _unaligned(weight),
+        "weight_unaligned": unaligned(weight),
     }
 
 
