@@ -8,6 +8,7 @@ import errno
 import importlib.util
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -1457,6 +1458,23 @@ def test_a_child_that_ends_before_it_is_told_anything_is_an_error_too(tmp_path, 
 def test_a_child_that_hangs_before_it_began_is_an_error_too(session):
     with pytest.raises(SessionError, match="before it began"):
         session(("sleep", 60), silence_s=1.0)
+
+
+def test_what_a_child_says_last_is_heard_although_it_has_ended_meanwhile(session):
+    session.log.touch()
+    with sessions.waiting(["session_child"], [{}], session.log) as (fresh,):
+
+        class Slow(queue.Queue):
+            def get(self, *given: Any, **more: Any) -> Any:
+                if fresh.process.poll() is None:
+                    fresh.process.wait()
+                    raise queue.Empty
+                return super().get(*given, **more)
+
+        fresh.lines = Slow()
+        more = {"on_event": session.events.append, "silence_s": 30.0, "fresh": fresh}
+        assert sessions.run_session("session_child", {"steps": [("tell", 1), ("tell", 2)]}, session.log, **more) is None
+    assert len(session.events) == 2
 
 
 def test_a_crash_is_seen_although_a_forked_helper_lives_on(session):

@@ -222,13 +222,15 @@ def _follow(child: Fresh, on_event: Callable[[Event], None], silence_s: float) -
     """Hand on the child's events; returns what it began last, and what came last: "end", "closed", "silent", or
     "garbled", which a file that the child runs may have brought about."""
     begun: Any = None
+    dead = False
     heard = time.monotonic()
     while time.monotonic() - heard < silence_s:
         try:
             line = child.lines.get(timeout=min(0.5, silence_s))
         except queue.Empty:
-            if child.process.poll() is not None:  # dead, while a process it forked still holds the pipe
+            if dead:  # while a process it forked still holds the pipe
                 return begun, "closed"
+            dead = child.process.poll() is not None  # what it said last may be on its way still
             continue
         heard = time.monotonic()
         if line is None:
