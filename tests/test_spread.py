@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -499,6 +500,18 @@ def test_the_page_holds_chips_of_one_model_side_by_side(root: Path, monkeypatch:
     (scatter,) = chip_to_chip.scatter(taken).to_dict("records")
     assert "visits included" in scatter["chip"]
     assert scatter["model"] == "–"
+
+
+def test_the_front_page_says_what_another_chip_makes_of_a_ratio(root: Path) -> None:
+    names = chips_recorded(root, [0.5, 0.502, 0.497, 0.51])
+    recorded(root, "h100", "eeeeee", {"naive": 0.4}, name="NVIDIA H100")
+    said = chip_to_chip.on_yours(evidence_of(root), [], names[0])
+    assert "On 4 or more chips of NVIDIA H200, ratios lay up to 1.5% off their mean" in said
+    assert chip_to_chip.on_yours(evidence_of(root), [], "h100") == ""
+    recorded(root, "h200-aaaaa9", "aaaaa9", {"naive": 0.505})
+    said = chip_to_chip.on_yours(evidence_of(root), [], names[0])
+    low, high = re.findall(r"On another NVIDIA H200, expect (\S+) to (\S+) times a ratio", said)[0]
+    assert 0.95 < float(low) < 0.51 / 0.503 < float(high) < 1.05
 
 
 def test_a_chip_without_a_ratio_has_no_column(root: Path) -> None:

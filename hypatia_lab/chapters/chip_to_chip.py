@@ -75,6 +75,19 @@ def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
     return "\n".join(lines) or "No GPU was measured."
 
 
+def on_yours(lab: Evidence, visited: Sequence[Visit], machine: str) -> str:
+    """How far a ratio by the graph clock, of what no tuner chose, lies off on another chip of the model of ``machine``.
+
+    Markdown; empty where no two chips measured one.
+    """
+    model = lab.of(machine)[0].device_name
+    own = _by_model(taken(lab, visited)).get(model, [])
+    for expected in spread.expectations(side_by_side(own)):
+        if (expected.clock, expected.tuned) == ("graph", False):
+            return f"{chips.on_yours(model, expected)} [How chips differ](13_machines.html#from-chip-to-chip)."
+    return ""
+
+
 def ratio_tables(found: Sequence[Record]) -> dict[str, Any]:
     """Model → its ratios chip by chip (pandas), of the models of which two chips have one."""
     sides = {model: side_by_side(own) for model, own in _by_model(found).items()}
