@@ -5,8 +5,8 @@ same way; later ones look the choice up. It is kept in the user's cache folder, 
 
 - **Candidates** are PyTorch's own forms (eager, the library's epilogue) and the lab's own that need nothing that is not
   there. Not among them are steps of a lesson, forms rebuilt from documents, and what keeps something from call to call.
-- **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, as is one
-  that fails; a warning says so once.
+- **Right**: a form whose answer is off from eager's by more than both may be off from float64 is left out, unless it is
+  eager that is off; so is one that fails. A warning says so once.
 - **Quickest** is one of the lab's only where it is faster than the quickest of the library's by more than
   :data:`MARGIN`, at the end of its interval, and again in a race with it and with eager. Else it is the library's:
   eager, or another that was the quicker both times.

@@ -183,6 +183,19 @@ def test_all_are_right_at_shapes_that_nobody_chose_and_no_mistake_is(numbers: ra
                 assert not missed, (number, workload, missed)
 
 
+@pytest.mark.cuda
+@pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
+@pytest.mark.parametrize(
+    ("operation", "shape"),
+    [("linear_relu", (8, 7349, 10)), ("linear_relu_layout", (11, 546, 155)), ("linear_relu_layout", (7, 3270, 30))],
+)
+def test_sums_that_the_library_keeps_in_16_bits_are_right(operation: str, shape: tuple[int, ...]) -> None:
+    problem = check.Problem(Workload(operation, shape, "bfloat16"), DEVICE)
+    for name, variant in able(problem.workload):
+        found = check.check(variant.factory(problem.workload, problem.inputs), problem)
+        assert found.ok, (name, found.reason)
+
+
 def ours(workload: Workload) -> Iterator[tuple[str, Variant]]:
     """What the lab wrote of :func:`able`; a choice of the dispatcher's is one of them, an e-graph is made of them."""
     for name, variant in able(workload):
