@@ -38,25 +38,25 @@ def will_mine_differ(chips: int, found: Sequence[Expectation]) -> list[str]:
 
 def _expected(found: Expectation, chips: int) -> str:
     what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, each on at least {found.chips} of {chips} chips"
-    seen = f"{what}, within {number(100 * found.within)}% of the chips' mean."
+    seen = f"{what}, the furthest {number(100 * found.within)}% from the chips' mean."
     if found.chips < intervals.FEW:
         return seen
     if found.high > intervals.UNTOLD:
         return f"{seen} That is too wide to expect any of yours."
     places = 2 if found.high == 1 else min(6, max(2, 1 - math.floor(math.log10(found.high - 1))))
-    return f"{seen} Expect yours within [{number(found.low, places)}, {number(found.high, places)}] times that mean."
+    ends = f"[{number(found.low, places)}, {number(found.high, places)}]"
+    return f"{seen} Expect 95% of yours within {ends} times that mean."
 
 
 def on_yours(model: str, found: Expectation) -> str:
     """What another chip of ``model`` makes of a ratio of the class ``found``, in two sentences."""
     said = "Each interval is of one chip on one visit."
     if found.chips >= intervals.FEW and found.high <= intervals.NOISY:
-        factors = f"{found.low:.2f} to {found.high:.2f}"
-        expected = f"On another {model}, expect {factors} times a ratio"
+        expected = f"Another {model} should show {found.low:.2f} to {found.high:.2f} times our ratios"
     else:
         off = f"{100 * found.within:.2g}%"
-        expected = f"On {found.chips} or more chips of {model}, ratios lay up to {off} off their mean"
-    return f"{said} {expected} in replayed graphs, where no tuner chose the kernel."
+        expected = f"Ratios on {found.chips} or more chips of {model} lay up to {off} off their mean"
+    return f"{said} {expected}, in replayed graphs and where no tuner chose the kernel."
 
 
 def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
