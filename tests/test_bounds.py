@@ -277,10 +277,9 @@ def test_sums_that_a_matrix_unit_cuts_off_grow_with_their_depth_and_so_does_what
     assert found.error > problem.workload.tolerance() / 5
 
 
-@pytest.mark.usefixtures("unnamed")
 @pytest.mark.parametrize("direction", ["forward", BOTH])
 def test_sums_in_16_bits_are_right_where_they_are_the_librarys_own(direction: str) -> None:
-    work = Workload("linear_relu", (8, 2718, 57), "bfloat16", direction=direction)
+    work = Workload("linear_relu", (7, 2718, 57), "bfloat16", direction=direction)
     problem = check.Problem(work, "cpu")
     run = variants("linear_relu")["eager"].factory(work, problem.inputs)
     with multiplying(short_sums):
@@ -288,9 +287,13 @@ def test_sums_in_16_bits_are_right_where_they_are_the_librarys_own(direction: st
         found = check.judge(out, problem)
         assert found.ok, found.reason
         assert found.error is not None
-        assert found.error > work.tolerance()  # on an H100 cuBLAS is off by 2.3e-2 at this shape
-        missed = list(random_workloads.unseen(random_workloads.mistaken(problem), work))
-        assert not missed
+        assert found.error > work.tolerance()  # on an H100 cuBLAS is off by 2.3e-2 at this shape, without the ReLU
+        # A missing bias is 2% of this answer, and so are the sums' own errors.
+        told = [found.ok for name, found in random_workloads.mistaken(problem) if "bias" in name]
+        assert len(told) > 1
+        assert not any(told)
+        unbiased = short_sums(problem.inputs["x"], problem.inputs["weight"].t()).relu()
+        assert check._judge(unbiased, check._Part(problem, 0, problem.reference()), "").reason
     problem = check.Problem(work, "cpu")
     assert check.judge(out, problem).reason.removeprefix("y: ").startswith("wrong values")
 

@@ -73,30 +73,13 @@ def of_family(draw: random.Random, family: str, seed: int) -> Workload:
     return Workload(operation, shapes[operation](), dtype, math, direction, seed=seed)
 
 
-def for_kernels(draw: random.Random, seed: int) -> Workload:
-    """Of a shape that our own kernels take, in any dtype and math."""
-    batch = draw.choice(random_workloads.BATCHES)
-    shapes: dict[str, Callable[[], tuple[int, ...]]] = {
-        "linear_relu": lambda: (batch * size(draw, 1, 100), size(draw, 8, 1500), size(draw, 8, 1500)),
-        "conv_block": lambda: (batch, 64, size(draw, 8, 140), size(draw, 8, 140)),
-        "mlp2": lambda: (size(draw, 1, 5000), draw.choice(WIDTHS)),
-        "mlp3": lambda: (size(draw, 1, 5000), draw.choice(WIDTHS)),
-        "diffraction": lambda: (size(draw, 8, 300), size(draw, 8, 300)),
-        "linear_relu_layout": lambda: (size(draw, 8, 300), size(draw, 8, 300), size(draw, 8, 300)),
-    }
-    operation = draw.choice([*shapes, "linear_relu", "conv_block"])
-    spec = operations()[operation]
-    dtype, math = draw.choice([(dtype, math) for dtype in DTYPES for math in spec.maths(dtype)])
-    direction = draw.choice(DIRECTIONS) if spec.backward is not None else "forward"
-    return Workload(operation, shapes[operation](), dtype, math, direction, seed=seed)
-
-
 def drawn(number: int) -> Workload:
     """The workload of a ``number``: the first that is small enough."""
     draw = random.Random(f"held {number}")
     while True:
         small = draw.random() < 0.5
-        found = random_workloads.workload(draw, KINDS, number) if small else for_kernels(draw, number)
+        family = draw.choice(list(FAMILIES))
+        found = random_workloads.workload(draw, KINDS, number) if small else of_family(draw, family, number)
         if found.flops <= MOST_FLOPS:
             return found
 

@@ -76,16 +76,16 @@ def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
 
 
 def on_yours(lab: Evidence, visited: Sequence[Visit], machine: str) -> str:
-    """How far a ratio by the graph clock, of what no tuner chose, lies off on another chip of the model of ``machine``.
+    """What another chip of the model of ``machine`` makes of ratios by the graph clock that no tuner chose: Markdown.
 
-    Markdown; empty where no two chips measured one.
+    Empty where no two chips measured one.
     """
-    model = lab.of(machine)[0].device_name
-    own = _by_model(taken(lab, visited)).get(model, [])
-    for expected in spread.expectations(side_by_side(own)):
-        if (expected.clock, expected.tuned) == ("graph", False):
-            return f"{chips.on_yours(model, expected)} [How chips differ](13_machines.html#from-chip-to-chip)."
-    return ""
+    own = _by_model(taken(lab, visited)).get(lab.of(machine)[0].device_name, [])
+    found = [one for one in spread.expectations(side_by_side(own)) if (one.clock, one.tuned) == ("graph", False)]
+    if not found:
+        return ""
+    said = " ".join(chips.will_mine_differ(len(_chips(own)), found))
+    return f"Each interval is of one chip on one visit. {said} [How chips differ](13_machines.html#from-chip-to-chip)."
 
 
 def ratio_tables(found: Sequence[Record]) -> dict[str, Any]:

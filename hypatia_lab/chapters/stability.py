@@ -58,7 +58,7 @@ def visits(lab: Evidence) -> list[Visit]:
         everything = records.load(place)
         for machine in lab.machines:
             other = {record.experiment: record for record in everything if record.machine == machine}
-            # The book shows the later of two records, unless its host was the worse: either may be the earlier.
+            # The book shows the later of two records, unless its host was the worse or its plan the smaller.
             pairs = [
                 sorted((other[record.experiment], record), key=lambda one: one.run["started"])
                 for record in lab.of(machine)

@@ -48,17 +48,6 @@ def _expected(found: Expectation, chips: int) -> str:
     return f"{seen} Expect 95% of yours within {ends} times that mean."
 
 
-def on_yours(model: str, found: Expectation) -> str:
-    """What another chip of ``model`` makes of a ratio of the class ``found``, in two sentences."""
-    said = "Each interval is of one chip on one visit."
-    if found.chips >= intervals.FEW and found.high <= intervals.NOISY:
-        expected = f"Another {model} should show {found.low:.2f} to {found.high:.2f} times our ratios"
-    else:
-        off = f"{100 * found.within:.2g}%"
-        expected = f"Ratios on {found.chips} or more chips of {model} lay up to {off} off their mean"
-    return f"{said} {expected}, in replayed graphs and where no tuner chose the kernel."
-
-
 def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
     """What is said of a ratio on the next machine, and its ends: ``next``, a prediction interval, where all machines
     are ``alike`` and there are enough of them, else ``range``, of what was seen.
