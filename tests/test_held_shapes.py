@@ -39,8 +39,12 @@ load()
 
 @pytest.fixture(autouse=True)
 def unnamed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Which mistake a wrong answer looks like takes long to tell."""
-    monkeypatch.setattr(check._Part, "faults", lambda part: {})
+    """Which mistake a wrong answer looks like takes long to tell; whether it is wrong is told as ever."""
+
+    def told(out: torch.Tensor, part: check._Part, error: float, bad: torch.Tensor) -> str:
+        return f"wrong values: error {error:.1e}, at most {part.share:.1e} is right"
+
+    monkeypatch.setattr(check, "_diagnose", told)
 
 
 FAMILIES = {
