@@ -243,7 +243,8 @@ def capture(work: Run) -> Any:
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
     try:
-        with torch.cuda.graph(graph):
+        # Another thread may ask its stream how it is meanwhile, and be told so: JAX's would never be used again.
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
             work()
     except RuntimeError as cause:
         torch.cuda.set_stream(own)  # where a capture fails torch stays on the stream that was captured

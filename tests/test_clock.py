@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -467,6 +468,24 @@ def test_a_graph_takes_the_same_whatever_the_gpu_did_before():
         assert done.returncode == 0, done.stderr
         found += map(float, done.stdout.split())
     assert max(found) <= 1.03 * min(found), found
+
+
+@pytest.mark.cuda
+def test_another_thread_may_ask_its_stream_while_a_graph_is_captured():
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    other, number, idle = torch.cuda.Stream(), torch.zeros(1, device="cuda"), []
+
+    def work():
+        number.add_(1)
+        asking = threading.Thread(target=lambda: idle.append(other.query()))
+        asking.start()
+        asking.join()
+
+    clock.capture(work)
+    assert idle == [True, True]
 
 
 @pytest.mark.parametrize("word", ["graph", "hot"])

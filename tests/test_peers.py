@@ -52,6 +52,20 @@ def test_jax_without_its_plugin_is_none_for_a_gpu(monkeypatch: pytest.MonkeyPatc
     assert variants.find("linear_relu", "jax_bf16x6").needs(Workload("linear_relu", (64, 64, 64)), "cpu")
 
 
+@pytest.mark.parametrize("shape", [(1, 384, 384), (384, 384, 1)])
+def test_xla_is_not_asked_for_several_products_where_it_computes_one(
+    shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(loader, "module_missing", lambda name, install: "")
+    six, named = (variants.find("linear_relu", name).needs for name in ("jax_bf16x6", "jax"))
+    kinds = [(six, "ieee"), *((named, math) for math in peer_jax.PRODUCTS)]
+    several = [needs(Workload("linear_relu", (384, 384, 384), math=math), "cuda") for needs, math in kinds]
+    one = [needs(Workload("linear_relu", shape, math=math), "cuda") for needs, math in kinds]
+    assert several == [""] * 5
+    assert one == [peer_jax.ROUNDED, "", "", "", peer_jax.ROUNDED]
+    assert variants.find("mlp2", "jax").needs(Workload("mlp2", (1, 64), math="bf16x3"), "cuda") == peer_jax.ROUNDED
+
+
 @pytest.mark.parametrize(
     ("operation", "shape", "dtype", "math", "why"),
     [
