@@ -108,7 +108,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Heard]:
         return {"empty": hear("disk", preparing=True), "disk": hear("disk"), "mega": hear("mega")}
 
     def ahead_of_time() -> dict[str, Heard]:
-        return {"aoti_raw": hear("aoti_raw"), "aoti_package": hear("aoti_package")}
+        return {case: hear(case) for case in ("aoti_raw", "aoti_package", "aoti_disk")}
 
     with ThreadPoolExecutor(2) as pool:
         found = [pool.submit(by_caches), pool.submit(ahead_of_time)]
@@ -142,7 +142,7 @@ def test_warm_caches_save_the_compiling(compiled: dict[str, Heard]):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["aoti_package", "aoti_raw"])
+@pytest.mark.parametrize("case", caches.PACKAGED)
 def test_a_package_compiles_nothing_in_the_first_call(compiled: dict[str, Heard], case: str):
     heard = compiled[case]
     assert heard.status == "ok", heard.reason
@@ -152,7 +152,8 @@ def test_a_package_compiles_nothing_in_the_first_call(compiled: dict[str, Heard]
 
 @pytest.mark.slow
 def test_the_raw_loader_imports_no_compiler(compiled: dict[str, Heard]):
-    assert compiled["aoti_raw"].values["build"] < 0.3 * compiled["aoti_package"].values["build"]
+    builds = {case: compiled[case].values["build"] for case in caches.PACKAGED}
+    assert builds["aoti_raw"] < 0.3 * builds["aoti_disk"] < 0.3 * 0.5 * builds["aoti_package"], builds
 
 
 @pytest.fixture
@@ -267,6 +268,7 @@ def test_each_moment_of_compiling_counts_once(device: str):
                 time.sleep(0.02)
                 phase(*names[1:])
 
+    phase("create_aot_dispatcher_function", "inductor_compile")  # the first time torch imports more
     with compile_stages.watched(device) as spent:
         begun = time.perf_counter()
         phase("entire_frame_compile", "bytecode_tracing", "backend_compile", "create_aot_dispatcher_function")

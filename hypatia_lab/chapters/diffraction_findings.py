@@ -32,12 +32,13 @@ HOPED = 100
 """The most that S003 hopes a batch to gain over one simulation at a time."""
 BATCHES = {"compile": "S003-82a", "triton": "S003-82b", "cuda": "S003-82c"}
 """Form of a batch → the part of the ledger on it."""
-STORED = {"disk": "S003-71b", "mega": "S003-71c", "aoti_package": "S003-71d", "aoti_raw": "S003-71e"}
+STORED = {"disk": "S003-71b", "mega": "S003-71c", "aoti_disk": "S003-71d", "aoti_raw": "S003-71e"}
 """Way of keeping compiled code on disk → the part of the ledger on it."""
 KEPT = {
     "disk": "Inductor's caches",
     "mega": "a Mega-Cache file",
     "aoti_package": "an AOTInductor package",
+    "aoti_disk": "an AOTInductor package beside Inductor's caches",
     "aoti_raw": "an AOTInductor package and its bare loader",
 }
 """Way of keeping compiled code on disk → what a person calls it."""

@@ -30,8 +30,10 @@ if TYPE_CHECKING:
 
 FRESH = ("empty", "no cubin", "mega", "aoti_package", "aoti_raw")
 """Cases whose process begins with empty cache folders, whatever else it is given."""
-PREPARED = {"disk": "warm", "mega": "warm", "cubin": "cubin", "aoti_package": "package", "aoti_raw": "package"}
-"""Case → what another process prepares for it; two cases may share that."""
+PACKAGED = ("aoti_package", "aoti_disk", "aoti_raw")
+"""Cases that load a package compiled ahead of time."""
+PREPARED = {"disk": "warm", "mega": "warm", "cubin": "cubin", **dict.fromkeys(PACKAGED, "package")}
+"""Case → what another process prepares for it; several cases may share that."""
 CASES = ("", *dict.fromkeys((*FRESH, *PREPARED)))
 PREPARE_S = 280.0
 """Longest silence of a preparing process (s): less than the process that waits for it is granted itself."""
@@ -129,10 +131,10 @@ def build(caches: Caches, workload: Workload, variant: Variant, inputs: Inputs) 
 
     Raises :class:`Ended` when the case does not suit the variant or this torch.
     """
-    if caches.case in ("aoti_package", "aoti_raw"):
+    if caches.case in PACKAGED:
         assert caches.shared is not None
         tensors = _exported(workload, variant, inputs)[1]
-        load = _load_package if caches.case == "aoti_package" else _load_raw
+        load = _load_raw if caches.case == "aoti_raw" else _load_package
         return load(caches.shared / "model.pt2", tensors)
     run = variant.factory(workload, inputs)
     if caches.case == "mega" and not caches.preparing:
@@ -192,7 +194,6 @@ def package(caches: Caches, workload: Workload, variant: Variant, inputs: Inputs
     torch._inductor.aoti_compile_and_package(
         exported, package_path=str(caches.shared / "model.pt2"), inductor_configs=options
     )
-    shutil.rmtree(caches.shared / "caches", ignore_errors=True)
     (caches.shared / "ready").touch()
 
 

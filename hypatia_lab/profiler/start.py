@@ -77,7 +77,7 @@ def look(plan: dict[str, Any], own: Caches, emit: Emit) -> None:
         with stages.timed("set-up"):
             inputs = workload.inputs(device)
             wait()
-        if own.preparing and own.case in ("aoti_package", "aoti_raw"):
+        if own.preparing and own.case in caches.PACKAGED:
             caches.package(own, workload, variant, inputs)
             return
         with stages.timed("build"):
