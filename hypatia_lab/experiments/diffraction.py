@@ -143,7 +143,7 @@ def _starts(preset: str, device: str, shapes: Shapes) -> list[Probe]:
     work = Workload("diffraction", shapes[0] if shapes else (1024, 1024))
     slow = [("compile", "empty"), ("compile", "disk"), ("compile", "mega"), ("compile", "aoti_disk")]
     fast = [("eager", ""), ("compile", "aoti_raw"), ("c_openmp", "cubin")]
-    # To ask for the CPU's instructions anew takes longer than to compile.
+    # Half a minute a process, for caches that whoever keeps a package has.
     rare = [("compile", "aoti_package")] if preset == "full" else []
     if gpu:
         slow += [("triton", "no cubin"), ("cuda", "no cubin")]
