@@ -13,7 +13,7 @@ what they make jump.
 
 Of 16-bit products PyTorch lets cuBLAS keep running sums in 16 bits, and its own answer may then be off by more (on an
 H100 up to four times τ, at few rows and long sums). So an answer is right, too, that would be if PyTorch's own were, at
-the same inputs and as far as such sums explain what that is off by.
+the same inputs and as far as such sums explain what that is off by, unless a known mistake is nearer to it.
 """
 
 from __future__ import annotations
@@ -198,7 +198,10 @@ class _Part:
         return difference > factor * self.allowed + tail(self.count) * self.jump
 
     def matches_library(self, out: torch.Tensor) -> bool:
-        """Whether ``out`` would be right if an answer of PyTorch's own were, one that its short sums explain."""
+        """Whether ``out`` would be right if an answer of PyTorch's own were, one that its short sums explain.
+
+        No known mistake may be nearer to ``out`` than what is right: sums that are far off could hide it.
+        """
         workload = self.problem.workload
         if workload.spec.peak_error is not None or not (theirs := self.problem.library()):
             return False
@@ -206,8 +209,17 @@ class _Part:
         for answers in theirs:
             own = answers[self.number].double()
             off = _difference(own, self.reference)
-            far = _error(off, self.norm) > most * self.share or bool(self.beyond(off, most).any())
-            if not far and self.agrees(out, own):
+            explained = _error(off, self.norm) <= most * self.share and not bool(self.beyond(off, most).any())
+            if explained and self.agrees(out, own):
+                return not self.nearer_to_a_mistake(out)
+        return False
+
+    def nearer_to_a_mistake(self, out: torch.Tensor) -> bool:
+        """Whether a known mistake is nearer to ``out`` than what is right; one as good as right may be, by chance."""
+        distance = float(_difference(out, self.reference).norm())
+        for wrong in self.faults().values():
+            visible = wrong.shape == out.shape and _error(_difference(wrong, self.reference), self.norm) > self.share
+            if visible and float(_difference(out, wrong).norm()) < distance:
                 return True
         return False
 
