@@ -172,14 +172,13 @@ def sightings(records: Sequence[Record]) -> list[Sighting]:
 class Component:
     """What a level adds to the variance of the logarithm of a ratio; ``ratios`` are those that it is known from.
 
-    ``variance`` and its ``share`` of the sum over all levels that are known are NaN where there is not enough to say.
+    ``variance`` is NaN where there is not enough to say.
     ``holds`` are the levels whose scatter it is: its own, and the finer ones that could not be told from it.
     """
 
     level: str
     ratios: int
     variance: float
-    share: float
     holds: tuple[str, ...]
 
     @property
@@ -235,13 +234,11 @@ def components(found: Iterable[Sighting]) -> list[Component]:
         variances[level] = max(0.0, _mean(steps))
         holds[level] = LEVELS[LEVELS.index(below) + 1 if below else 0 : LEVELS.index(level) + 1]
         below = level
-    total = sum(variances.values())
     return [
         Component(
             level,
             len(kept) if level in variances else 0,
             variances.get(level, math.nan),
-            variances[level] / total if level in variances and total else math.nan,
             holds.get(level, ()),
         )
         for level in LEVELS

@@ -112,7 +112,7 @@ def test_the_goal_is_met_missed_or_met_at_one_width() -> None:
     near = goal()
     next(line for line in near if line["variant"] == "fused")["medians_us"] = [5.9, 6.1]
     found = said(fused_mlp.goal(evidence(*near), "box"))
-    assert "undecided" in found.title
+    assert found.title not in {one.title for one in (met, missed, once)}
     assert "At width 64 it is undecided" in found.text
 
 

@@ -241,15 +241,19 @@ def test_the_page_of_checks_tries_every_operation_and_names_the_largest_error(tm
     lab = evidence_of(tmp_path)
     several, half, single = method.errors(lab, "box").to_dict("records")
     assert max(bounds) > 1.1 * min(bounds)
-    assert several["of bound"] == "10%"  # which part it is of no record says
+    assert several["share of its bound"] == "10%"  # which part it is of no record says
     nearest = "nearest variant"
     assert (single["operation"], single["arithmetic"], single[nearest]) == ("relu", "float32", "naive")
-    assert (single["variants timed"], single["error"], single["shape"]) == (2, "3.00e-07", "8x8")
+    assert (single["variants timed"], single["error"], single["size"]) == (2, "3.00e-07", "8×8")
     alone = [Workload("relu", (8, 8), dtype).tolerance() for dtype in ("float32", "bfloat16")]
     shares = [f"{error / bound:.0%}" for error, bound in zip((3e-7, 2e-3), alone, strict=True)]
-    assert [line["of bound"] for line in (single, half)] == shares
-    assert (single[method.WRONG_SOMEWHERE], half[nearest]) == ("guess", "eager")
+    assert [line["share of its bound"] for line in (single, half)] == shares
+    assert half[nearest] == "eager"
+    (bad,) = method.wrong(lab, "box").to_dict("records")
+    assert (bad["variant"], bad["arithmetic"], bad["sizes"]) == ("guess", "float32", "1")
+    assert "off" in bad.values()
     assert shares[0] in method.nearest(lab, "box")
+    assert "guess" in method.nearest(lab, "box")
     text = played("20_checks", tmp_path, monkeypatch)
     for operation in method.CHECKED:
         assert f"{operation} verified" in text

@@ -21,7 +21,7 @@ from synthetic import (
 )
 
 import hypatia_lab.experiments  # noqa: F401  (registers the operations of the cells below)
-from hypatia_lab import claims, tables, variants
+from hypatia_lab import claims, formats, tables, variants
 from hypatia_lab.chapters import decisions, errata, front, goals, machines, torch_compile
 from hypatia_lab.claims import Claim, Judgement
 from hypatia_lab.claims.judgement import Case
@@ -103,9 +103,8 @@ def test_the_balance_is_the_quotient_of_two_ceilings(lab: Evidence) -> None:
         {"float32/ieee": 12.5, "float32/tf32": 100.0, "bfloat16/ieee": 190.0}
     )
     found = said(decisions.ceiling(lab, "gpu"))
-    assert found.figure == "12 to 190 FLOP per byte"
-    assert " 12 FLOP" in found.text
-    assert "In bfloat16/ieee the border is 190." in found.text  # either end of the figure is named
+    assert found.figure == "12 operations a byte in float32"
+    assert "In bfloat16 the border is 190." in found.text
     assert [machine for machine, _, _ in decisions.balances(lab)] == ["gpu"] * 3 + ["cpu"]
 
 
@@ -119,8 +118,22 @@ def test_fusing_is_held_against_the_balance(lab: Evidence) -> None:
     assert not any("fp16x3" in point.name or "products" in point.name for point in decisions.fused(lab, "gpu"))
     found = said(decisions.fusing(lab, "gpu"))
     assert found.figure == "3.3× → 1.12× → 1.00×"
-    assert all(f"{side[1:]}" in found.text for side in decisions.SIDES)  # what each of the three stands for
+    assert all(side in found.text for side in decisions.SIDES)  # what each of the three stands for
     assert decisions.fusing(lab, "cpu") is None
+    lines = decisions.side_lines(lab, "gpu")
+    assert " → ".join(line["median"] for line in lines) == found.figure
+    assert sum(int(line["cases"]) for line in lines) == len(points)
+    assert decisions.below_eager(lab, "gpu") == ""
+
+
+def test_a_fused_form_that_loses_is_named_beside_a_form_left_out_that_wins(tmp_path: Path) -> None:
+    slow = cells({"eager": 30.0, "*triton": 60.0})
+    for more, ahead in (([], False), (cells({"*fp16x3": 10.0}), True)):
+        place = tmp_path / str(ahead)
+        write_records(place, "gpu", "cuda", {"ceilings": ceilings(RATES), "tensor_cores": [*slow, *more]})
+        text = decisions.below_eager(evidence_of(place), "gpu")
+        assert "1 of 1 points: *linear_relu* 256×256×512 float32" in text
+        assert ("split operands" in text) == ahead
 
 
 def test_the_plain_fusion_counts_where_no_other_experiment_has_the_workload(tmp_path: Path) -> None:
@@ -150,12 +163,14 @@ def test_own_kernels_meet_their_best_peer(lab: Evidence) -> None:
     found = said(decisions.library(lab, "gpu"))
     assert found.figure == "3 of 4 workloads"
     assert "3.7×" in found.text  # fp16x3 at the large size, the furthest ahead
-    assert "In 1 workload " in found.text
+    assert "A peer is faster in 1: *linear_relu* 256×256×512 bfloat16." in found.text
+    assert decisions.standing(list(rows.values())).startswith("**In 3 of 4 workloads")
     assert said(decisions.library(lab, "cpu")).figure == "0 of 1 workloads"
     figure, table = decisions.opponents(list(rows.values()))
     assert figure.layout.meta["alt"]
     assert sorted(table["best peer"]) == ["epilogue"] * 4
     assert [shown.split("×")[0] for shown in table["ratio"]] == ["0.750", "2.00", "3.6600", "3.3333"]
+    assert "65536×64, bfloat16: 3.3× the library's epilogue" in figure.layout.yaxis2.ticktext
 
 
 def test_a_kernel_is_counted_as_the_figure_reads_it(tmp_path: Path) -> None:
@@ -172,7 +187,11 @@ def test_a_kernel_is_counted_as_the_figure_reads_it(tmp_path: Path) -> None:
     assert not any(row.speed.outside(0.98, 1.02) for row in rows)
     found = said(decisions.library(lab, "gpu"))
     assert found.figure == "1 of 3 workloads"
-    assert "In 1 workload " in found.text
+    assert "A peer is faster in 1: *linear_relu* 3×8×8 float32." in found.text
+    assert all(
+        f"{word}: *linear_relu* {batch}×8×8" in decisions.standing(rows)
+        for word, batch in (("Equal", 1), ("Slower", 3))
+    )
 
 
 def test_where_no_library_has_a_call_a_kernel_is_met_by_the_compiler_alone(tmp_path: Path) -> None:
@@ -202,10 +221,9 @@ def test_what_binds_a_kernel_is_told_by_the_units_that_it_keeps_busy() -> None:
     step = counted("_split_rows", 9.5, 0.0, 0.06, 0.0, 0.34, 0.59, 0.48, direction="forward_backward")
     lab = evidence({goals.COUNTED: [*product, *split, *step]})
     found = goals.shares(lab, "box")
-    assert "**1 of 3 kernels keep one unit busy for more than 60% of their time: tensor cores (1).**" in goals.bound(
-        found
-    )
-    assert "**0 of 1 kernels keep one unit busy for more than 60% of their time.**" in goals.bound(found[1:2])
+    assert "**1 of 3 kernels have such a unit: tensor cores (1).** The others" in goals.bound(found)
+    assert "**0 of 1 kernels have such a unit.**" in goals.bound(found[1:2])
+    assert "others" not in goals.bound(found[:1])
     lines = goals.unit_lines(found)
     assert [line["kernel"] for line in lines] == ["linear_relu_split", "_split_rows", "_split_rows"]
     assert [line["takes"] for line in lines] == ["21.3 µs", "8.50 µs", "9.50 µs"]
@@ -245,9 +263,9 @@ def test_a_goal_is_reached_missed_or_open() -> None:
         (None, "triton"): False,
         (55, "fused"): None,
     }
-    reached, ahead = goals.summary(found).split(". ")
+    reached, ahead = goals.summary(lab, "box", found).split(". ")
     assert reached == "**3 of 6 goals are reached**, 1 cannot be told"
-    assert ahead.startswith("At 3 of the 6 ")
+    assert ahead.startswith("In 1 of the 2 that are missed")
     lines = {line["goal"]: line for line in goals.lines(found)}
     assert (lines["not behind"]["reached"], lines["6.30 µs"]["reached"], lines["55.0 µs"]["reached"]) == (
         "yes",
@@ -261,6 +279,23 @@ def test_a_goal_is_reached_missed_or_open() -> None:
     for multiprocessors, held in ((132, True), (114, False)):
         lab = evidence(parts, facts={"name": "NVIDIA H100 80GB HBM3", "multiprocessors": multiprocessors})
         assert bool(goals.outcomes(lab, "box")) == held
+        assert "set for an H200" in goals.summary(lab, "box", found)
+
+
+def test_how_near_a_kernel_comes_to_the_limit_is_told_where_there_is_one() -> None:
+    parts = {
+        "ceilings": ceilings(RATES),
+        "tensor_cores": [
+            *cells({"eager": 3.0, "*triton": 1.5}, dtype="bfloat16"),
+            *cells({"eager": 400.0, "*triton": 724.0, "nvmath": 362.0}, dtype="bfloat16", shape=LARGE),
+        ],
+    }
+    lab = evidence(parts, facts={"name": "NVIDIA H200"})
+    found = goals.outcomes(lab, "box")
+    small, large = (one.own.median_us / one.own.limit_us for one in found)
+    text = goals.summary(lab, "box", found)
+    assert f"The nearest takes {formats.spoken(large)} times the limit (linear_relu 8192×4096×4096" in text
+    assert f"At the median a kernel takes {formats.spoken((small + large) / 2)} times" in text
 
 
 def test_every_question_is_answered_or_said_to_be_open(lab: Evidence) -> None:
@@ -268,11 +303,24 @@ def test_every_question_is_answered_or_said_to_be_open(lab: Evidence) -> None:
     for lines in (cpu, gpu):
         assert [line.split("**")[1] for line in lines] == [question for question, _ in decisions.QUESTIONS]
     assert "launches no kernels" in cpu[0]
-    assert "08_profile.html" in gpu[0]
+    assert "18_decisions.html#is-it-the-kernel-at-all" in gpu[0]
     assert cpu[2].endswith("Not measured on this machine.")
     assert gpu[-1].endswith("Not measured on this machine.")
     answered = [line for line in cpu if ".html" in line]
     assert len(answered) == len(decisions.findings(lab, "cpu")) == 2
+
+
+def test_digits_are_split_at_each_size_by_the_quickest_form_that_is_exact(tmp_path: Path) -> None:
+    small = cells({"eager": 9.0, "*fp16x3": 6.0, "*fp16x3_cuda": 3.0})
+    for line in small:
+        line["error"] = 5e-7 if line["variant"] == "fp16x3_cuda" else 3e-7
+    large = cells({"eager": 5500.0, "*fp16x3": 5500.0 / 4}, shape=LARGE)
+    fewer = cells({"eager": 3.0}, math="tf32")
+    write_records(tmp_path, "gpu", "cuda", {"tensor_cores": [*small, *large, *fewer]})
+    found = said(decisions.digits(evidence_of(tmp_path), "gpu"))
+    assert found.figure == "1.50–4.0×"
+    assert "TF32 has 3.0× the speed of float32." in found.text
+    assert "bfloat16 has" not in found.text
 
 
 def test_experiments_without_a_record_are_named(lab: Evidence) -> None:
@@ -308,6 +356,8 @@ def test_ceilings_stand_side_by_side(lab: Evidence) -> None:
         "gpu / cpu": "250×",
     }
     assert lines["product, bfloat16/ieee"]["cpu"] == "not measured"
+    assert machines.lead(lab).startswith("**`gpu` copies 1.00 times as fast as `cpu`** with warm caches.")
+    assert "float32/ieee arithmetic takes over at" in machines.turns(lab)
     figure, table = ceiling_figures.balances(decisions.balances(lab), "t")
     assert list(table["cpu"]) == ["0.0500 FLOP/B", "–", "–"]
     assert "cpu, float32/ieee: 0.0500" in figure.layout.meta["alt"]
@@ -346,10 +396,12 @@ def test_why_verdicts_differ(lab: Evidence, gpu: Any, cpu: Any, kind: str) -> No
     rows = [verdict("gpu", "conditional" if len(gpu) > 1 else "confirmed", gpu), verdict("cpu", "refuted", cpu)]
     (line,) = machines.reasons(lab, rows)
     assert line["the difference is"] == kind
-    assert "What confirms it is" in line["why"]
+    assert line["band"] == "6.903–8.437×"
     assert ("lie apart" in line["why"]) == (kind == "hardware")
     assert ("too wide" in line["why"]) == (cpu.get(ONE, (1, 1))[1] > 2 * cpu.get(ONE, (1, 1))[0])
-    assert machines.summary([line]) == f"Parts of claims whose verdicts differ: 1 of {kind}"
+    said = machines.summary([line], 3)
+    assert said.startswith("**1 of 3 parts")
+    assert [name for name in machines.KINDS if f"*{name}*" in said] == [kind]
 
 
 def test_a_verdict_that_is_the_same_everywhere_is_not_listed(lab: Evidence) -> None:
@@ -357,7 +409,18 @@ def test_a_verdict_that_is_the_same_everywhere_is_not_listed(lab: Evidence) -> N
     untested = verdict("gpu", "not_testable", {ONE: (1.0, 1.1, "confirmed")}, "S001-02")
     other = verdict("cpu", "refuted", {ONE: (1.0, 1.1, "refuted")}, "S001-02")
     assert machines.reasons(lab, [*same, untested, other]) == []
-    assert machines.summary([]) == "No verdict differs"
+    assert machines.tested(lab, [*same, untested, other]) == [same]
+    assert machines.summary([], 1).startswith("**0 of 1 parts")
+
+
+def test_what_was_measured_stands_beside_a_verdict(lab: Evidence) -> None:
+    rows = [
+        verdict("gpu", "confirmed", {ONE: (1.0, 1.1, "confirmed")}),
+        verdict("cpu", "refuted", {ONE: (2.0, 2.1, "refuted")}),
+    ]
+    assert machines.reasons(lab, rows)[0]["measured"] == "–"
+    rows[0] = replace(rows[0], details=("Measured was the time of naive, on gpu: 1.05 at 1×1.", "Because."))
+    assert machines.reasons(lab, rows)[0]["measured"] == "the time of naive"
 
 
 def test_ceilings_say_what_binds(lab: Evidence) -> None:
@@ -530,6 +593,17 @@ def test_a_card_has_the_ledgers_verdict_on_the_claims_it_names(lab: Evidence) ->
 def committed() -> Evidence:
     """All committed records."""
     return lab_evidence.evidence(lab_evidence.Parameters())
+
+
+def test_what_compiling_takes_is_no_time_of_payback(committed: Evidence) -> None:
+    for machine in committed.machines:
+        found, chapter = decisions.compiling(committed, machine), torch_compile.pays(committed, machine)
+        assert found
+        assert chapter
+        if not chapter.open:
+            assert found.figure in ("never", "not always", "open in some cases", "always")
+            assert chapter.figure in found.text
+            assert ("slower than eager" in found.text) == (torch_compile.UNWON in chapter.text)
 
 
 def test_every_card_agrees_with_the_ledger(committed: Evidence) -> None:

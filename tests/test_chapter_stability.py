@@ -57,10 +57,15 @@ def test_only_experiments_of_both_visits_are_compared(tmp_path: Path, monkeypatc
     (visit,) = visited(tmp_path, monkeypatch, {"method": same, "layout": same}, {"method": same, "traffic": same})
     assert (visit.name, visit.machine) == ("first", "gpu")
     assert [record.experiment for record in (*visit.then, *visit.now)] == ["method", "method"]
-    assert stability.equal(stability.verdicts(visit)).startswith("**1 of 1 verdicts are equal** (100%). None turned")
+    compared = [(visit, stability.verdicts(visit))]
+    assert stability.summary(compared).startswith("**1 of 1 pairs of verdicts are equal.** None turned")
+    (line,) = stability.overview(compared)
+    assert (line["machine"], line["other visit"]) == ("gpu", "2025-01-01")
+    assert (line["equal verdicts"], line["turned round"]) == ("1 of 1", 0)
     assert stability.changed(visit, stability.verdicts(visit)) == []
     (line,) = stability.moved(visit)
     assert (line["ratios"], line["apart"], line["median change"]) == (1, 0, "0%")
+    assert line["the book shows"] == "the later"
 
 
 def test_without_another_visit_nothing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,11 +77,13 @@ def test_a_verdict_that_turned_is_named_with_both_figures(tmp_path: Path, monkey
     then, now = cells(eager=10, naive=100), cells(eager=10, naive=200)
     (visit,) = visited(tmp_path, monkeypatch, {"method": then}, {"method": now})
     pairs = stability.verdicts(visit)
-    said = stability.equal(pairs)
-    assert said == "**0 of 1 verdicts are equal** (0%). Turned from confirmed to refuted or back: S001-01."
+    said = stability.summary([(visit, pairs)])
+    assert said.startswith("**0 of 1 pairs")
+    assert "On `gpu` S001-01 turned from confirmed to refuted: “Slower.”" in said
+    assert stability.overview([(visit, pairs)])[0]["turned round"] == 1
     (line,) = stability.changed(visit, pairs)
-    assert line["earlier visit"].startswith("✓")
-    assert line["later visit"].startswith("✗")
+    assert line["earlier record"].startswith("✓")
+    assert line["later record"].startswith("✗")
     assert line["why"].startswith("The intervals lie apart at linear_relu 8×8×8")
     assert "on the earlier visit and" in line["why"]
     (line,) = stability.moved(visit)
@@ -95,12 +102,16 @@ def test_the_book_may_show_the_earlier_of_two(tmp_path: Path, monkeypatch: pytes
     assert visit.now == visit.kept
     assert visit.now[0].run["started"].startswith("2099")
     (line,) = stability.changed(visit, stability.verdicts(visit))
-    assert (line["earlier visit"][0], line["later visit"][0]) == ("✓", "✗")
+    assert (line["earlier record"][0], line["later record"][0]) == ("✓", "✗")
+    assert line["other visit"].startswith("2099")
+    assert stability.moved(visit)[0]["the book shows"] == "the earlier"
 
 
 def test_what_one_visit_could_not_judge_is_not_compared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (visit,) = visited(tmp_path, monkeypatch, {"method": cells(eager=10)}, {"method": cells(eager=10, naive=100)})
-    assert stability.equal(stability.verdicts(visit)) == "No claim could be judged on both visits."
+    pairs = stability.verdicts(visit)
+    assert stability.summary([(visit, pairs)]) == "No claim could be judged on both visits."
+    assert stability.overview([(visit, pairs)])[0]["equal verdicts"] == "0 of 0"
     (line,) = stability.moved(visit)
     assert line["ratios"] == 0
     assert line["largest change"] == ""

@@ -421,7 +421,7 @@ def test_show_gives_html_and_plain_text(capsys: pytest.CaptureFixture[str], monk
     monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
     tables.show(claim_tables.claims_table([judgement()]), filterable=True)
     assert set(shown[0]) == {"text/html", "text/plain"}
-    assert "27.1× [26.9, 27.3]" in shown[0]["text/html"]
+    assert "27.1× [26.9, 27.3]" in shown[0]["text/html"].replace("\N{NO-BREAK SPACE}", " ")
     assert "27.1× [26.9, 27.3]" in shown[0]["text/plain"]
 
 

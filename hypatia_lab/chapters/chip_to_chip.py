@@ -5,14 +5,13 @@ Only records that name their chip can tell one from another. Those of other visi
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from hypatia_lab import claims, results, spread
 from hypatia_lab.chapters.stability import Visit
-from hypatia_lab.formats import MISSING, listing
+from hypatia_lab.formats import MISSING
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 from hypatia_lab.spread import Across
@@ -20,13 +19,6 @@ from hypatia_lab.tables import chips
 from hypatia_lab.tables import claims as claim_tables
 
 CLOCKS = ("graph", "wall")
-AGREED = {
-    "all": "have one verdict on every chip",
-    "most": "have one on most",
-    "some": "have one on some",
-    "one": "have a different one on each",
-}
-"""On how many chips the commonest verdict holds → the same behind a number of claims."""
 Verdict = dict[str, Any]
 """A line of :func:`hypatia_lab.claims.agreement`."""
 
@@ -57,22 +49,35 @@ def side_by_side(found: Sequence[Record]) -> list[Across]:
 
 
 def said(found: Sequence[Record], held: Mapping[str, Sequence[Verdict]]) -> str:
-    """Which chips were seen of each model, whether the next one will differ, and what their verdicts say: Markdown.
+    """How many chips were seen of each model, and on how many verdicts hold: Markdown.
 
     ``held`` are the :func:`verdicts` of ``found``.
     """
     lines = []
     for model, own in _by_model(found).items():
         named, known = _chips(own), sum(bool(record.chip) for record in own)
-        names = f"name {listing([f'`{name}`' for name in named])}" if named else "name a chip"
-        texts = [f"**{model}**: {known} of {len(own)} records {names}."]
-        expected = spread.expectations(side_by_side(own))
-        classes = chips.will_mine_differ(len(named), expected) if named else []
-        if not expected:
-            texts, classes = [*texts, *classes], []
+        texts = [f"**{model}**: {known} of {len(own)} records name their chip, {len(named)} chips in all."]
         texts += [_counted(held[model])] if model in held else []
-        lines += [f"- {' '.join(texts)}", *(f"  - {text}" for text in classes)]
+        if named and not (expected := spread.expectations(side_by_side(own))):
+            texts += chips.will_mine_differ(len(named), expected)
+        lines.append(f"- {' '.join(texts)}")
     return "\n".join(lines) or "No GPU was measured."
+
+
+def expected(found: Sequence[Record]) -> Any:
+    """What is to be expected of the next chip of each model (pandas); None where no two chips have one ratio."""
+    models = {model: spread.expectations(side_by_side(own)) for model, own in _by_model(found).items()}
+    return chips.expectations_table(models) if any(models.values()) else None
+
+
+def named(found: Sequence[Record]) -> list[dict[str, str]]:
+    """A line a chip that records name: its model and its experiments."""
+    lines = []
+    for model, own in _by_model(found).items():
+        for chip in _chips(own):
+            ran = sorted({record.experiment for record in own if record.chip == chip})
+            lines.append({"chip": chip, "model": model, "experiments": ", ".join(ran)})
+    return lines
 
 
 def on_yours(lab: Evidence, visited: Sequence[Visit], machine: str) -> str:
@@ -85,7 +90,8 @@ def on_yours(lab: Evidence, visited: Sequence[Visit], machine: str) -> str:
     if not found:
         return ""
     said = " ".join(chips.will_mine_differ(len(_chips(own)), found))
-    return f"Each interval is of one chip on one visit. {said} [How chips differ](13_machines.html#from-chip-to-chip)."
+    more = "[How chips differ](13_machines.html#from-chip-to-chip)."
+    return f"Each interval is of one chip on one visit; another chip of the model may differ. {said} {more}"
 
 
 def ratio_tables(found: Sequence[Record]) -> dict[str, Any]:
@@ -114,9 +120,8 @@ def verdicts(found: Sequence[Record]) -> dict[str, list[Verdict]]:
 def _counted(held: Sequence[Verdict]) -> str:
     if not held:
         return "No claim could be judged on two of them."
-    counts = Counter(line["holds"] for line in held)
-    told = listing([f"{counts[word]} {same}" for word, same in AGREED.items() if counts[word]])
-    return f"Of {len(held)} parts of claims that two or more chips could test, {told}."
+    same = sum(line["holds"] == "all" for line in held)
+    return f"{same} of {len(held)} parts of claims have one verdict on every chip that could test them."
 
 
 def verdict_tables(held: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:
@@ -125,8 +130,9 @@ def verdict_tables(held: Mapping[str, Sequence[Verdict]]) -> dict[str, Any]:
 
     out = {}
     for model, lines in held.items():
-        names = sorted({name for line in lines for name in line["verdicts"]})
-        if apart := [line for line in lines if line["holds"] != "all"]:
+        apart = [line for line in lines if line["holds"] != "all"]
+        names = sorted({name for line in apart for name in line["verdicts"]})
+        if apart:
             out[model] = pandas.DataFrame(
                 [
                     {"id": line["id"], "claim": line["claim"]}
@@ -143,9 +149,12 @@ def _word(verdict: str | None) -> str:
 
 
 def scatter(found: Sequence[Record]) -> Any:
-    """Where the scatter of ratios comes from, by class of ratios (pandas); None where there is no ratio."""
+    """Where the scatter of ratios comes from, by class of ratios (pandas); None where there is no ratio.
+
+    Of the records that name their chip alone: processes of others, quieter or noisier ones, would stand for theirs.
+    """
     kinds: dict[spread.Kind, list[spread.Sighting]] = {}
-    for one in spread.sightings(found):
+    for one in spread.sightings([record for record in found if record.chip]):
         if one.kind[0] in CLOCKS:
             kinds.setdefault(one.kind, []).append(one)
     return chips.components_table({kind: spread.components(kinds[kind]) for kind in sorted(kinds)}) if kinds else None

@@ -8,16 +8,17 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import formats, intervals, results, variants
+from hypatia_lab import formats, intervals, results, tables, variants
 from hypatia_lab.chapters import fused_mlp, tensor_cores, torch_compile
-from hypatia_lab.figures import comparisons
+from hypatia_lab.figures.break_even import at_least_one
 from hypatia_lab.figures.ceilings import Point
-from hypatia_lab.figures.language import ordered
+from hypatia_lab.figures.language import BLUE, SHAPES, Style, heading, ordered, ratio_axis
+from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.formats import absent, listing
 from hypatia_lab.intervals import EQUIVALENCE, Interval
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding, headline, unsaid
-from hypatia_lab.pages.phrases import spoken
+from hypatia_lab.pages.findings import Finding, span_text, unsaid
+from hypatia_lab.pages.phrases import FLOAT32, spoken
 from hypatia_lab.results import Row
 
 PAGE = "18_decisions"
@@ -64,26 +65,18 @@ def _name(row: Row) -> str:
     return text if row.direction == "forward" else f"{text} {formats.direction(row.direction)}"
 
 
-Measured = tuple[Point, Interval]
-"""A point of a figure, and the ratio that it stands at."""
-
-
-def _point(row: Row, kind: str, name: str, along: float, factor: Interval) -> Measured:
-    return Point(kind, row.origin, name, along, (factor.value, factor.low, factor.high)), factor
-
-
 def launched(lab: Evidence, machine: str) -> list[Point]:
     """Eager calls by the wall clock over the same calls replayed as a graph, over the µs of the latter; GPU only."""
     return [point for point, _ in _launched(lab, machine)]
 
 
-def _launched(lab: Evidence, machine: str) -> list[Measured]:
+def _launched(lab: Evidence, machine: str) -> list[tuple[Point, Interval]]:
     found = []
     for experiment in EAGER if lab.primary(machine) == "graph" else ():
         walls = {row.workload: row for row in lab.timed(machine, experiment=experiment, variant="eager", clock="wall")}
         for row in lab.timed(machine, experiment=experiment, variant="eager", clock="graph"):
             if row.workload in walls and (factor := walls[row.workload].over(row)).n:
-                found.append(_point(row, row.operation, _name(row), row.median_us, factor))
+                found.append((Point(row.operation, row.origin, _name(row), row.median_us, factor.triple), factor))
     return found
 
 
@@ -105,7 +98,7 @@ def fused(lab: Evidence, machine: str) -> list[Point]:
     return [point for point, _ in _fused(lab, machine)]
 
 
-def _fused(lab: Evidence, machine: str) -> list[Measured]:
+def _fused(lab: Evidence, machine: str) -> list[tuple[Point, Row]]:
     variants.load()
     found, turn = [], balance(lab, machine)
     seen: set[str] = set()
@@ -122,8 +115,57 @@ def _fused(lab: Evidence, machine: str) -> list[Measured]:
             relative = row.flops / row.traffic / turn[precision]
             kind = row.operation + ("" if row.direction == "forward" else ", step")
             label = variants.label(row.operation, row.variant)
-            found.append(_point(row, kind, f"{_name(row)}, {label}", relative, row.speed))
+            found.append((Point(kind, row.origin, f"{_name(row)}, {label}", relative, row.speed.triple), row))
     return found
+
+
+SIDES = {
+    "memory binds": (0, 1),
+    "arithmetic binds by less than ten times": (1, 10),
+    "arithmetic binds by ten times or more": (10, float("inf")),
+}
+"""Parts of the scale of operations per byte over the machine's balance."""
+
+
+def _sides(lab: Evidence, machine: str) -> dict[str, list[float]]:
+    """The gains that say something, on each of :data:`SIDES` that has one."""
+    clear = [(point.along, row.speed.value) for point, row in _fused(lab, machine) if not row.speed.doubt]
+    sides = {side: [gain for along, gain in clear if low <= along < high] for side, (low, high) in SIDES.items()}
+    return {side: own for side, own in sides.items() if own}
+
+
+def side_lines(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """Each of :data:`SIDES` as a line of a table: how many cases, and their gains."""
+    return [
+        {
+            "where": side,
+            "cases": str(len(own)),
+            **{
+                name: f"{formats.spoken(of(own))}×"
+                for name, of in (("least", min), ("median", statistics.median), ("most", max))
+            },
+        }
+        for side, own in _sides(lab, machine).items()
+    ]
+
+
+def below_eager(lab: Evidence, machine: str) -> str:
+    """Which points of :func:`fused` are slower than eager, and how many have a form left out there that is ahead."""
+    found = _fused(lab, machine)
+    slow = [(f"*{point.kind}* {point.name}", row.workload) for point, row in found if row.reading == "slower"]
+    if not slow:
+        return ""
+    ahead = {
+        row.workload
+        for row in contests(lab, machine)
+        if row.reading == "faster" and variants.find(row.operation, row.variant).splits
+    }
+    text = f"Slower than eager {'is' if len(slow) == 1 else 'are'} {len(slow)} of {len(found)} points: "
+    text += f"{'; '.join(name for name, _ in slow)}. "
+    if split := sum(workload in ahead for _, workload in slow):
+        where = "There" if split == len(slow) == 1 else f"At {split} of them"
+        text += f"{where} a form of split operands, left out here, is faster than every peer."
+    return text.strip()
 
 
 def lacking(lab: Evidence, machine: str, experiments: Iterable[str]) -> str:
@@ -171,14 +213,14 @@ def launches(lab: Evidence, machine: str) -> Finding | None:
         return None
     factors = [factor for _, factor in points]
     if all(factor.doubt for factor in factors):
-        return unsaid(lab, machine, "Whether launching takes longer than the kernels", "08_profile", factors)
+        return unsaid(lab, machine, "Whether launching takes longer than the kernels", PAGE, factors)
     mostly = [factor for factor in factors if factor.above(2)]
     text = "These callers wait more than twice as long as the kernels take. " if mostly else ""
     return Finding(
         f"{len(mostly)} of {len(points)} calls",
         "Launching often takes longer than the kernels" if mostly else "Launching is no call's largest part",
-        f"{text}Replaying a CUDA graph takes the launches away, and changes no kernel.",
-        "08_profile",
+        f"{text}Replaying a CUDA graph launches all kernels at once, and changes none of them.",
+        f"{PAGE}#is-it-the-kernel-at-all",
     )
 
 
@@ -187,27 +229,18 @@ def ceiling(lab: Evidence, machine: str) -> Finding | None:
     found = balance(lab, machine)
     if not found:
         return None
-    precision = "float32/ieee" if "float32/ieee" in found else next(iter(found))
-    least, most = (end(found, key=lambda name: found[name]) for end in (min, max))
-    ends = [formats.spoken(end) for end in dict.fromkeys((found[least], found[most]))]
-    others = dict.fromkeys(name for name in (least, most) if name != precision)
+    told = [name for name in ("float32/ieee", "bfloat16/ieee") if name in found] or list(found)[:1]
+    first, *others = [(name.removesuffix("/ieee"), formats.spoken(found[name])) for name in told]
     return Finding(
-        f"{' to '.join(ends)} FLOP per byte",
-        "Divide operations by bytes: the quotient says what binds",
-        f"In {precision} memory binds below {formats.spoken(found[precision])} FLOP per byte, and arithmetic above. "
-        + "".join(f"In {name} the border is {formats.spoken(found[name])}. " for name in others)
-        + "The copies are of warm data, which the cache may hold; of data from memory alone the balance is higher. "
-        "Where memory binds, move fewer bytes; where arithmetic does, change the precision.",
+        f"{first[1]} operations a byte in {first[0]}",
+        "Divide the call's operations by the bytes of its inputs and outputs; memory binds below",
+        "Above, arithmetic binds. "
+        + "".join(f"In {name} the border is {border}. " for name, border in others)
+        + "Where memory binds, move fewer bytes. Where arithmetic binds, compute with fewer digits. "
+        "The border is this machine's best rate of arithmetic over its best rate of copying, with warm caches; "
+        "of data from memory alone it is higher.",
         "13_machines",
     )
-
-
-SIDES = {
-    "Where memory binds": (0, 1),
-    "Where arithmetic binds by less than ten times": (1, 10),
-    "Where arithmetic binds by ten times or more": (10, float("inf")),
-}
-"""Parts of the scale of operations per byte over the machine's balance."""
 
 
 def fusing(lab: Evidence, machine: str) -> Finding | None:
@@ -215,26 +248,35 @@ def fusing(lab: Evidence, machine: str) -> Finding | None:
     points = _fused(lab, machine)
     if not points:
         return None
-    clear = [(point.along, gain) for point, gain in points if not gain.doubt]
-    if not clear:
-        return unsaid(lab, machine, "Whether fusing pays", "16_fused_mlp", [gain for _, gain in points])
-    sides = {side: [gain.value for along, gain in clear if low <= along < high] for side, (low, high) in SIDES.items()}
+    gains = [row.speed for _, row in points]
+    sides = _sides(lab, machine)
+    if not sides:
+        return unsaid(lab, machine, "Whether fusing pays", PAGE, gains)
     # The middle of many cases, which are no repetitions of one: an extreme one must not move it.
-    middle = {side: statistics.median(own) for side, own in sides.items() if own}
-    falls = len(middle) > 1 and list(middle.values()) == sorted(middle.values(), reverse=True)
-    gains = sum(gain.above(1 + EQUIVALENCE) for _, gain in points)
-    where = listing([f"{side[0].lower()}{side[1:]}" for side in middle])
+    middle = [statistics.median(own) for own in sides.values()]
+    falls = len(middle) > 1 and middle == sorted(middle, reverse=True)
+    pays = sum(gain.above(1 + EQUIVALENCE) for gain in gains)
     return Finding(
-        " → ".join(f"{formats.spoken(value)}×" for value in middle.values()),
+        " → ".join(f"{formats.spoken(value)}×" for value in middle),
         "Fusing pays less the more arithmetic binds"
         if falls
-        else f"Fusing pays in {gains} of {len(points)} cases"
-        if gains
+        else f"Fusing pays in {pays} of {len(points)} cases"
+        if pays
         else "Fusing surely pays in no case here",
-        f"Median speed of the best fused form against eager{', in this order' if len(middle) > 1 else ''}: {where}. "
-        "Fusing saves bytes and launches, and no operation.",
-        "16_fused_mlp",
+        f"Median speed of the quickest fused form against eager{', in this order' if len(middle) > 1 else ''}: "
+        f"{listing([f'where {side}' for side in sides])}. Fusing saves bytes and launches, and no operation.",
+        f"{PAGE}#where-does-fusing-pay",
     )
+
+
+def layers(lab: Evidence, machine: str) -> Finding | None:
+    """Up to which width one kernel is faster than layer by layer, and what that is."""
+    found, rows = fused_mlp.crossover(lab, machine), [rows for rows, _ in fused_mlp.factors(lab, machine)]
+    if found is None:
+        return None
+    text = "Three layers in one kernel are held against layer by layer: the quicker of eager and the library's fused "
+    text += f"call, for {' to '.join(dict.fromkeys((str(min(rows)), str(max(rows)))))} rows. {found.text}"
+    return replace(found, text=text, page=f"{found.page}#where-one-kernel-stops-paying")
 
 
 def library(lab: Evidence, machine: str) -> Finding | None:
@@ -246,38 +288,114 @@ def library(lab: Evidence, machine: str) -> Finding | None:
     decided = [row for row in rows if intervals.decided(row.speed)]
     if not decided:
         question = "Whether a kernel of our own beats the library or the compiler"
-        return unsaid(lab, machine, question, "14_tensor_cores", every)
+        return unsaid(lab, machine, question, PAGE, every)
     ahead = sum(row.reading == "faster" for row in rows)  # as the figure counts them
     best = max(decided, key=lambda row: row.ratio)
-    behind = sum(row.reading == "slower" and row.baseline in ("eager", "epilogue") for row in rows)
-    kernel, peer = (variants.label(best.operation, name) for name in (best.variant, best.baseline))
-    text = f"{'Furthest ahead' if ahead else 'Closest'}: {kernel} in {best.operation.replace('_', ' ')} at "
-    text += f"{_name(best)}, with {spoken(best.speed)} the speed of {peer}. "
+    behind = [f"*{row.operation}* {_name(row)}" for row in rows if row.reading == "slower"]
+    text = f"{'Furthest ahead' if ahead else 'Closest'} is *{best.operation}* {_name(best)}, with {spoken(best.speed)} "
+    text += f"the speed of {variants.label(best.operation, best.baseline)}. "
     if behind:
-        text += f"In {behind} workload{'s' * (behind > 1)} one call of the library is the quickest form."
+        text += f"A peer is faster in {len(behind)}: {listing(behind)}."
     return Finding(
         f"{ahead} of {len(rows)} workloads",
         "No kernel of our own surely beats the library or the compiler"
         if not ahead
         else f"Kernels of our own beat library and compiler in {'most' if 2 * ahead > len(rows) else 'some'} cases",
         text.strip(),
-        "14_tensor_cores",
+        f"{PAGE}#where-is-the-library-unbeaten",
     )
 
 
+FEWER = {("float32", "tf32"): "TF32", ("bfloat16", "ieee"): "bfloat16"}
+"""dtype and math of products of fewer digits than float32's → what a page calls them."""
+
+
 def digits(lab: Evidence, machine: str) -> Finding | None:
-    """What float32's digits cost on tensor cores: the weightiest finding of that chapter."""
-    return headline(tensor_cores.findings(lab, machine), "14_tensor_cores")
+    """How much faster float32's digits come by split operands, and how much faster fewer digits are."""
+    rows = lab.timed(machine, experiment=tensor_cores.EXPERIMENT, operation="linear_relu", direction="forward")
+    eager = {row.shape: row for row in rows if (row.dtype, row.math, row.variant) == ("float32", "ieee", "eager")}
+
+    def best(dtype: str, math: str, counts: Callable[[Row], bool]) -> list[tuple[Interval, float]]:
+        """Of each size the quickest form against eager's float32, and its error."""
+        own = [row for row in rows if (row.dtype, row.math) == (dtype, math) and counts(row)]
+        found = [(first, quickest(row for row in own if row.shape == shape)) for shape, first in eager.items()]
+        pairs = [(first.over(row), row.error) for first, row in found if row is not None]
+        return [(gain, error) for gain, error in pairs if gain.n]
+
+    split = best(
+        "float32",
+        "ieee",
+        lambda row: row.variant in tensor_cores.SPLITS and tensor_cores.exact(row, eager[row.shape]),
+    )
+    clear = [gain for gain, _ in split if not gain.doubt]
+    if not split:
+        return None
+    if not clear:
+        question = "Whether float32's digits come faster on tensor cores"
+        return unsaid(lab, machine, question, tensor_cores.PAGE, [gain for gain, _ in split])
+    faster = sum(gain.above(1) for gain in clear)
+    text = "Each number is split into two short ones. The quickest such form is held against cuBLAS's own float32, at "
+    text += f"{len(split)} size{'s' * (len(split) > 1)}. Its error is no larger. "
+    for (dtype, math), name in FEWER.items():
+        fewer = [(gain, error) for gain, error in best(dtype, math, lambda _: True) if not gain.doubt]
+        if fewer:
+            text += f"Where a relative error of {formats.spoken(100 * max(error for _, error in fewer))}% will do, "
+            text += f"{name} has {span_text([gain for gain, _ in fewer])} the speed of float32. "
+    return Finding(
+        span_text(clear),
+        "float32's digits come faster on tensor cores"
+        if faster == len(split)
+        else "float32's digits come faster on tensor cores at some sizes"
+        if faster
+        else "Splitting float32's numbers gains nothing here",
+        text.strip(),
+        tensor_cores.PAGE,
+    )
+
+
+COMPILED_MODELS = {
+    ("conv_block", "forward"): "the convolution block",
+    ("unet", "forward"): "a small U-Net of such blocks",
+    ("unet", "forward_backward"): "a training step of that U-Net",
+}
+"""Operation and direction of what was compiled → what it is called."""
+
+
+def compiling(lab: Evidence, machine: str) -> Finding | None:
+    """Whether the time that compiling takes comes back."""
+    found = torch_compile.pays(lab, machine)
+    if found is None or found.open:
+        return found
+    starts = [
+        (mode, COMPILED_MODELS[model, direction], torch_compile.won_back(at_least_one(curve.calls)))
+        for model, direction, mode in torch_compile.views(lab, machine)
+        for curve in torch_compile.curves(lab, machine, model, direction, mode)
+        if curve.name == "compile"
+    ]
+    first = starts[0][0]
+    text = f"In a fresh process with nothing stored, compiling and the first call take {found.figure}. "
+    text += f"All is held against eager, in {FLOAT32[first]}. "
+    words = [(name, word) for mode, name, word in starts if mode == first]
+    for name, word in words:
+        slower = ": compiled, it is slower than eager" if word == torch_compile.UNWON else ""
+        text += f"{name[0].upper()}{name[1:]} {word}{slower}. "
+    never, unseen = (sum(word == said for _, word in words) for said in (torch_compile.UNWON, torch_compile.UNSEEN))
+    return Finding(
+        "never" if never == len(words) else "not always" if never else "open in some cases" if unseen else "always",
+        "Compiling pays itself back",
+        f"{text}For yours: divide what compiling takes by what it saves a call. That is the number of calls it takes.",
+        f"{torch_compile.PAGE}#what-a-start-costs-and-when-it-pays-back",
+    )
 
 
 QUESTIONS: tuple[tuple[str, Callable[[Evidence, str], Finding | None]], ...] = (
     ("Does the device wait for the host?", launches),
     ("What binds the call: bytes or operations?", ceiling),
     ("Does fusing pay?", fusing),
-    ("How much fits into one kernel?", fused_mlp.crossover),
+    ("How much fits into one kernel?", layers),
     ("Is there a library call that is as fast?", library),
     ("How many digits are needed?", digits),
-    ("Does the compiler's time come back?", torch_compile.pays),
+    ("Does the compiler's time come back?", compiling),
 )
 """What to ask of a kernel, in this order, and who answers."""
 
@@ -298,7 +416,8 @@ def answers(lab: Evidence, machine: str) -> str:
         found = answer(lab, machine)
         said = "Not measured on this machine."
         if found:
-            link = f'<a href="{found.page.partition("#")[0]}.html">{html.escape(found.title)}</a>'
+            page, mark, place = found.page.partition("#")
+            link = f'<a href="{page}.html{mark}{place}">{html.escape(found.title)}</a>'
             said = f"{link}: **{found.figure}**. {found.text}"
         elif answer is launches and lab.primary(machine) != "graph":
             said = "It does not arise: a CPU launches no kernels."
@@ -306,10 +425,45 @@ def answers(lab: Evidence, machine: str) -> str:
     return "\n".join(lines)
 
 
+def standing(rows: Sequence[Row]) -> str:
+    """How many of :func:`contests` the own kernel is ahead in, and which the others are, in a few sentences."""
+    others: dict[str, list[str]] = {}
+    for row in rows:
+        if row.reading != "faster":
+            peer = variants.label(row.operation, row.baseline)
+            others.setdefault(row.reading, []).append(f"*{row.operation}* {_name(row)} (peer: {peer})")
+    ahead = sum(row.reading == "faster" for row in rows)
+    text = f"**In {ahead} of {len(rows)} workloads a kernel of our own is faster than its best peer.** "
+    return text + " ".join(f"{word.capitalize()}: {listing(names)}." for word, names in others.items())
+
+
+LOOK = Style(BLUE, SHAPES["own"][0], 0)
+"""How a kernel of our own is drawn where all rows are one."""
+
+
 def opponents(rows: Sequence[Row]) -> Any:
     """Rows of :func:`contests` of one direction as a figure and its table: speed against the best peer, named there."""
+    rows = ordered(rows)
     works = "training steps" if rows[0].direction == "forward_backward" else "forward passes"
-    title = f"The quickest own kernel against its best peer: {works}"
-    figure, table = comparisons.speedups([replace(row, baseline="best peer") for row in rows], title=title)
-    table.insert(4, "best peer", [row.baseline for row in ordered(rows)])
+    blocks: dict[str, list[Cell]] = {}
+    for row in rows:
+        kernel, peer = (variants.label(row.operation, name) for name in (row.variant, row.baseline))
+        kind = row.dtype if row.math == "ieee" else f"{row.dtype}/{row.math}"
+        name = f"{row.at}, {kind}: {spoken(row.speed)} {peer}"
+        said = f"{row.at}, {kind}<br>{kernel} against {peer}<br>{formats.told(row.speed)}, {row.reading}"
+        blocks.setdefault(row.operation, []).append(Cell(name, "", LOOK, row.speed.triple, said, row.variant))
+    more: dict[str, Any] = {"axis": ratio_axis(rows, "speed against best peer, ×"), "lines": [(1.0, "solid", "")]}
+    counts = tables.counted([row.reading for row in rows])
+    under = [rows[0].machine, f"{rows[0].clock} clock", "bars: 95% intervals", "right is faster"]
+    head = heading(
+        f"The quickest own kernel against its best peer: {works}", [*under, "grey: equal within ±2%", counts]
+    )
+    told = "; ".join(cell.said.replace("<br>", ", ") for own in blocks.values() for cell in own)
+    figure = draw(
+        [Block(operation, own, band=True, **more) for operation, own in blocks.items()],
+        head,
+        f"Speed of own kernels against their best peer on {rows[0].machine}: {counts}. {told}.",
+    )
+    table = tables.results_table(rows)
+    table.insert(4, "best peer", [row.baseline for row in rows])
     return figure, table

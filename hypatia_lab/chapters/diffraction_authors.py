@@ -197,7 +197,7 @@ def setups(lab: Evidence, machine: str) -> list[dict[str, str]]:
 
 
 def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
-    """Call by call, a line a detector; last, how many calls like the twelfth the three after the first are worth."""
+    """Call by call, a line a detector; last, the mean of the three after the first over the twelfth."""
     out = []
     for shape in SIZES:
         found = way(lab, machine, "warm", shape)
@@ -206,8 +206,8 @@ def warmed(lab: Evidence, machine: str) -> list[dict[str, str]]:
         line = {"detector": formats.shape(shape)}
         line |= {f"call {number}": _text(found, f"call {number}") for number in CALLS}
         three = quotients(found.per_process("call 2", "call 3", "call 4"), found.per_process("call 12"))
-        ratio = rare(three) if three else None
-        out.append(line | {"calls 2 to 4 / call 12": scripts.estimated(ratio, "×")})
+        ratio = rare(three).times(1 / 3) if three else None
+        out.append(line | {"mean of calls 2 to 4 / call 12": scripts.estimated(ratio, "×")})
     return out
 
 
@@ -336,14 +336,15 @@ def early(lab: Evidence, machine: str) -> Finding | None:
         question = "Whether three early calls speak for the later ones"
         return unsaid(lab, machine, question, "10_warm_up", [found], parts, text)
     verdict = lab.verdicts["S003-57c"][machine]
+    mean = spoken(found.times(1 / 3))
     return Finding(
-        f"{formats.spoken(found.value)} for 3",
+        mean,
         "Three early calls do speak for the later ones"
         if verdict == "confirmed"
-        else "The three calls that S003 calls warm last longer than three later ones"
+        else "The calls that S003 calls warm are slower than later ones"
         if verdict == "refuted" and found.value > 3
         else "Early calls of S003's simulator are uneven",
-        f"{text} In its own simulator the three last as long as {spoken(found, '')} later calls.",
+        f"{text} In its own simulator the three last as long as {spoken(found, '')} later calls: {mean} as long.",
         "10_warm_up",
         claims=parts,
     )

@@ -39,7 +39,7 @@ KEPT = {
     "mega": "a Mega-Cache file",
     "aoti_package": "an AOTInductor package",
     "aoti_disk": "an AOTInductor package beside Inductor's caches",
-    "aoti_raw": "an AOTInductor package and its bare loader",
+    "aoti_raw": "an AOTInductor package and its C++ loader",
 }
 """Way of keeping compiled code on disk → what a person calls it."""
 
@@ -262,20 +262,19 @@ def first_image(lab: Evidence, machine: str) -> Finding | None:
     # What a library keeps. The document speaks of a GPU.
     parts = [STORED[one.case] for one, _ in kept if one.variant == "compile" and one.case in STORED]
     judged = tuple(dict.fromkeys(parts)) if lab.primary(machine) == "graph" else ()
-    if stored.doubt:
-        facts = f"From {KEPT.get(config.case, config.case)} the first image takes {lasted(config, 'first image')}."
-        question = "Whether a fresh process has to compile"
-        if not stored.flaw and stored.high < 1e3 * SOON_MS:
-            # What is sure needs no figure.
-            question = "How long the first image takes from stored code"
-            facts += f" That is surely within {SOON_MS} ms."
-            if any(lab.verdicts[part][machine] == "undecided" for part in judged):
-                question = "How much stored code saves of a start"
-                facts += " Undecided is whether it is at most a tenth of compiling, as S003 expects."
-        return unsaid(lab, machine, question, "10_warm_up", [stored], judged, facts)
     empty = only(found, config.variant, "empty")
     long = None if empty is None else empty.estimate("first image")
     kept = KEPT.get(config.case, config.case)
+    if stored.doubt:
+        facts = f"From {kept} the first image takes {lasted(config, 'first image')}."
+        if stored.flaw or stored.high >= 1e3 * SOON_MS:
+            return unsaid(lab, machine, "Whether a fresh process has to compile", "10_warm_up", [stored], judged, facts)
+        # What is sure needs no figure.
+        if any(lab.verdicts[part][machine] == "undecided" for part in judged):
+            facts += " S003 expects a start from stored code to take at most a tenth of compiling. That is undecided"
+            few = long is not None and long.n < intervals.FEW_RARE
+            facts += f": compiling was tried in {long.n} processes, too few." if long is not None and few else "."
+        return Finding(f"under {SOON_MS} ms", "A fresh process need not compile", facts, "10_warm_up", claims=judged)
     text = f"From the end of the imports to the first image on {place(lab, machine)}, from {kept}."
     if long is not None and long.n:
         text += f" Compiling takes {lasts(long)}."
@@ -299,8 +298,10 @@ def unsteady(lab: Evidence, machine: str) -> str:
     doubts = {config.variant: [config.estimate(f"call {n}").doubt for n in calls] for config in own}
     few = [called(name) for name, words in doubts.items() if intervals.TOO_FEW in words]
     noisy = [called(name) for name, words in doubts.items() if 2 * words.count(intervals.TOO_NOISY) > len(words)]
-    said = [f"Too few processes started {listing(few)} to say anything of its calls."] if few else []
-    said += [f"Processes differ so much that most later calls of {listing(noisy)} say nothing."] if noisy else []
+    said = [f"Too few processes were started to compare the calls of {listing(few)}."] if few else []
+    said += (
+        [f"Most later calls of {listing(noisy)} differ too much from process to process to compare."] if noisy else []
+    )
     for config in own:
         jumps = {n: quotients(config.per_process(f"call {n}"), config.per_process(f"call {n - 1}")) for n in calls[1:]}
         over, n = max(((sum(one > 2 for one in found), n) for n, found in jumps.items()), default=(0, 0))
@@ -329,19 +330,19 @@ def advice(lab: Evidence, machine: str) -> list[str]:
 
     first = ranked("first image")
     if soon := [named(*pair) for pair in first if pair[1].high < 1e3 * SOON_MS]:
-        said.append(f"A first image within {SOON_MS} ms comes from: {'; '.join(soon)}.")
+        said.append(f"A first image within {SOON_MS} ms of the imports comes from: {'; '.join(soon)}.")
     elif first:
-        said.append(f"No form is sure to make its first image within {SOON_MS} ms.")
+        said.append(f"No form is sure to make its first image within {SOON_MS} ms of the imports.")
     if warm := [pair for pair in ranked(f"call {LAST_CALL}") if not pair[1].doubt]:
         level = [named(config, took) for config, took in warm if took.low <= warm[0][1].high]
-        said.append(f"For many calls take what is quickest once warm: {'; '.join(level)}.")
+        said.append(f"For many calls take what is quickest at call {LAST_CALL}: {'; '.join(level)}.")
     empty, eager = compiled_start(lab, machine), only(found, "eager")
     took, plain = (config.estimate("first image") if config else intervals.NOTHING for config in (empty, eager))
     if empty is not None and not took.flaw and not plain.flaw and took.low > plain.high:
         least = formats.spoken(took.low / plain.high)
         said.append(
             f"For a few calls do not compile: with nothing stored {called(empty.variant)} takes at least {least} times "
-            "as long to its first image as eager PyTorch, by the nearest ends of both intervals."
+            "as long to its first image as eager PyTorch."
         )
     return said
 

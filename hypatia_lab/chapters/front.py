@@ -97,7 +97,7 @@ def one_thread(lab: Evidence, machine: str) -> Canvas | None:
     lanes = [(row.at, row.speed.inverse(), "×") for row in rows]
     claimed = _claimed("S004-01")
     mark = None if any(row.launch_path for row in rows) else (claimed, f"S004 claims at every size: {claimed:g}×")
-    title = "How many times the library's time one thread per output takes"
+    title = "One thread per output: its time over the library's, by rows × inputs × outputs"
     return _bars(machine, "one-thread", title, lanes, alike=True, mark=mark)
 
 

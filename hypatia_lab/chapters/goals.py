@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -125,12 +126,27 @@ def outcomes(lab: Evidence, machine: str) -> list[Outcome]:
     return found
 
 
-def summary(found: list[Outcome]) -> str:
-    """How many goals are reached, and how often the kernel is ahead of its best peer, in a sentence or two."""
-    reached, unsaid = (sum(one.missed is said for one in found) for said in (False, None))
-    ahead = sum(reading(one.speed) == "faster" for one in found)
-    text = f"**{reached} of {len(found)} goals are reached**" + (f", {unsaid} cannot be told. " if unsaid else ". ")
-    return f"{text}At {ahead} of the {len(found)} the kernel is ahead of its best peer."
+def summary(lab: Evidence, machine: str, found: Sequence[Outcome]) -> str:
+    """How many goals are reached, who is ahead where they are not, and how near the kernels come to the limit."""
+    reached, missed, unsaid = ([one for one in found if one.missed is said] for said in (False, True, None))
+    text = f"**{len(reached)} of {len(found)} goals are reached**"
+    text += f", {len(unsaid)} cannot be told. " if unsaid else ". "
+    if missed:
+        ahead = sum(reading(one.speed) == "faster" for one in missed)
+        text += f"In {ahead} of the {len(missed)} that are missed, the kernel is still ahead of its best peer. "
+    over = sorted(
+        (one.own.median_us / one.own.limit_us, formats.workload(one.goal.workload))
+        for one in found
+        if not absent(one.own.limit_us) and not one.own.time.doubt
+    )
+    if over:
+        middle = statistics.median(times for times, _ in over)
+        text += f"At the median a kernel takes {formats.spoken(middle)} times the limit. "
+        for word, (times, work) in (("nearest", over[0]), ("farthest", over[-1])):
+            text += f"The {word} takes {formats.spoken(times)} times the limit ({work}). "
+    if not any(CHIP in record.run["facts"].get("name", "") for record in lab.of(machine)):
+        text += f"The times were set for an {CHIP}, whose memory is faster than this GPU's."
+    return text.strip()
 
 
 def lines(found: list[Outcome]) -> list[dict[str, str]]:
@@ -175,12 +191,16 @@ def bound(found: Sequence[dict[str, Any]]) -> str:
     busiest = [max(units.TOPICS, key=lambda unit: line[unit]) for line in found]
     full = Counter(unit for unit, line in zip(busiest, found, strict=True) if line[unit] > FULL)
     which = f": {listing([f'{unit} ({number})' for unit, number in full.most_common()])}" if full else ""
-    return (
-        "The limit above counts bytes and operations. Hardware counters say how busy a kernel keeps each unit of the "
-        f"GPU. **{full.total()} of {len(found)} kernels keep one unit busy for more than {FULL:.0%} of their "
-        f"time{which}.** In the others no unit is that busy, so they likely wait: for data, or for an earlier step. "
-        "Such a kernel may gain by more work in flight, or by fewer steps."
+    text = (
+        "What holds a kernel back? Hardware counters say for how much of a kernel's time each unit of the GPU is busy. "
     )
+    text += (
+        f"A unit that is busy for more than {FULL:.0%} of the time is taken for what holds it back: ask less of that. "
+    )
+    text += f"**{full.total()} of {len(found)} kernels have such a unit{which}.** "
+    if full.total() < len(found):
+        text += "The others likely wait, for data or for an earlier step. They may gain by more work in flight."
+    return text.strip()
 
 
 def unit_lines(found: Sequence[dict[str, Any]]) -> list[dict[str, str]]:

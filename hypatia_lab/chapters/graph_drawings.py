@@ -55,7 +55,7 @@ def scenario() -> tuple[list[Panel], str]:
     captured = _captured(_seeds_module(), torch.zeros(64, 784))
     result = rewrite_graph(captured, costs=Costs("cuda"))
     before, after = result.report.nodes_before, result.report.nodes_after
-    panels = [_drawn(captured.graph, f"before: {before} nodes"), _drawn(result.graph, f"after: {after} nodes")]
+    panels = [_drawn(captured.graph, f"before: x, {before} nodes"), _drawn(result.graph, f"after: x, {after} nodes")]
     said = " The last pair is fused like the others." if after == 3 else ""
     names = [[box[0].label for box in panel.boxes[1:]] for panel in panels]
     return panels, f"Before: {', '.join(names[0])}. After: {', '.join(names[1])}.{said}"

@@ -21,34 +21,95 @@ from hypatia_lab.records import Record
 from hypatia_lab.tables import claims as claim_tables
 
 BASELINES = ("eager", "row_major")
-COLD = "copy, cold caches"
-"""The ceiling of what comes from memory."""
+COPY, COLD = "copy", "copy, cold caches"
+"""The ceilings of bytes: the second is that of what comes from memory."""
+SHOWN = "float32/ieee"
+"""The precision whose balance is told in words."""
 IDLE = 0.1
 """Below this share of the limit no ceiling is what takes the time: launches, waiting and idle multiprocessors are."""
 
 
-def rates(lab: Evidence) -> list[dict[str, str]]:
-    """The ceilings of all machines: a line a quantity, and the first machine's rate over the last one's.
+def _best(lab: Evidence) -> dict[str, dict[str, float]]:
+    """A ceiling in words → its rate on each machine that has one, of the ceilings that any machine has.
 
     Caches are warm, but for one copy: what is warm may never leave the cache.
     """
     best = {name: results.ceilings(lab.of(name)) for name in lab.machines}
     products = [("matmul", precision, f"product, {precision}") for precision in decisions.PRECISIONS]
-    lines = []
-    for quantity, precision, label in [("copy", "", "copy"), ("copy", "", COLD), *products]:
+    found = {}
+    for quantity, precision, label in [("copy", "", COPY), ("copy", "", COLD), *products]:
         clocks = {name: "cold" if label == COLD else lab.primary(name) for name in lab.machines}
         own = {name: best[name].get((quantity, precision, clocks[name])) for name in lab.machines}
-        if not any(own.values()):
-            continue
-        unit = "B/s" if quantity == "copy" else "FLOP/s"
+        if any(own.values()):
+            found[label] = {name: rate for name, rate in own.items() if rate}
+    return found
+
+
+def _factors(rates_of: dict[str, dict[str, float]], names: Sequence[str]) -> dict[str, float]:
+    """The rates of the first of ``names`` over the second's, of what both have; empty where there is one alone."""
+    first, second = (*names, "", "")[:2]
+    return {label: own[first] / own[second] for label, own in rates_of.items() if first in own and second in own}
+
+
+def rates(lab: Evidence) -> list[dict[str, str]]:
+    """The ceilings of all machines: a line a quantity, and the first machine's rate over the second's."""
+    best = _best(lab)
+    factors = _factors(best, lab.machines)
+    lines = []
+    for label, own in best.items():
+        unit = "B/s" if label in (COPY, COLD) else "FLOP/s"
         line = {"ceiling": label}
-        line |= {name: formats.scaled(rate, unit) if rate else "not measured" for name, rate in own.items()}
-        first, last = own[lab.machines[0]], own[lab.machines[-1]]
-        if len(lab.machines) > 1:
-            both = f"{formats.number(first / last)}×" if first and last else formats.MISSING
-            line[f"{lab.machines[0]} / {lab.machines[-1]}"] = both
+        line |= {name: formats.scaled(own[name], unit) if name in own else "not measured" for name in lab.machines}
+        if factors:
+            both = f"{formats.number(factors[label])}×" if label in factors else formats.MISSING
+            line[" / ".join(lab.machines[:2])] = both
         lines.append(line)
     return lines
+
+
+def lead(lab: Evidence) -> str:
+    """How fast the first machine copies and multiplies beside the second, and what the CPUs are: Markdown."""
+    best = _best(lab)
+    factors = _factors(best, lab.machines)
+    said = []
+    if factors:
+        first, second = lab.machines[:2]
+        copies = {COLD: "from memory", COPY: "with warm caches"}
+        said += [
+            f"**`{first}` copies {formats.number(factors[label])} times as fast as `{second}`** {how}."
+            for label, how in copies.items()
+            if label in factors
+        ][:1]
+        if products := [factor for label, factor in factors.items() if label not in copies]:
+            said.append(f"Its matrix products run {_span(products)} times as fast as those of `{second}`.")
+    for name in lab.machines:
+        facts = lab.of(name)[0].run["facts"]
+        if lab.of(name)[0].run["device"] == "cpu" and facts.get("cores"):
+            said.append(f"`{name}` is {facts['cores']} cores of a processor ({facts.get('cpu', facts.get('name'))}).")
+        half, single = (best.get(f"product, {dtype}/ieee", {}).get(name) for dtype in ("float16", "float32"))
+        if half and single and half < single:
+            said.append(
+                f"On `{name}` a product in float16 takes {formats.number(single / half)} times as long as in float32: "
+                "nothing there multiplies float16 fast."
+            )
+    return " ".join(said)
+
+
+def turns(lab: Evidence) -> str:
+    """Where memory ends and arithmetic begins, in sentences; empty where nothing has both ceilings."""
+    found: dict[str, dict[str, float]] = {}
+    for name, precision, value in decisions.balances(lab):
+        found.setdefault(precision, {})[name] = value
+    said = []
+    if own := found.get(SHOWN):
+        said.append(
+            f"In {SHOWN} arithmetic takes over at "
+            f"{listing([f'{formats.number(value)} FLOP a byte on `{name}`' for name, value in own.items()])}."
+        )
+    if factors := list(_factors(found, lab.machines[1::-1]).values()):
+        first, second = lab.machines[:2]
+        said.append(f"Over all precisions `{second}` needs {_span(factors)} times as many as `{first}`.")
+    return " ".join(said)
 
 
 def chips(one: Record, other: Record) -> str:
@@ -59,9 +120,9 @@ def chips(one: Record, other: Record) -> str:
 
 
 def compared(pairs: Iterable[tuple[Record, Record]]) -> str:
-    """Of how many pairs of records both are of one chip, in a sentence."""
+    """Of how many pairs of records both are of one chip: ``2 (another chip) and 1 (same chip)``."""
     counts = Counter(chips(*pair) for pair in pairs)
-    return f"Experiments compared: {listing([f'{number} ({said})' for said, number in sorted(counts.items())])}."
+    return listing([f"{number} ({said})" for said, number in sorted(counts.items())])
 
 
 def twins(lab: Evidence) -> str:
@@ -72,7 +133,8 @@ def twins(lab: Evidence) -> str:
         pairs = [(one[name], other[name]) for name in one if name in other]
         models = {(record.run["device"], record.run["facts"].get("name")) for pair in pairs for record in pair}
         if [device for device, _ in models] == ["cuda"]:
-            lines.append(f"- {listing([f'`{name}`' for name in couple])}: both {models.pop()[1]}. {compared(pairs)}")
+            both = listing([f"`{name}`" for name in couple])
+            lines.append(f"- {both}: both {models.pop()[1]}. Experiments compared: {compared(pairs)}.")
     return "\n".join(lines)
 
 
@@ -84,27 +146,29 @@ def names(lab: Evidence) -> list[str]:
     return list(dict.fromkeys((*lab.machines, *(record.machine for record in lab.records))))
 
 
-def differing(lab: Evidence, judged: Sequence[Judgement]) -> list[list[Judgement]]:
-    """The judgements of each part of a claim that at least two machines could test with different verdicts."""
+def tested(lab: Evidence, judged: Sequence[Judgement]) -> list[list[Judgement]]:
+    """The judgements of each part of a claim that at least two machines could test."""
     found: dict[str, list[Judgement]] = {}
     for row in judged:
         if row.machine in names(lab) and row.verdict not in UNJUDGED:
             found.setdefault(row.id, []).append(row)
-    return [rows for rows in found.values() if len({row.verdict for row in rows}) > 1]
+    return [rows for rows in found.values() if len(rows) > 1]
 
 
 def reasons(lab: Evidence, judged: Sequence[Judgement]) -> list[dict[str, str]]:
-    """A line a part of :func:`differing`: every machine's verdict with what was measured, and why they differ."""
+    """A line a part of :func:`tested` whose verdicts differ: each machine's with its figure, and why they differ."""
     lines = []
-    for rows in differing(lab, judged):
+    for rows in tested(lab, judged):
+        if len({row.verdict for row in rows}) == 1:
+            continue
         here = {row.machine: f"{claim_tables.verdict_text(row.verdict)}, {claim_tables.judged(row)}" for row in rows}
         kind, why = cause(rows)
         lines.append(
-            {"id": rows[0].id, "claim": rows[0].claim}
+            {"id": rows[0].id, "claim": rows[0].claim, "measured": _measured(rows[0]), "band": _band(rows[0])}
             | {name: here.get(name, formats.MISSING) for name in names(lab)}
             | {
                 "the difference is": kind,
-                "why": " ".join(filter(None, (_confirming(rows[0]), why, _ceilings(lab, rows)))),
+                "why": " ".join(filter(None, (why, _ceilings(lab, rows)))),
             }
         )
     return lines
@@ -113,14 +177,25 @@ def reasons(lab: Evidence, judged: Sequence[Judgement]) -> list[dict[str, str]]:
 def columns(lab: Evidence, lines: Sequence[dict[str, str]]) -> list[str]:
     """The columns of a table of :func:`reasons`: of the machines those that could judge one of its lines."""
     judged = [name for name in names(lab) if any(line[name] != formats.MISSING for line in lines)]
-    return ["id", "claim", *judged, "the difference is", "why"]
+    return ["id", "claim", "measured", "band", *judged, "the difference is", "why"]
 
 
-def summary(lines: Sequence[dict[str, str]]) -> str:
-    """How many of the lines of :func:`reasons` differ for which reason."""
+KINDS = {
+    "hardware": "at one workload or more the intervals lie apart",
+    "certainty": "the intervals overlap, or one is too wide or of too few processes to hold one machine against the "
+    "other. Too wide is one whose ends lie more than a factor of two apart. It may still be clear of the band, and so "
+    "have a verdict",
+    "workloads": "both agree as far as both were measured",
+}
+"""Why verdicts may differ (:func:`cause`) → what that means."""
+
+
+def summary(lines: Sequence[dict[str, str]], parts: int) -> str:
+    """How many of ``parts`` are lines of :func:`reasons`, and for which reasons, with what each means: Markdown."""
     kinds = [line["the difference is"] for line in lines]
-    said = [f"{kinds.count(kind)} of {kind}" for kind in ("hardware", "certainty", "workloads") if kind in kinds]
-    return f"Parts of claims whose verdicts differ: {listing(said)}" if said else "No verdict differs"
+    said = f"**{len(lines)} of {parts} parts of claims that at least two machines could test have different verdicts.**"
+    bullets = [f"- *{kind}* ({kinds.count(kind)}): {text}." for kind, text in KINDS.items() if kind in kinds]
+    return "\n".join([f"{said} The difference is one of:" if bullets else said, "", *bullets])
 
 
 def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
@@ -157,11 +232,16 @@ def cause(rows: Sequence[Judgement]) -> tuple[str, str]:
     return "workloads", "Where both were measured they agree; the rest was measured on one machine only."
 
 
-def _confirming(row: Judgement) -> str:
-    """The band of a part of a claim, in a sentence; empty where it has none."""
-    if any(map(absent, row.band)):
-        return ""
-    return f"What confirms it is {claim_tables.claimed_text(list(row.band), row.unit)}."
+def _measured(row: Judgement) -> str:
+    """The quantity behind a verdict, as its details name it."""
+    said = "Measured was "
+    told = next((text for text in row.details if text.startswith(said)), "")
+    return told.removeprefix(said).partition(f", on {row.machine}")[0] or formats.MISSING
+
+
+def _band(row: Judgement) -> str:
+    """What confirms a part of a claim; ``–`` where it has no band."""
+    return formats.MISSING if any(map(absent, row.band)) else claim_tables.claimed_text(list(row.band), row.unit)
 
 
 def _ceilings(lab: Evidence, rows: Sequence[Judgement]) -> str:

@@ -127,7 +127,6 @@ def agreeing(told: Iterable[str]) -> Any:
     return pandas.DataFrame(out)
 
 
-WRONG_SOMEWHERE = "wrong somewhere"
 AGREES = "every variant this machine can run, torch.compile's aside, agrees with float64"
 """What the check says of an operation that is right."""
 
@@ -180,44 +179,66 @@ def errors(lab: Evidence, machine: str) -> Any:
     """
     import pandas
 
-    found: dict[tuple[str, ...], list[Row]] = {}
-    for row in lab.select(machine=machine):
-        kind = row.dtype if row.math == "ieee" else f"{row.dtype} ({row.math})"
-        work = row.operation if row.direction == "forward" else f"{row.operation}, forward and backward"
-        found.setdefault((work, kind), []).append(row)
+    found: dict[tuple[str, str], list[Row]] = {}
+    for row in _right(lab, machine):
+        found.setdefault(_computed(row), []).append(row)
     out = []
     for (work, kind), rows in sorted(found.items()):
-        right = [row for row in rows if row.status == "ok" and not math.isnan(row.error)]
-        wrong = sorted({row.variant for row in rows if row.status == "wrong"})
-        if not right and not wrong:
-            continue
-        worst = max(right, key=_share_of_bound, default=None)
-        share = _share_of_bound(worst) if worst else 0.0
+        worst = max(rows, key=_share_of_bound)
+        share = _share_of_bound(worst)
         out.append(
             {
                 "operation": work,
                 "arithmetic": kind,
-                "of bound": f"{share:.0%}" if share >= 0.01 else "under 1%" if worst else "",
-                "error": formats.number(worst.error) if worst else "",
-                "nearest variant": worst.variant if worst else "",
-                "shape": worst.shape if worst else "",
-                "variants timed": len({row.variant for row in right}),
-                WRONG_SOMEWHERE: ", ".join(wrong),
+                "nearest variant": worst.variant,
+                "share of its bound": f"{share:.0%}" if share >= 0.01 else "under 1%",
+                "error": formats.number(worst.error),
+                "size": formats.shape(worst.shape),
+                "variants timed": len({row.variant for row in rows}),
             }
         )
     return pandas.DataFrame(out)
 
 
+def wrong(lab: Evidence, machine: str) -> Any:
+    """What was called wrong on ``machine`` and so has no time (pandas), a row a variant, operation and arithmetic."""
+    import pandas
+
+    found: dict[tuple[str, ...], list[Row]] = {}
+    for row in lab.select(machine=machine, status="wrong"):
+        found.setdefault((row.variant, *_computed(row)), []).append(row)
+    out = []
+    for (variant, work, kind), rows in sorted(found.items()):
+        worst = max(rows, key=lambda row: row.error)
+        line = {"variant": variant, "operation": work, "arithmetic": kind}
+        line["sizes"] = str(len({row.shape for row in rows}))
+        # Where it is off is of no use without the picture.
+        out.append(line | {"what the check said of the worst": worst.reason.partition(" (rows")[0]})
+    return pandas.DataFrame(out)
+
+
+def _right(lab: Evidence, machine: str) -> list[Row]:
+    return [row for row in lab.select(machine=machine, status="ok") if not math.isnan(row.error)]
+
+
+def _computed(row: Row) -> tuple[str, str]:
+    """What ``row`` computes and in which arithmetic: ``("linear_relu, forward and backward", "float32 (tf32)")``."""
+    work = row.operation if row.direction == "forward" else f"{row.operation}, forward and backward"
+    return work, row.dtype if row.math == "ieee" else f"{row.dtype} ({row.math})"
+
+
 def nearest(lab: Evidence, machine: str) -> str:
-    """The answer timed on ``machine`` that came nearest to its bound, a sentence of Markdown; empty where none was."""
-    right = [row for row in lab.select(machine=machine) if row.status == "ok" and not math.isnan(row.error)]
-    if not right:
+    """What was wrong on ``machine``, and which right answer came nearest to its bound (Markdown); empty without any."""
+    if not (right := _right(lab, machine)):
         return ""
+    names = sorted({f"`{row.variant}`" for row in lab.select(machine=machine, status="wrong")})
     worst = max(right, key=_share_of_bound)
-    return (
-        f"No answer that was timed used more than **{_share_of_bound(worst):.0%} of its bound**: `{worst.variant}` of "
-        f"{formats.workload(worst.workload)}."
-    )
+    said = f"within **{_share_of_bound(worst):.0%} of its bound**. The nearest is `{worst.variant}` in "
+    said += f"{formats.workload(worst.workload)}."
+    if not names:
+        return f"Every answer stayed {said}"
+    many = f"{len(names)} variants were" if len(names) > 1 else "One variant was"
+    return f"**{many} wrong at some size**, where there is no time: {listing(names)}. Every other answer stayed {said}"
 
 
 def _share_of_bound(row: Row) -> float:

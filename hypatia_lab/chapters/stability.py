@@ -84,19 +84,46 @@ def verdicts(visit: Visit) -> list[tuple[Judgement, Judgement]]:
     return [pair for pair in pairs if not any(row.verdict in claims.UNJUDGED for row in pair)]
 
 
-def equal(pairs: Sequence[tuple[Judgement, Judgement]]) -> str:
-    """How many verdicts of :func:`verdicts` are equal, and whether any turned round, in two sentences."""
-    if not pairs:
+Pairs = Sequence[tuple[Judgement, Judgement]]
+"""What :func:`verdicts` gives."""
+
+
+def summary(found: Sequence[tuple[Visit, Pairs]]) -> str:
+    """How many verdicts of all visits are equal, and which claims turned round: Markdown."""
+    everything = [(visit.machine, a, b) for visit, pairs in found for a, b in pairs]
+    if not everything:
         return "No claim could be judged on both visits."
-    same = sum(a.verdict == b.verdict for a, b in pairs)
-    turned = [a.id for a, b in pairs if {a.verdict, b.verdict} == OPPOSITE]
-    text = f"**{same} of {len(pairs)} verdicts are equal** ({formats.number(100 * same / len(pairs))}%)."
-    if turned:
-        return f"{text} Turned from confirmed to refuted or back: {', '.join(turned)}."
-    return f"{text} None turned from confirmed to refuted or back."
+    same = sum(a.verdict == b.verdict for _, a, b in everything)
+    text = f"**{same} of {len(everything)} pairs of verdicts are equal.**"
+    turned = [
+        f"On `{machine}` {a.id} turned from {a.verdict} to {b.verdict}: “{a.claim}”"
+        for machine, a, b in everything
+        if {a.verdict, b.verdict} == OPPOSITE
+    ]
+    return " ".join([text, *(turned or ["None turned from confirmed to refuted or back."])])
 
 
-def changed(visit: Visit, pairs: Sequence[tuple[Judgement, Judgement]]) -> list[dict[str, Any]]:
+def overview(found: Sequence[tuple[Visit, Pairs]]) -> list[dict[str, Any]]:
+    """A line a visit: when it was, on which chips, how many experiments it shares, and what became of verdicts."""
+    return [
+        {
+            "machine": visit.machine,
+            "other visit": _days(visit),
+            "experiments (chip)": machines.compared(zip(visit.then, visit.now, strict=True)),
+            "equal verdicts": f"{sum(a.verdict == b.verdict for a, b in pairs)} of {len(pairs)}",
+            "turned round": sum({a.verdict, b.verdict} == OPPOSITE for a, b in pairs),
+        }
+        for visit, pairs in found
+    ]
+
+
+def _days(visit: Visit) -> str:
+    """The days on which the records were made that the book does not show."""
+    days = sorted(record.run["started"][:10] for record in visit.kept)
+    return " to ".join(dict.fromkeys((days[0], days[-1])))
+
+
+def changed(visit: Visit, pairs: Pairs) -> list[dict[str, Any]]:
     """A line a verdict that differs: either visit's, and why."""
     lines = []
     for pair in pairs:
@@ -104,9 +131,9 @@ def changed(visit: Visit, pairs: Sequence[tuple[Judgement, Judgement]]) -> list[
             continue
         named = [replace(row, machine=name) for row, name in zip(pair, ("the earlier visit", "the later"), strict=True)]
         lines.append(
-            {"id": pair[0].id, "claim": pair[0].claim}
+            {"id": pair[0].id, "claim": pair[0].claim, "machine": visit.machine, "other visit": _days(visit)}
             | {
-                f"{name} visit": f"{claim_tables.verdict_text(row.verdict)}, {claim_tables.judged(row)}"
+                f"{name} record": f"{claim_tables.verdict_text(row.verdict)}, {claim_tables.judged(row)}"
                 for row, name in zip(pair, ("earlier", "later"), strict=True)
             }
             | {"why": machines.cause(named)[1]}
@@ -128,8 +155,9 @@ def moved(visit: Visit) -> list[dict[str, Any]]:
         speeds = {name: (a.speed, b.speed) for name, (a, b) in both.items()}
         speeds = {name: (a, b) for name, (a, b) in speeds.items() if not (a.doubt or b.doubt)}
         changes = {name: abs(math.log(b.value / a.value)) for name, (a, b) in speeds.items()}
-        line: dict[str, Any] = {"experiment": now.experiment, "chip": machines.chips(then, now)}
-        line |= {"earlier visit": _when(then), "later visit": _when(now), "ratios": len(speeds)}
+        line: dict[str, Any] = {"machine": visit.machine, "experiment": now.experiment}
+        line |= {"chip": machines.chips(then, now), "earlier record": _when(then), "later record": _when(now)}
+        line |= {"the book shows": "the earlier" if now in visit.kept else "the later", "ratios": len(speeds)}
         line |= {"apart": sum(a.outside(b.low, b.high) for a, b in speeds.values())}
         line |= {"median change": formats.MISSING, "largest change": ""}
         if changes:

@@ -12,12 +12,12 @@ from hypatia_lab.intervals import Interval
 VERDICTS = {
     "confirmed": "✓",
     "exceeded": "»",
-    "refuted": "✗",
     "conditional": "◐",
+    "refuted": "✗",
+    "inconsistent": "≠",
     "undecided": "?",
     "not_reproduced": "◇",
     "not_testable": "○",
-    "inconsistent": "≠",
     "invalid": "!",
 }
 """Every verdict there is, in the order of tables, and the sign beside its word."""

@@ -91,7 +91,7 @@ def e_graph() -> Canvas:
     """Three e-classes of relu(x·wᵀ + b), and the cheapest way out."""
     draw = Canvas(
         "e_graph",
-        "Rules add what is equal; extraction then takes the cheapest",
+        "Rules add what is equal; extraction then takes the cheapest, here what has the fewest launches",
         "The program relu(addmm(b, x, wᵀ)). Class C holds the transposed w. Class B holds addmm(b, x, C) and, by the "
         f"rule {RULES[0]}, linear(x, w, b). Class A, the result, holds relu(B) and, by the rule {RULES[1]}, "
         "linear_relu(x, w, b). All nodes of a class compute the same. On a GPU relu(B) takes two launches, "
@@ -115,18 +115,20 @@ def e_graph() -> Canvas:
                 wide,
                 32,
                 text,
-                colour=BLUE if best else LINE,
-                look="strong" if best else "soft",
+                colour=GREEN if best else LINE,
+                look="soft",
                 stroke=3 if best else 1.5,
             )
             if rule:
-                draw.arrow((x - 66, y + 48), (x - 2, y + 48), colour=GREEN, stroke=2)
+                draw.arrow((x - 66, y + 48), (x - 2, y + 48), colour=BLUE, stroke=2)
                 draw.label(x + wide / 2, y + 82, f"rule {rule}", anchor="middle")
     draw.label(72, 90, "2 launches with B")
     draw.label(410, 28, "✓ chosen: 1 launch", anchor="end", bold=True)
     draw.arrow((60, 73), (60, 137))
     draw.arrow((60, 203), (60, 267))
-    draw.label(212, 300, "→ rule: adds an equal node\n↓ reads another class\nx, w, b: inputs, free")
+    draw.arrow((212, 295), (234, 295), colour=BLUE, stroke=2)
+    draw.arrow((223, 304), (223, 320))
+    draw.label(240, 300, "rule: an equal node\nreads another class\nx, w, b: inputs, free")
     return draw
 
 

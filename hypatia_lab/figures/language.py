@@ -43,8 +43,8 @@ SHAPES = {
     ),
 }
 """Marker symbols by origin: crossed, angular, round, pointed."""
-KEY = {"author": "✚✕ author", "seed": "■◆ seed", "peer": "●⬢ peer", "own": "▲★ own"}
-"""Origin → a marker or two of its kind, and its name."""
+KEY = {"author": "✚ author", "seed": "■ seed", "peer": "● peer", "own": "▲ own"}
+"""Origin → the first marker of its kind, and its name."""
 LINE = "#808080"
 """Limits, references and axes: a grey that shows on white and on black."""
 FAINT = "rgba(128,128,128,0.25)"

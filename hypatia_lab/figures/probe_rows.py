@@ -34,6 +34,17 @@ NONE = (math.nan, math.nan, math.nan)
 """A value that does not exist, between bounds that do not."""
 
 
+CASES = {
+    "empty": "nothing stored",
+    "disk": "disk caches",
+    "mega": "Mega-Cache",
+    "aoti_package": "package, Python loader",
+    "aoti_disk": "package and caches",
+    "aoti_raw": "package, C++ loader",
+    "cubin": "compiled before",
+    "no cubin": "compiled now",
+}
+"""Case of a start → what a figure calls it."""
 PLACE = ("operation", "shape", "math", "machine")
 """The fields of a :class:`Configuration` that say what was computed and where."""
 
@@ -115,7 +126,8 @@ class Configuration:
 
     def text(self, fields: Sequence[str]) -> str:
         """Its variant in words, its case, and those of ``fields`` that tell several apart, on one line."""
-        return ", ".join(part for part in (self.name, self.case, *(getattr(self, f) for f in fields)) if part)
+        case = CASES.get(self.case, self.case)
+        return ", ".join(part for part in (self.name, case, *(getattr(self, f) for f in fields)) if part)
 
     def bare(self, fields: Sequence[str] = ()) -> str:
         """The same by the variant's own name: what a trace is called, and what an error names."""

@@ -166,8 +166,8 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
 
 
 def _axis_unit(longest: float) -> tuple[str, float]:
-    """The unit for an axis up to ``longest`` µs that has no more than five digits, and how many µs that unit is."""
-    return ("s", 1e6) if longest >= 1e7 else ("ms", 1e3) if longest >= 1e4 else ("µs", 1.0)
+    """The unit for an axis up to ``longest`` µs, in which its longest time is written, and how many µs that unit is."""
+    return ("s", 1e6) if longest >= 1e6 else ("ms", 1e3) if longest >= 1e3 else ("µs", 1.0)
 
 
 def _stretch(stages: Sequence[str]) -> str:
@@ -222,7 +222,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         "range": [0.5, last + 0.5],
         "dtick": 1 if last < 8 else 3,
         "tick0": 0,
-        "title": {"text": "time per call (log scale), by call of a fresh process"},
+        "title": {"text": "↑ time per call (log scale)\N{EM SPACE}→ call of a fresh process"},
     }
     layout = tiles(drawn, across, thinned(time_axis(seen), 4), head)
     for number, config in enumerate(config for config in configs if config.text(fields) in drawn):

@@ -29,12 +29,12 @@ from hypatia_lab.tables import claims as claim_tables
 LOOKS = {
     "confirmed": GREEN,
     "exceeded": BLUE,
-    "refuted": RED,
     "conditional": ORANGE,
+    "refuted": RED,
+    "inconsistent": PURPLE,
     "undecided": SKY,
     "not_reproduced": GREY,
     "not_testable": GREY,
-    "inconsistent": PURPLE,
     "invalid": WINE,
 }
 """Verdict → colour of its bar."""

@@ -230,13 +230,21 @@ def compare_table(rows: Sequence[Row], machine_a: str, machine_b: str) -> Any:
     return frame(out)
 
 
-_UNKNOWN = ("not measured", "unknown")
-"""What stands in a column of numbers where there is none."""
+_UNKNOWN = ("not measured", "unknown", *formats.DOUBTS)
+"""What stands in a column of numbers, or begins what stands there, where there is none."""
+_NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def _numeric(cells: Iterable[Any]) -> bool:
-    texts = [c for c in map(str, cells) if c not in (MISSING, *_UNKNOWN)]
+    texts = [c for c in map(str, cells) if c != MISSING and not c.startswith(_UNKNOWN)]
     return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
+
+
+def _unbroken(text: str, numeric: str) -> str:
+    """``text`` that breaks before an interval and not within it; ``numeric`` text breaks only there and at remarks."""
+    if numeric:
+        return re.sub(rf"{_NO_BREAK}(?=[\[(n])", " ", text.replace(" ", _NO_BREAK))
+    return re.sub(r"\[[^\]]*\]", lambda found: found[0].replace(" ", _NO_BREAK), text)
 
 
 def html(
@@ -266,7 +274,8 @@ def html(
     lines += [f"<thead><tr>{heads}</tr></thead>", "<tbody>"]
     for line in frame.to_dict("records"):
         values = [line[column] for column in columns]
-        cells = [escape(number(v) if isinstance(v, float) else str(v)) for v in values]
+        texts = [number(v) if isinstance(v, float) else str(v) for v in values]
+        cells = [escape(_unbroken(text, s)) for text, s in zip(texts, right, strict=True)]
         for column, under in folded.items():
             text = line[column]
             inside = text if isinstance(text, Html) else escape(str(text))

@@ -30,22 +30,42 @@ def will_mine_differ(chips: int, found: Sequence[Expectation]) -> list[str]:
         return ["One chip was seen. Nothing can be promised of another."]
     if not found:
         return [f"{chips} chips were seen, but no ratio on two of them. Nothing can be promised of another."]
-    said = [f"Ratios ({class_name((one.clock, one.tuned))}): {_expected(one, chips)}" for one in found]
+    said = [f"{class_name((one.clock, one.tuned)).capitalize()}: {_expected(one, chips)}" for one in found]
     if any(one.chips < intervals.FEW for one in found):
-        said.append(f"A range promises nothing: an interval takes {intervals.FEW} chips that ran the same ratio.")
+        said.append(f"It takes {intervals.FEW} chips that ran the same ratio to say what the next one does.")
     return said
 
 
 def _expected(found: Expectation, chips: int) -> str:
-    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''}, each on at least {found.chips} of {chips} chips"
-    seen = f"{what}, the furthest {number(100 * found.within)}% from the chips' mean."
+    what = f"{found.ratios} ratio{'s' if found.ratios > 1 else ''} on {found.chips} or more of {chips} chips"
+    seen = f"{what}; the furthest lies {number(100 * found.within)}% from the chips' mean."
     if found.chips < intervals.FEW:
         return seen
     if found.high > intervals.UNTOLD:
         return f"{seen} That is too wide to expect any of yours."
+    return f"{seen} Expect 95% of yours within {_ends(found)} times that mean."
+
+
+def _ends(found: Expectation) -> str:
     places = 2 if found.high == 1 else min(6, max(2, 1 - math.floor(math.log10(found.high - 1))))
-    ends = f"[{number(found.low, places)}, {number(found.high, places)}]"
-    return f"{seen} Expect 95% of yours within {ends} times that mean."
+    return f"[{number(found.low, places)}, {number(found.high, places)}]"
+
+
+def expectations_table(found: Mapping[str, Sequence[Expectation]]) -> Any:
+    """What to expect of the next chip of each model, a line a class of ratios, as a DataFrame of text.
+
+    The interval is a dash where fewer than :data:`intervals.FEW` chips stand behind a ratio.
+    """
+    import pandas
+
+    lines = []
+    for model, own in found.items():
+        for one in own:
+            line = {"model": model, "ratios": class_name((one.clock, one.tuned)), "how many": one.ratios}
+            line |= {"chips each": f"at least {one.chips}", "furthest": f"{number(100 * one.within)}%"}
+            told = MISSING if one.chips < intervals.FEW else _ends(one)
+            lines.append(line | {"95% of the next": "too wide" if one.high > intervals.UNTOLD else told})
+    return pandas.DataFrame(lines)
 
 
 def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
@@ -84,23 +104,22 @@ def ratios_table(found: Sequence[Across]) -> Any:
 def components_table(found: Mapping[Kind, Sequence[Component]]) -> Any:
     """Where the scatter of the ratios comes from: a line a class of ratios, a column a level, as a DataFrame of text.
 
-    A cell has the standard deviation in percent, and the share of the variance where more than one level is known; a
-    dash where there is not enough to say.
+    A cell has the standard deviation in percent, or a dash where there is not enough to say. A level of which nothing
+    is known in any class has no column.
     """
     import pandas
 
+    known = {one.level for own in found.values() for one in own if one.holds}
     lines = [
-        {"ratios": TUNING[tuned], "clock": clock} | {one.level: _told(one, own) for one in own}
+        {"ratios": TUNING[tuned], "clock": clock} | {one.level: _told(one) for one in own if one.level in known}
         for (clock, tuned), own in found.items()
     ]
     return pandas.DataFrame(lines)
 
 
-def _told(one: Component, beside: Sequence[Component]) -> str:
+def _told(one: Component) -> str:
     if not one.holds:
         return MISSING
     text = f"{number(100 * one.deviation)}%"
-    if sum(bool(other.holds) for other in beside) > 1:
-        text += f" ({number(100 * one.share)}% of the variance)"
     more = [name for name in one.holds if name != one.level]
     return f"{text}, {formats.listing([f'{name}s' for name in more])} included" if more else text
