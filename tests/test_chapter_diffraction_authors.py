@@ -211,7 +211,9 @@ def test_the_table_of_speeds_has_the_direction_of_the_card(full: Evidence) -> No
 
 def test_calls_two_to_four_are_the_ledgers(full: Evidence) -> None:
     (line,) = diffraction_authors.warmed(full, "box")
-    expected = spelt(diffraction_authors.judged(full, "box", "S003-57c").times(1 / 3))
+    three = diffraction_authors.judged(full, "box", "S003-57c")
+    assert three is not None
+    expected = spelt(three.times(1 / 3))
     assert line["mean of calls 2 to 4 / call 12"] == f"{expected}, n = 2"
     assert (line["detector"], line["call 12"][:4]) == ("1024×1024", "9.99")
 
