@@ -152,7 +152,7 @@ def bounds() -> Any:
     out = []
     for operation, (shape, parts) in typical.items():
         for part in parts:
-            row = {"operation": operation, "size": "×".join(map(str, shape)), "part": part}
+            row = {"operation": f"{operation} {formats.shape('x'.join(map(str, shape)))}", "part": part}
             for kind, (dtype, math_mode) in kinds.items():
                 work = Workload(operation, shape, dtype, math_mode, "forward_backward")
                 row[kind] = formats.number(work.tolerance(part))

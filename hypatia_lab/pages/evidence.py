@@ -124,19 +124,21 @@ class Evidence:
             (row for row in rows if row.timed and not row.is_twin), key=lambda row: (row.flops, row.shape, row.dtype)
         )
 
-    @property
+    @functools.cached_property
     def machines(self) -> list[str]:
-        """Machines that were read, GPUs first, and first of all the one of which most was recorded.
+        """Machines that were read, GPUs first, and first of all the one that decides most claims.
 
         One of which nothing that the page is about is recorded stands on other pages, and in the ledger.
         """
+        from hypatia_lab.claims import UNJUDGED
         from hypatia_lab.experiments import EXPERIMENTS
 
         own = set(self.experiments or EXPERIMENTS) - {"ceilings"}
         found = Counter(record.machine for record in self.records)
         known = {record.machine for record in self.records if record.experiment in own}
         named = [machine for machine in found if machine in known] or list(found)
-        return sorted(named, key=lambda machine: (self.primary(machine) != "graph", -found[machine]))
+        decided = Counter(on for said in self.verdicts.values() for on, word in said.items() if word not in UNJUDGED)
+        return sorted(named, key=lambda name: (self.primary(name) != "graph", -decided[name], -found[name]))
 
     def of(self, machine: str) -> list[records.Record]:
         """The records of one machine."""

@@ -244,7 +244,7 @@ def _unbroken(text: str, numeric: str) -> str:
     """``text`` that breaks before an interval and not within it; ``numeric`` text breaks only there and at remarks."""
     if numeric:
         return re.sub(rf"{_NO_BREAK}(?=[\[(n])", " ", text.replace(" ", _NO_BREAK))
-    return re.sub(r"\[[^\]]*\]", lambda found: found[0].replace(" ", _NO_BREAK), text)
+    return re.sub(r"\[[^\]]*\]|\(n = \d+\)", lambda found: found[0].replace(" ", _NO_BREAK), text)
 
 
 def html(
