@@ -41,7 +41,8 @@ def visited(
     write_records(root / "records", "gpu", "cuda", now)
     monkeypatch.setattr(records, "COMMITTED", root / "records")
     judge = claims.judge
-    monkeypatch.setattr(stability.claims, "judge", lambda found, beside: judge(found, [CLAIM], beside=beside))
+    monkeypatch.setattr(stability.claims, "judge", lambda found, beside=(): judge(found, [CLAIM], beside=beside))
+    monkeypatch.setattr(stability.claims, "statements", lambda *parts: [])
     return stability.visits(evidence_of(root / "records"))
 
 
