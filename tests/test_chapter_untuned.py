@@ -170,7 +170,7 @@ def test_channels_last_is_pytorchs_too_but_not_where_the_layout_is_given() -> No
     [
         ("linear_relu", (80, 77, 128), "triton", {}, "uneven rows"),
         ("linear_relu", (80, 80, 129), "triton", {}, "uneven rows"),
-        ("linear_relu", (33, 80, 128), "triton", {}, "few rows"),
+        ("linear_relu", (33, 80, 128), "triton", {}, "9 to 63 rows"),
         ("linear_relu", (80, 80, 128), "triton", {}, "not known"),
         ("conv_block", (2, 32, 21, 33), "triton", {}, "not known"),
         ("conv_block", (2, 12, 21, 33), "triton_bf16x3", {"dtype": "float32"}, "three products"),
@@ -260,7 +260,7 @@ def test_the_dispatcher_is_held_to_its_promise() -> None:
     assert layers[untuned.LATE] == "0 of 1"
     ours, promise = untuned.findings(lab, "box")
     assert ours.figure == "1 of 4 shapes"
-    assert ours.text.startswith("On Prozessor für Tests, in replayed CUDA graphs: ")
+    assert ours.text.startswith("On Prozessor für Tests, first draw, in replayed CUDA graphs: ")
     assert "1 ahead, 1 level, 1 behind and 1 no own form." in ours.text
     assert "at 37×77×129, 1.12× the time of" in ours.text
     assert promise.figure == "1 of 4 shapes"

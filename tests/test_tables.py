@@ -442,7 +442,7 @@ def test_a_number_that_is_not_known_moves_no_column() -> None:
 
     frame = pandas.DataFrame([{"id": "S001-63", "rate": "5.1 TB/s"}, {"id": "S001-64", "rate": "not measured"}])
     text = tables.html(frame)
-    assert '<th scope="col" style="text-align:right">rate</th>' in text
+    assert '<th scope="col" style="text-align:right;white-space:nowrap">rate</th>' in text
     assert '<th scope="row" style="white-space:nowrap">S001-63</th>' in text
 
 

@@ -354,7 +354,7 @@ def digits(lab: Evidence, machine: str) -> Finding | None:
 
 
 COMPILED_MODELS = {
-    ("conv_block", "forward"): "the convolution block",
+    ("conv_block", "forward"): "the convolution block's forward pass",
     ("unet", "forward"): "a small U-Net of such blocks",
     ("unet", "forward_backward"): "a training step of that U-Net",
 }
@@ -382,7 +382,7 @@ def compiling(lab: Evidence, machine: str) -> Finding | None:
     never, unseen = (sum(word == said for _, word in words) for said in (torch_compile.UNWON, torch_compile.UNSEEN))
     return Finding(
         "never" if never == len(words) else "not always" if never else "open in some cases" if unseen else "always",
-        "Compiling pays itself back",
+        "Whether compiling pays itself back",
         f"{text}For yours: divide what compiling takes by what it saves a call. That is the number of calls it takes.",
         f"{torch_compile.PAGE}#what-a-start-costs-and-when-it-pays-back",
     )

@@ -19,6 +19,7 @@ from hypatia_lab.results import Row
 PAGE = "21_untuned"
 UNSEEN, LOOKED_AT, TUNED = "unseen", "untuned", "untuned_autotune"
 """Experiments: a draw after the last change to a kernel, one before it, and what tunes at some shapes of that."""
+DRAWS = {LOOKED_AT: "first draw", UNSEEN: "second draw"}
 FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
 DEFAULT_LAYOUT = ("eager", "epilogue", "group_norm")
 """PyTorch's forms on tensors in its default layout, which the dispatcher gets here."""
@@ -108,7 +109,12 @@ def figure(lab: Evidence, machine: str) -> Any:
     """The shares of all families against PyTorch's quickest form, as a figure and its table."""
     rows = {family: [said for _, _, said in found] for family, found in by_family(lab, machine).items()}
     words = Counter(said for own in rows.values() for said in own)
-    under = [device(lab, machine), f"{lab.primary(machine)} clock", "level: within ±2%, by 95% intervals"]
+    under = [
+        device(lab, machine),
+        DRAWS[shown(lab, machine)],
+        f"{lab.primary(machine)} clock",
+        "level: within ±2%, by 95% intervals",
+    ]
     title = f"Ahead of {BEST} form at {words[AHEAD]} of {words.total()} shapes"
     return share_figure.shares(rows, title, under)
 
@@ -158,7 +164,8 @@ def uneven(row: Row) -> bool:
 def _reasons(row: Row) -> list[str]:
     """What may slow the lab's form at its shape, by rules on the shape and the form."""
     few = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
-    found = {"uneven rows": uneven(row), "three products": "x3" in row.variant, "few rows": few}
+    found = {"uneven rows": uneven(row), "three products": "x3" in row.variant}
+    found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = few
     return [name for name, holds in found.items() if holds]
 
 
@@ -294,8 +301,8 @@ def _quickest(lab: Evidence, machine: str) -> Finding | None:
     if not words[AHEAD] + words[LEVEL] + words[BEHIND]:
         question = "Whether the lab's forms keep up at drawn shapes"
         return unsaid(lab, machine, question, PAGE, [row.speed for row in rows])
-    text = f"On {device(lab, machine)}, {_timed_by(lab, machine)}: {_counted(words)}. "
-    text += "PyTorch's forms and the lab's get tensors in the layout that each wants. torch.compile is counted apart."
+    text = f"On {device(lab, machine)}, {DRAWS[shown(lab, machine)]}, {_timed_by(lab, machine)}: {_counted(words)}. "
+    text += "PyTorch's forms and the lab's get tensors in the layout that each wants. torch.compile is not among them."
     text += f" {draw(lab, machine)}".rstrip()
     if worst := _worst(pairs):
         row, other = worst
@@ -317,7 +324,9 @@ def _promise(lab: Evidence, machine: str) -> Finding | None:
         return unsaid(lab, machine, question, PAGE, [row.speed for row in choices])
     worst = min(decided, key=lambda row: row.ratio)
     words, graph = Counter(word(row.speed) for row in choices), lab.primary(machine) == "graph"
-    text = f"On {device(lab, machine)}, all in PyTorch's default layout: {_counted(words)}. "
+    text = (
+        f"On {device(lab, machine)}, {DRAWS[shown(lab, machine)]}, all in PyTorch's default layout: {_counted(words)}. "
+    )
     text += "Where it is ahead it took a form of the lab's. " if words[AHEAD] else ""
     text += f"Slowest: {FAMILIES[worst.operation]} at {worst.at}, {spoken(worst.speed.inverse())} the time. "
     text += (

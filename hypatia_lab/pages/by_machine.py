@@ -139,9 +139,10 @@ def show_claims(lab: Evidence, chosen: Sequence[claims.Claim]) -> None:
         claim_tables.show_claims(stated, name)
 
 
-def show_cells(lab: Evidence, experiments: Sequence[str]) -> None:
-    """Every cell of ``experiments``, folded away, to be filtered, by machine."""
+def show_cells(lab: Evidence, experiments: Sequence[str] | Callable[[str], Sequence[str]]) -> None:
+    """Every cell of ``experiments``, or of those that they are for a machine, folded away, to be filtered."""
     for name in tabs(lab):
-        if rows := lab.select(machine=name, experiment=tuple(experiments)):
+        wanted = experiments(name) if callable(experiments) else experiments
+        if rows := lab.select(machine=name, experiment=tuple(wanted)):
             table = tables.results_table(rows).drop(columns="machine")
             tables.show(table, filterable=True, summary="Every cell")

@@ -240,6 +240,17 @@ def _numeric(cells: Iterable[Any]) -> bool:
     return bool(texts) and all(re.match(r"[-−+]?[0-9]", t) and not re.match(r"[0-9]+-[0-9]", t) for t in texts)
 
 
+def _to_the_right(cells: Sequence[Any]) -> str:
+    """The style of a column of numbers, whose lines break before intervals alone; empty for one of words."""
+    if not _numeric(cells):
+        return ""
+    return (
+        ' style="text-align:right"'
+        if any("[" in str(c) for c in cells)
+        else ' style="text-align:right;white-space:nowrap"'
+    )
+
+
 def _unbroken(text: str, numeric: str) -> str:
     """``text`` that breaks before an interval and not within it; ``numeric`` text breaks only there and at remarks."""
     if numeric:
@@ -265,7 +276,7 @@ def html(
     """
     folded = folded or {}
     columns = [column for column in frame.columns if column not in folded]
-    right = [' style="text-align:right"' if _numeric(frame[c]) else "" for c in columns]
+    right = [_to_the_right(frame[c]) for c in columns]
     escape = markup.escape
     lines = [f'<table class="lab-table{" filterable" if filterable else ""}">']
     if caption:
