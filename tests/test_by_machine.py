@@ -13,7 +13,7 @@ pytest.importorskip("IPython")
 from IPython.core.interactiveshell import InteractiveShell
 from IPython.display import Markdown, display
 from IPython.utils.capture import capture_output
-from synthetic import cell_line, evidence_of, run_line
+from synthetic import cell_line, evidence_of, run_line, write_records
 
 from hypatia_lab import records
 from hypatia_lab.figures import comparisons
@@ -130,3 +130,16 @@ def test_what_stops_in_the_middle_leaves_the_shell_as_it_was(tmp_path: Path) -> 
     with pytest.raises(ZeroDivisionError):
         body()
     assert InteractiveShell.instance().display_pub is publisher
+
+
+def test_the_machine_that_decides_most_claims_comes_first_and_gpus_before_cpus(tmp_path: Path) -> None:
+    one = [cell_line(medians_us=[1.0, 1.0])]
+    write_records(tmp_path, "many", "cuda", {"layout": one, "traffic": one})
+    write_records(tmp_path, "judged", "cuda", {"layout": one})
+    write_records(tmp_path, "host", "cpu", {"layout": one})
+    lab = evidence_of(tmp_path)
+    lab.__dict__["verdicts"] = {
+        "S009-01": {"judged": "refuted", "many": "not_testable", "host": "confirmed"},
+        "S009-02": {"host": "confirmed", "many": "not_reproduced"},
+    }
+    assert lab.machines == ["judged", "many", "host"]
