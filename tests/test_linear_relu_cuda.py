@@ -14,7 +14,7 @@ import torch
 
 from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.linear_relu_cuda import LARGE, LOW, MEDIUM, SMALL, Plan
+from hypatia_lab.kernels.linear_relu_cuda import LARGE, LOW, MEDIUM, SMALL, TALL, WIDE, Plan
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.mlp_layers import mlp_layers
@@ -30,25 +30,34 @@ needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cp
 PLANS = (
     SMALL,
     LOW,
+    TALL,
     MEDIUM,
+    WIDE,
     LARGE,
     Plan(1, 128, stages=2, group=2),
     replace(SMALL, share=2),
     replace(SMALL, share=8),
-    replace(MEDIUM, share=2),
+    replace(WIDE, share=4),
+    replace(LOW, pair=2),
+    replace(WIDE, pair=2),
 )
 TOLERANCES = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 3.5e-4}
 """dtype → error of the norm. Of float32, which is rounded to TF32; cut off it would be 6e-4."""
 ALONE = 4
 """How much larger the error of a few numbers may be, which do not average."""
 
-each_plan = pytest.mark.parametrize("plan", PLANS, ids=lambda plan: f"{plan.height}x{plan.width}/{plan.share}")
+
+def told(plan: Plan) -> str:
+    return f"{plan.height}x{plan.width}/{plan.share}x{plan.pair}"
+
+
+each_plan = pytest.mark.parametrize("plan", PLANS, ids=told)
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
 def instance(dtype: torch.dtype, plan: Plan) -> str:
     scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}, {plan.share}>"
+    return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}, {plan.share}, {plan.pair}>"
 
 
 def parameters(dtype: torch.dtype) -> list[str]:
@@ -58,7 +67,7 @@ def parameters(dtype: torch.dtype) -> list[str]:
 
 
 def entry(dtype: torch.dtype, plan: Plan) -> str:
-    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype), plan.share)
+    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype), plan.share * plan.pair)
 
 
 def entries() -> tuple[str, ...]:
@@ -67,7 +76,7 @@ def entries() -> tuple[str, ...]:
     for dtype in TOLERANCES:
         scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
         copies = [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 3
-        found.append(cuda_sources.entry(f"pack_rows<{scalar}>", 0, [*copies, *copies, "long long"]))
+        found.append(cuda_sources.entry(f"pack_rows<{scalar}>", 0, [*copies, *copies, "long long", "long long"]))
         types = [f"const {scalar}*"] * 3 + [f"{scalar}*"] + ["long long"] * 6
         for rows, pack, share in product((1, 3, tiles.FEW), (1, 16 // dtype.itemsize), (1, 2, 4)):
             found.append(cuda_sources.entry(f"linear_relu_rows<{scalar}, {rows}, {pack}, {share}>", 0, types))
@@ -203,27 +212,38 @@ FAULTS = {
     "a NaN becomes 0": ("rectified && low < 0 ? 0 : low", "low > 0 ? low : 0"),
     "the bias of the next column": ("column + i]", "column + (i ^ 1)]"),
     "stores that run ahead of what they store": ("        show_to_copies();\n", ""),
-    "a group of rows too many": ("tile_at(blockIdx.x / SHARE, down,", "tile_at(blockIdx.x / SHARE, down + 1,"),
+    "a group of rows too many": ("/ (SHARE * PAIR), down,", "/ (SHARE * PAIR), down + 1,"),
+}
+PAIRED = {
+    "both fetch the same part of W": ("column + block * PART, arrived", "column, arrived"),
+    "a stage is given back to one's own block": ("arrive_at(empty + stage * 8, lane)", "arrive(empty + stage * 8)"),
+    "a stage is filled when one's own block has read it": ("PAIR * CONSUMERS * 4", "CONSUMERS * 4"),
+    "it leaves while the other still tells it": ("    if (PAIR > 1) synchronize_cluster();\n    sync", "    sync"),
 }
 
 
 @needs_compiler
-@pytest.mark.parametrize("fault", FAULTS)
-def test_the_emulator_sees_a_planted_fault(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    right, wrong = FAULTS[fault]
+@pytest.mark.parametrize(("fault", "pair"), [*((fault, 1) for fault in FAULTS), *((fault, 2) for fault in PAIRED)])
+def test_the_emulator_sees_a_planted_fault(
+    fault: str, pair: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    right, wrong = (FAULTS | PAIRED)[fault]
+    plan = replace(SMALL, pair=pair)
     for name in ("linear_relu.cu", "hopper.cuh"):
         text = (loader.CUDA_SOURCES / name).read_text()
         assert name == "hopper.cuh" or text.count(right) == 1
         (tmp_path / name).write_text(text.replace(right, wrong))
     monkeypatch.setattr(loader, "CUDA_SOURCES", tmp_path)
-    library = cuda_sources.emulator.__wrapped__("linear_relu", (entry(torch.bfloat16, SMALL),))
+    library = cuda_sources.emulator.__wrapped__("linear_relu", (entry(torch.bfloat16, plan),))
     x, weight, bias = drawn(130, 712, 136, torch.bfloat16)
     x[3, 5] = float("nan")
     out = torch.full((130, 136), float("nan"), dtype=x.dtype)
-    maps = [cuda_sources.tensor_map(library, one, 64, 64) for one in (x, weight, out)]
+    boxes = ((x, 64), (weight, 64 // pair), (out, 64))
+    maps = [cuda_sources.tensor_map(library, one, rows, 64) for one, rows in boxes]
     sizes = (130, 712, 136, 136, 2, 1)
+    grid = plan.tiles(130, 136)
     try:
-        cuda_sources.launch(library, instance(x.dtype, SMALL), (9, SMALL.threads), (*maps, bias, out, *sizes))
+        cuda_sources.launch(library, instance(x.dtype, plan), (grid, plan.threads), (*maps, bias, out, *sizes))
     except AssertionError:
         return
     expected = exact(x, weight, bias).to(x.dtype)
@@ -235,27 +255,58 @@ def test_the_emulator_sees_a_planted_fault(fault: str, tmp_path: Path, monkeypat
 
 
 @pytest.mark.parametrize(
-    ("output", "plan"),
-    [((256, 512), SMALL), ((1, 1), SMALL), ((1024, 2048), MEDIUM), ((2048, 2048), MEDIUM), ((8192, 4096), LARGE)],
+    ("shape", "plan"),
+    [
+        ((1, 64, 1), SMALL),
+        ((256, 256, 512), SMALL),
+        ((1024, 784, 2048), MEDIUM),
+        ((8192, 4096, 4096), LARGE),
+        ((65536, 64, 64), TALL),
+        ((65536, 192, 192), WIDE),
+    ],
 )
-def test_the_larger_the_output_the_larger_its_tiles(output: tuple[int, int], plan: Plan) -> None:
-    assert tiles.default_plan(output[0], 64, output[1], 2) == plan
-    assert plan.shared() <= 227 * 1024
+def test_the_larger_the_output_the_larger_its_tiles_and_none_is_half_empty(
+    shape: tuple[int, int, int], plan: Plan
+) -> None:
+    assert tiles.default_plan(*shape, 2) == plan
 
 
 def test_blocks_share_a_tile_where_there_are_few_and_sums_are_long() -> None:
     for size, inner in ((2, 4000), (4, 2000)):
-        shares = [tiles.default_plan(16, inner, 64 * columns, size).share for columns in (3, 16, 17, 33, 34, 66, 67)]
-        assert shares == [8, 8, 4, 4, 2, 2, 1]
-        assert tiles.default_plan(16, inner, 192, size).shared() <= 227 * 1024
-        assert tiles.default_plan(1024, inner, 2048, size).share == 1
-        assert tiles.default_plan(16, 512 // size, 192, size).share == 1
+        few = [tiles.default_plan(16, inner, 64 * columns, size).share for columns in (3, 16, 66, 300)]
+        assert few[0] == 8
+        assert few == sorted(few, reverse=True)
+        assert few[-1] == 1
+    # Too few tiles to keep the multiprocessors busy, and too many small ones for the cache: larger ones are shared.
+    assert tiles.default_plan(201, 2184, 2680, 2) == replace(WIDE, share=4)
+    assert tiles.default_plan(16, 128, 192, 4).share == 1
 
 
-def test_tiles_are_larger_where_sums_are_longer() -> None:
-    assert tiles.default_plan(3000, 1600, 200, 2) == LOW
-    assert tiles.default_plan(5000, 1600, 200, 2) == MEDIUM
-    assert tiles.default_plan(3000, 80, 200, 2) == SMALL
+def test_blocks_fetch_for_each_other_where_rows_lie_across_what_the_cache_fetches() -> None:
+    shape = (7235, 2136, 4072)
+    assert tiles.default_plan(*shape, 2, astride=True) == replace(LARGE, pair=2)
+    assert tiles.default_plan(*shape, 2).pair == 1
+    assert all(tiles.expected_us(plan, *shape, 2, True) >= tiles.expected_us(plan, *shape, 2) for plan in tiles.PLANS)
+
+
+def test_a_pair_has_as_many_tiles_as_fill_it() -> None:
+    assert [replace(SMALL, pair=2).tiles(batch, 65) for batch in (1, 128, 129)] == [4, 4, 8]
+    assert SMALL.tiles(129, 65) == 6
+
+
+def test_a_plan_is_expected_to_take_longer_for_more_work() -> None:
+    for plan in tiles.PLANS:
+        for size in (2, 4):
+            given = [(64 * n, 128 * n, 96 * n) for n in (1, 2, 5, 12, 40)]
+            times = [tiles.expected_us(plan, *shape, size) for shape in given]
+            assert times == sorted(times)
+            assert times[0] > tiles.BEGIN_US
+            assert tiles.expected_us(plan, 4096, 4096, 4096, 2) < tiles.expected_us(plan, 4096, 4096, 4096, 4)
+
+
+def test_every_plan_fits_a_multiprocessor() -> None:
+    assert len(set(tiles.PLANS)) == len(tiles.PLANS)
+    assert max(plan.shared() for plan in tiles.PLANS) <= 227 * 1024
 
 
 def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> None:
@@ -263,13 +314,7 @@ def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> Non
         f"template __global__ void {instance(dtype, plan)}"
         f"({', '.join(['const __grid_constant__ TensorMap'] * 3 + parameters(dtype))});"
         for dtype in TOLERANCES
-        for plan in (
-            SMALL,
-            LOW,
-            MEDIUM,
-            LARGE,
-            *(replace(cut, share=share) for cut in (SMALL, MEDIUM) for share in tiles.SHARES),
-        )
+        for plan in PLANS
     ]
     for dtype in TOLERANCES:
         scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]

@@ -38,6 +38,7 @@ KERNELS = sorted(
 
 MATRICES = [(33, 77, 129), (257, 136, 65)]  # the copy engine takes rows of whole packs alone
 PACKED = [(33, 72, 129), (257, 136, 72)]  # where it can fetch those of x and W; of the last y's, too
+TILES = [(65, 1032, 257), (513, 2056, 129), (700, 520, 4104), (3000, 520, 1032)]  # shared ones, and pairs
 FEW = [(3, 77, 129), (8, 136, 65)]
 VECTOR = ("coalesced", "shared", "registers_1d", "registers_2d", "vectorized", "conflict_free", "async")
 TENSOR = ("mma", "wgmma", "multicast")
@@ -61,7 +62,7 @@ ROWS = [
         MATRICES,
     ),
     ("linear_relu", ("fp16x3_cuda",), "float32", "ieee", "forward_backward", MATRICES),
-    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", [*MATRICES, *PACKED, *FEW, (33, 777, 65)]),
+    ("linear_relu", ("cuda",), "bfloat16", "ieee", "forward", [*MATRICES, *PACKED, *TILES, *FEW, (33, 777, 65)]),
     ("linear_relu", ("cuda",), "float32", "tf32", "forward", [*MATRICES, *PACKED, *FEW, (33, 777, 65)]),
     ("conv_block", ("naive",), "float32", "ieee", "forward", [(3, 5, 9, 7), (1, 3, 17, 11)]),
     ("conv_block", ("whole",), "bfloat16", "ieee", "forward", BLOCKS),

@@ -248,6 +248,8 @@ __device__ inline void multiply_tiles(float (&sums)[WIDTH / 2], unsigned long lo
     MULTIPLY_TILES(scalar, type, 32, FIRST_16_SLOTS, "%16", "%17", "%18", SUMS_16(0))                         \
     MULTIPLY_TILES(scalar, type, 64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))                                \
     MULTIPLY_TILES(scalar, type, 128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))     \
+    MULTIPLY_TILES(scalar, type, 192, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2, "%96", "%97", "%98", SUMS_32(0),     \
+                   SUMS_32(32), SUMS_32(64))                                                                  \
     MULTIPLY_TILES(scalar, type, 256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", \
                    SUMS_32(0), SUMS_32(32), SUMS_32(64), SUMS_32(96))
 MULTIPLY_TILES_OF(__nv_bfloat16, "bf16")
@@ -265,6 +267,7 @@ MULTIPLY_TILES_OF(__half, "f16")
     }
 MULTIPLY_TF32(64, SLOTS_0, "%32", "%33", "%34", SUMS_32(0))
 MULTIPLY_TF32(128, SLOTS_0 ", " SLOTS_1, "%64", "%65", "%66", SUMS_32(0), SUMS_32(32))
+MULTIPLY_TF32(192, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2, "%96", "%97", "%98", SUMS_32(0), SUMS_32(32), SUMS_32(64))
 MULTIPLY_TF32(256, SLOTS_0 ", " SLOTS_1 ", " SLOTS_2 ", " SLOTS_3, "%128", "%129", "%130", SUMS_32(0), SUMS_32(32),
               SUMS_32(64), SUMS_32(96))
 

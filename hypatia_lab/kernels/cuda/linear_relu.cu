@@ -35,15 +35,15 @@ __device__ inline void store_rows(const scalar* from, scalar* to, Size pitch, Si
     }
 }
 
-// Copies of two matrices in which rows begin at multiples of 16 bytes: `inner` numbers of a row, `step` apart in what is
-// copied, and in the copy as many as fill whole packs, the last ones of which may be anything. A thread copies a pack of
-// the first matrix, or of the second, which follow. Block 256.
+// Copies of two matrices in which rows begin `pitch` numbers apart, a multiple of 16 bytes: `inner` numbers of a row,
+// `step` apart in what is copied, and in the copy as many as fill whole packs, the last ones of which may be anything. A
+// thread copies a pack of the first matrix, or of the second, which follow. Block 256.
 // [pack_rows]
 template <typename scalar>
 __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to_first, Size first_rows,
                                                  Size first_pitch, Size first_step, const scalar* second,
                                                  scalar* to_second, Size second_rows, Size second_pitch,
-                                                 Size second_step, Size inner) {
+                                                 Size second_step, Size inner, Size pitch) {
     wait_for_kernel_before();
     let_next_kernel_start();
     constexpr int PACK = 16 / sizeof(scalar);
@@ -56,7 +56,7 @@ __global__ __launch_bounds__(256) void pack_rows(const scalar* first, scalar* to
     if (behind) row -= static_cast<unsigned>(first_rows);
     const scalar* from = behind ? second + row * second_pitch : first + row * first_pitch;
     const Size step = behind ? second_step : first_step;
-    scalar* to = (behind ? to_second : to_first) + (static_cast<Size>(row) * across * PACK + k);
+    scalar* to = (behind ? to_second : to_first) + (static_cast<Size>(row) * pitch + k);
     if (sizeof(scalar) == 2 && step == 1 && k + PACK < inner) {
         // Two numbers at a time, from the multiple of 4 bytes that a pack begins at or in the middle of.
         const size_t address = reinterpret_cast<size_t>(from + k);
@@ -130,9 +130,10 @@ __global__ __launch_bounds__(128) void linear_relu_rows(const scalar* x, const s
 // rows of as many bytes; it is used where rows of y, y_pitch numbers apart, start at multiples of 16 bytes. y starts at
 // one, all extents are at least 1, `bias` may be null, and negative sums stay unless `rectified`. SHARE blocks, a
 // cluster, have one tile between them, each the products of some of the boxes along k; each adds up some of the tile's
-// rows, from all of them.
+// rows, from all of them. Or PAIR blocks, a cluster, have tiles one below the other and fetch W for each other, a part
+// each; w_map's boxes are of WIDTH / PAIR rows then.
 // [linear_relu]
-template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int SHARE>
+template <typename scalar, int CONSUMERS, int WIDTH, int STAGES, int SHARE, int PAIR>
 __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
     const __grid_constant__ TensorMap x_map, const __grid_constant__ TensorMap w_map,
     const __grid_constant__ TensorMap y_map, const scalar* bias, scalar* y, Size batch, Size in_features,
@@ -144,24 +145,26 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
     constexpr unsigned X_BYTES = HEIGHT * ROW_BYTES, STAGE_BYTES = X_BYTES + WIDTH * ROW_BYTES, BOX_BYTES = 64 * ROW_BYTES;
     const unsigned shared = shared_address(dynamic_shared), stages = (shared + 1023) / 1024 * 1024;
     const unsigned biases = stages + STAGES * STAGE_BYTES, full = biases + WIDTH * 4, empty = full + STAGES * 8;
-    const int down = static_cast<int>((batch + HEIGHT - 1) / HEIGHT);
+    static_assert(SHARE == 1 || PAIR == 1, "blocks share a tile or what they fetch");
+    const int block = SHARE * PAIR > 1 ? static_cast<int>(block_of_cluster()) : 0;
+    const int down = static_cast<int>((batch + HEIGHT * PAIR - 1) / (HEIGHT * PAIR));
     const int across = static_cast<int>((out_features + WIDTH - 1) / WIDTH);
-    const Tile tile = tile_at(blockIdx.x / SHARE, down, across, static_cast<int>(group));
-    const int row = tile.row * HEIGHT, column = tile.column * WIDTH;
+    const Tile tile = tile_at(blockIdx.x / (SHARE * PAIR), down, across, static_cast<int>(group));
+    const int row = (tile.row * PAIR + block % PAIR) * HEIGHT, column = tile.column * WIDTH;
     const int boxes = static_cast<int>((in_features + BOX - 1) / BOX), lane = threadIdx.x % 32;
-    const int share = SHARE > 1 ? static_cast<int>(block_of_cluster()) : 0;
+    const int share = SHARE > 1 ? block : 0;
     const int first = boxes * share / SHARE, last = boxes * (share + 1) / SHARE;
     // The same in all of a warp, which the compiler can't see from the quotient alone.
     const int warp_of_block = __shfl_sync(0xffffffff, static_cast<int>(threadIdx.x / 32), 0);
     if (threadIdx.x == 0) {
         for (int stage = 0; stage < STAGES; ++stage) {
             start_barrier(full + stage * 8, 1);
-            start_barrier(empty + stage * 8, CONSUMERS * 4);  // every warp that multiplies
+            start_barrier(empty + stage * 8, PAIR * CONSUMERS * 4);  // every warp that multiplies what is fetched
         }
         publish_barriers();
     }
     if (threadIdx.x == THREADS) prefetch(x_map, w_map, y_map);
-    __syncthreads();
+    synchronize_blocks<PAIR>();
     // [linear_relu]
     wait_for_kernel_before();  // (1)
     let_next_kernel_start();
@@ -172,10 +175,17 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
             const unsigned stage = stages + turn.stage * STAGE_BYTES, arrived = full + turn.stage * 8;
             if (step - first >= STAGES) wait(empty + turn.stage * 8, turn.parity ^ 1);
             arrive_and_expect(arrived, STAGE_BYTES);
-            fetch_box(stage + X_BYTES, w_map, step * BOX, column, arrived);  // (2)
+            if constexpr (PAIR == 1) {
+                fetch_box(stage + X_BYTES, w_map, step * BOX, column, arrived);  // (2)
+            } else {
+                constexpr int PART = WIDTH / PAIR;
+                fetch_box_for((1 << PAIR) - 1, stage + X_BYTES + block * PART * ROW_BYTES, w_map, step * BOX,
+                              column + block * PART, arrived);
+            }
             fetch_box(stage, x_map, step * BOX, row, arrived);
         }
         if (SHARE > 1) synchronize_cluster(), synchronize_cluster();
+        if (PAIR > 1) synchronize_cluster();
         return;
     }
     // [/linear_relu]
@@ -195,6 +205,13 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
         const unsigned long long a = operand(stage + warpgroup * 64 * ROW_BYTES), b = operand(stage + X_BYTES);
         multiply_tiles<scalar, WIDTH>(sums, a + 2 * k, b + 2 * k, step > first || k > 0);
     };
+    const auto release = [&](int stage) {
+        if constexpr (PAIR == 1) {
+            if (lane == 0) arrive(empty + stage * 8);
+        } else {
+            if (lane < PAIR) arrive_at(empty + stage * 8, lane);
+        }
+    };
     const int whole = min(static_cast<int>(in_features / BOX), last);
     int previous = 0;
     // [linear_relu]
@@ -207,7 +224,7 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
         close_products();
         // The products before these are done while these go on: their stage can be filled again.
         wait_for_products<1>();  // (3)
-        if (step > first && lane == 0) arrive(empty + previous * 8);
+        if (step > first) release(previous);
         previous = turn.stage;
     }
     // [/linear_relu]
@@ -223,7 +240,8 @@ __global__ __launch_bounds__(128 * CONSUMERS + 32, 1) void linear_relu_tiles(
     }
     wait_for_products<0>();
     settle(sums);
-    // All have told of biases, and all have multiplied: stages are free.
+    // All have told of biases, and all have multiplied: stages are free. No block leaves while another one tells it so.
+    if (PAIR > 1) synchronize_cluster();
     synchronize_some<THREADS>();
     if constexpr (SHARE > 1) {
         // Rows are apart by 8 banks more than a multiple of all 32.
