@@ -186,6 +186,8 @@ def test_the_unet_is_judged_by_both_clocks(tmp_path: Path) -> None:
     assert "slower by another" in said(chapter.blocks(read(tmp_path / "slow", slow + fast), "box")).title
     assert "slower" in said(chapter.blocks(read(tmp_path / "slower", slow), "box")).title
     assert said(chapter.blocks(read(tmp_path / "fast", fast), "box")).figure == "1.25×"
+    level = cells({"eager": 500.0, "egraph": 500.0}, SEED_SHAPE, **UNET, clock="wall")
+    assert said(chapter.blocks(read(tmp_path / "one", fast + level), "box")).title.endswith("model by the graph clock")
     assert chapter.blocks(read(tmp_path / "none", GPU[:5]), "box") is None
 
 

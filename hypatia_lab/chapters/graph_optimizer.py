@@ -359,7 +359,8 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
         return None
     if not _clear(own):
         return _unsaid(lab, machine, "Whether fused convolution blocks speed up a whole model", own)
-    faster, slower = any(factor.above(1 + intervals.EQUIVALENCE) for _, factor in own), _below(own)
+    faster, slower = [pair for pair in own if pair[1].above(1 + intervals.EQUIVALENCE)], _below(own)
+    when = f" {_by(faster)}" if 0 < len(faster) < len(own) else ""
     text = f"The speed of a U-Net of five fused blocks against eager, {_by(own)}."
     rival = found["compile"]
     text += f" Against torch.compile it is {_spread(rival)}." if _clear(rival) else ""
@@ -371,7 +372,7 @@ def blocks(lab: Evidence, machine: str) -> Finding | None:
         if faster and slower
         else "Through the optimizer a U-Net is slower"
         if slower
-        else "Fused convolution blocks speed up a whole model"
+        else f"Fused convolution blocks speed up a whole model{when}"
         if faster
         else "Fused convolution blocks gain nothing over eager in a whole model",
         text,

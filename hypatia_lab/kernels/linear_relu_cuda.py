@@ -107,20 +107,23 @@ def expected_us(plan: Plan, batch: int, inner: int, outer: int, size: int, astri
     does, in the geometric mean, and 27% at the 99th percentile.
     """
     together = IN_FOURS if plan.share > 2 else MULTIPROCESSORS
-    side_by_side = together * (MEMORY // (plan.shared() + 1024))
     steps = -(-inner * size // ROW_BYTES // plan.share)
     numbers = plan.height * plan.width
     row_ps = (plan.height + plan.width / plan.pair) * FETCH_PS * (ASTRIDE if astride else 1)
 
-    def wave(blocks: int) -> float:
-        each = -(-blocks // together)
-        step_us = max(STEP_US, each * numbers * PRODUCT_PS / 1e6, blocks * row_ps / 1e6)
-        begin_us = BEGIN_US + (MEET_US if plan.pair > 1 else 0)
-        return begin_us + steps * step_us + each * numbers * size * STORE_PS / 1e6
+    # [expected]
+    def wave_us(blocks: int) -> float:
+        each = -(-blocks // together)  # of a multiprocessor
+        products_us, fetches_us = each * numbers * PRODUCT_PS / 1e6, blocks * row_ps / 1e6
+        steps_us = steps * max(STEP_US, products_us, fetches_us)  # (1)
+        stores_us = each * numbers * size * STORE_PS / 1e6
+        return BEGIN_US + (MEET_US if plan.pair > 1 else 0) + steps_us + stores_us
 
-    waves, rest = divmod(plan.share * plan.tiles(batch, outer), side_by_side)
-    whole = waves * wave(side_by_side) if waves else 0.0
-    return whole + (wave(rest) if rest else 0.0) + (JOIN_US if plan.share > 1 else 0.0)
+    side_by_side = together * (MEMORY // (plan.shared() + 1024))
+    waves, rest = divmod(plan.share * plan.tiles(batch, outer), side_by_side)  # (2)
+    whole_us = waves * wave_us(side_by_side) if waves else 0.0
+    return whole_us + (wave_us(rest) if rest else 0.0) + (JOIN_US if plan.share > 1 else 0.0)
+    # [/expected]
 
 
 @lru_cache(4096)
