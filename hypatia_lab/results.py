@@ -221,8 +221,8 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     """Best measured rates of one machine: (quantity, dtype/math, clock) → rate.
 
     quantity ``matmul`` in FLOP/s, keyed by ``dtype/math``; quantity ``copy`` in bytes/s, keyed by ``""``.
-    The best process over the sweep of sizes that the ``ceilings`` experiment measured; what was not measured
-    is absent.
+    The best process over the sweep of sizes that the ``ceilings`` experiment measured; what was not measured, or moved
+    or computed nothing, is absent.
     """
     best: dict[tuple[str, str, str], float] = {}
     for record in records:
@@ -239,7 +239,8 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
                 key, rate = ("copy", "", cell["clock"]), cell["traffic"] / seconds
             else:
                 continue
-            best[key] = max(rate, best.get(key, 0.0))
+            if rate > 0:
+                best[key] = max(rate, best.get(key, 0.0))
     return best
 
 

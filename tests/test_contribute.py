@@ -487,6 +487,12 @@ def test_whatever_a_line_holds_the_check_ends_in_a_report(clean: Files, data: st
     assert all(one.name in NAMES for one in report)
 
 
+def test_a_copy_of_nothing_is_no_ceiling(clean: Files) -> None:
+    report = faults(edited(clean, "ceilings.jsonl", 1, set_to("traffic", value=0)))
+    assert report
+    assert all(one.name in NAMES for one in report)
+
+
 @pytest.mark.parametrize(
     ("change", "file", "name"),
     [
