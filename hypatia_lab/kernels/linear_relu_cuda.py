@@ -91,7 +91,7 @@ bytes of shared memory of each, 1024 of which every block keeps for itself."""
 BEGIN_US, STEP_US, JOIN_US, MEET_US = 0.7, 0.17, 2.0, 2.5
 """A block's way in and out; the least of a step along k, however small its boxes; what blocks that share a tile need to
 add up; and what a pair loses to each other's pace."""
-PRODUCT_PS, STORE_PS, FETCH_PS, ASTRIDE = 30, 44, 20, 1.5
+PRODUCT_US, STORE_US, FETCH_US, ASTRIDE = 30e-6, 44e-6, 20e-6, 1.5
 """A multiprocessor takes so long for a step's products of one number of y, and to store one of y's bytes. All of them
 together fetch a row of a box in so long from the level 2 cache, and so many times as long where rows begin between two
 of its sectors."""
@@ -107,22 +107,25 @@ def expected_us(plan: Plan, batch: int, inner: int, outer: int, size: int, astri
     does, in the geometric mean, and 27% at the 99th percentile.
     """
     together = IN_FOURS if plan.share > 2 else MULTIPROCESSORS
+    blocks, numbers = plan.share * plan.tiles(batch, outer), plan.height * plan.width
     steps = -(-inner * size // ROW_BYTES // plan.share)
-    numbers = plan.height * plan.width
-    row_ps = (plan.height + plan.width / plan.pair) * FETCH_PS * (ASTRIDE if astride else 1)
+    begin_us = BEGIN_US + (MEET_US if plan.pair > 1 else 0)
+    join_us = JOIN_US if plan.share > 1 else 0
+    rows_us = (plan.height + plan.width / plan.pair) * FETCH_US * (ASTRIDE if astride else 1)
 
     # [expected]
     def wave_us(blocks: int) -> float:
         each = -(-blocks // together)  # of a multiprocessor
-        products_us, fetches_us = each * numbers * PRODUCT_PS / 1e6, blocks * row_ps / 1e6
-        steps_us = steps * max(STEP_US, products_us, fetches_us)  # (1)
-        stores_us = each * numbers * size * STORE_PS / 1e6
-        return BEGIN_US + (MEET_US if plan.pair > 1 else 0) + steps_us + stores_us
+        products_us = each * numbers * PRODUCT_US
+        fetches_us = blocks * rows_us
+        step_us = max(STEP_US, products_us, fetches_us)  # (1)
+        stores_us = each * numbers * size * STORE_US
+        return begin_us + steps * step_us + stores_us
 
-    side_by_side = together * (MEMORY // (plan.shared() + 1024))
-    waves, rest = divmod(plan.share * plan.tiles(batch, outer), side_by_side)  # (2)
+    side_by_side = together * (MEMORY // (plan.shared() + 1024))  # (2)
+    waves, rest = divmod(blocks, side_by_side)
     whole_us = waves * wave_us(side_by_side) if waves else 0.0
-    return whole_us + (wave_us(rest) if rest else 0.0) + (JOIN_US if plan.share > 1 else 0.0)
+    return whole_us + (wave_us(rest) if rest else 0.0) + join_us
     # [/expected]
 
 
