@@ -200,16 +200,17 @@ def channels(lab: Evidence, machine: str) -> str:
     if not all(parts):
         return ""
     odd, even = (_at(part, BEHIND) for part in parts)
-    return f"The convolution block is behind {odd} shapes with uneven rows, and {even} with even ones."
+    return f"The convolution block is behind {odd} shapes with uneven rows (see below), and {even} with even ones."
 
 
 def any_length(lab: Evidence, machine: str) -> str:
     """What Linear+ReLU reaches with few rows and with uneven ones, in sentences; empty without such shapes."""
     pairs = _of(lab, machine, "linear_relu")
     few = [pair for pair in pairs if _extents(pair[1])[0] <= FEW]
-    odd = [pair for pair in pairs if uneven(pair[1])]
-    text = f"With at most {FEW} rows Linear+ReLU is ahead {_at(few, AHEAD)} shapes. " if few else ""
-    return text + (f"With uneven rows it is ahead {_at(odd, AHEAD)}." if odd else "")
+    odd, even = ([pair for pair in pairs if uneven(pair[1]) is kind] for kind in (True, False))
+    text = f"Linear+ReLU is ahead {_at(odd, AHEAD)} shapes with uneven rows" if odd else ""
+    text += f", and {_at(even, AHEAD)} with even ones. " if odd and even else ". " if odd else ""
+    return text + (f"Of all its shapes with at most {FEW} rows it is ahead {_at(few, AHEAD)}." if few else "")
 
 
 def most_often_behind(lab: Evidence, machine: str) -> str:
