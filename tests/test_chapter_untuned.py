@@ -176,6 +176,7 @@ def test_channels_last_is_pytorchs_too_but_not_where_the_layout_is_given() -> No
         ("conv_block", (2, 12, 21, 33), "triton_bf16x3", {"dtype": "float32"}, "three products"),
         ("conv_block", (2, 13, 21, 33), "triton_bf16x3", {"dtype": "float32"}, "uneven rows; three products"),
         ("mlp3", (65, 301), "fused", {}, "uneven rows"),
+        ("mlp3", (65, 301), "layers_cuda", {}, "not known"),
     ],
 )
 def test_reasons_follow_from_the_shape(
