@@ -103,7 +103,7 @@ def expected_us(plan: Plan, batch: int, inner: int, outer: int, size: int, astri
 
     Blocks run side by side as far as shared memory lets them, and then the next ones. A step takes as long as its
     slowest part: to begin at all, the products, or the boxes' way from the cache. The constants were fitted to 4,402
-    random shapes, each by 26 to 29 plans, on two H100s: what is chosen by them takes 1.7% longer than the quickest plan
+    random shapes, each by up to 28 plans, on two H100s: what is chosen by them takes 1.8% longer than the quickest plan
     does, in the geometric mean, and 27% at the 99th percentile.
     """
     together = IN_FOURS if plan.share > 2 else MULTIPROCESSORS
