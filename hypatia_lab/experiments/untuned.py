@@ -107,7 +107,7 @@ def _own(kind: tuple[str, str, str], device: str) -> tuple[str, ...]:
 
 def _untuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
     # Where time is short, what nobody has looked at comes first.
-    return [] if preset == "quick" else _sweep("untuned", preset, device)
+    return _sweep("untuned", preset, device) if preset == "full" else []
 
 
 def _unseen(preset: str, device: str, shapes: Shapes) -> list[Group]:
