@@ -302,11 +302,11 @@ def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group]
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
     timed, looked_at = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
-    # A plan may have grown, or shrunk. A program's figures say themselves what they are of.
+    # A plan may have grown, or shrunk, even to nothing. A program's figures say themselves what they are of.
     planned = {group.workload.shape for group in groups}
     wanted = {probe.workload.shape for probe in asked if probe.topic != "program"}
     pairs = ((timed, planned), (looked_at, wanted))
-    if any(there and due and not there & due for there, due in pairs) or (timed and not planned):
+    if any(there and due and not there & due for there, due in pairs):
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
