@@ -33,7 +33,7 @@ from hypatia_lab.intervals import Triple
 Axis = dict[str, Any]
 LETTER = 7.4
 """Width of a letter of :data:`SMALL` words in a wide typeface, px."""
-NAME, LONG, ABOVE = 34, 52, 50
+NAME, LONG, ABOVE = 34, 52, 46
 """Characters of a name on one line at the left, beside a single panel, and above its row on a telephone."""
 PAGE, PHONE = 780, 350
 """Width of a figure on a page and on a telephone, px."""
@@ -203,7 +203,9 @@ def _placed(
     labels = {name: "<br>".join(textwrap.wrap(name, room)) or name for block in blocks for name in block.names}
     left = 14 if narrow else round(20 + 6.5 * max(len(part) for text in labels.values() for part in text.split("<br>")))
     two = any("<br>" in text for text in labels.values())
-    pitch = 33 if narrow else 29 if two else 21
+    above = {name: textwrap.wrap(name, ABOVE) or [""] for block in blocks for name in block.names}
+    more = 15 * (max(map(len, above.values())) - 1)
+    pitch, over = (33 + more, 8 + more // 2) if narrow else (29 if two else 21, 0)
     lines: list[tuple[Block, Sequence[_Panel], bool]] = []
     for block, own in zip(blocks, panels, strict=True):
         rows = math.ceil(len(own) / (_beside(own) if narrow else 5))
@@ -215,7 +217,7 @@ def _placed(
     for n, (block, own, first) in enumerate(lines):
         y += 22 if first and block.heading else 0
         y += max((15 * len(_wrapped(one.name, own, left, narrow)) + 5 for one in own if one.name), default=0)
-        spans.append((y, y + pitch * len(block.names) + (8 if narrow else 0)))
+        spans.append((y, y + pitch * len(block.names) + over))
         y, since = spans[-1][1], since + pitch * len(block.names)
         last = n + 1 == len(lines)
         following = [] if last else lines[n + 1][1]
@@ -242,7 +244,7 @@ def _placed(
             layout[f"yaxis{one.suffix}"] = {
                 "domain": [round(1 - bottom / y, 5), round(1 - top / y, 5)],
                 "anchor": f"x{one.suffix}",
-                "range": [len(block.names) - 0.5, -0.74 if narrow else -0.5],
+                "range": [len(block.names) - 0.5, -0.5 - round(over / pitch, 2)],
                 "tickvals": list(range(len(block.names))),
                 "ticktext": [labels[name] for name in block.names],
                 "showticklabels": not narrow and column == 0,
@@ -264,11 +266,10 @@ def _placed(
             place = {"x": 0.5, "y": round(1 - bottom / y, 5), "yanchor": "top", "yshift": -22}
             notes.append(paper | place | {"text": own[0].axis["title"]["text"]})
         if narrow:
-            above = {"xref": "paper", "x": 0, "xanchor": "left", "yref": f"y{own[0].suffix}", "yanchor": "bottom"}
-            above |= {"name": ROW_NAME, "yshift": 9 if block.bars else 6}
+            place = {"xref": "paper", "x": 0, "xanchor": "left", "yref": f"y{own[0].suffix}", "yanchor": "bottom"}
+            place |= {"name": ROW_NAME, "yshift": 9 if block.bars else 6, "align": "left"}
             notes += [
-                SMALL | above | {"text": textwrap.shorten(name, ABOVE, placeholder="…"), "y": row}
-                for row, name in enumerate(block.names)
+                SMALL | place | {"text": "<br>".join(above[name]), "y": row} for row, name in enumerate(block.names)
             ]
     margin = head["margin"] | {"l": left, "r": 14 if narrow else 26}
     return layout | {"margin": margin, "height": y + margin["t"] + margin["b"], "annotations": notes}
