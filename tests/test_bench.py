@@ -1062,6 +1062,8 @@ def test_a_record_that_holds_more_than_its_plan_is_kept(tmp_path, lab, process):
     for shrunk in ([group(SMALL)], []):
         lab(*shrunk)
         assert measure(tmp_path).digest == whole.digest
+    with pytest.raises(composer.BenchError, match="other shapes"):
+        measure(tmp_path, shapes=[LARGE])
 
 
 @pytest.mark.parametrize(("preset", "count"), [("quick", 1), ("seed", 3)])

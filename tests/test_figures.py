@@ -245,6 +245,27 @@ def test_a_telephone_has_the_names_above_their_rows_and_three_panels_beside_each
     assert not any(axis["showticklabels"] for name, axis in narrow.items() if name.startswith("yaxis"))
 
 
+def test_on_a_telephone_a_long_name_is_whole_and_rows_make_room_for_its_lines() -> None:
+    def placed(longest: str) -> tuple[list[str], float]:
+        """What stands above three rows, and what of the figure's height a row has (px)."""
+        one = panels.Cell("", "", language.Style("#000000", "circle", 0), (1.5, 1.4, 1.6), "")
+        own = [replace(one, name=name, key=name) for name in ("eager", longest, "naive")]
+        block = panels.Block("", own, {"title": {"text": "times"}, "type": "log", "range": [-1, 1]})
+        figure = panels.draw([block], language.heading("Speeds", ["box"]), "Three speeds on a box.")
+        narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]
+        high, axis = narrow["height"] - narrow["margin"]["t"] - narrow["margin"]["b"], narrow["yaxis"]
+        part = (axis["domain"][1] - axis["domain"][0]) / (axis["range"][0] - axis["range"][1])
+        return [note["text"] for note in narrow["annotations"] if note.get("name") == panels.ROW_NAME], high * part
+
+    short, pitch = placed("torch.compile")
+    assert short == ["eager", "torch.compile", "naive"]
+    words = "5×64×128×128, bfloat16: 2.5× cuDNN's graph, then torch.compile"
+    (_, long, _), taller = placed(words)
+    assert long.replace("<br>", " ") == words
+    assert max(map(len, long.split("<br>"))) <= panels.ABOVE < len(words)
+    assert taller > pitch + 12 * long.count("<br>")
+
+
 def test_on_a_telephone_no_name_and_no_tick_of_a_panel_meets_those_of_the_next(rows: list[Row]) -> None:
     figure, _ = comparisons.slowdowns(_by(rows, "graph"))
     narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]

@@ -14,7 +14,7 @@ import torch
 
 from hypatia_lab.kernels import linear_relu_cuda as tiles
 from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.linear_relu_cuda import LARGE, LOW, MEDIUM, SMALL, TALL, WIDE, Plan
+from hypatia_lab.kernels.linear_relu_cuda import LARGE, MEDIUM, SMALL, TALL, WIDE, Plan
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.mlp_layers import mlp_layers
@@ -27,21 +27,8 @@ needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cp
 
 # ---------------------------------------------------------------- emulated
 
-PLANS = (
-    SMALL,
-    LOW,
-    TALL,
-    MEDIUM,
-    WIDE,
-    LARGE,
-    Plan(1, 128, stages=2, group=2),
-    replace(SMALL, share=2),
-    replace(SMALL, share=8),
-    replace(WIDE, share=4),
-    replace(SMALL, pair=2),
-    replace(WIDE, pair=2),
-    replace(LARGE, pair=2),
-)
+PLANS = (*tiles.PLANS, Plan(1, 128, stages=2, group=2), replace(SMALL, pair=2))
+"""Those that may be chosen, and what none of them has."""
 TOLERANCES = {torch.bfloat16: 4e-3, torch.float16: 6e-4, torch.float32: 3.5e-4}
 """dtype → error of the norm. Of float32, which is rounded to TF32; cut off it would be 6e-4."""
 ALONE = 4

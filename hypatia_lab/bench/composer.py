@@ -162,7 +162,7 @@ def measure(
                 f"{spec.name} of {machine_name} is recorded with preset {kept.run['preset']} on {kept.run['device']}; "
                 "measure again with --overwrite, or name another machine"
             )
-        _ensure_same(kept, spec, groups, asked)
+        _ensure_same(kept, spec, groups, asked, shapes)
         groups, asked = _missing_groups(kept, groups), probes.missing(asked, kept.details)
         if not groups and not asked:
             return kept
@@ -298,15 +298,22 @@ def campaign(folder: Path) -> Campaign:
     return Campaign(folder, _sources() if dirty else head)
 
 
-def _ensure_same(kept: records.Record, spec: Experiment, groups: Sequence[Group], asked: Sequence[Probe]) -> None:
+def _ensure_same(
+    kept: records.Record,
+    spec: Experiment,
+    groups: Sequence[Group],
+    asked: Sequence[Probe],
+    shapes: Sequence[tuple[int, ...]] = (),
+) -> None:
     """Raise :class:`BenchError` when ``kept`` answers another plan, of other shapes or of another text of a file."""
     again = f"of {kept.machine} is recorded with {{}}; measure again with --overwrite"
     timed, looked_at = ({tuple(line["shape"]) for line in lines} for lines in (kept.cells, kept.details))
-    # A plan may have grown, or shrunk, even to nothing. A program's figures say themselves what they are of.
+    # A preset's plan may have grown, or shrunk, even to nothing; of shapes that were asked for nothing is no answer. A
+    # program's figures say themselves what they are of.
     planned = {group.workload.shape for group in groups}
     wanted = {probe.workload.shape for probe in asked if probe.topic != "program"}
     pairs = ((timed, planned), (looked_at, wanted))
-    if any(there and due and not there & due for there, due in pairs):
+    if any(there and due and not there & due for there, due in pairs) or (timed and shapes and not planned):
         raise BenchError(f"{spec.name} {again.format('other shapes')}")
     if spec.source is None:
         return
