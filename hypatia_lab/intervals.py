@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 CONFIDENCE = 0.95
+NORMAL = 1.959963984540054
+"""Beyond so many standard deviations a normal figure lies in 5% of cases."""
 EQUIVALENCE = 0.02
 """Two times are called equal when their ratio is surely within ±2%."""
-FEW, FEW_RARE = 5, 3
-"""With fewer processes an estimate says nothing, by a clock and of what is rare: a narrow interval of two is luck as
-often as not. Rare is what a process does once and takes long, such as a start or another's program."""
+FEW = 3
+"""With fewer processes an estimate says nothing: a narrow interval of two is luck as often as not."""
 NOISY = 2.0
-"""An interval whose bounds lie further apart than this factor carries no sentence."""
+"""Of an interval whose bounds lie further apart than this factor no sentence tells the value; it tells the nearer bound
+where the interval lies wholly on one side."""
 UNTOLD = 100.0
-"""Beyond this factor it is no figure at all: no table shows its numbers, and no claim is judged by it."""
+"""Beyond this factor no table shows its value."""
 
 TOO_FEW, TOO_NOISY, VETOED = "too few to tell", "too noisy to say", "A/A failed"
 """Why an estimate says nothing, as pages put it."""
@@ -30,9 +33,8 @@ class Interval:
     """A point estimate between two bounds, from ``n`` independent processes.
 
     ``low`` and ``high`` are NaN when fewer than two processes stand behind it. ``vetoed``: the control beside it told
-    identical code apart. ``rare``: of its kind few are measured (:data:`FEW_RARE`). What carries no sentence
-    (:attr:`doubt`) lies within nothing, outside nothing, above nothing and below nothing: whoever writes one needs no
-    rule of his own.
+    identical code apart. What has a :attr:`flaw` lies within nothing, outside nothing, above nothing and below
+    nothing: whoever asks needs no rule of his own. A wide one that lies wholly on one side lies there.
     """
 
     value: float
@@ -40,7 +42,6 @@ class Interval:
     high: float
     n: int
     vetoed: bool = False
-    rare: bool = False
 
     @property
     def triple(self) -> Triple:
@@ -68,30 +69,28 @@ class Interval:
 
     @property
     def flaw(self) -> str:
-        """Why nothing is judged by it: :data:`VETOED`, :data:`TOO_FEW`, :data:`TOO_NOISY` for a table; else empty."""
+        """Why nothing is judged by it: :data:`VETOED` or :data:`TOO_FEW`; else empty."""
         if self.vetoed:
             return VETOED
         exact = self.low == self.high and math.isfinite(self.value)
-        if not exact and self.n < (FEW_RARE if self.rare else FEW):
-            return TOO_FEW
-        return TOO_NOISY if self.width > UNTOLD else ""
+        return TOO_FEW if not exact and self.n < FEW else ""
 
     @property
     def doubt(self) -> str:
-        """Why it carries no sentence: its :attr:`flaw`, or :data:`TOO_NOISY` for one; empty where it carries one."""
+        """Why its value is not told in a sentence: its :attr:`flaw`, or :data:`TOO_NOISY`; else empty."""
         return self.flaw or (TOO_NOISY if self.width > NOISY else "")
 
     def above(self, edge: float) -> bool:
         """Whether the whole interval lies above ``edge``."""
-        return not self.doubt and self.low > edge
+        return not self.flaw and self.low > edge
 
     def below(self, edge: float) -> bool:
         """Whether the whole interval lies below ``edge``."""
-        return not self.doubt and self.high < edge
+        return not self.flaw and self.high < edge
 
     def within(self, low: float, high: float) -> bool:
         """Whether the whole interval lies in ``[low, high]``."""
-        return not self.doubt and low <= self.low and self.high <= high
+        return not self.flaw and low <= self.low and self.high <= high
 
     def outside(self, low: float, high: float) -> bool:
         """Whether the whole interval misses ``[low, high]``."""
@@ -120,6 +119,11 @@ def geometric(values: Sequence[float]) -> Interval:
         raise ValueError(f"a geometric mean needs positive finite values, got {list(values)!r}")
     logs = mean([math.log(v) for v in values])
     return Interval(math.exp(logs.value), math.exp(logs.low), math.exp(logs.high), logs.n)
+
+
+def estimate(values: Sequence[float]) -> Interval:
+    """The mean of ``values``, one a process: geometric, or arithmetic where one of them is not positive."""
+    return geometric(values) if min(values) > 0 else mean(values)
 
 
 def prediction(values: Sequence[float]) -> Interval:
@@ -172,17 +176,36 @@ def quotient(above: Interval, below: Interval) -> Interval:
     return Interval(value, value * math.exp(-low), value * math.exp(high), min(above.n, below.n))
 
 
+def welch(samples: Sequence[Sequence[float]], middle: float) -> Interval:
+    """A positive figure whose logarithm lies beside ``middle`` by what the means of independent ``samples`` of it do.
+
+    With a t-interval (95%): the variances of the means add, with the degrees of freedom of Welch and Satterthwaite; n
+    is the size of the smallest sample. NaN bounds where one has a single value.
+    """
+    from scipy.special import stdtrit
+
+    sizes = [len(own) for own in samples]
+    value = middle + math.fsum(math.fsum(own) / len(own) - middle for own in samples)
+    if min(sizes) < 2:
+        return Interval(math.exp(value), math.nan, math.nan, min(sizes))
+    shares = [statistics.variance(own) / len(own) for own in samples]
+    total = math.fsum(shares)
+    if not total:
+        return Interval(math.exp(value), math.exp(value), math.exp(value), min(sizes))
+    freedom = total**2 / math.fsum(share**2 / (size - 1) for share, size in zip(shares, sizes, strict=True))
+    half = float(stdtrit(freedom, 0.5 + CONFIDENCE / 2)) * math.sqrt(total)
+    return Interval(math.exp(value), math.exp(value - half), math.exp(value + half), min(sizes))
+
+
 def widened(interval: Interval, spread: float) -> Interval:
     """``interval`` of a positive figure, made wider by a further ``spread`` (standard deviation of its logarithm).
 
     Both are independent, so half-widths add as squares on a logarithmic scale, the new one taken at 95% of a normal
     distribution. One without bounds, or not wholly positive, is returned as it is.
     """
-    from scipy.special import ndtri
-
     if not interval.low > 0 or not spread:
         return interval
-    more = float(ndtri(0.5 + CONFIDENCE / 2)) * spread
+    more = NORMAL * spread
     below = math.hypot(math.log(interval.value / interval.low), more)
     above = math.hypot(math.log(interval.high / interval.value), more)
     return replace(interval, low=interval.value * math.exp(-below), high=interval.value * math.exp(above))
@@ -200,11 +223,12 @@ def known(interval: Interval, share: float) -> bool:
 
 def reading(interval: Interval) -> str:
     """What an interval of speeds says: ``equal`` (wholly within ±2%), ``faster`` or ``slower`` (it excludes 1), else
-    ``undecided`` (it holds 1 and reaches beyond ±2%), or why it says nothing (:attr:`Interval.doubt`).
+    ``undecided`` (it holds 1 and reaches beyond ±2%), or why it says no more (:attr:`Interval.doubt`).
     """
     if equal(interval):
         return "equal"
-    return interval.doubt or ("faster" if interval.above(1) else "slower" if interval.below(1) else "undecided")
+    sure = "faster" if interval.above(1) else "slower" if interval.below(1) else ""
+    return sure or interval.doubt or "undecided"
 
 
 def decided(interval: Interval) -> bool:
@@ -223,11 +247,12 @@ def same_p(interval: Interval) -> float:
     return 2 * float(stdtr(interval.n - 1, -t))
 
 
-def processes_to_clear(found: Interval, edge: float, most: int) -> int:
+def processes_to_clear(found: Interval, edge: float, most: int, spread: float = 0.0) -> int:
     """How many processes it takes until an interval like ``found``, which holds ``edge``, ends before it.
 
     The estimate and its scatter are taken to stay what they are, on a logarithmic scale where all is positive; the
-    interval then narrows as t/√n does. At most ``most`` + 1, which says that ``most`` would not do.
+    interval then narrows as t/√n does. ``spread`` is what :func:`widened` adds, which no process narrows. At most
+    ``most`` + 1, which says that ``most`` would not do.
     """
     import numpy
     from scipy.special import stdtrit
@@ -235,9 +260,11 @@ def processes_to_clear(found: Interval, edge: float, most: int) -> int:
     ends = [found.low, found.value, found.high, edge]
     low, value, high, at = numpy.log(ends) if min(ends) > 0 else ends
     reach, distance = (high - value if at > value else value - low), abs(at - value)
+    more = NORMAL * spread * (min(ends) > 0)
     counts = numpy.arange(2, max(most, found.n) + 1)
     widths = stdtrit(counts - 1, 0.5 + CONFIDENCE / 2) / numpy.sqrt(counts)
-    enough = counts[(counts > found.n) & (counts <= most) & (widths * reach < widths[found.n - 2] * distance)]
+    narrowed = numpy.hypot(widths / widths[found.n - 2] * reach, more)
+    enough = counts[(counts > found.n) & (counts <= most) & (narrowed < distance)]
     return int(enough[0]) if len(enough) else most + 1
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 from hypatia_lab import formats, intervals
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record, cell_key
+from hypatia_lab.scatter import between
 from hypatia_lab.variants import AGAIN
 
 SURELY = 0.001
@@ -32,8 +33,14 @@ UNSAID_OPERATORS = ("linear_relu", "mlp")
 """What cells of older records do not say of their variants, as their registration does since: ``splits`` by variant,
 and the operations whose seeds are called through an ``operator``. Nothing is added here."""
 
+CHOSEN = ("nvmath", "egraph")
+"""Beside torch.compile, what chooses its kernels by trying them."""
+
 MAY_SPLIT = {"dispatched": ("float16/ieee", 3)}
 """Who may turn out to be a form that splits float32's operands: a choice, of which its cell says no more."""
+
+WAIVED = ("conv_block", "conv_block_tanh")
+"""Operations of IEEE float32 whose forms by three bfloat16 products are right by a waiver: their source says why."""
 
 
 def _said(cell: dict[str, Any]) -> dict[str, Any]:
@@ -66,7 +73,9 @@ class Row:
 
     ``veto`` says that, and how, the A/A control of the workload failed, in that experiment and by that clock: the
     lab told identical code apart (p < :data:`SURELY`, or by more than :data:`APART` with an interval that excludes 1),
-    so it can say nothing of other code there. Empty where it did not, or where there is no control.
+    so it can say nothing of other code there. Empty where it did not, or where there is no control. ``model`` is the
+    model of device where the row is told by the book (:func:`hypatia_lab.spread.told`), whose quotients hold what
+    another visit differs by.
     """
 
     machine: str
@@ -99,6 +108,7 @@ class Row:
     peak: float
     operator: bool = False
     veto: str = ""
+    model: str = ""
 
     @property
     def at(self) -> str:
@@ -119,6 +129,11 @@ class Row:
     def tuned(self) -> bool:
         """Whether a tuner, torch.compile's, chose its kernels: it may choose others on the next machine."""
         return "compile" in self.variant
+
+    @property
+    def chosen(self) -> bool:
+        """Whether what runs was chosen by trying, and may be another choice on the next visit."""
+        return self.tuned or any(name in self.variant for name in CHOSEN)
 
     @property
     def timed(self) -> bool:
@@ -161,6 +176,9 @@ class Row:
         found = _quotient(self.medians_us, quick.medians_us)
         if not found.n and self._beside == quick._beside:
             found = intervals.quotient(quick.speed, self.speed)
+        if self.model and found.n:
+            scatter = between(self.model, self.clock, self.chosen or quick.chosen, found.value)
+            found = intervals.widened(found, scatter)
         return replace(found, vetoed=bool(self.veto or quick.veto))
 
     @property
@@ -225,23 +243,35 @@ def ceilings(records: Iterable[Record]) -> dict[tuple[str, str, str], float]:
     or computed nothing, is absent.
     """
     best: dict[tuple[str, str, str], float] = {}
-    for record in records:
-        for cell in record.cells:
-            if record.experiment != "ceilings" or cell["status"] != "ok" or cell["clock"] == "none":
-                continue
-            medians = [m for m in cell["medians_us"] if m is not None]
-            if not medians:
-                continue
-            seconds = min(medians) * 1e-6
-            if cell["operation"] == "matmul":
-                key, rate = ("matmul", f"{cell['dtype']}/{cell['math']}", cell["clock"]), cell["flops"] / seconds
-            elif cell["operation"] == "copy":
-                key, rate = ("copy", "", cell["clock"]), cell["traffic"] / seconds
-            else:
-                continue
-            if rate > 0:
-                best[key] = max(rate, best.get(key, 0.0))
+    for cell, seconds in _swept(records):
+        if cell["operation"] == "matmul":
+            key, rate = ("matmul", f"{cell['dtype']}/{cell['math']}", cell["clock"]), cell["flops"] / seconds
+        elif cell["operation"] == "copy":
+            key, rate = ("copy", "", cell["clock"]), cell["traffic"] / seconds
+        else:
+            continue
+        if rate > 0:
+            best[key] = max(rate, best.get(key, 0.0))
     return best
+
+
+def copies(records: Iterable[Record]) -> dict[tuple[str, int], float]:
+    """Best measured rates of a copy on one machine, in bytes/s: (clock, bytes read and written) → rate."""
+    best: dict[tuple[str, int], float] = {}
+    for cell, seconds in _swept(records):
+        if cell["operation"] == "copy" and cell["traffic"]:
+            key = cell["clock"], cell["traffic"]
+            best[key] = max(cell["traffic"] / seconds, best.get(key, 0.0))
+    return best
+
+
+def _swept(records: Iterable[Record]) -> Iterator[tuple[dict[str, Any], float]]:
+    """Each timed cell of the ``ceilings`` experiment with the time (s) of its best process."""
+    for record in records:
+        for cell in record.cells if record.experiment == "ceilings" else ():
+            medians = [m for m in cell["medians_us"] if m is not None]
+            if cell["status"] == "ok" and cell["clock"] != "none" and medians:
+                yield cell, min(medians) * 1e-6
 
 
 def arithmetic(dtype: str, mode: str, best: dict[tuple[str, str, str], float]) -> str:
@@ -255,13 +285,17 @@ def arithmetic(dtype: str, mode: str, best: dict[tuple[str, str, str], float]) -
     return f"{dtype}/{mode}"
 
 
-def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
+def limit_us(
+    cell: dict[str, Any], best: dict[tuple[str, str, str], float], swept: Mapping[tuple[str, int], float] | None = None
+) -> float:
     """Shortest time (µs) the machine's own ceilings allow for a cell; NaN where no ceiling was measured.
 
-    The larger of arithmetic over the best matrix rate and compulsory bytes over the best copy rate, each at
-    the cell's clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is
-    the host's doing, no physical limit). A variant that splits operands, or may, is held against the quicker of that
-    arithmetic and float32's own.
+    The larger of arithmetic over the best matrix rate and compulsory bytes over a copy's rate, each at the cell's
+    clock: ``cold`` against cold ceilings, every other clock against warm ones (launch overhead is the host's doing, no
+    physical limit). The copy is the smallest of those ``swept`` (:func:`copies`) that moves at least the cell's bytes,
+    or the largest of all: bytes that do not fit into the caches move more slowly, and so do few bytes. Without
+    ``swept`` it is the best of any size. A variant that splits operands, or may, is held against the
+    quicker of that arithmetic and float32's own.
     """
     clock = "cold" if cell["clock"] == "cold" else "graph" if ("copy", "", "graph") in best else "hot"
     ways = [(arithmetic(cell["dtype"], cell["math"], best), 1)]
@@ -269,15 +303,24 @@ def limit_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> f
         ways.append(splits)
     rates = [best.get(("matmul", precision, clock), math.nan) / products for precision, products in ways]
     rate = None if any(map(math.isnan, rates)) else max(rates)
-    bandwidth = best.get(("copy", "", clock))
+    bandwidth = _rate_at(cell["traffic"], clock, swept or {}) or best.get(("copy", "", clock))
     if bandwidth is None or (rate is None and cell["flops"] > 0 and cell["operation"] != "copy"):
         return math.nan
     work = 0.0 if rate is None else cell["flops"] / rate
     return max(work, cell["traffic"] / bandwidth) * 1e6 or math.nan  # no work, no limit
 
 
+def _rate_at(moved: int, clock: str, swept: Mapping[tuple[str, int], float]) -> float | None:
+    """Rate of the smallest copy by ``clock`` that moves ``moved`` bytes or more, else of the largest; None without."""
+    rates = sorted((size, rate) for (own, size), rate in swept.items() if own == clock)
+    return next((rate for size, rate in rates if size >= moved), rates[-1][1] if rates else None)
+
+
 def least_us(cell: dict[str, Any], best: dict[tuple[str, str, str], float]) -> float:
-    """:func:`limit_us` of the cheapest known method: less than it divided by :data:`TOLERANCE` is not believed."""
+    """:func:`limit_us` of the cheapest known method, by the best copy of any size.
+
+    Less than it divided by :data:`TOLERANCE` is not believed.
+    """
     return limit_us(cell | {"flops": cell.get("fewest_flops", cell["flops"])}, best)
 
 
@@ -307,18 +350,22 @@ def rows(records: Sequence[Record]) -> list[Row]:
         by_machine.setdefault(record.machine, []).append(record)
     out = []
     for own in by_machine.values():
-        best = frozenset(ceilings(own).items())
-        out += [row for record in own for row in _rows_of(record, best)]
+        best, swept = frozenset(ceilings(own).items()), frozenset(copies(own).items())
+        out += [row for record in own for row in _rows_of(record, best, swept)]
     return out
 
 
 @lru_cache(maxsize=256)  # a page and whoever judges its claims ask for the same ones
-def _rows_of(record: Record, measured: frozenset[tuple[tuple[str, str, str], float]]) -> tuple[Row, ...]:
-    """The rows of one record of a machine whose :func:`ceilings` are those."""
-    best = dict(measured)
+def _rows_of(
+    record: Record,
+    measured: frozenset[tuple[tuple[str, str, str], float]],
+    copied: frozenset[tuple[tuple[str, int], float]],
+) -> tuple[Row, ...]:
+    """The rows of one record of a machine whose :func:`ceilings` and :func:`copies` are those."""
+    best, swept = dict(measured), dict(copied)
     cells = [_believed(_said(cell), best) for cell in record.cells]
     index = {cell_key(cell): cell for cell in cells}
-    made = [_row(record, cell, index, best) for cell in cells]
+    made = [_row(record, cell, index, best, swept) for cell in cells]
     failed = {(row.workload, row.clock): said for row in made if (said := _told_apart(row))}
     return tuple(
         replace(row, veto=failed[row.workload, row.clock]) if (row.workload, row.clock) in failed else row
@@ -342,7 +389,24 @@ _SAME += ("flops", "traffic", "throttled", "operator")
 """What a row has from its cell as it is."""
 
 
-def _row(record: Record, cell: dict[str, Any], index: dict[Any, Any], best: dict[tuple[str, str, str], float]) -> Row:
+def _waiver(cell: dict[str, Any]) -> str:
+    """That ``cell``'s answer is right by a waiver alone, and what float32's own bound is; empty where it is not.
+
+    Of a backward pass the error may be a gradient's: forms that split their operands need the waiver for y.
+    """
+    own = 2 * 2.0**-24 * (math.sqrt(9 * cell["shape"][1]) + math.sqrt(3)) if cell["operation"] in WAIVED else math.nan
+    ieee = (cell["status"], cell["dtype"], cell["math"]) == ("ok", "float32", "ieee")
+    alone = cell["direction"] == "forward" or cell["splits"]
+    return f"right by a waiver: off by more than {own:.1e}" * bool(ieee and alone and (cell.get("error") or 0.0) > own)
+
+
+def _row(
+    record: Record,
+    cell: dict[str, Any],
+    index: dict[Any, Any],
+    best: dict[tuple[str, str, str], float],
+    swept: dict[tuple[str, int], float],
+) -> Row:
     shape = "x".join(map(str, cell["shape"]))
     base = index.get(cell_key(cell | {"variant": cell["baseline"]}))
     medians, against = (one["medians_us"] if one and one["status"] == "ok" else [] for one in (cell, base))
@@ -350,8 +414,9 @@ def _row(record: Record, cell: dict[str, Any], index: dict[Any, Any], best: dict
     figures: dict[str, Any] = {
         name: math.nan if cell.get(name) is None else cell[name] for name in ("error", "max_error", "peak")
     }
+    same = {name: cell[name] for name in _SAME}
     return Row(
-        **{name: cell[name] for name in _SAME},
+        **same | {"reason": "; ".join(filter(None, (cell["reason"], _waiver(cell))))},
         **figures,
         machine=record.machine,
         experiment=record.experiment,
@@ -362,7 +427,7 @@ def _row(record: Record, cell: dict[str, Any], index: dict[Any, Any], best: dict
         ratio_low=found.low,
         ratio_high=found.high,
         n=found.n,
-        limit_us=math.nan if cell["clock"] == "none" else limit_us(cell, best),
+        limit_us=math.nan if cell["clock"] == "none" else limit_us(cell, best, swept),
         device=record.run["device"],
         medians_us=medians,
     )

@@ -1,7 +1,7 @@
-"""How far one ratio spreads: over machines side by side, and over processes, visits, chips and models.
+"""How far one ratio spreads: over machines side by side, and from one visit to the next.
 
-Everything is worked out on logarithms of ratios, of those alone that say something (:attr:`Interval.doubt`). What is
-identical code under two names, or a baseline against itself, is no ratio here.
+Everything is worked out on logarithms. What is identical code under two names, or a baseline against itself, is no
+ratio here.
 """
 
 from __future__ import annotations
@@ -9,24 +9,28 @@ from __future__ import annotations
 import itertools
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from hypatia_lab import intervals, results
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
+from hypatia_lab.scatter import PRESENT, Scatter, between, class_of, weight
 
-Key = tuple[str, str, str, str, str]
-"""A ratio on whichever machine: experiment, workload, clock, variant, baseline."""
+CHIPS = 5
+"""With fewer chips nothing is said of the next one."""
+
+Fact = tuple[str, str, str, str]
+"""A ratio on whichever machine and by whichever experiment: workload, clock, variant, baseline."""
 Kind = tuple[str, bool]
 """A class of ratios: their clock, and whether a tuner chose the kernels (:attr:`Row.tuned`)."""
 
 
-def key(row: Row) -> Key:
+def fact(row: Row) -> Fact:
     """What ``row`` is the ratio of."""
-    return row.experiment, row.workload, row.clock, row.variant, row.baseline
+    return row.workload, row.clock, row.variant, row.baseline
 
 
 def ratios(rows: Iterable[Row]) -> list[Row]:
@@ -57,20 +61,20 @@ class Across:
 
     @property
     def next(self) -> Interval:
-        """The prediction interval for the next machine of the kind, of :data:`intervals.FEW` values or more."""
+        """The prediction interval for the next machine of the kind, of :data:`CHIPS` values or more."""
         found = list(self.values.values())
-        return intervals.prediction(found) if len(found) >= intervals.FEW else intervals.NOTHING
+        return intervals.prediction(found) if len(found) >= CHIPS else intervals.NOTHING
 
 
 def across(rows: Iterable[Row], chips: Mapping[tuple[str, str], str] | None = None) -> list[Across]:
-    """Each ratio that at least two machines of ``rows`` measured, in order of the rows.
+    """Each ratio that at least two machines of ``rows``, one a machine, measured, in order of the rows.
 
     ``chips`` maps machine and experiment to the chip that its record names (:func:`chips`): one that two machines
     name counts once, by the geometric mean of both. A machine whose record names none counts as a chip of its own.
     """
-    machines: dict[Key, dict[str, Row]] = {}
+    machines: dict[Fact, dict[str, Row]] = {}
     for row in ratios(rows):
-        machines.setdefault(key(row), {})[row.machine] = row
+        machines.setdefault(fact(row), {})[row.machine] = row
     out = []
     for own in machines.values():
         by_chip: dict[str, list[float]] = {}
@@ -93,7 +97,7 @@ class Expectation:
 
     ``chips`` is the fewest that stand behind one of its ``ratios``. ``within`` is the largest distance of a chip from
     the chips' mean, as a share (0.01: a hundredth). ``low`` and ``high`` are factors of that mean, between which 95% of
-    such ratios are expected on the next chip; NaN for fewer than :data:`intervals.FEW` chips.
+    such ratios are expected on the next chip; NaN for fewer than :data:`CHIPS` chips.
     """
 
     clock: str
@@ -108,7 +112,7 @@ class Expectation:
 def expectations(found: Sequence[Across]) -> list[Expectation]:
     """What to expect of the next chip, a line a class of ratios of one model; none where no ratio has two chips.
 
-    Ratios with :data:`intervals.FEW` chips or more count alone where there are any. They share one variance s², that
+    Ratios with :data:`CHIPS` chips or more count alone where there are any. They share one variance s², that
     of their logarithms about each one's own mean, pooled; the next chip's ratio then lies within t·s·√(1 + 1/n) of the
     mean, as in :func:`intervals.prediction`, with n the fewest chips and t for n − 1 degrees of freedom: the ratios of
     one chip may go up and down together. Where they scatter differently, 95% holds of them on average.
@@ -122,7 +126,7 @@ def expectations(found: Sequence[Across]) -> list[Expectation]:
             kinds.setdefault((one.row.clock, one.row.tuned), []).append([x - _mean(logs) for x in logs])
     out = []
     for (clock, tuned), everything in sorted(kinds.items()):
-        enough = [apart for apart in everything if len(apart) >= intervals.FEW]
+        enough = [apart for apart in everything if len(apart) >= CHIPS]
         counted = enough or everything
         n = min(map(len, counted))
         within = math.expm1(max(abs(x) for apart in counted for x in apart))
@@ -134,149 +138,204 @@ def expectations(found: Sequence[Across]) -> list[Expectation]:
     return out
 
 
-# ---------------------------------------------------------------- where the scatter comes from
+# ---------------------------------------------------------------- from one visit to the next
 
-LEVELS = ("process", "visit", "chip", "model")
-"""From process to process of one visit, from visit to visit to one chip, and so on."""
+LEAST = 20
+"""A model with fewer figures of a class measured twice has what all models have there."""
+GROSS = 16.0
+"""A figure counts at most as one four standard deviations off: a single gross outlier is not all there is."""
 
 
 @dataclass(frozen=True)
-class Sighting:
-    """One ratio on one visit: the logarithm of each process. ``chip`` is empty where the record names none."""
+class Visit:
+    """One figure, the ratio or the time that ``fact`` names, on one visit to a ``model``, which a record is.
 
-    ratio: Key
-    kind: Kind
+    ``kind`` is its class in :data:`hypatia_lab.scatter.BETWEEN`, ``logs`` are the logarithms of its processes.
+    """
+
     model: str
-    chip: str
-    visit: str
+    device: str
+    record: str
+    fact: Fact
+    kind: int
+    found: Interval
     logs: tuple[float, ...]
 
+    @property
+    def clock(self) -> str:
+        """The clock it is by."""
+        return self.fact[1]
 
-def sightings(records: Sequence[Record]) -> list[Sighting]:
-    """Every ratio of every record, which is a visit; the model is the device's own name."""
-    out = []
+
+Visits = Sequence[Sequence[Visit]]
+"""Figures that two or more records of one model have, each on all its visits."""
+
+
+def visits(records: Iterable[Record], *, times: bool = False) -> Visits:
+    """The ratios, or the ``times``, that two or more ``records`` of one model measured, those of a GPU as today."""
+    groups: dict[tuple[str, Fact], list[Visit]] = {}
     for record in records:
-        rows = results.rows([record])
-        base = {(row.workload, row.clock, row.variant): row.medians_us for row in rows}
-        for row in ratios(rows):
-            if row.speed.doubt:
-                continue
+        if record.run["device"] != "cuda" or record.run["started"] >= PRESENT:
+            for one in (_times if times else _ratios)(record):
+                groups.setdefault((one.model, one.fact), []).append(one)
+    return [own for own in groups.values() if len(own) > 1]
+
+
+def _ratios(record: Record) -> Iterator[Visit]:
+    rows = results.rows([record])
+    base = {(row.workload, row.clock, row.variant): row.medians_us for row in rows}
+    for row in ratios(rows):
+        if not row.speed.flaw:
             pairs = zip(base[row.workload, row.clock, row.baseline], row.medians_us, strict=True)
             logs = tuple(math.log(a / b) for a, b in pairs if a and b)
-            kind = row.clock, row.tuned
-            out.append(Sighting(key(row), kind, record.device_name, record.chip, record.digest, logs))
+            kind = class_of(row.chosen, row.ratio)
+            yield Visit(record.device_name, row.device, record.digest, fact(row), kind, row.speed, logs)
+
+
+def _times(record: Record) -> Iterator[Visit]:
+    for row in results.rows([record]):
+        if row.timed and not row.is_twin and not row.time.flaw:
+            logs = tuple(math.log(us) for us in row.medians_us if us)
+            yield Visit(record.device_name, row.device, record.digest, (*fact(row)[:3], ""), 0, row.time, logs)
+
+
+def estimated(found: Visits, kinds: int = 3) -> Scatter:
+    """The scatter of every class of every model that was visited twice (:data:`hypatia_lab.scatter.BETWEEN`), by clock.
+
+    ``found`` are :func:`visits`. A class with fewer than :data:`LEAST` figures on a model has what all GPUs, or all
+    CPUs, have of it. Where those are fewer, too, tuned and other ratios that are not level count as one class.
+    """
+    out: Scatter = {}
+    for model, device in dict.fromkeys((own[0].model, own[0].device) for own in found):
+        alike = [own for own in found if own[0].device == device]
+        for clock in dict.fromkeys(own[0].clock for own in alike):
+            by_clock = [own for own in alike if own[0].clock == clock]
+            sigmas = []
+            for kind in range(kinds):
+                everywhere = [own for own in by_clock if own[0].kind == kind]
+                here = [own for own in everywhere if own[0].model == model]
+                wider = [own for own in by_clock if own[0].kind and kind] or everywhere or by_clock
+                sigmas.append(deviation(next((few for few in (here, everywhere) if len(few) >= LEAST), wider)))
+            out.setdefault(model, {})[clock] = tuple(float(f"{sigma:.2g}") for sigma in sigmas)
     return out
 
 
-@dataclass(frozen=True)
-class Component:
-    """What a level adds to the variance of the logarithm of a ratio; ``ratios`` are those that it is known from.
+def deviation(found: Visits) -> float:
+    """The standard deviation between visits that figures of one class share, beside what processes scatter.
 
-    ``variance`` is NaN where there is not enough to say.
-    ``holds`` are the levels whose scatter it is: its own, and the finer ones that could not be told from it.
+    That at which the variance of a figure's visits is, on average, what it should be: between visits, plus within
+    each by the number of its processes. Source: Paule and Mandel, J. Res. NBS 87 (1982), pooled over figures; none
+    counts for more than :data:`GROSS` times what it should be.
+    """
+    seen = []
+    for own in found:
+        within = _mean([statistics.variance(one.logs) / len(one.logs) for one in own])
+        seen.append((len(own) - 1, statistics.variance([_mean(one.logs) for one in own]), within))
+
+    def beyond(variance: float) -> float:
+        return sum(n * (min(GROSS, apart / max(variance + within, 1e-12)) - 1) for n, apart, within in seen)
+
+    low, high = 0.0, 1.0
+    if beyond(low) <= 0:
+        return low
+    while high - low > 1e-9:
+        middle = (low + high) / 2
+        low, high = (middle, high) if beyond(middle) > 0 else (low, middle)
+    return math.sqrt(low)
+
+
+def facts(rows: Iterable[Row], records: Iterable[Record]) -> dict[tuple[str, Fact], Row]:
+    """Machine and fact → the one row that the book tells of them; its interval holds what another visit differs by.
+
+    Where several experiments of a machine measured one ratio it is that of the greatest
+    :func:`hypatia_lab.scatter.weight`.
+    """
+    models = {(one.machine, one.experiment): (one.device_name, one.run["started"]) for one in records}
+
+    def weight_of(row: Row) -> tuple[bool, bool, int, str]:
+        return weight(bool(row.veto), row.n, models[row.machine, row.experiment][1])
+
+    best: dict[tuple[str, Fact], Row] = {}
+    for row in ratios(rows):
+        own = row.machine, fact(row)
+        best[own] = max(best.get(own, row), row, key=weight_of)
+    for own, row in best.items():
+        model = models[row.machine, row.experiment][0]
+        wide = intervals.widened(row.speed, between(model, row.clock, row.chosen, row.ratio))
+        best[own] = replace(row, ratio_low=wide.low, ratio_high=wide.high)
+    return best
+
+
+def told(rows: Sequence[Row], records: Iterable[Record]) -> list[Row]:
+    """``rows`` of the results as the book tells them: those of one fact all have the ratio of its :func:`facts`.
+
+    They know their model, so that a quotient of two of them holds what another visit differs by, too.
+    """
+    best = facts(rows, records)
+
+    def one(row: Row) -> Row:
+        of = best.get((row.machine, fact(row)), row)
+        ends = {"ratio": of.ratio, "ratio_low": of.ratio_low, "ratio_high": of.ratio_high, "n": of.n, "veto": of.veto}
+        return replace(row, **ends if not absent(row.ratio) else {}, model=models[row.machine])
+
+    models = {record.machine: record.device_name for record in records}
+    return [one(row) for row in rows]
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """How the ratios of a model by a clock agree from visit to visit, with the intervals of one visit and as told.
+
+    ``agree`` are the shares of ``pairs`` of visits that agree, ``half`` the median half-width of an interval, as a
+    share.
     """
 
-    level: str
+    model: str
+    clock: str
     ratios: int
-    variance: float
-    holds: tuple[str, ...]
-
-    @property
-    def deviation(self) -> float:
-        """The standard deviation, as a share: 0.01 is a hundredth."""
-        return math.expm1(math.sqrt(self.variance)) if self.variance >= 0 else math.nan
+    pairs: int
+    agree: tuple[float, float]
+    half: tuple[float, float]
 
 
-@dataclass(frozen=True)
-class _Visit:
-    """The processes of one sighting: how many, their mean, and their mean squared distance from it."""
+def repeats(found: Visits) -> list[Repeat]:
+    """What an interval is worth, a line a model and clock: each visit is left out in turn, and held against the others.
 
-    n: int
-    mean: float
-    variance: float
-
-
-def _visit(logs: Sequence[float]) -> _Visit:
-    middle = math.fsum(logs) / len(logs)
-    return _Visit(len(logs), middle, math.fsum((x - middle) ** 2 for x in logs) / len(logs))
-
-
-def components(found: Iterable[Sighting]) -> list[Component]:
-    """The scatter of log ratios of one class, split by :data:`LEVELS`: an estimate by the method of moments.
-
-    A random-effects model: log ratio = the ratio's own mean + model + chip + visit + process, each effect independent
-    with a variance of its own. Half the mean squared difference of two processes has the expectation
-
-    - σ²(process) of one visit, plus σ²(visit) of two visits to a chip,
-    - plus σ²(chip) of two chips of a model, plus σ²(model) of two models.
-
-    So each variance is the difference of two neighbouring ones, averaged over ratios, and 0 where that is negative.
-    Pairs of groups count alike however many processes they have. A ratio counts at a level with :data:`intervals.FEW`
-    − 1 degrees of freedom there or more (five chips of a model; three of one and three of another). All levels are
-    taken from the same ratios: those that count at the coarsest level that any of them count at. A level without
-    enough is left open, and the next coarser one then holds its scatter too. Records that name no chip say something
-    of processes alone. Source: the symmetric differences of Koch (Technometrics 9, 1967), by pairs of groups.
+    The scatter that widens both is then estimated without it, and what only it tells of is left out. Two estimates
+    agree where their logarithms differ by no more than both half-widths, added in squares.
     """
-    ratios_of: dict[Key, list[Sighting]] = {}
-    for one in found:
-        ratios_of.setdefault(one.ratio, []).append(one)
-    moments = list(map(_moments, ratios_of.values()))
-    told: list[str] = []
-    kept = moments
-    for level in reversed(LEVELS):  # the coarsest level chooses the ratios
-        if counted := [own for own in kept if level in own]:
-            kept, told = counted, [level, *told]
-    variances: dict[str, float] = {}
-    holds: dict[str, tuple[str, ...]] = {}
-    below = ""
-    for level in told:
-        steps = [own[level] - (own[below] if below else 0.0) for own in kept]
-        variances[level] = max(0.0, _mean(steps))
-        holds[level] = LEVELS[LEVELS.index(below) + 1 if below else 0 : LEVELS.index(level) + 1]
-        below = level
-    return [
-        Component(
-            level,
-            len(kept) if level in variances else 0,
-            variances.get(level, math.nan),
-            holds.get(level, ()),
-        )
-        for level in LEVELS
-    ]
+    agree: dict[tuple[str, str], list[tuple[bool, bool]]] = {}
+    for left in dict.fromkeys(one.record for own in found for one in own):
+        rest = [[one for one in own if one.record != left] for own in found]
+        scatter = estimated([own for own in rest if len(own) > 1])
+        for own in found:
+            for out, other in itertools.product(own, own):
+                if out.record == left != other.record and out.clock in scatter.get(out.model, {}):
+                    wide = (_widened(one, scatter) for one in (out, other))
+                    both = _agree(out.found, other.found), _agree(*wide)
+                    agree.setdefault((out.model, out.clock), []).append(both)
+    everything, lines = estimated(found), []
+    for (model, clock), pairs in agree.items():
+        mine = [own for own in found if (own[0].model, own[0].clock) == (model, clock)]
+        widths = [(_half(one.found), _half(_widened(one, everything))) for own in mine for one in own]
+        shares = [_mean(side) for side in zip(*pairs, strict=True)]
+        halves = [statistics.median(side) for side in zip(*widths, strict=True)]
+        lines.append(Repeat(model, clock, len(mine), len(pairs) // 2, (shares[0], shares[1]), (halves[0], halves[1])))
+    return lines
 
 
-def _moments(found: Sequence[Sighting]) -> dict[str, float]:
-    """Level → half the mean squared difference of two processes that differ there and share what is coarser.
+def _widened(one: Visit, scatter: Scatter) -> Interval:
+    return intervals.widened(one.found, scatter[one.model][one.clock][one.kind])
 
-    Of one ratio, and of the levels alone at which it has :data:`intervals.FEW` − 1 degrees of freedom.
-    """
-    every: list[_Visit] = []
-    tree: dict[str, dict[str, list[_Visit]]] = {}  # model → chip → visits
-    for one in found:
-        every.append(_visit(one.logs))
-        if one.chip:
-            tree.setdefault(one.model, {}).setdefault(one.chip, []).append(every[-1])
-    by_model = [list(chips_.values()) for chips_ in tree.values()]
-    # Families of groups, each of a coarser group; a group is the visits in it.
-    families = {
-        "visit": [[[visit] for visit in visits] for own in by_model for visits in own],
-        "chip": by_model,
-        "model": [[[visit for visits in own for visit in visits] for own in by_model]],
-    }
-    out = {}
-    if sum(visit.n - 1 for visit in every) >= intervals.FEW - 1:
-        out["process"] = _mean([visit.variance * visit.n / (visit.n - 1) for visit in every if visit.n > 1])
-    for level, groups in families.items():
-        if sum(len(family) - 1 for family in groups) >= intervals.FEW - 1:
-            pairs = [pair for family in groups for pair in itertools.combinations(family, 2)]
-            out[level] = _mean([_mean([_apart(a, b) for a in one for b in other]) for one, other in pairs])
-    return out
+
+def _agree(one: Interval, other: Interval) -> bool:
+    halves = [math.log(each.high / each.low) / 2 for each in (one, other)]
+    return abs(math.log(one.value / other.value)) <= math.hypot(*halves)
+
+
+def _half(found: Interval) -> float:
+    return math.sqrt(found.high / found.low) - 1
 
 
 def _mean(values: Sequence[float]) -> float:
     return math.fsum(values) / len(values)
-
-
-def _apart(one: _Visit, other: _Visit) -> float:
-    """Half the mean squared difference of a process of ``one`` and a process of ``other``."""
-    return ((one.mean - other.mean) ** 2 + one.variance + other.variance) / 2

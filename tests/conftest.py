@@ -22,7 +22,6 @@ from hypatia_lab.book import build
 def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets two processes tell something, where a test is about what is told and not about how many it takes."""
     monkeypatch.setattr(intervals, "FEW", 2)
-    monkeypatch.setattr(intervals, "FEW_RARE", 2)
 
 
 @pytest.fixture

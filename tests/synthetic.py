@@ -89,11 +89,18 @@ def cell_line(**changes: Any) -> dict[str, Any]:
 def cells(
     times: Mapping[str, float], operation: str = "linear_relu", shape: Sequence[int] = (1024, 784, 2048), **changes: Any
 ) -> Lines:
-    """Timed cells of two processes 1% apart, of which a ratio is exact: variant → µs, on a GPU's own clock."""
+    """Timed cells of two processes 1% apart, of which a ratio is exact: variant → µs, on a GPU's own clock.
+
+    ``*name`` is a kernel of our own.
+    """
     own = {"dtype": "float32", "math": "ieee", "clock": "graph", "direction": "forward"} | changes
     work = Workload(operation, tuple(shape), own["dtype"], own["math"], own["direction"])
     size = {"operation": operation, "shape": list(shape), "flops": work.flops, "traffic": work.traffic}
-    return [cell_line(**size | {"variant": name, "medians_us": [us, 1.01 * us]} | own) for name, us in times.items()]
+    found = []
+    for name, us in times.items():
+        who = {"variant": name.lstrip("*"), "origin": "own" if name[0] == "*" else "peer"}
+        found.append(cell_line(**size | who | {"medians_us": [us, 1.01 * us]} | own))
+    return found
 
 
 def row(**changes: Any) -> results.Row:

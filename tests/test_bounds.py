@@ -19,9 +19,9 @@ import torch
 import torch.nn.functional as functional
 
 from hypatia_lab import check
-from hypatia_lab.chapters import method
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
+from hypatia_lab.pages import checks
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import DTYPES, SPLIT, STEP, UNIT, Workload, tail
 
@@ -240,6 +240,25 @@ def test_a_processor_without_bfloat16_is_right_in_it() -> None:
     assert found.ok, found.reason
 
 
+def test_three_products_of_bfloat16_are_right_in_the_block_by_its_waiver_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    work = Workload("conv_block", (2, 64, 12, 16))
+    problem = check.Problem(work, "cpu")
+    run = variants("conv_block")["eager"].factory(work, problem.inputs)
+    plain = check.judge(run(), problem)
+    with multiplying(split(bfloat16)):
+        out = run()
+    short = check.judge(out, problem)
+    assert plain.ok, plain.reason
+    assert short.ok, short.reason
+    own = 2 * UNIT["float32"] * (576**0.5 + 3**0.5)
+    worked_out = Workload("conv_block", work.shape, math="bf16x3").tolerance()
+    assert plain.error is not None
+    assert short.error is not None
+    assert plain.error < own < short.error < work.tolerance() < worked_out
+    monkeypatch.setattr(Workload, "tolerance", lambda workload, part="y": own)
+    assert not check.judge(out, problem).ok
+
+
 def long_sums_cut(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return cut_sums(a, b) if a.shape[1] > 4096 else a @ b
 
@@ -315,7 +334,7 @@ def test_the_unit_roundoff_is_half_of_what_torch_calls_eps() -> None:
 
 
 def test_the_page_tells_what_is_right_at_typical_sizes() -> None:
-    table = method.bounds()
+    table = checks.bounds()
     assert (table["float32"].astype(float) < table["TF32"].astype(float)).all()
     assert (table["float16"].astype(float) < table["bfloat16"].astype(float)).all()
     first = table.iloc[0]

@@ -100,10 +100,26 @@ def test_one_machine_alone_has_no_bar(tmp_path: Path) -> None:
     assert [data["text/markdown"] for data in parts(lab, {"one": [Markdown("*it*")]})] == ["*it*"]
 
 
-def test_the_machine_measured_now_comes_first(tmp_path: Path) -> None:
-    lab = lab_of(tmp_path, "one", "two")
-    assert by_machine.ordered(lab) == ["one", "two"]
-    assert by_machine.ordered(Evidence(lab.records, lab.rows, here="two")) == ["two", "one"]
+def test_the_readers_machine_comes_second_and_is_marked(tmp_path: Path) -> None:
+    lab = lab_of(tmp_path, "a", "b", "c")
+    for here, order in (("", "abc"), ("a", "bac"), ("b", "abc"), ("c", "acb")):
+        own = Evidence(lab.records, lab.rows, here=here)
+        assert by_machine.ordered(own) == list(order)
+        assert [name for name, text in by_machine.called(own).items() if text.endswith("(yours)")] == [here] * bool(
+            here
+        )
+
+
+def test_a_machine_has_a_short_name_and_its_own_where_several_share_that(tmp_path: Path) -> None:
+    cards = {"one": "NVIDIA H200", "two": "NVIDIA H100 80GB HBM3", "three": "NVIDIA H100 80GB HBM3"}
+    for name, model in cards.items():
+        records.write(tmp_path, run_line(machine=name, device="cuda", facts={"name": model}), [cell_line()])
+    for name, facts in (("box", {"cores": 2}), ("old", {})):
+        records.write(tmp_path, run_line(machine=name, facts={"name": "AMD EPYC"} | facts), [cell_line()])
+    called = by_machine.called(evidence_of(tmp_path))
+    assert set(called.values()) == {"H200", "H100 two", "H100 three", "2 CPU cores", "? CPU cores"}
+    assert (called["one"], called["three"], called["box"]) == ("H200", "H100 three", "2 CPU cores")
+    assert list(called)[3:] == ["box", "old"]  # GPUs first
 
 
 def test_another_machine_adds_a_tab_and_nothing_that_is_seen_with_the_first(tmp_path: Path) -> None:
@@ -140,6 +156,6 @@ def test_the_machine_that_decides_most_claims_comes_first_and_gpus_before_cpus(t
     lab = evidence_of(tmp_path)
     lab.__dict__["verdicts"] = {
         "S009-01": {"judged": "refuted", "many": "not_testable", "host": "confirmed"},
-        "S009-02": {"host": "confirmed", "many": "not_reproduced"},
+        "S009-02": {"host": "confirmed", "many": "differs"},
     }
     assert lab.machines == ["judged", "many", "host"]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from scipy.special import stdtrit
 from synthetic import cell_line, detail_line, run_line
 
-from hypatia_lab import records
+from hypatia_lab import records, scatter
 from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge
 from hypatia_lab.claims.claim import Figure
 
@@ -219,7 +221,7 @@ def test_a_figure_may_have_a_workload_of_its_own(written):
     row = verdict(found, claim)
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert told(row).count("(graph clock) of cuda") == 2
-    assert "(graph clock) of cuda at diffraction 1024x1024 float64" in told(row)
+    assert "(graph clock) of cuda at diffraction 1024×1024 float64" in told(row)
     assert row.workload == LARGE
     found = written(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")
     assert verdict(found, claim).verdict == "confirmed"
@@ -247,7 +249,7 @@ def test_several_sizes_make_a_claim_conditional(written):
     row = verdict(found, claim)
     assert row.verdict == "conditional"
     assert math.isnan(row.measured)
-    assert [case.verdict for case in row.cases] == ["refuted", "confirmed"]
+    assert [case.reading for case in row.cases] == ["against", "in"]
 
 
 # What cannot be judged
@@ -257,10 +259,10 @@ def test_what_is_not_recorded_is_not_testable(written):
     row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [TWELFTH]))
     assert row.verdict == "not_testable"
     assert all(
-        word in row.reason for word in ("box", details.MISSING, "call 12 (start) of compile", "1024x1024 float32")
+        word in row.reason for word in ("box", details.MISSING, "call 12 (start) of compile", "1024×1024 float32")
     )
     row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [Figure("triton", workload=DOUBLE)]))
-    assert "(graph clock) of triton at diffraction 1024x1024 float64" in row.reason
+    assert "(graph clock) of triton at diffraction 1024×1024 float64" in row.reason
 
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
@@ -268,10 +270,10 @@ def test_a_probe_that_failed_judges_nothing(written, status):
     failed = {"status": status, "reason": "NaN in the image"}
     for line in (detail("call 2", [10.0, 10.0], **failed), detail("set-up", [], **failed)):
         row = verdict(written(line), figure(SECOND))
-        assert row.verdict == "invalid"
-        assert f"{status}, NaN in the image" in row.reason
+        assert row.verdict == "not_testable"
+        assert f"{status}: NaN in the image" in row.reason
     row = verdict(written(cell("compile", [1.0], **failed)), figure(Figure("compile", clock="wall")))
-    assert row.verdict == "invalid"
+    assert row.verdict == "not_testable"
 
 
 def test_a_skipped_probe_says_why(written):
@@ -282,8 +284,8 @@ def test_a_skipped_probe_says_why(written):
     assert row.verdict == "confirmed"  # another experiment could
 
 
-def test_untestable_still_shows_what_was_measured(written):
-    claim = figure(SECOND, untestable="Nobody has that GPU.")
+def test_a_figure_of_other_hardware_stands_beside(written):
+    claim = figure(SECOND, elsewhere="Nobody has that GPU.")
     row = verdict(written(detail("call 2", [10.0, 10.0])), claim)
     assert (row.verdict, row.measured) == ("not_testable", 10)
     assert row.reason == "Nobody has that GPU."
@@ -313,7 +315,7 @@ def test_figures_come_from_several_experiments_where_none_has_them_all(written):
     row = verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     found = written(whole | {"status": "wrong", "reason": "half an image"}, experiment="again")
-    assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")])).verdict == "invalid"
+    assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")])).verdict == "not_testable"
 
 
 # Figures of different runs
@@ -333,30 +335,57 @@ def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apa
 NARROW = [100.0, 100.1, 99.9, 100.05] * 2, [10.0, 10.01, 9.99, 10.0] * 2
 
 
-@pytest.mark.parametrize("clock", ["graph", "cold", "wall", "hot"])
-def test_a_quotient_of_two_runs_is_wider_by_what_lies_between_runs(written, clock):
-    row = runs(written, *NARROW, clock, apart=True)
-    between = details.BETWEEN_RUNS.get(clock, details.BETWEEN_RUNS_HOST)
+@pytest.fixture
+def scattered(monkeypatch):
+    """A model of device whose times differ by 4% from visit to visit, and whose ratios by 1%."""
+    model = run_line()["facts"]["name"]
+    monkeypatch.setattr(scatter, "BETWEEN_TIMES", {model: {"graph": (0.04,)}})
+    monkeypatch.setattr(scatter, "BETWEEN", {model: {"graph": (0.001, 0.01, 0.02)}})
+
+
+def test_a_quotient_of_two_runs_is_wider_by_what_lies_between_two_times(written, scattered):
+    row = runs(written, *NARROW, "graph", apart=True)
     assert row.measured == pytest.approx(10, rel=1e-3)
     # Two runs differ independently: each end lies at least 1.96 times the root of both squares away.
     for end in (row.low, row.high):
-        assert abs(math.log(end / row.measured)) == pytest.approx(1.96 * math.sqrt(2) * between, rel=0.02)
+        assert abs(math.log(end / row.measured)) == pytest.approx(1.96 * math.sqrt(2) * 0.04, rel=0.02)
 
 
-def test_a_quotient_of_one_run_is_not_widened(written):
+def test_a_quotient_of_one_run_is_wider_by_what_lies_between_two_ratios(written, scattered):
     row = runs(written, *NARROW, "graph", apart=False)
-    assert row.verdict == "confirmed"
+    assert row.high / row.measured == pytest.approx(math.exp(1.96 * 0.01), rel=2e-3)
+    (case,) = row.cases
+    assert case.visit.high / case.visit.low < 1.01 < row.high / row.low
+
+
+def test_a_model_that_nobody_visited_twice_is_not_widened(written, monkeypatch):
+    monkeypatch.setattr(scatter, "BETWEEN", {})
+    row = runs(written, *NARROW, "graph", apart=False)
     assert row.high / row.low < 1.01
 
 
-def test_a_close_call_of_two_runs_is_undecided_and_of_one_confirmed(written):
+def test_a_close_call_of_two_runs_is_undecided_and_of_one_confirmed(written, scattered):
     over = [105.0, 105.1, 104.9, 105.05] * 2
     assert runs(written, over, NARROW[1], "graph", apart=False).verdict == "confirmed"
 
 
-def test_a_close_call_of_two_runs_stays_open(written):
+def test_a_close_call_of_two_runs_stays_open(written, scattered):
     over = [105.0, 105.1, 104.9, 105.05] * 2
     assert runs(written, over, NARROW[1], "graph", apart=True).verdict == "undecided"
+
+
+def test_what_was_measured_in_different_processes_uses_all_of_them(written):
+    few, many = [10.0, 11.0, 9.0], [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97]
+    found = written(detail("call 2", few), cell("eager", [us * 1000 for us in many]))
+    row = verdict(found, quotient([SECOND], [Figure("eager", clock="wall")]))
+    logs = [[math.log(value) for value in values] for values in (few, many)]
+    a, b = (statistics.variance(own) / len(own) for own in logs)
+    freedom = (a + b) ** 2 / (a**2 / 2 + b**2 / 7)
+    half = float(stdtrit(freedom, 0.975)) * math.sqrt(a + b)
+    (case,) = row.cases
+    assert math.log(case.visit.value) == pytest.approx(statistics.mean(logs[0]) - statistics.mean(logs[1]), abs=1e-9)
+    assert math.log(case.visit.high / case.visit.value) == pytest.approx(half, rel=1e-6)
+    assert case.visit.n == 3
 
 
 def test_counts_do_not_differ_between_runs(written):

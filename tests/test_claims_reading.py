@@ -133,8 +133,8 @@ def test_good_yaml_is_read(tmp_path):
         ("  program: rewrite\n", "", 1, "key 'program' is missing"),
         ("program: rewrite", "program: arithmetic", 10, "unknown program 'arithmetic'; known: author"),
         ("  why:", "  sense: roughly\n  why:", 11, "unknown sense 'roughly'"),
-        ("  why:", "  favour: up\n  why:", 11, "unknown favour 'up'"),
-        ("  why:", "  favour: high\n  sense: at_most\n  why:", 11, "cannot be exceeded"),
+        ("  why:", "  gain: up\n  why:", 11, "gain must be true or false"),
+        ("  why:", "  gain: true\n  sense: at_most\n  why:", 11, "no gain"),
         ("  why:", "  forecast: yes please\n  why:", 11, "forecast must be true or false"),
         ("  why:", "  forecast: true\n  why:", 11, "a forecast is judged by a program of the lab's own or a library's"),
         ("2026-11-21 before", "yesterday", 12, "band_set 'yesterday' is not of the form"),
@@ -432,7 +432,7 @@ def test_a_band_follows_from_what_is_claimed(claimed, unit, band):
         (", band_set: 2026-11-21 before", "", 10, "key 'band_set' is missing"),
         ("variant: author_v1, band", "variant: naive, band", 10, "program author, but no variant of the author's"),
         ("variant: author_v1", "variant: author_v1}\n    test: {claimed: 1", 9, "stands twice"),
-        ("claimed: 2, quantity: ratio", "claimed: 2, quantity: rate", 10, "say so in untestable"),
+        ("claimed: 2, quantity: ratio", "claimed: 2, quantity: rate", 10, "elsewhere"),
         ("claimed: 2,", "claimed: 1, band: [0.9, 1.1],", 8, "1× is equal"),
     ],
 )
@@ -446,7 +446,7 @@ def test_a_rule_that_is_broken_names_file_line_and_remedy(tmp_path, old, new, li
 
 def test_a_time_that_is_said_of_any_machine_may_be_judged(tmp_path):
     text = GOOD.replace("slowdown", "time").replace('"×"', "ms")
-    (claim,) = load(write(tmp_path, text + "  untestable: ~\n"))
+    (claim,) = load(write(tmp_path, text + "  elsewhere: ~\n"))
     assert claim.testable
 
 

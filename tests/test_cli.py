@@ -28,6 +28,7 @@ from hypatia_lab.cli import commands
 from hypatia_lab.fleet import steps
 from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
+from hypatia_lab.tables import claims as tables
 
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet", "investigate")
 
@@ -187,37 +188,47 @@ def test_claims_as_json_has_the_columns_of_the_contract(folder, call):
     assert len(parts) > len(rows) == len({row["id"] for row in rows})
 
 
-def test_claims_print_each_claim_with_its_verdict(folder, call):
-    whole, parts = call("claims"), call("claims", "--parts")
-    for found in (whole, parts):
-        assert (found.code, found.err) == (0, [])
-    assert 30 < len(whole.out.splitlines()) < len(parts.out.splitlines())
-    named = [{line.split()[0] for line in found.out.splitlines() if line} for found in (whole, parts)]
-    for one in claims.ledger():
-        assert one.lead in named[0]
-        assert one.id in named[1]
+@pytest.mark.parametrize("how", ["claims", "parts"])
+def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, call, monkeypatch, how):
+    monkeypatch.setenv("COLUMNS", "80")
+    found = call("claims", *["--parts"] * (how == "parts"))
+    assert (found.code, found.err) == (0, [])
+    assert max(map(len, found.out.splitlines())) <= 80
+    titles = re.split(r"(?m)^(.+)\n-+$", found.out)[1:]
+    blocks = dict(zip(titles[::2], (" ".join(text.split()) for text in titles[1::2]), strict=True))
+    assert list(blocks)[:2] == ["one", "two"]
+    (last,) = list(blocks)[2:]
+    rows = claims.judge(records.load())
+    rows = rows if how == "parts" else claims.statements(rows)
+    for row in rows:
+        word, asked, judged = (" ".join(of(row).split()) for of in (tables.word, tables.asked, tables.judged))
+        entry = f"{row.id} {word}: asked {asked}, measured {judged} {' '.join(row.claim.split())}"
+        assert (entry in blocks[last if row.machine == claims.ANY else row.machine]) is (row.verdict != "not_testable")
+    silent = sum(row.verdict == "not_testable" for row in rows)
+    assert silent == sum(int(count) for count in re.findall(r"not listed: (\d+) ", found.out)) > 0
 
 
 def listed(found: Outcome) -> list[str]:
-    """The ids that begin a line of ``found``, in order."""
-    return [match[0] for line in found.out.splitlines() if (match := re.match(r"S\d+-\d+[a-z]?(?= )", line))]
+    """The ids that begin a line of ``found``, once each and sorted."""
+    return sorted(
+        {match[0] for line in found.out.splitlines() if (match := re.match(r"[A-Z]+\d*-\d+[a-z]?(?= )", line))}
+    )
 
 
 def test_claims_are_chosen_by_document_verdict_and_beginning(folder, call):
     rows = json.loads(call("claims", "--json").out)
-    assert (third := {row["id"] for row in rows if row["seed"] == "S003"})
+    assert (third := {row["id"] for row in rows if row["seed"] == "S003" and row["verdict"] != "not_testable"})
     assert set(listed(call("claims", "--seed", "S003"))) == third
     assert set(listed(call("claims", "s003-"))) == third
-    wrong = [row for row in rows if row["verdict"] == "inconsistent"]
-    assert wrong
-    assert json.loads(call("claims", "--verdict", "inconsistent", "--json").out) == wrong
-    assert listed(call("claims", "--verdict", "inconsistent")) == [row["id"] for row in wrong]
-    silent = [row["id"] for row in rows if row["verdict"] == "not_testable"]
-    for words in ("not testable", "not_testable", "Not-testable"):
-        assert listed(call("claims", "--verdict", words)) == silent
+    for verdict, said in (("inconsistent", ("inconsistent",)), ("not_testable", ("not testable", "Not-testable"))):
+        wanted = [row for row in rows if row["verdict"] == verdict]
+        assert wanted
+        assert json.loads(call("claims", "--verdict", verdict, "--json").out) == wanted
+        for word in said:
+            assert listed(call("claims", "--verdict", word)) == sorted({row["id"] for row in wanted})
     both = json.loads(call("claims", "--seed", "S001", "--seed", "S003", "--verdict", "inconsistent", "--json").out)
-    assert both == [row for row in wrong if row["seed"] in ("S001", "S003")]
-    assert call("claims", "--seed", "S000", "--verdict", "exceeded", "--machine", "one").code == 0
+    assert both == [row for row in rows if row["verdict"] == "inconsistent" and row["seed"] in ("S001", "S003")]
+    assert call("claims", "--seed", "S000", "--verdict", "understated", "--machine", "one").code == 0
 
 
 def test_one_claim_is_told_in_full_with_every_part(folder, call):
@@ -265,10 +276,29 @@ def test_one_machine_is_judged_by_what_another_one_shows(call):
 def test_compare_sets_one_machine_beside_another(folder, call):
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
-    (line,) = [line for line in found.out.splitlines() if "naive" in line]
-    assert "0.125×" in line
-    assert "0.0500×" in line
-    assert "Verdicts that differ: none" in found.out
+    lines = found.out.splitlines()
+    (place,) = [number for number, line in enumerate(lines) if line.startswith("naive over eager")]
+    assert "2.50× apart" in lines[place]
+    assert re.match(r" +one 0.125× .*\(n = 3, naive_vs_cublas\)", lines[place + 1])
+    assert re.match(r" +two 0.0500× ", lines[place + 2])
+    assert "differ: 0 of " in found.out
+
+
+def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(folder, call, tmp_path, monkeypatch):
+    root = tmp_path / "several"
+    for name, times in (
+        ("one", {"near": 10.0, "far": 10.0, "level": 10.0}),
+        ("two", {"near": 10.2, "far": 30.0, "level": 10}),
+    ):
+        for experiment in ("method", "layout"):
+            cells = [cell_line(clock="hot", medians_us=[20.0] * 3)]
+            cells += [cell_line(variant=what, clock="hot", medians_us=[us] * 3) for what, us in times.items()]
+            records.write(root, run_line(machine=name, experiment=experiment, processes=3), cells)
+    monkeypatch.setattr(records, "COMMITTED", root)
+    for more, told in ((), ["far", "near"]), (("--all",), ["far", "near", "level"]):
+        out = call("compare", "one", "two", *more).out
+        assert re.findall(r"^(\w+) over eager", out, re.MULTILINE) == told
+    assert out.index("more than 5%: 1") < out.index("less: 1") < out.index("overlap: 1")
 
 
 def test_compare_tells_what_one_side_could_not_test_only_when_asked(call, tmp_path, monkeypatch, one_claim):
@@ -297,7 +327,7 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
     told = found.out.splitlines()
-    assert "Verdicts that differ: 1 parts of 1 claims." in told
+    assert any("differ: 1 of 1 " in line for line in told)
     one, two = " ".join(told[told.index("S009-01  naive is 8× slower") + 1 :]).split(" two: ")
     assert re.search(r"one: ✓ confirmed\. 8.00× \(3 processes\).* 7.5–8.5", one)
     assert re.match(r"✗ refuted\. 20.0× \[17.6, 22.6\] \(3 processes\).* 7.5–8.5", two)
@@ -330,6 +360,18 @@ def test_verdicts_that_both_sides_reached_come_first():
     assert [line["id"] for line in found] == ["B", "A"]
 
 
+def test_a_part_counts_where_two_machines_could_judge_it():
+    words = {"A": "refuted not_testable", "B": "refuted confirmed", "C": "undecided undecided", "D": "agrees refuted"}
+    rows = [
+        judgement(id=name, machine=machine, verdict=verdict)
+        for name, both in words.items()
+        for machine, verdict in zip("ab", both.split(), strict=True)
+    ]
+    tested = claims.tested([*rows, judgement(id="B", machine="c", verdict="refuted")], "ab")
+    assert [own[0].id for own in tested] == ["B", "C"]
+    assert [[row.machine for row in own] for own in claims.differing(tested)] == [["a", "b"]]
+
+
 def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, one_claim, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     write_record(tmp_path / "before", "box", 8.0)
@@ -344,10 +386,7 @@ def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, on
             after,
             "refuted",
         ]
-    assert any(
-        line.split()[:1] == ["variant"] and " before " in line
-        for line in call("compare", "before", "after").out.splitlines()
-    )
+    assert re.search(r"^ +before 0.125× .*\n +after 0.0500× ", call("compare", "before", "after").out, re.MULTILINE)
     (against_a_machine,) = json.loads(call("compare", "one", "after", "--json").out)
     assert (against_a_machine["machine_a"], against_a_machine["machine_b"]) == ("one", "box")
 
@@ -363,7 +402,7 @@ def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call
     records.write(root, run_line(machine="other", experiment="naive_vs_cublas"), [])
     found = call("compare", "one", "other", "--records", str(root))
     assert (found.code, found.err) == (0, [])
-    assert "both sides measured: 0" in found.out
+    assert "measured: 0" in found.out
 
 
 def test_compare_refuses_one_side_twice(folder, call, tmp_path, monkeypatch):
@@ -745,7 +784,7 @@ def test_a_run_ends_with_what_it_found_and_what_comes_next(execution, notebooks,
     assert found.code == 0
     lines = found.out.splitlines()
     follow = lines[lines.index("next:") + 1 :]
-    assert any("8.0×" in line for line in lines[: lines.index("next:")])
+    assert any("8.00×" in line for line in lines[: lines.index("next:")])
     assert follow
     assert all(line.startswith("  hypatia-lab ") and f"--records {tmp_path / 'records'}" in line for line in follow)
     assert "next:" not in call("run", "01", *asked, "--records", str(tmp_path / "none")).out

@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as functional
 from cuda_sources import compiles_without_spills, symbol
 
+from hypatia_lab import records, results
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
@@ -134,6 +135,18 @@ def test_work_is_counted() -> None:
     assert seed.tolerance() == 2e-5
     assert Workload("conv_block", (1, 1, 2, 2), math="tf32").tolerance() == pytest.approx(2**-10, rel=1e-2)
     assert baseline("conv_block") == baseline("conv_block_tanh") == "eager"
+
+
+def test_rows_that_are_right_by_the_waiver_alone_say_so() -> None:
+    rows = [row for row in results.rows(records.load()) if row.operation in OPERATIONS]
+    told = {row.variant for row in rows if "by a waiver" in row.reason}
+    split = {name for name, one in variants("conv_block").items() if one.splits}
+    assert told <= split | {"dispatched"}
+    assert {"triton_bf16x3", "whole_bf16x3"} <= told
+    ieee = [row for row in rows if (row.math, row.direction, row.status) == ("ieee", "forward", "ok")]
+    own = {row.variant for row in ieee if row.dtype == "float32" and row.error > 4e-6}
+    assert own <= told
+    assert set(results.WAIVED) == set(OPERATIONS)
 
 
 def test_math_is_set_for_convolutions_too() -> None:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from synthetic import judgement
 from test_tables import around, cell, run
 
 from hypatia_lab import figures, formats, places, records, results
+from hypatia_lab.claims import VERDICTS
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, display, language, panels, probe_rows
+from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, load, registered, variants
 
@@ -602,3 +605,32 @@ def test_titles_of_panels_end_before_their_neighbours_whatever_rows_are_called()
     lines = [line for note in figure["annotations"] if "→" in note["text"] for line in note["text"].split("<br>")]
     assert len(lines) > len(titles)
     assert max(6.8 * len(line) for line in lines) < pitch
+
+
+def test_verdicts_are_drawn_by_document() -> None:
+    rows = [
+        judgement(machine="gpu", verdict="confirmed"),
+        judgement(id="S002-01", seed="S002", machine="gpu", verdict="refuted"),
+        judgement(id="S002-02", seed="S002", machine="any", verdict="inconsistent"),
+        judgement(machine="cpu", verdict="undecided"),
+    ]
+    figure, table = verdict_figure.verdicts(rows, "gpu")
+    drawn = {(trace.name, trace.xaxis or "x"): list(trace.x) for trace in figure.data}
+    assert [panel for (verdict, panel), count in drawn.items() if verdict == "refuted" and count == [1]] == ["x2"]
+    assert sum(count for (count,) in drawn.values()) == 3
+    assert list(table["document"]) == ["S001", "S002", "all"]
+    assert list(verdict_figure.LOOKS) == list(VERDICTS)
+    with pytest.raises(language.FigureError, match="no claims judged on 'gpu'"):
+        verdict_figure.verdicts(rows[3:], "gpu")
+
+
+def test_what_was_measured_is_drawn_over_what_is_claimed_where_both_are_one_figure() -> None:
+    about = judgement(claimed=2.0, measured=3.0, low=2.5, high=4.0, unit="%")
+    others = ({"claimed": [1.0, 2.0]}, {"sense": "at_least"}, {"parts": (about, about)}, {"claimed": 0.0})
+    rows = [about, *(replace(about, id="S002-01", **other) for other in (*others, {"measured": math.nan}))]
+    figure, table = verdict_figure.over_claimed(rows, "h200")
+    (points,) = (trace for trace in figure.data if trace.error_x.array is not None)
+    assert (list(points.x), list(points.error_x.array), list(points.error_x.arrayminus)) == ([1.5], [0.5], [0.25])
+    assert list(table["id"]) == [about.id]
+    with pytest.raises(language.FigureError, match="no claim has a figure of 'h200'"):
+        verdict_figure.over_claimed(rows[1:], "h200")

@@ -6,6 +6,7 @@ import math
 import random
 import statistics
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -59,7 +60,9 @@ def test_nineteen_of_twenty_intervals_hold_the_truth():
         (0.97, 0.999, "slower"),
         (0.97, 1.01, "undecided"),
         (1.2, 2.3, "faster"),
-        (1.2, 2.5, "too noisy to say"),
+        (1.2, 25.0, "faster"),  # which way is known, how far is not
+        (0.04, 0.7, "slower"),
+        (0.4, 2.5, "too noisy to say"),
         (math.nan, math.nan, "too noisy to say"),
     ],
 )
@@ -84,15 +87,23 @@ def test_what_carries_no_sentence_lies_nowhere():
     assert sure.within(2, 4)
     assert sure.inverse().below(1)
     assert sure.times(10).above(20)
-    exact, rare = Interval(3.0, 3.0, 3.0, 1), Interval(3.0, 2.9, 3.1, intervals.FEW_RARE, rare=True)
-    assert not exact.doubt
-    assert not rare.doubt
-    wide = Interval(30.0, 15.0, 60.0, 8)
-    for mute in (Interval(3.0, 2.9, 3.1, 4), Interval(3.0, 2.9, 3.1, 8, vetoed=True), wide):
+    assert not Interval(3.0, 3.0, 3.0, 1).doubt  # exact
+    assert not replace(sure, n=intervals.FEW).doubt
+    few, vetoed = replace(sure, n=intervals.FEW - 1), replace(sure, vetoed=True)
+    assert (few.flaw, vetoed.flaw) == (intervals.TOO_FEW, intervals.VETOED)
+    for mute in (few, vetoed):
+        assert mute.doubt == mute.flaw
         assert not any((mute.above(1), mute.below(99), mute.within(0, 99), mute.outside(0, 1)))
-    assert wide.doubt  # no sentence
-    assert not wide.flaw  # and yet a claim of 1 is refuted by it
-    assert Interval(30.0, 1.0, 900.0, 8).flaw
+
+
+def test_a_wide_interval_lies_on_a_side_and_its_value_is_not_told():
+    wide = Interval(30.0, 15.0, 60.0, 8)
+    assert (wide.flaw, wide.doubt) == ("", intervals.TOO_NOISY)
+    assert wide.above(14)
+    assert wide.within(10, 100)
+    assert wide.outside(1, 2)
+    assert not wide.above(16)
+    assert intervals.NOTHING.flaw == intervals.TOO_FEW
 
 
 @settings(max_examples=50, deadline=None)
@@ -144,6 +155,27 @@ def test_a_quotient_of_two_estimates_holds_the_truth_as_often_as_it_says():
     exact = Interval(2.0, 2.0, 2.0, 5)
     assert intervals.quotient(exact, Interval(4.0, 2.0, 8.0, 7)) == Interval(0.5, 0.25, 1.0, 5)
     assert math.isnan(intervals.quotient(exact, intervals.mean([1.0])).value)
+
+
+def test_an_estimate_is_geometric_unless_something_is_not_positive():
+    assert intervals.estimate([1.0, 4.0, 16.0]) == intervals.geometric([1.0, 4.0, 16.0])
+    assert intervals.estimate([0.0, 4.0, -1.0]) == intervals.mean([0.0, 4.0, -1.0])
+
+
+def test_independent_samples_have_the_interval_of_welch():
+    draws = [[0.01, 0.03, -0.02, 0.05], [1.2, 0.8, 1.1, 0.9, 1.3, 0.7]]
+    found = intervals.welch(draws, 0.0)
+    means, errors = zip(*((statistics.fmean(x), statistics.variance(x) / len(x)) for x in draws), strict=True)
+    freedom = sum(errors) ** 2 / sum(e**2 / (len(x) - 1) for e, x in zip(errors, draws, strict=True))
+    assert math.log(found.value) == pytest.approx(sum(means))
+    assert math.log(found.high / found.value) == pytest.approx(stdtrit(freedom, 0.975) * math.sqrt(sum(errors)))
+    assert found.n == 4
+    (alone,) = draws[:1]
+    usual = intervals.mean(alone)
+    one = intervals.welch([alone], 7.0)  # beside which a single sample lies is of no account
+    assert (math.log(one.low), math.log(one.high)) == pytest.approx((usual.low, usual.high))
+    assert intervals.welch([[0.5, 0.5], [1.0, 1.0]], 0.0).width == 1
+    assert math.isnan(intervals.welch([alone, [1.0]], 0.0).low)
 
 
 def test_a_ratio_is_paired_by_process():
@@ -227,6 +259,14 @@ def test_so_many_processes_clear_an_edge():
     positive = intervals.geometric([9.0, 10.0, 12.0])
     turned = Interval(1 / positive.value, 1 / positive.high, 1 / positive.low, 3)
     assert intervals.processes_to_clear(positive, 9.5, 99) == intervals.processes_to_clear(turned, 1 / 9.5, 99) < 100
+
+
+def test_what_no_process_narrows_counts_towards_clearing_an_edge():
+    found, edge = intervals.geometric([9.0, 10.0, 12.0]), 9.5
+    needed = [intervals.processes_to_clear(found, edge, 999, spread) for spread in (0.0, 0.01, 0.02)]
+    assert needed == sorted(set(needed))
+    assert needed[-1] <= 999
+    assert intervals.processes_to_clear(found, edge, 999, math.log(found.value / edge) / 1.9) == 1000
 
 
 def test_the_binomial_test_rejects_only_what_five_per_cent_cannot_explain():
@@ -502,6 +542,19 @@ def test_a_gpu_is_held_to_what_its_graph_clock_measured():
     best = BEST | {("matmul", "float32/ieee", "graph"): 2e12, ("copy", "", "graph"): 2e10}
     for clock in ("graph", "hot", "wall"):
         assert results.limit_us(cell((2, 3, 4), [1.0], flops=10**9, clock=clock), best) == pytest.approx(500.0)
+
+
+@pytest.mark.parametrize(
+    ("moved", "limit"), [(400, 1.0), (800, 2.0), (801, 0.801), (8000, 8.0), (80000, 20.0), (160000, 40.0)]
+)
+def test_bytes_are_held_to_the_smallest_copy_that_moves_as_many(moved, limit):
+    swept = [copied(100, [2.0]), copied(1000, [9.0, 8.0]), copied(10000, [20.0]), copied(10**6, [1.0], clock="cold")]
+    top = record(product(100, [1.0]), *swept, experiment="ceilings")
+    found = results.rows([top, record(cell((2, 3, 4), [10.0], flops=0, traffic=moved))])[-1]
+    assert found.limit_us == pytest.approx(limit)
+    # What is too fast is still told by the best rate of any size: 80,000 bytes in 20 µs.
+    least = results.least_us(cell((2, 3, 4), [10.0], flops=0, traffic=moved), results.ceilings([top]))
+    assert least == pytest.approx(moved / 4000)
 
 
 def test_what_is_not_timed_has_no_limit():

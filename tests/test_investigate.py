@@ -24,10 +24,10 @@ from synthetic import detail_line, run_line
 from hypatia_lab import claims, places, programs, records
 from hypatia_lab.book import report as report_book
 from hypatia_lab.book.build import BookError
-from hypatia_lab.chapters.report import NOTHING
 from hypatia_lab.claims import documents, drafts
 from hypatia_lab.claims.claim import KINDS
 from hypatia_lab.cli import commands
+from hypatia_lab.pages.report import NOTHING
 from hypatia_lab.profiler.program import Output, Shell
 from hypatia_lab.profiler.subject import Ended
 

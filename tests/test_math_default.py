@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from synthetic import ceilings, cell_line, evidence_of, write_records
 from torch.compiler import config
 
 from hypatia_lab import machine, results
 from hypatia_lab import variants as registry
-from hypatia_lab.chapters import machines
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
@@ -239,21 +236,6 @@ def test_on_a_cpu_its_ceiling_is_that_of_ieee() -> None:
     best = {("copy", "", "hot"): 1e10, ("matmul", "float32/ieee", "hot"): 1e11}
     assert results.arithmetic("float32", "default", best) == "float32/ieee"
     assert results.limit_us(cell("default", clock="hot"), best) == results.limit_us(cell("ieee", clock="hot"), best) > 0
-
-
-def test_what_binds_it_is_known_by_tf32s_balance(tmp_path: Path) -> None:
-    own = {"operation": "conv_block", "shape": list(SEED_SHAPE), "clock": "graph", "medians_us": [100.0, 101.0]}
-    work = default(shape=SEED_SHAPE)
-    lines = [cell_line(**own, math="default", flops=work.flops, traffic=work.traffic)]
-    top = ceilings({"ieee": 50.0, "tf32": 400.0})
-    write_records(tmp_path, "card", "cuda", {"ceilings": top, "library_defaults": lines})
-    name = "/".join((work.operation, work.shape_text, work.dtype, work.math, work.direction))
-    found = machines.binding(evidence_of(tmp_path), "card", name)
-    assert found is not None
-    what, relative, share = found
-    assert what == "arithmetic"
-    assert relative == pytest.approx(work.flops / work.traffic / (400e12 / 4e12))
-    assert share == pytest.approx(1e6 * work.flops / 400e12 / (100.0 * 101.0) ** 0.5)
 
 
 # ---------------------------------------------------------------- the experiment

@@ -28,11 +28,10 @@ from synthetic import ceilings, cell_line, run_line
 from hypatia_lab import claims, intervals, places, reader_kernel, records, results, tables, variants, workloads
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
-from hypatia_lab.chapters import own_kernel
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
-from hypatia_lab.pages import by_machine, findings
+from hypatia_lab.pages import by_machine, findings, own_kernel
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.tables import claims as claim_tables
 

@@ -94,7 +94,7 @@ def _plan(preset: str, device: str, shapes: Shapes) -> list[Group]:
 EXPERIMENTS = (Experiment("row_sum", "21_row_sum", "row sums by two ways", "row_sum", _plan),)
 '''
 
-CHAPTER = '''"""Row sums: how many cases a product wins."""
+PAGE = '''"""Row sums: how many cases a product wins."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ NOTEBOOK = (
     'mode = "recorded"\npreset = "quick"\ndevice = "auto"\nmachine = ""\nshapes = ""\nrecords = ""\noverwrite = False',
     "import hypatia_lab as lab\n"
     "from hypatia_lab import figures, tables\n"
-    "from hypatia_lab.chapters import row_sum\n"
+    "from hypatia_lab.pages import row_sum\n"
     "from hypatia_lab.figures import comparisons\n"
     "parameters = lab.Parameters(mode, preset, device, machine, shapes, records, overwrite)\n"
     'data = lab.evidence(parameters, ["row_sum"])\n'
@@ -139,20 +139,20 @@ records = [composer.measure(name, preset="quick", device="cpu", machine_name="bo
                             shapes=[(8, 16, 12)]) for name in sys.argv[1:]]
 from hypatia_lab import results, tables
 from hypatia_lab.figures import comparisons, over_size
-from hypatia_lab.chapters import gemm_ladder
+from hypatia_lab.pages import ladder
 rows = {record.experiment: results.rows([record]) for record in records}
-fusion, ladder = rows["aten_fusion"], rows["gemm_ladder"]
+fusion, climbed = rows["aten_fusion"], rows["gemm_ladder"]
 both = comparisons.speedups([row for row in fusion if row.operation == "linear_relu"])
-climb = over_size.rungs(ladder, gemm_ladder.order(), "Ladder")
+climb = over_size.rungs(climbed, ladder.order(), "Ladder")
 print(json.dumps({
-    "status": [(r.variant, r.status) for r in fusion + ladder if r.clock != "none"],
+    "status": [(r.variant, r.status) for r in fusion + climbed if r.clock != "none"],
     "figure": both[0].to_json(), "table": tables.results_table(fusion).to_csv(), "climb": climb[1].to_csv(),
 }))
 """
 
 PLAN = """
 from hypatia_lab import verify
-from hypatia_lab.chapters import gemm_ladder
+from hypatia_lab.pages import ladder
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.figures import language
 from hypatia_lab.variants import label, variants
@@ -160,7 +160,7 @@ for device in ("cpu", "cuda"):
     timed = [g for g in EXPERIMENTS["aten_fusion"].groups("seed", device) if g.workload.operation == "linear_relu"]
     assert all("by_halves" in group.variants for group in timed), device
 assert all("step_by_halves" in group.variants for group in EXPERIMENTS["gemm_ladder"].groups("quick", "cpu"))
-assert "step_by_halves" in gemm_ladder.order() and "by_halves" not in gemm_ladder.order()
+assert "step_by_halves" in ladder.order() and "by_halves" not in ladder.order()
 assert label("linear_relu", "by_halves") == "two products of half the rows"
 others = [one for name, one in variants("linear_relu").items() if name != "by_halves"]
 look = language.style("by_halves", "own")
@@ -228,7 +228,7 @@ def test_an_operation_is_one_file_and_an_experiment_another(copy: Path) -> None:
 def test_an_operation_with_a_chapter_runs_by_its_notebooks_number(copy: Path) -> None:
     add(copy / "hypatia_lab" / "operations" / "row_sum.py", OPERATION)
     add(copy / "hypatia_lab" / "experiments" / "row_sum.py", EXPERIMENT)
-    add(copy / "hypatia_lab" / "chapters" / "row_sum.py", CHAPTER)
+    add(copy / "hypatia_lab" / "pages" / "row_sum.py", PAGE)
     cells = [
         {"cell_type": "code", "id": f"21-{n}", "execution_count": None, "outputs": [], "source": source, "metadata": {}}
         for n, source in enumerate(NOTEBOOK)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import random
-import re
 import statistics
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,13 +16,11 @@ from scipy.special import stdtrit
 from synthetic import cell_line, evidence_of, judgement, run_line
 
 import hypatia_lab
-from hypatia_lab import claims, intervals, records, results, spread
-from hypatia_lab.chapters import chip_to_chip
+from hypatia_lab import claims, intervals, records, results, scatter, spread
 from hypatia_lab.claims import Claim
-from hypatia_lab.cli import commands
+from hypatia_lab.cli import commands, side_by_side
+from hypatia_lab.pages import repeatability
 from hypatia_lab.records import RecordError
-from hypatia_lab.spread import Component, Sighting
-from hypatia_lab.tables import chips
 
 WORK = "linear_relu/8x8x8/float32/ieee/forward"
 CLAIM = Claim(
@@ -37,15 +36,16 @@ def recorded(
     root: Path, machine: str, chip: str, speeds: dict[str, float], *, processes: int = 5, name: str = "NVIDIA H200"
 ) -> None:
     """A GPU's record of ``method`` in which variants have ``speeds`` over eager, nearly without scatter."""
-    scatter = [1 + n / 10000 for n in range(processes)]
+    wobble = [1 + n / 10000 for n in range(processes)]
     own = {"shape": [8, 8, 8], "clock": "graph"}
     lines = [cell_line(variant="eager", medians_us=[10.0] * processes, **own)]
     lines += [
-        cell_line(variant=variant, medians_us=[10 / speed * by for by in scatter], **own)
+        cell_line(variant=variant, medians_us=[10 / speed * by for by in wobble], **own)
         for variant, speed in speeds.items()
     ]
     facts = {"name": name} | ({"chip": chip} if chip else {})
-    records.write(root, run_line(machine=machine, device="cuda", processes=processes, facts=facts), lines)
+    run = run_line(machine=machine, device="cuda", processes=processes, facts=facts, started=scatter.PRESENT)
+    records.write(root, run, lines)
 
 
 @pytest.fixture
@@ -236,7 +236,7 @@ def enumerate_as_text(values: Sequence[float]) -> list[tuple[str, float]]:
 
 def test_of_few_chips_there_is_a_range_and_no_promise() -> None:
     rng = random.Random(5)
-    (few,) = spread.expectations(drawn(rng, intervals.FEW - 1, 3, 0.01))
+    (few,) = spread.expectations(drawn(rng, spread.CHIPS - 1, 3, 0.01))
     assert (few.chips, few.ratios) == (4, 3)
     assert few.within > 0
     assert math.isnan(few.low)
@@ -247,113 +247,143 @@ def test_of_few_chips_there_is_a_range_and_no_promise() -> None:
     assert both.high < 1.02
 
 
-@pytest.mark.parametrize(
-    ("values", "ends"),
-    [
-        ((2.0, 2.0, 2.0, 2.0, 2.0), "[1.00, 1.00]"),
-        ((2.0, 2.001, 2.002, 2.001, 2.0), "[0.9987, 1.0013]"),
-        ((1.0, 1.1, 1.2, 1.3, 1.1), "[0.74, 1.35]"),
-        ((1.0, 1000.0, 1e-3, 1e5, 1.0), "too wide"),
-    ],
-)
-def test_what_is_expected_is_said_as_finely_as_it_is_known(values: tuple[float, ...], ends: str) -> None:
-    found = spread.expectations([spread.Across({"a": ROW}, dict(enumerate_as_text(values)))])
-    (text,) = chips.will_mine_differ(len(values), found)
-    assert ends in text
-
-
-def test_what_an_interval_takes_is_said_once() -> None:
-    few = [spread.Across({"a": ROW}, dict(enumerate_as_text([1.0, 1.1])))]
-    (found,) = spread.expectations(few)
-    first, second, last = chips.will_mine_differ(11, [found, found])
-    assert first == second
-    assert "on 2 or more of 11 chips" in first
-    assert f"{intervals.FEW} chips" in last
-    assert "chips that ran the same ratio" not in first
-
-
 def test_ends_are_written_however_far_apart_they_lie() -> None:
-    assert chips.span(1.0162, 1.0181) == "[1.0162, 1.0181]"
-    assert chips.span(0.01, 50.0) == "[0.0100, 50.0]"
-    assert chips.span(2.0, 2.0) == "[2.00, 2.00]"
-    assert chips.span(math.nan, math.nan) == "–"
+    assert side_by_side.span(1.0162, 1.0181) == "[1.0162, 1.0181]"
+    assert side_by_side.span(0.01, 50.0) == "[0.0100, 50.0]"
+    assert side_by_side.span(2.0, 2.0) == "[2.00, 2.00]"
+    assert side_by_side.span(math.nan, math.nan) == "–"
 
 
-# ---------------------------------------------------------------- where the scatter comes from
+# ---------------------------------------------------------------- from one visit to the next
 
 
-def simulated(
-    shape: Sequence[int], deviations: Sequence[float], ratios: int = 150, named: bool = True
-) -> list[Sighting]:
-    """Ratios on so many models of so many chips, visits and processes; ``deviations`` of these levels in that order."""
-    rng = random.Random(11)
-    models, chips, visits, processes = shape
+@pytest.fixture(scope="module")
+def committed() -> list[records.Record]:
+    """Every committed record, those of other visits among them."""
+    places = [records.COMMITTED, *(records.COMMITTED.parent / "visits").glob("*/")]
+    return [record for place in places for record in records.load(place)]
+
+
+def test_the_scatter_between_visits_is_what_the_records_say(committed: list[records.Record]) -> None:
+    assert spread.estimated(spread.visits(committed)) == scatter.BETWEEN
+    assert spread.estimated(spread.visits(committed, times=True), 1) == scatter.BETWEEN_TIMES
+
+
+def test_what_nobody_visited_twice_has_no_scatter() -> None:
+    assert scatter.between("NVIDIA A100", "graph", False, 2.0) == scatter.between_times("NVIDIA A100", "graph") == 0
+    model = "NVIDIA H200"
+    level, others = (scatter.between(model, "graph", False, ratio) for ratio in (0.99, 3.0))
+    assert 0 < level < others
+    assert scatter.between_times(model, "a probe") == scatter.between_times(model, "wall")
+
+
+def drawn_visits(
+    rng: random.Random, sigma: float, within: float, *, figures: int, visits: int = 2, processes: int = 5
+) -> list[list[spread.Visit]]:
+    """Ratios on so many visits to one model; ``within`` is how far its processes scatter."""
     found = []
-    for number in range(ratios):
-        own = rng.gauss(0, 1)
-        for m in range(models):
-            model = own + rng.gauss(0, deviations[0])
-            for c in range(chips):
-                chip = model + rng.gauss(0, deviations[1])
-                for v in range(visits):
-                    visit = chip + rng.gauss(0, deviations[2])
-                    logs = tuple(visit + rng.gauss(0, deviations[3]) for _ in range(processes))
-                    key = ("method", str(number), "graph", "naive", "eager")
-                    chip_name = f"{m}-{c}" if named else ""
-                    found.append(Sighting(key, ("graph", False), str(m), chip_name, f"{m}-{c}-{v}", logs))
+    for number in range(figures):
+        own = []
+        for visit in range(visits):
+            middle = number / 100 + rng.gauss(0, sigma)
+            logs = tuple(middle + rng.gauss(0, within) for _ in range(processes))
+            speed = intervals.geometric([math.exp(log) for log in logs])
+            name = (WORK, "graph", str(number), "eager")
+            own.append(spread.Visit("model", "cuda", f"{visit}", name, 1, speed, logs))
+        found.append(own)
     return found
 
 
-def by_level(found: Sequence[Sighting]) -> dict[str, Component]:
-    return {one.level: one for one in spread.components(found)}
+@pytest.mark.parametrize(("sigma", "within"), [(0.01, 0.001), (0.01, 0.02), (0.0, 0.01)])
+@pytest.mark.parametrize("visits", [2, 4])
+def test_the_scatter_that_was_put_in_is_found(sigma: float, within: float, visits: int) -> None:
+    found = spread.deviation(drawn_visits(random.Random(3), sigma, within, figures=400, visits=visits))
+    assert found == pytest.approx(sigma, rel=0.15, abs=0.003)
 
 
-def test_each_source_of_scatter_has_the_share_that_was_put_in() -> None:
-    found = by_level(simulated((5, 5, 2, 5), (0.04, 0.03, 0.02, 0.01)))
-    assert list(found) == list(spread.LEVELS)
-    for level, deviation in {"process": 0.01, "visit": 0.02, "chip": 0.03, "model": 0.04}.items():
-        assert found[level].deviation == pytest.approx(deviation, rel=0.12)
-        assert found[level].holds == (level,)
+def test_one_gross_outlier_is_not_all_there_is() -> None:
+    found = drawn_visits(random.Random(4), 0.01, 0.001, figures=100)
+    gross = replace(found[0][0], logs=tuple(log + 2.27 for log in found[0][0].logs))
+    without, with_ = (spread.deviation([[one, found[0][1]], *found[1:]]) for one in (found[0][0], gross))
+    assert without < with_ < 1.2 * without
 
 
-def test_an_unbalanced_fleet_is_no_worse() -> None:
-    rng = random.Random(2)
-    whole = simulated((2, 8, 2, 6), (0.0, 0.02, 0.02, 0.01), ratios=300)
-    kept = [one for one in whole if one.visit.endswith("0") or rng.random() < 0.7]
-    found = by_level(kept)
-    assert found["process"].variance == pytest.approx(1e-4, rel=0.1)
-    assert found["visit"].variance == pytest.approx(4e-4, rel=0.15)
-    assert found["chip"].variance == pytest.approx(4e-4, rel=0.2)
-    assert math.isnan(found["model"].variance)  # two are not enough
+def test_two_visits_agree_as_often_as_is_promised_once_what_lies_between_them_counts() -> None:
+    (found,) = spread.repeats(drawn_visits(random.Random(5), 0.01, 0.003, figures=200, visits=3))
+    assert (found.ratios, found.pairs) == (200, 600)
+    assert found.agree[0] < 0.5
+    assert 0.93 <= found.agree[1] <= 0.97
+    assert found.half[0] < found.half[1] == pytest.approx(1.96 * 0.01, rel=0.15)
 
 
-def test_visits_that_nobody_repeated_are_within_the_chips() -> None:
-    found = by_level(simulated((1, 6, 1, 5), (0.5, 0.03, 0.04, 0.01), ratios=400))
-    assert found["chip"].holds == ("visit", "chip")
-    assert found["chip"].variance == pytest.approx(25e-4, rel=0.15)
-    assert found["visit"].holds == ()
-    assert math.isnan(found["visit"].variance)
+def told(root: Path) -> dict[tuple[str, str], results.Row]:
+    found = records.load(root)
+    return {(row.experiment, row.variant): row for row in spread.told(results.rows(found), found)}
 
 
-@pytest.mark.parametrize(("chips", "enough"), [(4, False), (5, True)])
-def test_it_takes_five_chips_to_tell_them_apart(chips: int, enough: bool) -> None:
-    found = by_level(simulated((1, chips, 1, 5), (0.0, 0.1, 0.0, 0.01), ratios=5))
-    assert math.isnan(found["chip"].variance) is not enough
-    assert found["process"].ratios == 5
+def test_of_several_experiments_one_is_told(tmp_path: Path) -> None:
+    own = {"shape": [8, 8, 8], "clock": "graph"}
+    for experiment, us, processes, day in (
+        ("method", 20.0, 5, "26"),
+        ("aten_fusion", 19.0, 5, "27"),  # of as many the newest
+        ("layout", 10.0, 3, "27"),
+        ("gemm_ladder", 5.0, 9, "21"),  # by the clock of then
+    ):
+        run = run_line(machine="box", experiment=experiment, device="cuda", processes=processes)
+        run |= {"started": f"2026-11-{day}T12:00:00Z", "facts": {"name": "NVIDIA H200"}}
+        times = [us * (1 + n / 10000) for n in range(processes)]
+        cells = [cell_line(variant="naive", medians_us=times, **own)]
+        cells += [cell_line(variant=name, medians_us=[10.0] * processes, **own) for name in ("eager", "eager@again")]
+        records.write(tmp_path, run, cells)
+    found = told(tmp_path)
+    naive = [row for (_, variant), row in found.items() if variant == "naive"]
+    assert len({(row.ratio, row.ratio_low, row.ratio_high, row.n) for row in naive}) == 1
+    assert (naive[0].ratio, naive[0].n) == (pytest.approx(10 / 19, rel=1e-3), 5)
+    assert len({row.median_us for row in naive}) == 4  # each time stays its own
+    reach = 1.96 * scatter.between("NVIDIA H200", "graph", False, 0.5)
+    assert math.log(naive[0].ratio_high / naive[0].ratio) == pytest.approx(reach, rel=0.01)
+    alone = found["method", "eager@again"], found["method", "eager"]
+    assert {(row.ratio_low, row.ratio_high) for row in alone} == {(1.0, 1.0)}
 
 
-def test_records_without_a_chip_tell_of_processes_alone() -> None:
-    found = by_level(simulated((6, 6, 2, 5), (0.1, 0.1, 0.1, 0.01), ratios=20, named=False))
-    assert found["process"].deviation == pytest.approx(0.01, rel=0.1)
-    assert [one.level for one in found.values() if one.holds] == ["process"]
+OLD = "by the graph clock of before 25 November 2026, whose samples began after the same program's kernel"
+EXCLUDED = {
+    ("h100", "aten_fusion", "method"): OLD,
+    ("h100", "aten_fusion", "tensor_cores"): OLD,
+    ("h100", "author_hypatia", "method"): OLD,
+    ("h100", "gemm_ladder", "method"): OLD,
+    ("h100", "gemm_ladder", "tensor_cores"): OLD,
+    ("h200", "aten_fusion", "gemm_ladder"): OLD,
+    ("h200", "aten_fusion", "tensor_cores"): OLD,
+    ("h200", "author_hypatia", "gemm_ladder"): OLD,
+    ("h200", "diffraction", "precision"): OLD,
+    ("h200", "gemm_ladder", "method"): OLD,
+    ("h200", "gemm_ladder", "naive_vs_cublas"): OLD,
+    ("h200", "method", "tensor_cores"): OLD,
+}
+"""Machine and two experiments that measured one ratio and exclude each other → why. Nothing is added here: a record by
+the clock of today takes the place of the older one, and its line goes."""
 
 
-def test_no_variance_is_negative_and_one_process_says_nothing() -> None:
-    found = by_level(simulated((1, 5, 1, 5), (0.0, 0.0, 0.0, 0.01), ratios=1))
-    assert all(not one.holds or one.variance >= 0 for one in found.values())
-    alone = simulated((1, 1, 1, 1), (0, 0, 0, 0.01))
-    assert not any(one.holds for one in spread.components(alone))
-    assert not any(one.holds for one in spread.components([]))
+def test_no_two_intervals_of_one_fact_exclude_each_other() -> None:
+    found = records.load()
+    started = {(record.machine, record.experiment): record.run["started"] for record in found}
+    models = {record.machine: record.device_name for record in found}
+    rows: dict[tuple[str, spread.Fact], list[results.Row]] = {}
+    for row in spread.ratios(results.rows(found)):
+        if not row.speed.flaw:
+            rows.setdefault((row.machine, spread.fact(row)), []).append(row)
+    excluded = set()
+    for (machine, _), own in rows.items():
+        for one, other in itertools.combinations(own, 2):
+            a, b = (
+                intervals.widened(row.speed, scatter.between(models[machine], row.clock, row.chosen, row.ratio))
+                for row in (one, other)
+            )
+            if a.outside(b.low, b.high):
+                excluded.add((machine, *sorted((one.experiment, other.experiment))))
+                assert min(started[machine, row.experiment] for row in (one, other)) < scatter.PRESENT
+    assert excluded == set(EXCLUDED)
 
 
 # ---------------------------------------------------------------- verdicts
@@ -407,22 +437,19 @@ def test_compare_sets_a_models_chips_side_by_side(
     found = {"range": (min(speeds), max(speeds))}
     predicted = intervals.prediction(speeds)
     found["next"] = predicted.low, predicted.high
-    assert ratio["bounds"] == ("next" if n >= intervals.FEW else "range")
+    assert ratio["bounds"] == ("next" if n >= spread.CHIPS else "range")
     assert (ratio["low"], ratio["high"]) == pytest.approx(found[ratio["bounds"]], rel=1e-3)
     expectation, verdict = rest
     assert [ratio["kind"], expectation["kind"], verdict["kind"]] == ["ratio", "expectation", "verdict"]
     assert (expectation["model"], expectation["chips"]) == ("NVIDIA H200", n)
-    assert (expectation["low"] is None) is (n < intervals.FEW)
+    assert (expectation["low"] is None) is (n < spread.CHIPS)
     assert (verdict["verdict"], verdict["holds"]) == ("confirmed", "most")
     assert verdict["verdicts"][names[-1]] == "refuted"
 
     lines = call("compare", "h200")[1]
     assert "S009-01" in lines
-    assert f"on {n} or more of {n} chips" in " ".join(lines.split())
-    (head,) = [line.split() for line in lines.splitlines() if line.split()[:1] == ["variant"]]
-    assert head[-1] == ratio["bounds"]
-    (values,) = [line for line in lines.splitlines() if line.split()[:1] == ["naive"]]
-    assert values.rstrip().endswith("]")
+    assert f"on {n} chips or more" in " ".join(lines.split())
+    assert all(f"{name} {speed:.3g}"[:-1] in lines for name, speed in zip(names, speeds, strict=True))
 
 
 @pytest.mark.parametrize("width", [60, 80, 140])
@@ -434,7 +461,6 @@ def test_many_chips_fit_the_terminal(
     chips_recorded(root, [0.5 + number / 1000 for number in range(16)])
     out = call("compare", "h200")[1].splitlines()
     assert max(map(len, out)) <= width
-    assert any("--json" in line for line in out)
 
 
 def test_models_that_differ_are_given_a_range_whatever_their_number(
@@ -446,7 +472,7 @@ def test_models_that_differ_are_given_a_range_whatever_their_number(
     lines = json.loads(call("compare", "h200", "h100", "--json")[1])
     assert (lines[0]["bounds"], lines[0]["chips"]) == ("range", 5)
     assert [line["model"] for line in lines if line["kind"] == "expectation"] == ["NVIDIA H200"]
-    assert "One chip was seen" in call("compare", "h200", "h100")[1]
+    assert "chips seen: 1" in call("compare", "h200", "h100")[1]
 
 
 def test_two_chips_or_one_beside_its_model_are_compared_as_two_machines(
@@ -474,82 +500,10 @@ def test_two_chips_or_one_beside_its_model_are_compared_as_two_machines(
 # ---------------------------------------------------------------- the page
 
 
-def test_the_page_holds_chips_of_one_model_side_by_side(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    judge = claims.judge
-    monkeypatch.setattr(claims, "judge", lambda found, beside=(): judge(found, [CLAIM], beside=beside))
-    names = chips_recorded(root, [0.5, 0.502, 0.497, 0.51, 0.6])
-    recorded(root, "silent", "", {"naive": 5.0})
+def test_a_model_that_was_measured_again_says_how_far_apart_it_was(root: Path, tmp_path: Path) -> None:
+    chips_recorded(root, [0.5])
+    recorded(tmp_path / "visits" / "later", "h200-bbbbbb", "bbbbbb", {"naive": 0.51})
     recorded(root, "h100", "eeeeee", {"naive": 0.4}, name="NVIDIA H100")
-    taken = chip_to_chip.taken(evidence_of(root), [])
-    held = chip_to_chip.verdicts(taken)
-    ((model, table),) = chip_to_chip.ratio_tables(taken).items()
-    assert model == "NVIDIA H200"
-    chips = [name.partition("-")[2] for name in names]
-    assert list(table.columns) == ["ratio", *chips, "next"]
-    (line,) = table.to_dict("records")
-    assert [float(line[chip]) for chip in chips] == pytest.approx([0.5, 0.502, 0.497, 0.51, 0.6], rel=1e-3)
-    ((_, verdicts),) = chip_to_chip.verdict_tables(held).items()
-    assert [word.split()[1] for word in verdicts.iloc[0][chips]] == 4 * ["confirmed"] + ["refuted"]
-    said = chip_to_chip.said(taken, held)
-    assert "5 of 6 records" in said
-    assert "0 of 1 parts of claims have one verdict on every chip" in said
-    (expected,) = chip_to_chip.expected(taken).to_dict("records")
-    assert (expected["model"], expected["ratios"]) == (model, "untuned, graph clock")
-    assert (expected["how many"], expected["chips each"]) == (1, "at least 5")
-    assert expected["95% of the next"].startswith("[")
-    assert {line["chip"] for line in chip_to_chip.named(taken)} == {*chips, "eeeeee"}
-    (scatter,) = chip_to_chip.scatter(taken).to_dict("records")
-    assert list(scatter) == ["ratios", "clock", "process", "chip"]  # of visits and models nothing is known
-    assert "visits included" in scatter["chip"]
-
-
-def test_records_without_a_chip_say_nothing_of_scatter(root: Path) -> None:
-    """Their processes may be quieter than those of the chips, whose own scatter would then seem to be the chips'."""
-    chips_recorded(root, [0.5, 0.502, 0.497, 0.51, 0.6])
-    alone = chip_to_chip.scatter(chip_to_chip.taken(evidence_of(root), []))
-    recorded(root, "silent", "", {"naive": 5.0})
-    assert chip_to_chip.scatter(chip_to_chip.taken(evidence_of(root), [])).equals(alone)
-
-
-def test_of_two_chips_no_interval_is_told(root: Path) -> None:
-    chips_recorded(root, [0.5, 0.6])
-    (line,) = chip_to_chip.expected(chip_to_chip.taken(evidence_of(root), [])).to_dict("records")
-    assert (line["chips each"], line["95% of the next"]) == ("at least 2", "–")
-
-
-def test_the_front_page_says_what_another_chip_makes_of_a_ratio(root: Path) -> None:
-    names = chips_recorded(root, [0.5, 0.502, 0.497, 0.51])
-    recorded(root, "h100", "eeeeee", {"naive": 0.4}, name="NVIDIA H100")
-    said = chip_to_chip.on_yours(evidence_of(root), [], names[0])
-    assert "Untuned, graph clock: 1 ratio on 4 or more of 4 chips; the furthest lies 1.55%" in said
-    assert f"It takes {intervals.FEW} chips" in said
-    assert chip_to_chip.on_yours(evidence_of(root), [], "h100") == ""
-    recorded(root, "h200-aaaaa9", "aaaaa9", {"naive": 0.505})
-    said = chip_to_chip.on_yours(evidence_of(root), [], names[0])
-    low, high = re.findall(r"within \[(\S+), (\S+)\] times that mean", said)[0]
-    assert 0.95 < float(low) < 0.51 / 0.503 < float(high) < 1.05
-
-
-def test_a_chip_without_a_ratio_has_no_column(root: Path) -> None:
-    chips_recorded(root, [0.5, 0.6])
-    recorded(root, "lone", "ffffff", {"aten": 0.9})
-    (table,) = chip_to_chip.ratio_tables(chip_to_chip.taken(evidence_of(root), [])).values()
-    assert list(table.columns) == ["ratio", "aaaaa0", "aaaaa1", "range"]
-
-
-def test_a_chip_visited_twice_is_one_chip(root: Path, tmp_path: Path) -> None:
-    chips_recorded(root, [0.5, 0.6])
-    recorded(tmp_path / "visit", "h200", "aaaaa0", {"naive": 0.5 * 1.21})
-    found = [*records.load(root), *records.load(tmp_path / "visit")]
-    (one,) = chip_to_chip.side_by_side(found)
-    assert one.values == pytest.approx({"aaaaa0": 0.55, "aaaaa1": 0.6}, rel=1e-3)
-
-
-def test_without_a_chip_or_a_gpu_the_page_says_so(root: Path) -> None:
-    recorded(root, "gpu", "", {"naive": 0.5})
-    taken = chip_to_chip.taken(evidence_of(root), [])
-    assert "0 of 1 records" in chip_to_chip.said(taken, chip_to_chip.verdicts(taken))
-    assert (chip_to_chip.ratio_tables(taken), chip_to_chip.verdicts(taken)) == ({}, {})
-    assert chip_to_chip.expected(taken) is None
-    assert chip_to_chip.said([], {})
-    assert chip_to_chip.scatter([]) is None
+    lab = evidence_of(root)
+    assert "2.00%" in repeatability.sentence(lab, "h200-aaaaa0")
+    assert repeatability.sentence(lab, "h100") == ""

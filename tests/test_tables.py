@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from synthetic import cell_line, judgement, row, run_line, widths
 
 from hypatia_lab import formats, records, results, tables
+from hypatia_lab.claims import ANY, GROUPS
+from hypatia_lab.claims.claim import PROGRAMS
 from hypatia_lab.figures import comparisons
 from hypatia_lab.intervals import Interval
 from hypatia_lab.results import Row
@@ -183,7 +185,8 @@ def test_units() -> None:
         ((1.2, 1.1, 1.3), "faster"),
         ((0.5, 0.4, 0.6), "slower"),
         ((1.0, 0.9, 1.1), "undecided"),
-        ((2.0, 1.3, 3.1), "too noisy to say"),
+        ((2.0, 1.3, 3.1), "faster"),
+        ((1.0, 0.5, 3.1), "too noisy to say"),
         ((math.nan, math.nan, math.nan), "–"),
     ],
 )
@@ -230,7 +233,7 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
     table = claim_tables.claims_table([judgement(), untested])
     assert table.loc[0, "claimed"] == "7.67×"
     assert table.loc[0, "measured"] == "27.1× [26.9, 27.3] (n = 8)"
-    assert table.loc[0, "program"] == "author"
+    assert table.loc[0, "program"] == claim_tables.WHOSE["author"]
     assert table.loc[0, "verdict"] == claim_tables.verdict_text("refuted")
     assert list(table.loc[1, ["claimed", "measured", "bound", "verdict"]]) == [
         "50–200×",
@@ -286,7 +289,8 @@ def test_of_what_is_claimed_at_least_or_at_most_only_the_end_that_decides_is_sho
         ({"measured": 2, "low": 2, "high": 2, "n": 1, "unit": "launches"}, "2 launches (n = 1)"),
         ({"measured": 7.7, "low": 7.7, "high": 7.7, "n": 0}, "7.7×"),
         ({"measured": NAN, "low": NAN, "high": NAN, "n": 0}, "–"),
-        ({"low": 0.1, "high": 7344.0}, "too noisy (n = 8)"),
+        ({"low": 0.1, "high": 7344.0}, "0.1–7344× (n = 8)"),  # too wide for a value
+        ({"measured": 2.5, "low": NAN, "high": NAN, "n": 1}, "2.5× (n = 1)"),
         ({"measured": NAN, "low": NAN, "high": NAN, "n": 2}, "too noisy (n = 2)"),
     ],
 )
@@ -294,25 +298,67 @@ def test_every_measured_figure_has_its_n(found: dict[str, Any], text: str) -> No
     assert claim_tables.judged(judgement(**found)) == text
 
 
+@pytest.mark.parametrize(
+    ("verdict", "held", "total", "counted"),
+    [
+        ("confirmed", 3, 3, False),
+        ("confirmed", 2, 3, True),
+        ("confirmed_in_part", 1, 3, True),
+        ("refuted", 1, 3, False),
+        ("confirmed", 0, 0, False),
+    ],
+)
+def test_a_verdict_says_how_many_hold_where_not_all_do(verdict: str, held: int, total: int, counted: bool) -> None:
+    text = claim_tables.word(judgement(verdict=verdict, held=held, total=total))
+    assert text.startswith(claim_tables.verdict_text(verdict))
+    assert re.findall(r"\d+", text) == [str(held), str(total)] * counted
+    assert " " not in text  # no line breaks within it
+
+
+def test_every_program_that_decides_has_a_mark() -> None:
+    marks = [claim_tables.whose(judgement(program=program)) for program in (*PROGRAMS, "equal")]
+    assert all(marks)
+    assert len(set(marks)) == len(marks)
+    assert claim_tables.whose(judgement(program="")) == ""
+
+
+def test_claims_are_counted_by_what_became_of_them_and_by_document() -> None:
+    verdicts = {"S002-01": "confirmed", "S001-02": "refuted", "S002-03": "refuted", "S001-04": "undecided"}
+    rows = [judgement(id=name, seed=name[:4], verdict=verdict) for name, verdict in verdicts.items()]
+    rows += [judgement(id="S001-09", machine=ANY, verdict="inconsistent"), judgement(machine="other")]
+    groups = claim_tables.group_counts(rows, "h200")
+    assert groups["claims"].to_list() == ["1", "0", "3", "1", "0"]
+    assert groups.iloc[:, 0].to_list() == list(GROUPS)
+    assert all(claim_tables.verdict_text(word) in groups.iloc[2, 2] for word in ("refuted", "inconsistent"))
+    by_seed = claim_tables.verdicts_by_seed(rows, "h200").set_index("document")
+    assert list(by_seed["all"]) == [2, 3, 5]
+    assert list(by_seed.index) == ["S002", "S001", "all"]
+    assert list(by_seed[claim_tables.verdict_text("refuted")]) == [1, 1, 2]
+    with pytest.raises(tables.TableError, match="no claims judged on 'gpu'"):
+        claim_tables.verdicts_by_seed(rows[:4], "gpu")
+
+
 def test_a_claim_has_a_line_with_its_figures_folded_beneath_it(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[dict[str, str]] = []
     monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
-    none = {"verdict": "not_testable", "measured": NAN, "low": NAN, "high": NAN, "n": 0}
+    none = {"measured": NAN, "low": NAN, "high": NAN, "n": 0}
     told = judgement(reason="Outside <b>.", details=("First detail.", "Second <i>."))
-    silent = [judgement(**none, id=f"S001-{number:02}", reason=f"Because {number}.") for number in (2, 3)]
+    unmeasured = enumerate(("not_testable", "adds_up", "inconsistent"), 5)
+    silent = [judgement(**none, id=f"S001-{n:02}", verdict=word, reason=f"Because {n}.") for n, word in unmeasured]
     other = judgement(id="S001-04", machine="epyc-2c")
     stated = [replace(one, parts=(one,)) for one in (told, *silent, other)]
     claim_tables.show_claims(stated, "h200")
+    assert all(text in shown[0]["text/plain"] for text in (claim_tables.asked(told), claim_tables.judged(told)))
     seen, _, folded = shown[0]["text/html"].partition('<details class="lab-fold">')
     for piece in (told.id, "Outside &lt;b&gt;.", "First detail. Second &lt;i&gt;.", told.section):
         assert piece in seen
-    assert "2 rows" in folded
+    assert "3 rows" in folded
     for untested in silent:
         assert untested.id in folded
         assert untested.reason in folded
         assert untested.id in shown[0]["text/plain"]
     assert "S001-04" not in shown[0]["text/html"]
-    claim_tables.show_claims(stated[:3], "epyc-2c")
+    claim_tables.show_claims(stated[:4], "epyc-2c")
     assert len(shown) == 1
 
 
@@ -342,10 +388,12 @@ def test_a_machines_caution_stands_once_beneath_its_claims(monkeypatch: pytest.M
     warned = judgement(caution="Beware of h200.", details=("First detail.", "Beware of h200."))
     stated = [replace(one, parts=(one,)) for one in (warned, replace(warned, id="S001-02"))]
     claim_tables.show_claims(stated, "h200")
-    claim_tables.show_statements(stated)
+    claim_tables.show_statements(stated, "h200")
     for form in shown:
         assert form["text/html"].count("Beware of h200.") == 1
         assert form["text/html"].count("First detail.") == 2
+    with pytest.raises(tables.TableError, match="no claims"):
+        claim_tables.show_statements(stated, "epyc-2c")
 
 
 def test_machines_table_says_unknown_where_nothing_was_measured(rows: list[Row], tmp_path: Path) -> None:

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypatia_lab import claims, records, results, tables
-from hypatia_lab.cli import printing, terminal
+from hypatia_lab import claims, records, results
+from hypatia_lab.cli import printing, side_by_side, terminal
 from hypatia_lab.cli.commands import main
 
 WIDTHS = (60, 80, 100, 140)
@@ -26,9 +26,7 @@ def lines() -> dict[str, Callable[[], list[str]]]:
     stated = claims.statements(parts)
     machines = list(dict.fromkeys(record.machine for record in found))
     sides = machines[0], machines[1]
-    pairs = tables.compare_table(rows, *sides).to_dict("records")
-    differ = claims.differences(parts, *sides)
-    leads = {claim.id: claim.lead for claim in claims.ledger()}
+    beside = side_by_side.of(sides, [record for record in found if record.machine in sides], parts)
     long = sorted({row.id for row in stated}, key=lambda name: -sum(len(r.parts) for r in stated if r.id == name))
     return {
         "claims": lambda: printing.claim_lines(stated, machines),
@@ -39,7 +37,7 @@ def lines() -> dict[str, Callable[[], list[str]]]:
             for line in printing.claim_in_full([row for row in stated if row.id == name], {name})
         ],
         "results": lambda: printing.result_lines(rows),
-        "compare": lambda: printing.comparison_lines(pairs, sides, differ, leads, everything=True),
+        "compare": lambda: side_by_side.lines(beside, everything=True),
     }
 
 

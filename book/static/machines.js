@@ -6,6 +6,12 @@
   const inputs = [...document.querySelectorAll(".lab-tabs input")];
   const parts = [...document.querySelectorAll(".cell_output")].flatMap(belonging);
 
+  /* One bar is enough: it goes beneath the page's title and stays in sight, where the others are not shown. */
+  const [first, ...others] = document.querySelectorAll(".lab-tabs");
+  for (const bar of others) bar.hidden = true;
+  const title = document.querySelector(".bd-article h1");
+  if (first && title) title.after(first);
+
   /* Of what a cell shows, each part that belongs to a machine: the bar, the machine, and the element. */
   function belonging(cell) {
     let bar = null;

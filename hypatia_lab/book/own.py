@@ -164,7 +164,7 @@ def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> st
         text(f"# {name}\n\n{escaped(summary)}"),
         code(
             "from pathlib import Path\n\n"
-            "from hypatia_lab.chapters import own_kernel\n"
+            "from hypatia_lab.pages import own_kernel\n"
             "from hypatia_lab.pages.notebook import *\n\n"
             f'name = "{name}"\n'
             f'data = own_kernel.read(Path("../book/records"), name, here="{here}")\n'
@@ -172,7 +172,17 @@ def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> st
             "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
             "remove-stderr",
         ),
-        code("by_machine.show_findings(data, lambda *on: own_kernel.findings(*on, name))"),
+        code(
+            "for machine in by_machine.tabs(data):\n"
+            "    if lines := own_kernel.summary(data, machine, name):\n"
+            "        tables.show(pandas.DataFrame(lines))"
+        ),
+        text(
+            "*Faster*, *slower* and *equal* (within ±2%) follow from the 95% interval of the ratio, the baseline's "
+            "time over the variant's. What failed its check has no time and no ratio, whatever its speed. Where the "
+            "baseline fails there are no ratios at all. If its rounding is what it should be, tell the operation: "
+            "*depth* counts the terms of a sum, *roundings* the steps that round."
+        ),
         text(
             "## Against eager\n\n"
             "*eager* is the reference as plain PyTorch, *compile* the same through torch.compile. Right of 1 is "

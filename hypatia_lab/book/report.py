@@ -109,8 +109,8 @@ def page(title: str) -> str:
         cell("markdown", f"# {escaped(title)}\n\nWhat others claim, and what was measured of it."),
         code(
             "from pathlib import Path\n\n"
-            "from hypatia_lab.chapters import report\n"
             "from hypatia_lab.figures import verdicts as verdict_figure\n"
+            "from hypatia_lab.pages import report\n"
             "from hypatia_lab.pages.notebook import *\n\n"
             'found = report.read(Path(".."))\n'
             "data, stated = found.data, found.stated()\n"

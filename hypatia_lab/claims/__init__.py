@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from hypatia_lab.claims.claim import Claim, arithmetic
-from hypatia_lab.claims.differences import HOLDS, agreement, differences
+from hypatia_lab.claims.differences import HOLDS, agreement, differences, differing, tested
 from hypatia_lab.claims.drafts import Draft
-from hypatia_lab.claims.judgement import ANY, COLUMNS, UNJUDGED, VERDICTS, Judgement
-from hypatia_lab.claims.ledger import ClaimError, Contents, gather, ledger, load, load_file
-from hypatia_lab.claims.statements import statements, together
+from hypatia_lab.claims.judgement import ANY, COLUMNS, Judgement
+from hypatia_lab.claims.ledger import LAB, ClaimError, Contents, claimed, gather, ledger, load, load_file
+from hypatia_lab.claims.statements import statements
 from hypatia_lab.claims.verdicts import judge
+from hypatia_lab.claims.words import GROUPS, UNJUDGED, VERDICTS
 
 __all__ = [
     "ANY",
     "COLUMNS",
+    "GROUPS",
+    "LAB",
     "HOLDS",
     "UNJUDGED",
     "VERDICTS",
@@ -23,12 +26,14 @@ __all__ = [
     "Judgement",
     "agreement",
     "arithmetic",
+    "claimed",
     "differences",
+    "differing",
     "gather",
     "judge",
     "ledger",
     "load",
     "load_file",
     "statements",
-    "together",
+    "tested",
 ]

@@ -9,6 +9,8 @@ from dataclasses import dataclass, replace
 
 NAMES = {"kilo": 1e3, "mega": 1e6, "giga": 1e9, "micro": 1e-6, "milli": 1e-3, "float32": 4}
 """What an ``expression`` may name besides numbers; ``float32`` is its size in bytes."""
+MULTIPLY_ADD = "multiply_add"
+"""What an ``expression`` may name that documents count as one operation or as two; one that fits is enough."""
 
 
 _UNREADABLE = (SyntaxError, RecursionError, MemoryError, Warning)
@@ -45,18 +47,21 @@ class Claim:
     ``claimed`` and ``band`` are (low, high) in ``unit``; a single claimed figure has low equal to high. ``band_set``
     is the day on which the band was written down and whether that was before the first record that bears on it or
     after, such as ``2026-11-21 before``. ``sense`` is one of :data:`SENSES`: what is claimed at least has no upper end
-    to its band, what is claimed at most no lower one. ``favour`` (``high`` or ``low``) is the side of an "about" on
-    which a figure exceeds what is claimed instead of refuting it.
+    to its band, what is claimed at most no lower one. ``gain``: the figure of an "about" is a gain that the document
+    claims for its own way, so that a larger one understates it and does not refute it.
 
     ``program`` is one of :data:`PROGRAMS`. Where it is the author's, ``variant``, ``baseline`` and the figures name
     his, and ``rewrites`` says for each which variant of the lab's stands in where his was not measured: as the thing
-    itself where a record shows both equal by that clock, else as a finding. A ``forecast`` is what the document expects
-    of something that its author has not built: a program of the lab's or a library's may confirm or exceed it, and
-    refutes it only where it says that something cannot be (``at_most``).
+    itself where a record shows both equal by that clock, else as a finding. ``made_of`` is the operation that shows
+    them equal, where what is judged consists of calls of it. A ``forecast`` is what the document expects of something
+    that its author has not built, or a goal of the lab's.
 
     ``workloads`` are names as in the results table. ``bound``: ``roofline`` (the machine's measured ceilings),
     ``free_relu`` (the ReLU costs nothing) or ``""``. ``device`` and ``clock`` are ``""`` when the claim leaves them
-    open. ``untestable`` says why no verdict is possible, whatever is measured. ``of`` are the figures that quantity
+    open, and ``models`` the models of GPU that it is about, where it is about these alone. ``untestable`` says why no
+    figure could decide it, ``elsewhere`` why a time or rate that was measured here cannot: it was said of other
+    hardware. ``pages`` are those of the book that show it, ``about`` the documents' claims that a finding of the lab's
+    speaks of. ``of`` are the figures that quantity
     ``figure`` adds; ``over`` and ``under`` those that ``quotient`` adds above and below the line. ``experiment`` is the
     one that measures what decides; a verdict takes its figures from where they have most processes, and where several
     have as many, from there. ``lead`` is the id of the whole claim, such as ``S001-05`` of part ``S001-05a``, and
@@ -72,7 +77,7 @@ class Claim:
     why: str
     program: str = ""
     sense: str = "about"
-    favour: str = ""
+    gain: bool = False
     forecast: bool = False
     rewrites: tuple[tuple[str, str], ...] = ()
     workloads: tuple[str, ...] = ()
@@ -90,7 +95,12 @@ class Claim:
     experiment: str = ""
     expression: str = ""
     untestable: str = ""
+    elsewhere: str = ""
+    models: tuple[str, ...] = ()
+    made_of: str = ""
     conflicts: tuple[str, ...] = ()
+    pages: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
     lead: str = ""
     statement: str = ""
 
@@ -105,9 +115,16 @@ class Claim:
         return self.quantity != "arithmetic" and not self.untestable
 
     @property
+    def sums(self) -> tuple[float, ...]:
+        """What its own figures give, by each reading that the document allows; empty without an expression."""
+        ways = (1, 2) if MULTIPLY_ADD in self.expression else (1,)
+        return tuple(arithmetic(self.expression, way) for way in ways) if self.expression else ()
+
+    @property
     def adds_up(self) -> bool:
-        """Whether its own figures give what it says; True of a claim without an expression."""
-        return not self.expression or self.band[0] <= arithmetic(self.expression) <= self.band[1]
+        """Whether its own figures give what it says, by one reading at least; True of one without an expression."""
+        low, high = self.band
+        return not self.sums or any(low <= value <= high for value in self.sums)
 
     @property
     def limits(self) -> tuple[float, float]:
@@ -149,8 +166,8 @@ class Claim:
 
 ALWAYS = ("section", "claim", "claimed", "unit", "quantity", "why")
 _MEASURED = ("workloads", "band")
-_JUDGED = ("program", "band_set", "favour", "forecast", "rewrites")
-_OPEN = ("device", "experiment", "untestable")
+_JUDGED = ("program", "band_set", "gain", "forecast", "rewrites", "made_of")
+_OPEN = ("device", "models", "experiment", "elsewhere")
 _MAY = (*_OPEN, "clock")
 
 QUANTITIES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
@@ -187,6 +204,9 @@ Not here: the unit of quantity ``figure`` is converted to, a ``quotient`` is in 
 and ``none`` are in whatever the document says.
 """
 
+HARDWARE = ("s", "ms", "µs", "GFLOP/s", "TFLOP/s", "GB/s")
+"""Units of what depends on the hardware, so that a document's figure in them is of its author's."""
+
 KINDS = ("ratio", "share", "time", "rate", "size")
 """What a figure of a document seems to be by its unit, before anybody has said what is claimed of it."""
 
@@ -203,10 +223,11 @@ def usual_band(claimed: tuple[float, float], unit: str) -> tuple[float, float]:
     return float(f"{low - margin:.10g}"), float(f"{high + margin:.10g}")
 
 
-def arithmetic(expression: str) -> float:
+def arithmetic(expression: str, multiply_add: int = 1) -> float:
     """The value of an arithmetic ``expression``: numbers, + - * / ** and parentheses, and :data:`NAMES`.
 
-    Raises ``ValueError`` for anything else and for a result that is not a finite number.
+    :data:`MULTIPLY_ADD` stands in it for so many operations. Raises ``ValueError`` for anything else and for a result
+    that is not a finite number.
     """
     import simpleeval
 
@@ -219,7 +240,7 @@ def arithmetic(expression: str) -> float:
         ast.USub: lambda a: -a,
         ast.UAdd: lambda a: +a,
     }
-    evaluator = simpleeval.SimpleEval(operators=operators, functions={}, names=dict(NAMES))
+    evaluator = simpleeval.SimpleEval(operators=operators, functions={}, names=NAMES | {MULTIPLY_ADD: multiply_add})
     allowed = (ast.Expr, ast.Constant, ast.Name, ast.BinOp, ast.UnaryOp)
     evaluator.nodes = {node: handle for node, handle in (evaluator.nodes or {}).items() if node in allowed}
     try:
@@ -233,11 +254,11 @@ def arithmetic(expression: str) -> float:
         detail = " ".join(str(cause).split())
         raise ValueError(
             f"expression {expression!r} cannot be worked out ({detail}); "
-            f"use numbers, + - * / ** ( ) and {', '.join(NAMES)}"
+            f"use numbers, + - * / ** ( ) and {', '.join([*NAMES, MULTIPLY_ADD])}"
         ) from None
 
 
 def goes_with(quantity: str) -> tuple[str, ...]:
     """The keys that go with ``quantity``."""
     must, may = QUANTITIES[quantity]
-    return (*ALWAYS, "conflicts", "sense", *must, *may)
+    return (*ALWAYS, "conflicts", "sense", "page", "about", *must, *may)

@@ -6,10 +6,11 @@ Quantity ``figure`` is one of them, or several added; quantity ``quotient`` is o
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from hypatia_lab import intervals
+from hypatia_lab import formats, intervals, scatter
 from hypatia_lab.claims.claim import Claim, Figure
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
@@ -24,30 +25,30 @@ COUNT = ("count", 1.0)
 MISSING = "no record has"
 """How a :class:`NoFigure` begins when nobody has measured the figure yet."""
 
-BETWEEN_RUNS = {"graph": 0.042, "cold": 0.042}
-"""Clock → by how much the time of one cell differs from one run to the next: the standard deviation of its logarithm.
-
-Root mean square over 106 cells (wall clock: 53) that several experiments of one H200 measured.
-"""
-BETWEEN_RUNS_HOST = 0.21
-"""The same for times in which the host has a part: by the wall clock, and all that a probe times."""
-
 Key = tuple[str, str, str, str, str]
 """(workload, variant, topic, case, name) of a detail; topic and case are empty and name is the clock of a cell."""
 Index = dict[Key, list["Series"]]
 
 
-class NoFigure(Exception):
-    """There is no figure to judge: ``verdict`` says in which way, the message why."""
+HOST = "wall"
+"""The clock by which probes scatter: the host has a part in all that they time."""
 
-    def __init__(self, verdict: str, message: str) -> None:
-        super().__init__(message)
-        self.verdict = verdict
+
+class NoFigure(Exception):
+    """There is no figure to judge: the message says why, as the end of a sentence."""
+
+
+class Failed(NoFigure):
+    """A measurement did not pass its check, and decides nothing."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One figure of one experiment: a value a process (None where it is missing), or the status that says why not."""
+    """One figure of one experiment: a value a process (None where it is missing), or the status that says why not.
+
+    Series of one ``source`` were taken in the same processes. ``printed``: by an author's script. ``started`` is when
+    its record was begun.
+    """
 
     experiment: str
     unit: str
@@ -57,7 +58,9 @@ class Series:
     throttled: bool = False
     clock: str = ""
     vetoed: bool = False
-    rare: bool = True
+    source: str = ""
+    printed: bool = False
+    started: str = ""
 
     @property
     def n(self) -> int:
@@ -65,33 +68,44 @@ class Series:
         return sum(value is not None for value in self.values)
 
     @property
-    def spread(self) -> float:
-        """By how much it would differ in another run: the standard deviation of its logarithm. Counts do not."""
-        timed = UNITS.get(self.unit, COUNT)[0] in ("time", "rate")
-        return BETWEEN_RUNS.get(self.clock, BETWEEN_RUNS_HOST) if timed else 0.0
+    def weight(self) -> tuple[bool, bool, int, str]:
+        """Which of several experiments' series the book tells, as :func:`hypatia_lab.scatter.weight` has it."""
+        return scatter.weight(self.vetoed, self.n, self.started)
+
+    @property
+    def timed(self) -> bool:
+        """Whether it is a time or a rate, which differs from visit to visit; counts and sizes do not."""
+        return UNITS.get(self.unit, COUNT)[0] in ("time", "rate")
+
+    @property
+    def exact(self) -> bool:
+        """Whether one process is enough: of a count or a size that cannot vary from process to process."""
+        counted = UNITS.get(self.unit, COUNT)[0] in ("count", "size")
+        # A script prints ratios of times without a unit, too.
+        return counted and not (self.printed and any(value and value % 1 for value in self.values))
 
 
 def place(workload: str) -> str:
-    """``linear_relu 1024x784x2048 float32``: a workload in a sentence (math mode and direction only where unusual)."""
-    operation, shape, dtype, math_mode, direction = workload.split("/")
-    text = f"{operation} {shape} {dtype}" + ("" if math_mode == "ieee" else f" as {math_mode}")
-    return text if direction == "forward" else f"{text} {direction.replace('_', ' and ')}"
+    """``linear_relu 1024×784×2048 float32``: a workload in a sentence (math mode and direction only where unusual)."""
+    return formats.workload(workload).replace("/ieee", "")
 
 
-def index(records: Iterable[Record], rows: Iterable[Row]) -> Index:
+def index(records: Sequence[Record], rows: Iterable[Row]) -> Index:
     """Every detail of one machine's ``records`` and every time of its results ``rows``, by :data:`Key`.
 
     What a probe left behind that did not end well also stands under the name ``""``: it is all that can be said of
     the lines that are missing.
     """
     found: Index = {}
+    started = {record.experiment: record.run["started"] for record in records}
     for row in rows:
         times = Series(
             *(row.experiment, "us", tuple(row.medians_us), row.status, row.reason),
             throttled=row.throttled,
             clock=row.clock,
             vetoed=bool(row.veto),
-            rare=False,
+            source=row.experiment,
+            started=started[row.experiment],
         )
         found.setdefault((row.workload, row.variant, "", "", row.clock), []).append(times)
     for record in records:
@@ -99,8 +113,13 @@ def index(records: Iterable[Record], rows: Iterable[Row]) -> Index:
             shape = "x".join(map(str, line["shape"]))
             direction = line.get("direction", "forward")
             where = "/".join((line["operation"], shape, line["dtype"], line["math"], direction))
-            one = Series(record.experiment, line["unit"], tuple(line["values"]), line["status"], line["reason"])
             probe = (where, line["variant"], line["topic"], line["case"])
+            one = Series(
+                *(record.experiment, line["unit"], tuple(line["values"]), line["status"], line["reason"]),
+                source="/".join((record.experiment, *probe)),
+                printed=line["topic"] == "program",
+                started=record.run["started"],
+            )
             found.setdefault((*probe, line["name"]), []).append(one)
             if one.status != "ok":
                 found.setdefault((*probe, ""), []).append(one)
@@ -139,74 +158,109 @@ def _candidates(figure: Figure, found: Index, workload: str, clock: str) -> list
     what = f"{_label([figure], clock)}" + ("" if figure.workload else f" at {place(workload)}")
     for series in there:
         if series.status not in ("ok", "skipped"):
-            raise NoFigure("invalid", f"{what} is not valid: {series.status}, {series.reason}")
+            raise Failed(f"{what} is not valid ({series.status}: {series.reason}), and decides nothing")
     usable = [series for series in there if series.status == "ok"]
     if not usable and there:
-        raise NoFigure("not_testable", f"{what} was skipped: {there[0].reason or 'no reason given'}")
+        raise NoFigure(f"{what} was skipped: {there[0].reason or 'no reason given'}")
     if not usable:
-        raise NoFigure("not_testable", f"{MISSING} {what}")
+        raise NoFigure(f"{MISSING} {what}")
     return usable
 
 
-def _together(candidates: Sequence[Sequence[Series]], experiment: str) -> list[Series]:
-    """One series a figure, all from the experiment that has them all (of several the one with most processes).
+def _together(candidates: Sequence[Sequence[Series]]) -> list[Series]:
+    """One series a figure, all from the experiment that has them all: the one of greatest :attr:`Series.weight`.
 
-    Of several with as many it is ``experiment``, if that is among them. Probes of one question may lie in different
-    experiments; then each figure comes from where it has most processes.
+    Probes of one question may lie in different experiments; then each figure comes from where it has most weight.
     """
     by_experiment = [{series.experiment: series for series in own} for own in candidates]
     shared = [name for name in by_experiment[0] if all(name in own for own in by_experiment)]
     if shared:
-        best = max(shared, key=lambda name: (min(own[name].n for own in by_experiment), name == experiment))
+        best = max(shared, key=lambda name: min(own[name].weight for own in by_experiment))
         return [own[best] for own in by_experiment]
-    return [max(own, key=lambda series: (series.n, series.experiment == experiment)) for own in candidates]
+    return [max(own, key=lambda series: series.weight) for own in candidates]
 
 
-def _values(claim: Claim, series: Sequence[Series]) -> list[float]:
-    """The claimed quantity in every process that has all of ``series``, paired by the process's number.
+def _scaled(claim: Claim, series: Sequence[Series]) -> list[list[float]]:
+    """The values of every series in base units, NaN where a process has none.
 
-    Probes run each in processes of their own, so those pairs are pairs of independent samples, which leaves the
-    interval valid. Raises :class:`NoFigure` when units do not go together.
+    Raises :class:`NoFigure` when units do not go together.
     """
     kinds, sizes = zip(*(UNITS.get(one.unit, COUNT) for one in series), strict=True)
-    own, size = UNITS.get(claim.unit, COUNT)
+    own = UNITS.get(claim.unit, COUNT)[0]
     if len(set(kinds)) > 1 or (claim.quantity == "figure" and kinds[0] != own):
         units = ", ".join(dict.fromkeys(one.unit for one in series))
-        raise NoFigure("not_testable", f"the units of the record ({units}) do not go together with {claim.unit}")
-    values = []
-    for process in zip(*(one.values for one in series), strict=False):
-        parts = [math.nan if v is None else v * s for v, s in zip(process, sizes, strict=True)]
-        above = math.fsum(parts[: len(claim.of or claim.over)])
-        below = math.fsum(parts[len(claim.over) :]) if claim.quantity == "quotient" else size
-        if below and math.isfinite(above / below):
-            values.append(above / below * (100 if claim.quantity == "quotient" and claim.unit == "%" else 1))
-    return values
+        raise NoFigure(f"the units of the record ({units}) do not go together with {claim.unit}")
+    pairs = zip(series, sizes, strict=True)
+    return [[math.nan if v is None else v * size for v in one.values] for one, size in pairs]
 
 
-def measured(claim: Claim, found: Index, workload: str, clock: str) -> tuple[Interval, bool]:
-    """The claimed quantity at ``workload`` with its interval over processes, and whether the device throttled.
+def _value(claim: Claim, parts: Sequence[float]) -> float:
+    """The claimed quantity of one value a series, the figures of ``of`` or ``over`` first; NaN where there is none."""
+    above = math.fsum(parts[: len(claim.of or claim.over)])
+    if claim.quantity == "figure":
+        return above / UNITS.get(claim.unit, COUNT)[1]
+    below = math.fsum(parts[len(claim.over) :])
+    return above / below * {"%": 100}.get(claim.unit, 1) if below else math.nan
+
+
+def _apart(claim: Claim, series: Sequence[Series], values: Sequence[Sequence[float]]) -> Interval:
+    """The claimed quantity of series that were taken in different processes, all of which count.
+
+    Each source has its own scatter: the quantity is worked out process by process of one with the means of the
+    others, and the variances of those means add (Welch and Satterthwaite, on logarithms).
+    """
+    sources = list(dict.fromkeys(one.source for one in series))
+    whole = [[v for v in own if v > 0] for own in values]
+    if not all(whole):
+        raise NoFigure("no process measured everything that is needed")
+    middle = [statistics.geometric_mean(own) for own in whole]
+    logs = []
+    for source in sources:
+        mine = [one.source == source for one in series]
+        count = max(len(own) for own, is_mine in zip(values, mine, strict=True) if is_mine)
+        found = [
+            _value(claim, [own[k] if is_mine else m for own, is_mine, m in zip(values, mine, middle, strict=True)])
+            for k in range(count)
+            if all(k < len(own) for own, is_mine in zip(values, mine, strict=True) if is_mine)
+        ]
+        logs.append([math.log(v) for v in found if v > 0])
+    if not all(logs):
+        raise NoFigure("no process measured everything that is needed")
+    return intervals.welch(logs, math.log(_value(claim, middle)))
+
+
+def measured(claim: Claim, found: Index, workload: str, clock: str, device: str) -> tuple[Interval, Interval, bool]:
+    """The claimed quantity at ``workload`` on a ``device``: as the next visit should agree with, on this one alone, and
+    whether the device throttled.
 
     It is vetoed where the A/A control of a time failed. Counts and errors that are the same in every process are exact;
-    positive figures have the interval of their geometric mean, wider where they come from different runs. Raises
-    :class:`NoFigure` when there is none: not_testable or invalid.
+    positive figures have the interval of their geometric mean, and what lies between two visits on top. Raises
+    :class:`NoFigure` when there is none.
     """
-    named = claim.figures
-    series = _together([_candidates(figure, found, workload, clock) for figure in named], claim.experiment)
-    values = _values(claim, series)
-    if not values:
-        raise NoFigure("not_testable", "no process measured everything that is needed")
-    exact = len(values) > 1 or all(UNITS.get(one.unit, COUNT)[0] in ("count", "size") for one in series)
-    if len(values) == 1 and any(figure.topic == "program" for figure in named):
-        exact = values[0].is_integer()  # a script prints ratios of times without a unit, too
+    series = _together([_candidates(figure, found, workload, clock) for figure in claim.figures])
+    scaled = _scaled(claim, series)
     throttled = any(one.throttled for one in series)
-    runs = {one.experiment: one.spread for one in sorted(series, key=lambda one: one.spread)}
-    # Of a probe's figures, and of figures of several runs, there are few.
-    few = len(runs) > 1 or any(one.rare for one in series)
-    kind = {"vetoed": any(one.vetoed for one in series), "rare": few}
-    if exact and len(set(values)) == 1:
-        return Interval(values[0], values[0], values[0], len(values), **kind), throttled
-    if min(values) <= 0:
-        return replace(intervals.mean(values), **kind), throttled
-    # Figures of different runs were not taken side by side: what lies between two runs comes on top.
-    between = math.hypot(*runs.values()) if len(runs) > 1 else 0.0
-    return replace(intervals.widened(intervals.geometric(values), between), **kind), throttled
+    alone = _alone(claim, series, scaled)
+    by = {(one.experiment, one.clock or HOST) for one in series if one.timed}
+    if not by or alone.low == alone.high:
+        return alone, alone, throttled
+    if claim.quantity == "figure" or len({experiment for experiment, _ in by}) > 1:
+        between = math.hypot(*(scatter.between_times(device, clock) for _, clock in by))
+    else:
+        between = max(scatter.between(device, clock, False, alone.value) for _, clock in by)
+    return intervals.widened(alone, between), alone, throttled
+
+
+def _alone(claim: Claim, series: Sequence[Series], scaled: Sequence[Sequence[float]]) -> Interval:
+    """The claimed quantity of ``series`` on the visits that they are of, whose values in base units are ``scaled``."""
+    vetoed = any(one.vetoed for one in series)
+    constant = all(one.exact and len(set(own)) == 1 for one, own in zip(series, scaled, strict=True))
+    if len({one.source for one in series}) > 1 and not constant:
+        return replace(_apart(claim, series, scaled), vetoed=vetoed)
+    values = [_value(claim, parts) for parts in zip(*scaled, strict=False)]
+    values = [value for value in values if math.isfinite(value)]
+    if not values:
+        raise NoFigure("no process measured everything that is needed")
+    if len(set(values)) == 1 and (constant or len(values) > 1):
+        return Interval(values[0], values[0], values[0], len(values), vetoed)
+    return replace(intervals.estimate(values), vetoed=vetoed)

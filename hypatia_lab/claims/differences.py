@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from typing import Any
 
-from hypatia_lab.claims.judgement import ANY, UNJUDGED, VERDICTS, Judgement
+from hypatia_lab.claims.judgement import ANY, Judgement
+from hypatia_lab.claims.words import UNJUDGED, VERDICTS
 
 SIDES = ("machine", "verdict", "measured", "low", "high", "n", "program", "reason")
 """What is told of either side, with ``_a`` or ``_b`` behind it."""
@@ -30,8 +31,25 @@ def differences(rows: Sequence[Judgement], machine_a: str, machine_b: str) -> li
         for suffix, side in (("a", a), ("b", b)):
             line |= {f"{key}_{suffix}": getattr(side, key) for key in SIDES}
         out.append(line)
-    silent = {"not_testable", "not_reproduced"}
+    silent = set(UNJUDGED)
     return sorted(out, key=lambda line: not silent.isdisjoint((line["verdict_a"], line["verdict_b"])))
+
+
+def tested(rows: Iterable[Judgement], machines: Container[str]) -> list[list[Judgement]]:
+    """The judgements of each part of a claim that at least two of ``machines`` could judge, in order of the ledger.
+
+    What a machine says of a rewrite that nothing shows equal to the author's program judges nobody, and is left out.
+    """
+    found: dict[str, list[Judgement]] = {}
+    for row in rows:
+        if row.machine in machines and row.verdict not in UNJUDGED:
+            found.setdefault(row.id, []).append(row)
+    return [own for own in found.values() if len(own) > 1]
+
+
+def differing(parts: Iterable[list[Judgement]]) -> list[list[Judgement]]:
+    """Those of the ``parts`` that machines :func:`tested` whose verdicts are not all the same."""
+    return [own for own in parts if len({row.verdict for row in own}) > 1]
 
 
 HOLDS = ("all", "most", "some", "one")

@@ -7,22 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import intervals
+from hypatia_lab.claims.words import GROUPS
 from hypatia_lab.intervals import Interval
 
-VERDICTS = {
-    "confirmed": "✓",
-    "exceeded": "»",
-    "conditional": "◐",
-    "refuted": "✗",
-    "inconsistent": "≠",
-    "undecided": "?",
-    "not_reproduced": "◇",
-    "not_testable": "○",
-    "invalid": "!",
-}
-"""Every verdict there is, in the order of tables, and the sign beside its word."""
-UNJUDGED = ("not_testable", "not_reproduced", "invalid")
-"""Verdicts that say nothing of the claim on a machine."""
 ANY = "any"
 """Machine of a judgement that holds on every machine: arithmetic, and claims that no lab can test."""
 COLUMNS = (
@@ -34,14 +21,23 @@ COLUMNS = (
 
 @dataclass(frozen=True)
 class Case:
-    """A claim at one workload on one machine: the ``estimate`` with its interval, and the ``bound`` physics sets it."""
+    """A claim at one workload on one machine.
+
+    ``reading`` is one of :data:`hypatia_lab.claims.words.READINGS`, ``reason`` says why it is missing. ``estimate`` has
+    the interval that another visit is expected to agree with; ``visit`` is that of the one visit alone, which is
+    what more processes narrow. ``lies`` says in words how it lies to the band, ``bound`` is what physics allows.
+    ``failed``: a measurement did not pass its check.
+    """
 
     workload: str
-    verdict: str
+    reading: str
     reason: str = ""
     estimate: Interval = intervals.NOTHING
+    visit: Interval = intervals.NOTHING
+    lies: str = ""
     bound: float = math.nan
     throttled: bool = False
+    failed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +46,10 @@ class Judgement:
 
     ``claimed`` is a number, or [low, high] where the claim gives a range. ``measured`` is NaN where several workloads
     were judged (``cases``); ``low`` and ``high`` then span those whose interval is fit for a table, and ``n`` is the
-    fewest processes behind one of them. ``program`` is what was measured: the author's, a rewrite, a library's, one of
-    the lab's own, or arithmetic. ``bound`` is the largest figure (time: the smallest) that the machine's own ceilings,
+    fewest processes behind one of them. ``held`` of ``total`` cases (of a claim of several parts: parts) hold.
+    ``program`` is whose was measured: the author's, a rewrite's, one that a record shows ``equal``, a library's, the
+    lab's own, or arithmetic. ``sums`` is the mark beside the word of a claim some parts of which are sums: whether
+    they add up. ``bound`` is the largest figure (time: the smallest) that the machine's own ceilings,
     or a ReLU that costs nothing, would allow. ``reason`` is one sentence, ``details`` are those beneath it, among them
     ``why``, that of the claim; ``settles`` says what would decide what is undecided,
     ``caution`` what ails the machine. ``lead`` is the id of the claim
@@ -81,10 +79,18 @@ class Judgement:
     band: tuple[float, float]
     why: str
     details: tuple[str, ...]
+    held: int = 0
+    total: int = 0
+    sums: str = ""
     settles: str = ""
     caution: str = ""
     cases: tuple[Case, ...] = ()
     parts: tuple[Judgement, ...] = ()
+
+    @property
+    def group(self) -> str:
+        """Which of :data:`hypatia_lab.claims.words.GROUPS` it counts with."""
+        return next(group for group, words in GROUPS.items() if self.verdict in words)
 
     def row(self) -> dict[str, Any]:
         """Its :data:`COLUMNS`."""

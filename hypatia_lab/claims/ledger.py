@@ -33,6 +33,7 @@ import yaml
 from hypatia_lab.claims.claim import (
     ALWAYS,
     AUTHOR,
+    HARDWARE,
     KINDS,
     PROGRAMS,
     QUANTITIES,
@@ -57,6 +58,9 @@ class ClaimError(ValueError):
 _WHOLE = ("id", "section", "claim")
 """What a claim has of its own; each of its parts may have a section or wording instead."""
 
+_STRICT = ("clock", "untestable")
+"""Keys that a claim may not have for parts that do not take them: what decides would change in silence."""
+
 _CHOICES = {
     "quantity": tuple(QUANTITIES),
     "bound": ("roofline", "free_relu"),
@@ -66,12 +70,13 @@ _CHOICES = {
     "topic": ("start", "trace", "kernels", "accuracy", "process", "counters", "graph", "program"),
     "program": PROGRAMS[:-1],
     "sense": SENSES,
-    "favour": ("high", "low"),
     "kind": KINDS,
 }
 _SEED = r"S[0-9]{3}"
+LAB = "LAB"
+"""How the ids of the lab's own findings and goals begin."""
 _ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,4}"
-"""Of a seed, which has a file of its own; or of a reader's claim, in a file of any name."""
+"""Of a seed, which has a file of its own; or of a claim of the lab's or a reader's, in a file of any name."""
 _PATTERNS = {
     "id": (_ID, "S001-01 or MINE-1"),
     **dict.fromkeys(
@@ -84,7 +89,10 @@ _PATTERNS = {
     "variant": (r"[a-z][a-z0-9_]*", "naive"),
     "baseline": (r"[a-z][a-z0-9_]*", "eager"),
     "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
+    "made_of": (r"[a-z][a-z0-9_]*", "linear_relu"),
     "conflicts": (f"({_ID})[a-z]", "S001-01a or MINE-1a"),
+    "about": (f"({_ID})[a-z]?", "S001-01"),
+    "page": (r"[0-9]{2}_[a-z_]+", "02_naive_vs_cublas"),
     "band_set": (r"[0-9]{4}-[0-9]{2}-[0-9]{2} (before|after)", "2026-11-21 before"),
     "rewrites": (r"[a-z][a-z0-9_]*", "naive"),
     "sha256": (r"[0-9a-f]{64}", "the 64 hexadecimal digits that sha256sum prints"),
@@ -214,6 +222,10 @@ def _pairs(file: _File, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...
     return tuple(found)
 
 
+def _one_or_more(file: _File, node: yaml.Node, key: str) -> tuple[str, ...]:
+    return _texts(file, node, key) if isinstance(node, yaml.SequenceNode) else (_text(file, node, key),)
+
+
 def _flag(file: _File, node: yaml.Node, key: str) -> bool:
     if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
         raise _Fault(node, f"{key} must be true or false")
@@ -223,10 +235,11 @@ def _flag(file: _File, node: yaml.Node, key: str) -> bool:
 _READERS: dict[str, Callable[[_File, yaml.Node, str], Any]] = {
     **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
     **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
-    **dict.fromkeys(("program", "sense", "favour", "band_set"), _text),
+    **dict.fromkeys(("program", "sense", "elsewhere", "band_set", "made_of"), _text),
     "rewrites": _pairs,
-    "forecast": _flag,
-    **dict.fromkeys(("workloads", "conflicts"), _texts),
+    **dict.fromkeys(("forecast", "gain"), _flag),
+    **dict.fromkeys(("workloads", "conflicts", "models", "about"), _texts),
+    "page": _one_or_more,
     **dict.fromkeys(("of", "over", "under"), _all_named),
     "claimed": _figure,
     "band": _pair,
@@ -312,7 +325,8 @@ def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[st
         raise _Fault(node, "key 'quantity' is missing")
     quantity = _text(file, nodes["quantity"][1], "quantity")
     goes = goes_with(quantity)
-    for name, (key, _) in own.items():
+    measured = quantity not in ("arithmetic", "none")
+    for name, (key, _) in (own | {name: node for name, node in shared.items() if name in _STRICT and measured}).items():
         if name not in goes:
             raise _Fault(key, f"key {name!r} does not go with quantity {quantity}")
     if quantity in UNITS and "unit" not in own:
@@ -325,13 +339,14 @@ def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[st
     for name in (*ALWAYS, *QUANTITIES[quantity][0]):
         if name not in fields:
             raise _Fault(node, f"key {name!r} is missing (quantity {quantity})")
-    document = re.fullmatch(_SEED, fields["id"].partition("-")[0])
+    document = re.fullmatch(f"{_SEED}|{LAB}", fields["id"].partition("-")[0])
     if quantity == "arithmetic":
         fields["program"] = "arithmetic"
     elif "band" in goes and "program" not in fields:
         if document:
             raise _Fault(node, f"key 'program' is missing: one of {', '.join(PROGRAMS[:-1])}")
         fields["program"] = "own"  # a reader judges his own kernel
+    fields["pages"] = fields.pop("page", ())
     claim = Claim(**fields)
     if "rewrites" not in own:  # those of the file, as far as they stand in for what the part names
         pairs = claim.rewrites if claim.program == "author" and not claim.printed else ()
@@ -351,9 +366,9 @@ def _check_document(claim: Claim, node: yaml.Node, nodes: dict[str, yaml.Node]) 
         raise _Fault(node, "key 'band_set' is missing: the day, and before or after its first record")
     if claim.program == "author" and not any(name.startswith(AUTHOR) for name in claim.programs):
         raise _Fault(node, f"program author, but no variant of the author's ({AUTHOR}…) is named")
-    if claim.quantity in ("time", "saving", "rate", "bandwidth") and "untestable" not in nodes:
-        told = f"a {claim.quantity} holds on the document's own machine only: say so in untestable"
-        raise _Fault(node, f"{told}, or write 'untestable: ~' where it is said of any machine")
+    if claim.quantity in ("time", "saving", "rate", "bandwidth") and "elsewhere" not in nodes and not claim.models:
+        told = f"a {claim.quantity} holds on the document's own machine only: say so in elsewhere"
+        raise _Fault(node, f"{told}, or write 'elsewhere: ~' where it is said of any machine")
     equal = claim.quantity == "ratio" and claim.claimed == (1.0, 1.0) and claim.sense == "about"
     if equal and claim.band != (usual := usual_band(claim.claimed, claim.unit)):
         told = f"1× is equal, which is the band {list(usual)}"
@@ -378,8 +393,11 @@ def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
     for own, _ in claim.rewrites:
         if own not in claim.programs:
             raise _Fault(nodes["rewrites"], f"rewrites names {own}, which the part does not")
-    if claim.favour and claim.sense != "about":
-        raise _Fault(nodes["favour"], f"what is claimed {claim.sense.replace('_', ' ')} cannot be exceeded: no favour")
+    if claim.gain and claim.sense != "about":
+        raise _Fault(nodes["gain"], f"what is claimed {claim.sense.replace('_', ' ')} cannot be understated: no gain")
+    if claim.elsewhere and claim.unit not in HARDWARE:
+        told = f"elsewhere is for what depends on the hardware ({', '.join(HARDWARE)}), not for {claim.unit}"
+        raise _Fault(nodes["elsewhere"], f"{told}; a figure of the claimed quantity is judged")
     if claim.forecast and claim.program not in ("own", "library"):
         raise _Fault(nodes["forecast"], "a forecast is judged by a program of the lab's own or a library's")
     if claim.bound == "free_relu" and claim.quantity != "ratio":
@@ -560,7 +578,7 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     """
     claims: list[Claim] = []
     places: dict[str, str] = {}
-    for path in sorted(folder.glob("s[0-9][0-9][0-9].yaml")):
+    for path in sorted([*folder.glob("s[0-9][0-9][0-9].yaml"), *folder.glob("lab*.yaml")]):
         for line, claim in load_file(path):
             places[claim.id] = f"{path}:{line}"
             claims.append(claim)
@@ -572,3 +590,14 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
         if seed not in known:
             raise ClaimError(unknown("seed", seed, sorted(known)))
     return [claim for claim in claims if not seeds or claim.seed in seeds]
+
+
+def claimed(name: str) -> float:
+    """The figure that the claim or part of a claim ``name`` claims; of a range its lower end.
+
+    Raises :class:`ClaimError` where the ledger has no such claim.
+    """
+    for claim in ledger():
+        if name in (claim.id, claim.lead):
+            return min(claim.claimed)
+    raise ClaimError(f"no claim {name} in the ledger")

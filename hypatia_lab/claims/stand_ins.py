@@ -47,6 +47,8 @@ class Equalities:
         for own, rewrite in claim.rewrites:
             for workload, word in _timed(claim, figures, own, clock):
                 place, shape = _place(workload)
+                if claim.made_of:
+                    place = (claim.made_of, *place[1:])
                 known = self.found.get(((own, rewrite, word), place), {})
                 pairs = known.get(shape) or [pair for pairs in known.values() for pair in pairs]
                 if not pairs:

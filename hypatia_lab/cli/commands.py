@@ -19,7 +19,7 @@ from hypatia_lab.cli.fleet import fleet
 from hypatia_lab.cli.reading import as_json_option, claims, compare, paged_option, print_json, results, tell_drafts
 from hypatia_lab.cli.report import build_book, investigate
 from hypatia_lab.cli.simulate import simulate
-from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab.cli.terminal import show, table, wrap
 from hypatia_lab.fleet.steps import Step
 from hypatia_lab.names import unknown
 from hypatia_lab.tables import claims as claim_tables
@@ -173,21 +173,28 @@ def run(
 
 
 def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, records: str) -> list[str]:
-    """What ``notebooks`` found on ``machine``, a line a finding, and the commands that come next; empty where nothing
-    is recorded."""
-    from hypatia_lab import results
-    from hypatia_lab.chapters import front
-    from hypatia_lab.pages.evidence import Evidence
+    """What became of the claims that ``notebooks`` show on ``machine``, and the commands that come next; empty where
+    nothing is recorded.
+
+    The lab's own findings have a line each, the documents' claims are counted.
+    """
+    from hypatia_lab.claims import LAB, VERDICTS, judge, ledger, statements
     from hypatia_lab.records import files, load
 
     if not notebooks or not any(path.parent.name == machine for path in files(root)):
         return []
-    found = load(root, machines=[machine])
     pages = {path.stem for path in notebooks}
+    shown = {claim.lead for claim in ledger() if pages.intersection(claim.pages)}
+    stated = statements(judge(load(root, machines=[machine]), beside=load()))
+    rows = [row for row in stated if row.id in shown and row.machine == machine and row.verdict != "not_testable"]
     lines = []
-    for finding in front.findings(Evidence(found, results.rows(found), machine), machine):
-        if finding.page.partition("#")[0] in pages:
-            lines += wrap(f"{finding.title}: {finding.figure}", 2)
+    for row in rows:
+        if row.seed == LAB:
+            told = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
+            lines += wrap(f"{claim_tables.word(row)}  {row.claim} ({row.id}: {told})", 2)
+    words = [row.verdict for row in rows if row.seed != LAB]
+    if counts := [f"{words.count(word)} {claim_tables.verdict_text(word)}" for word in VERDICTS if word in words]:
+        lines += wrap(f"Claims of the documents: {', '.join(counts)}.", 2)
     place = f" --records {records}" if records else ""
     more = [f"results --machine {machine}{place}", f"claims --machine {machine}{place}"]
     more.append(f"book --notebooks {executed}{place}")
@@ -215,7 +222,7 @@ def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, dev
 def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> list[str]:
     """Measure the experiments of program files; the names of those that fail, or of which a part does."""
     from hypatia_lab.bench import composer
-    from hypatia_lab.figures.probe_rows import rare
+    from hypatia_lab.intervals import estimate
 
     failed = []
     for spec in specs:
@@ -235,7 +242,7 @@ def _measure_programs(specs: list[Any], given: dict[str, Any], root: Path) -> li
             if values := [value for value in line["values"] if value is not None]:
                 unit = line["unit"].removesuffix("1")
                 what = f"{line['case']} at {'x'.join(map(str, line['shape']))}: {line['name']}"
-                click.echo(f"{what}: {rare(values).value:.5g} {unit} (n = {len(values)})")
+                click.echo(f"{what}: {estimate(values).value:.5g} {unit} (n = {len(values)})")
         told = (*found.cells, *found.details)
         skipped: dict[str, dict[str, None]] = {}
         for line in told:
@@ -406,7 +413,7 @@ def judge(
     from hypatia_lab import claims as ledger
     from hypatia_lab import records
     from hypatia_lab.book import own as own_book
-    from hypatia_lab.chapters import own_kernel
+    from hypatia_lab.pages import own_kernel
     from hypatia_lab.pages.evidence import PRESETS
     from hypatia_lab.workloads import parse_shape
 
@@ -476,8 +483,8 @@ def judge(
         print_json([one.entry() for one in rulings])
     else:
         lines = cell_lines(rows)
-        for finding in own_kernel.findings(data, name, found.name):
-            lines += ["", *wrap(f"{finding.title}. {finding.text}")]
+        if own := own_kernel.summary(data, name, found.name):
+            lines += ["", *table(own, "variant", ("error", "against compile", "time", "at"))]
         for row in ledger.judge(data.of(name), claimed) if claimed else []:
             lines += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
             lines += wrap(row.reason, 2, 2)

@@ -5,50 +5,43 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
 
 from hypatia_lab import tables
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
-from hypatia_lab.cli.terminal import cut, table, wrap
+from hypatia_lab.cli.terminal import table, wrap
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
 
 
 def claim_lines(rows: Sequence[Judgement], machines: Sequence[str], *, everything: bool = False) -> list[str]:
-    """The claims, or parts of claims, of ``rows``: how many have which verdict on ``machines``, and a line each.
+    """The claims, or parts of claims, of ``rows``: how many have which verdict on ``machines``, and then each of them,
+    a block a machine.
 
-    That a claim is not testable on one machine and has a verdict on another is counted, and listed if ``everything`` is
-    asked for.
+    What no machine decides has a block of its own. What cannot be tested on a machine is counted, and listed if
+    ``everything`` is asked for.
     """
-    lines = [*_verdict_counts(rows, machines), ""]
-    kept, silent = (rows, {}) if everything else claim_tables.heard(rows)
-    lines += table(
-        [
-            {
-                "id": told["id"],
-                "verdict": told["verdict"],
-                "machine": told["machine"].removesuffix(" machine"),
-                "claimed": _short(told["claimed"]),
-                "measured": _short(told["measured"]),
-                "claim": told["claim"],
-            }
-            for told in claim_tables.claims_table(kept).to_dict("records")
-        ],
-        "claim",
-        ("machine", "measured", "claimed"),
-        least=20,
-    )
-    more = [f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts."]
-    if silent:
-        counts = ", ".join(f"{len(names)} on {machine}" for machine, names in silent.items())
-        more.append(f"Not testable and not listed: {counts} (--verdict not_testable lists them).")
-    return [*lines, "", *(line for text in more for line in wrap(text))]
+    lines = _verdict_counts(rows, machines)
+    for machine in [*machines, ANY]:
+        own = sorted((row for row in rows if row.machine == machine), key=_place)
+        told = [row for row in own if everything or row.verdict != "not_testable"]
+        if not own:
+            continue
+        title = "By arithmetic, or decided by no machine" if machine == ANY else machine
+        lines += ["", title, "-" * len(title)]
+        for row in told:
+            asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
+            lines += wrap(f"{row.id}  {claim_tables.word(row)}: {asked}", 11)
+            lines += wrap(row.claim, 11, 11)
+        if len(told) < len(own):
+            lines += wrap(f"Not testable and not listed: {len(own) - len(told)} (--verdict not_testable lists them).")
+    return [*lines, "", *wrap(f"hypatia-lab claims {rows[0].id} tells one claim in full, with its parts.")]
 
 
-def _short(text: str) -> str:
-    """A figure without its interval, its band and its number of processes, cut where its unit is a long one."""
-    return cut(re.split(r" [\[(]", text)[0], 16)
+def _place(row: Judgement) -> tuple[str, int, str]:
+    """Where ``row`` stands in a list: by document and number, for a file may have another order."""
+    number = re.findall(r"-(\d+)", row.id)[0]
+    return row.seed, int(number), row.id
 
 
 def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[str]:
@@ -80,23 +73,27 @@ def claim_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str
         parts.setdefault(part.id, {})[part.machine] = part
     shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
     lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
-    if len(parts) > 1 and lead.id in meant:
-        for row, told in zip(rows, claim_tables.claims_table(rows).to_dict("records"), strict=True):
-            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {row.reason}", 4, 2)]
+    for row in rows if lead.id in meant else ():
+        asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
+        lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {asked}. {row.reason}", 4, 2)
     for name, own in shown.items():
         first = next(iter(own.values()))
-        if len(parts) > 1:
-            lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
+        lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
         for part, told in zip(
             own.values(), claim_tables.claims_table(list(own.values())).to_dict("records"), strict=True
         ):
-            lines += ["", *wrap(f"{told['verdict']}, {told['machine']}: {part.reason}", 4, 2)]
+            lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
             for title, text in _facts(part, told).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
             lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
         lines += ["", *wrap(f"Why: {first.why}", 4, 2)]
         lines += wrap(f"Document {first.seed}, section “{first.section}”.", 4, 2)
     return lines
+
+
+def _on(row: Judgement) -> str:
+    """Where ``row`` was judged, before its verdict; empty where no machine decides it."""
+    return f"{row.machine}: ".removeprefix(f"{ANY}: ")
 
 
 def _facts(part: Judgement, told: Mapping[str, str]) -> dict[str, str]:
@@ -171,58 +168,3 @@ def _cell_counts(rows: Sequence[Row]) -> list[str]:
     operations = Counter(row.operation for row in rows).most_common()
     said = ", ".join(f"{name} {count}" for name, count in operations)
     return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]
-
-
-def comparison_lines(
-    rows: Sequence[Mapping[str, str]],
-    names: Sequence[str],
-    found: Sequence[Mapping[str, Any]],
-    leads: Mapping[str, str],
-    *,
-    everything: bool = False,
-) -> list[str]:
-    """Two sides ``names``: how many ratios and verdicts differ, a line a ratio, and the verdicts with their reasons.
-
-    ``rows`` are those of :func:`hypatia_lab.tables.compare_table`, ``found`` of :func:`hypatia_lab.claims.differences`;
-    what one side could not test is told if ``everything`` is asked for. ``leads`` maps a part to its claim.
-    """
-    counts = Counter(row["differ"] for row in rows)
-    words = {"yes": "apart by more than their intervals", "no": "not apart"}
-    said = ", ".join(f"{count} {words.get(word, word)}" for word, count in counts.most_common())
-    told = [row for row in found if everything or "not_testable" not in (row["verdict_a"], row["verdict_b"])]
-    of = f"{len(told)} parts of {len({leads[row['id']] for row in told})} claims" if told else "none"
-    lines = wrap(f"Ratios that both sides measured: {len(rows)}{f' ({said})' if said else ''}.")
-    lines += wrap(f"Verdicts that differ: {of}.")
-    if silent := len(found) - len(told):
-        lines += wrap(f"Not testable on one side: {silent} parts (--all tells them).")
-    return [*lines, *(_ratio_lines(rows, names) if rows else []), *_difference_lines(told)]
-
-
-def _ratio_lines(rows: Sequence[Mapping[str, str]], names: Sequence[str]) -> list[str]:
-    a, b = (_ending(name) for name in names)
-    entries = [
-        {"variant": row["variant"]}
-        | _with_interval(a, row[names[0]])
-        | _with_interval(b, row[names[1]])
-        | {"differ": row["differ"]}
-        for row in rows
-    ]
-    head, *cells = table(entries, "variant", (f"{a} 95%", f"{b} 95%"), indent=2)
-    groups: dict[str, list[str]] = {}
-    for row, cell in zip(rows, cells, strict=True):
-        groups.setdefault(f"{row['workload']}, {row['clock']} clock, against {row['against']}", []).append(cell)
-    return ["", head, *(line for title, own in groups.items() for line in ["", *wrap(title, 4), *own])]
-
-
-def _ending(name: str, most: int = 16) -> str:
-    return name if len(name) <= most else "…" + name[1 - most :]
-
-
-def _difference_lines(found: Sequence[Mapping[str, Any]]) -> list[str]:
-    lines = []
-    for row in found:
-        lines += ["", *wrap(f"{row['id']}  {row['claim']}", 2)]
-        for side in "ab":
-            verdict = claim_tables.verdict_text(row[f"verdict_{side}"])
-            lines += wrap(f"{row[f'machine_{side}']}: {verdict}. {row[f'reason_{side}']}", 4, 2)
-    return lines

@@ -202,8 +202,8 @@ def tell_drafts(found: Any) -> None:
 
 def _unmeasured(folder: Path, paged: bool) -> None:
     """Tell the claims of a report of which nothing is measured, or that there are none yet."""
-    from hypatia_lab.chapters.report import NOTHING, read
     from hypatia_lab.cli.terminal import table, wrap
+    from hypatia_lab.pages.report import NOTHING, read
 
     lines = [line for own in read(folder).unmeasured() for line in table(own.to_dict("records"), "claim", least=20)]
     show([*wrap(NOTHING if lines else "There is no claim yet: put a draft into your own words."), "", *lines], paged)
@@ -232,15 +232,16 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
 
 @click.command()
 @click.argument("machines", nargs=-1, required=True)
-@click.option("--all", "everything", is_flag=True, help="Tell verdicts that one of two could not test, too.")
+@click.option("--all", "everything", is_flag=True, help="List ratios that agree and verdicts of one side alone, too.")
 @_records
 @paged_option
 @as_json_option
 def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool) -> None:
-    """Set MACHINES side by side: the same ratios with their intervals, and the verdicts that differ.
+    """Set MACHINES side by side: the ratios that are apart, farthest first, and the verdicts that differ.
 
-    Verdicts are those on the parts of claims, for each has figures of its own. Told is what both of two measured, or at
-    least two of more.
+    Two ratios are apart when their intervals exclude each other; an interval holds what another visit to the model may
+    differ by. Where several experiments measured a ratio it is that of one, which is named. Verdicts are those on the
+    parts of claims, each of which has figures of its own.
 
     Each is the name of a recorded machine or a folder: one machine's records, or a folder above them, such as the
     --output of judge. Two folders may hold records of one machine. A model's name stands for its chips, where several
@@ -252,6 +253,7 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
     """
     from hypatia_lab import records
     from hypatia_lab.claims import judge
+    from hypatia_lab.cli import side_by_side
 
     sides: list[tuple[str, list[Any]]] = []
     for text in machines:
@@ -268,50 +270,12 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
         for name, (_, side) in zip(names, sides, strict=True)
         for record in side
     ]
-    ledger = _own_ledger(*machines)
-    parts = judge(loaded, ledger, beside=records.load())
-    if len(names) == 2:
-        _compare_two(names, loaded, parts, ledger, everything=everything, paged=paged, as_json=as_json)
-    else:
-        _compare_many(names, loaded, parts, paged=paged, as_json=as_json)
-
-
-def _compare_two(
-    names: list[str],
-    loaded: list[Any],
-    parts: list[Any],
-    ledger: list[Any],
-    *,
-    everything: bool,
-    paged: bool,
-    as_json: bool,
-) -> None:
-    from hypatia_lab import results as tidy
-    from hypatia_lab import tables
-    from hypatia_lab.claims import differences
-    from hypatia_lab.cli import printing
-
-    found = differences(parts, *names)
-    if as_json:
-        print_json(found)
-        return
-    try:
-        rows = tables.compare_table(tidy.rows(loaded), *names).to_dict("records")
-    except tables.TableError:  # nothing in common, and still verdicts may differ
-        rows = []
-    leads = {claim.id: claim.lead for claim in ledger}
-    show(printing.comparison_lines(rows, names, found, leads, everything=everything), paged)
-
-
-def _compare_many(names: list[str], loaded: list[Any], parts: list[Any], *, paged: bool, as_json: bool) -> None:
-    from hypatia_lab import claims
-    from hypatia_lab.cli import side_by_side
-
-    found = side_by_side.of(names, loaded, claims.agreement(parts))
+    parts = judge(loaded, _own_ledger(*machines), beside=records.load())
+    found = side_by_side.of(names, loaded, parts)
     if as_json:
         print_json(side_by_side.json_rows(found))
     else:
-        show(side_by_side.lines(found), paged)
+        show(side_by_side.lines(found, everything=everything), paged)
 
 
 def _sides(text: str, folders: tuple[Path, ...]) -> list[list[Any]]:

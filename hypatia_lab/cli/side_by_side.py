@@ -1,43 +1,43 @@
-"""Three machines or more, side by side: what ``hypatia-lab compare`` says of them, as lines and for programs."""
+"""Two machines or more, side by side: what ``hypatia-lab compare`` says of them, as lines and for programs."""
 
 from __future__ import annotations
 
-from collections import Counter
+import itertools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats, results, spread
-from hypatia_lab.cli.terminal import table, wrap
-from hypatia_lab.formats import MISSING
+from hypatia_lab import claims, formats, results, spread
+from hypatia_lab.claims import Judgement
+from hypatia_lab.cli.terminal import wrap
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 from hypatia_lab.spread import Across, Expectation
-from hypatia_lab.tables import chips
 from hypatia_lab.tables import claims as claim_tables
 
-DOUBTED = "?"
-"""Behind a ratio that says nothing by itself."""
+FAR = 0.05
+"""Ratios that are apart by more come first."""
 
 
 @dataclass(frozen=True)
 class SideBySide:
-    """The machines ``names``: their ratios, what each model's next chip will do, and on how many verdicts hold.
+    """The machines ``names``: their ratios, what each model's next chip will do, and the judge's ``parts`` of claims.
 
     ``alike``: all are of one model. ``models`` has of each model how many chips were seen and what to expect of the
-    next. ``verdicts`` are those of :func:`hypatia_lab.claims.agreement`.
+    next.
     """
 
     names: Sequence[str]
     ratios: list[Across]
     alike: bool
     models: dict[str, tuple[int, list[Expectation]]]
-    verdicts: list[dict[str, Any]]
+    parts: Sequence[Judgement]
 
 
-def of(names: Sequence[str], records: Sequence[Record], verdicts: list[dict[str, Any]]) -> SideBySide:
-    """What the ``records`` of machines ``names`` say, of any kinds; ``verdicts`` as in :class:`SideBySide`."""
-    rows, known = results.rows(records), spread.chips(records)
+def of(names: Sequence[str], records: Sequence[Record], parts: Sequence[Judgement]) -> SideBySide:
+    """What the ``records`` of machines ``names`` say, of any kinds; ``parts`` as in :class:`SideBySide`."""
+    rows, known = list(spread.facts(results.rows(records), records).values()), spread.chips(records)
     devices: dict[str, dict[str, set[str]]] = {}  # model → machine → chips
     for record in records:
         devices.setdefault(record.device_name, {}).setdefault(record.machine, set()).update({record.chip} - {""})
@@ -47,99 +47,140 @@ def of(names: Sequence[str], records: Sequence[Record], verdicts: list[dict[str,
         seen = {chip for machine, named in own.items() for chip in named or {machine}}
         found = spread.across((row for row in rows if row.machine in own), known)
         models[name] = len(seen), spread.expectations(found)
-    return SideBySide(names, spread.across(rows, known), len(devices) == 1, models, verdicts)
+    return SideBySide(names, spread.across(rows, known), len(devices) == 1, models, parts)
 
 
 def json_rows(found: SideBySide) -> list[dict[str, Any]]:
-    """Lines for programs, told apart by ``kind``.
+    """Lines for programs: of two machines :func:`hypatia_lab.claims.differences`, of more, told apart by ``kind``:
 
-    ``ratio``: experiment, workload, clock, variant, baseline, machines (machine → ratio, low, high, n and doubt: why it
-    says nothing, or empty), chips (how many are counted), bounds (``range`` or ``next``), low, high.
+    ``ratio``: experiment, workload, clock, variant, baseline, machines (machine → experiment, ratio, low, high, n and
+    doubt: why it says nothing, or empty), chips (how many are counted), bounds (``range`` or ``next``), low, high.
     ``expectation``: model and what :class:`Expectation` has. ``verdict``: as :func:`hypatia_lab.claims.agreement` has.
     """
+    if len(found.names) == 2:
+        return claims.differences(found.parts, *found.names)
     out: list[dict[str, Any]] = []
     for one in found.ratios:
-        bounds, (low, high) = chips.bounds(one, alike=found.alike)
-        named = dict(zip(("experiment", "workload", "clock", "variant", "baseline"), spread.key(one.row), strict=True))
+        word, (low, high) = bounds(one, alike=found.alike)
+        named = dict(zip(("workload", "clock", "variant", "baseline"), spread.fact(one.row), strict=True))
         own = {machine: _figures(row) for machine, row in one.rows.items()}
-        ends = {"bounds": bounds, "low": low, "high": high}
-        out.append({"kind": "ratio"} | named | {"machines": own, "chips": len(one.values)} | ends)
+        ends = {"bounds": word, "low": low, "high": high}
+        first = {"kind": "ratio", "experiment": one.row.experiment}
+        out.append(first | named | {"machines": own, "chips": len(one.values)} | ends)
     for model, (_, expected) in found.models.items():
         out += [{"kind": "expectation", "model": model} | vars(one) for one in expected]
-    return out + [{"kind": "verdict"} | line for line in found.verdicts]
+    return out + [{"kind": "verdict"} | line for line in claims.agreement(found.parts)]
 
 
 def _figures(row: Row) -> dict[str, Any]:
     speed = row.speed
-    return {"ratio": speed.value, "low": speed.low, "high": speed.high, "n": speed.n, "doubt": speed.doubt}
+    own = {"ratio": speed.value, "low": speed.low, "high": speed.high, "n": speed.n, "doubt": speed.doubt}
+    return {"experiment": row.experiment} | own
 
 
-def lines(found: SideBySide) -> list[str]:
-    """The same for people: how much agrees, whether the next machine will differ, a line a ratio, verdicts."""
-    said = wrap(f"Ratios that at least two of {len(found.names)} machines measured: {len(found.ratios)}.")
-    said += wrap(_counted(found.verdicts))
-    said += ["", "Will mine differ?"]
+def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
+    """The same for people: how many ratios and verdicts differ, whether the next machine will, and then each of them.
+
+    Ratios that are not apart, and verdicts that a side could not reach, are listed if ``everything`` is asked for.
+    """
+    tested = claims.tested(found.parts, found.names)
+    differ = claims.differing(tested)
+    groups = _grouped(found.ratios)
+    said = wrap(f"Ratios that two or more machines measured: {len(found.ratios)}.")
+    said += [line for title, own in groups.items() if own for line in wrap(f"{title}: {len(own)}.", 4, 2)]
+    said += wrap(f"Verdicts that differ: {len(differ)} of {len(tested)} parts of claims that two or more could judge.")
+    judged = {own[0].id for own in tested}
+    silent = [own for own in _by_part(found) if own[0].id not in judged and len({row.verdict for row in own}) > 1]
+    said += wrap(f"Parts that fewer than two could judge: {len(silent)} (--all tells them).") * bool(silent)
+    said += _next_lines(found) if len(found.names) > 2 else []
+    for own in [*differ, *silent] if everything else differ:
+        said += ["", *_verdict_lines(own)]
+    for title, ratios in groups.items():
+        if ratios and (everything or title in (APART, LESS)):
+            said += ["", title, "-" * len(title), *(line for one in ratios for line in _ratio_lines(one, found))]
+    return said
+
+
+APART, LESS = f"Apart by more than {FAR:.0%}", "Apart by less"
+NOT, UNSURE = "Not apart: their intervals overlap", "Too few processes, or too noisy to say"
+
+
+def _grouped(ratios: Sequence[Across]) -> dict[str, list[Across]]:
+    """The ratios by how far apart they are, those that are farthest first."""
+    far = {id(one): _apart(one) for one in ratios}
+    found = sorted(ratios, key=lambda one: far[id(one)], reverse=True)
+    edge = math.log1p(FAR)
+    return {
+        APART: [one for one in found if far[id(one)] > edge],
+        LESS: [one for one in found if 0 < far[id(one)] <= edge],
+        NOT: [one for one in found if not far[id(one)] and _sure(one) > 1],
+        UNSURE: [one for one in found if _sure(one) < 2],
+    }
+
+
+def _sure(one: Across) -> int:
+    return sum(not row.speed.doubt for row in one.rows.values())
+
+
+def _apart(one: Across) -> float:
+    """The logarithm of the largest quotient of two of its ratios whose intervals exclude each other; 0 of none."""
+    pairs = itertools.combinations([row.speed for row in one.rows.values() if not row.speed.doubt], 2)
+    return max((abs(math.log(a.value / b.value)) for a, b in pairs if a.outside(b.low, b.high)), default=0.0)
+
+
+def _ratio_lines(one: Across, found: SideBySide) -> list[str]:
+    """A ratio: what it is, how far apart the machines are, and each with its interval and experiment."""
+    row, values = one.row, [own.ratio for own in one.rows.values()]
+    size = f"{formats.number(max(values) / min(values))}× apart"
+    said = wrap(f"{row.variant} over {row.baseline}, {row.text}, {row.clock} clock: {size}", 4)
+    for machine, own in one.rows.items():
+        said += wrap(f"{machine} {formats.told(own.speed)} (n = {own.n}, {own.experiment})", 8, 4)
+    word, ends = bounds(one, alike=found.alike)
+    return said + wrap(f"{word} {span(*ends)}", 8, 4) * (len(found.names) > 2)
+
+
+def bounds(one: Across, *, alike: bool) -> tuple[str, tuple[float, float]]:
+    """What is said of a ratio on the next machine, and its ends: ``next``, a prediction interval, where all machines
+    are ``alike`` and there are enough of them, else ``range``, of what was seen.
+    """
+    predicted = one.next
+    return ("next", (predicted.low, predicted.high)) if alike and predicted.n else ("range", one.range)
+
+
+def span(low: float, high: float) -> str:
+    """Two ends as text: ``[0.99, 1.02]``, a dash where there are none."""
+    if formats.absent(low):
+        return formats.MISSING
+    _, _, ends = formats.interval(math.sqrt(low * high), low, high).partition(" [")
+    return f"[{ends or f'{formats.number(low)}, {formats.number(high)}]'}"  # ends that lie far apart are no noise here
+
+
+def _next_lines(found: SideBySide) -> list[str]:
+    """What another chip of each model is expected to do, a text a class of ratios."""
+    said = ["", "Will mine differ?"]
     for model, (seen, expected) in found.models.items():
-        said += [line for text in chips.will_mine_differ(seen, expected) for line in wrap(f"{model}: {text}", 4, 2)]
-    if found.ratios:
-        said += ["", *_ratio_lines(found)]
-    for line in found.verdicts:
-        if len(set(line["verdicts"].values())) > 1:
-            said += ["", *wrap(f"{line['id']}  {line['claim']}", 2), *wrap(f"{_by_verdict(line)}.", 4, 2)]
+        said += wrap(f"{model}, chips seen: {seen}. It takes {spread.CHIPS} that ran one ratio to say.", 4, 2)
+        for one in expected:
+            tuned = " a tuner's" * one.tuned
+            text = (
+                f"{one.ratios}{tuned} ratios by the {one.clock} clock on {one.chips} chips or more: the furthest lies "
+            )
+            text += f"{formats.number(100 * one.within)}% from the chips' mean, 95% of the next within "
+            said += wrap(f"{text}{span(one.low, one.high)} times that mean.", 6, 4)
     return said
 
 
-def _counted(verdicts: Sequence[dict[str, Any]]) -> str:
-    """On how many machines how many verdicts hold, in a sentence or two."""
-    several = Counter(line["holds"] for line in verdicts if len(line["verdicts"]) > 1)
-    places = {"all": "on all machines that could test it", "most": "on most", "some": "on some", "one": "on one each"}
-    told = [f"{several[word]} {where}" for word, where in places.items() if several[word]]
-    alone = sum(len(line["verdicts"]) == 1 for line in verdicts)
-    text = f"The commonest verdict on a part of a claim holds: {', '.join(told)}." if told else "No verdict is shared."
-    return f"{text} Tested on one machine alone: {alone} parts." if alone else text
+def _by_part(found: SideBySide) -> list[list[Judgement]]:
+    parts: dict[str, list[Judgement]] = {}
+    for row in found.parts:
+        if row.machine in found.names:
+            parts.setdefault(row.id, []).append(row)
+    return [own for own in parts.values() if len(own) > 1]
 
 
-def _by_verdict(line: dict[str, Any]) -> str:
-    by: dict[str, list[str]] = {}
-    for machine, verdict in line["verdicts"].items():
-        by.setdefault(verdict, []).append(machine)
-    ordered = sorted(by.items(), key=lambda item: -len(item[1]))
-    return "; ".join(f"{claim_tables.verdict_text(verdict)} on {formats.listing(own)}" for verdict, own in ordered)
-
-
-def _ratio_lines(found: SideBySide) -> list[str]:
-    entries, groups = [], []
-    for one in found.ratios:
-        bounds, ends = chips.bounds(one, alike=found.alike)
-        entries.append(
-            {"variant": one.row.variant}
-            | {name: _value(one.rows.get(name)) for name in found.names}
-            | {"range": "", "next": ""}
-            | {bounds: chips.span(*ends)}
-        )
-        groups.append(f"{one.row.text}, {one.row.clock} clock, against {one.row.baseline} ({one.row.experiment})")
-    head, *cells = table(entries, "variant", found.names, indent=2)
-    grouped: dict[str, list[str]] = {}
-    for title, cell in zip(groups, cells, strict=True):
-        grouped.setdefault(title, []).append(cell)
-    said = [head, *(line for title, own in grouped.items() for line in ["", *wrap(title, 4), *own])]
-    said += ["", *wrap(_legend(found, head, entries))]
-    return said
-
-
-def _value(row: Row | None) -> str:
-    if row is None:
-        return MISSING
-    speed = row.speed
-    return formats.told(speed).partition(" [")[0] if not speed.doubt else f"{formats.number(speed.value)}×{DOUBTED}"
-
-
-def _legend(found: SideBySide, head: str, entries: Sequence[dict[str, str]]) -> str:
-    said = "range: the least and the largest ratio seen."
-    if any(line["next"] for line in entries):
-        said += " next: where the next machine's ratio lies, with 95%."
-    if any(line[name].endswith(DOUBTED) for line in entries for name in found.names):
-        said += f" {DOUBTED}: says nothing by itself and is left out of it (too few processes, or noise)."
-    if any(name not in head.split() for name in found.names):
-        said += " Machines that did not fit are in --json."
+def _verdict_lines(own: Sequence[Judgement]) -> list[str]:
+    """A part of a claim, and each machine's verdict with its reason."""
+    said = wrap(f"{own[0].id}  {own[0].claim}", 2)
+    for row in own:
+        said += wrap(f"{row.machine}: {claim_tables.verdict_text(row.verdict)}. {row.reason}", 4, 2)
     return said

@@ -60,8 +60,7 @@ def _features(weight: str) -> str:
 _SUMS = ("(> (vec-get (dims b) 0) 0)", "(> (vec-get (dims b) 1) 0)")
 
 GOALS: dict[str, tuple[Rule, ...]] = {
-    # [rules]
-    "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL),),  # (1)
+    "linear_relu": (Rule("linear_relu", "(Relu (Linear x w b))", "(LinearRelu x w b)", Grade.REAL),),
     "apart": (
         Rule("linear_apart", "(Linear x w b)", "(LinearApart x w b)", Grade.REAL, (_vector("b"),)),
         Rule("linear_relu_apart", "(Relu (Linear x w b))", "(LinearReluApart x w b)", Grade.REAL, (_vector("b"),)),
@@ -70,21 +69,20 @@ GOALS: dict[str, tuple[Rule, ...]] = {
     "mlp": (
         Rule(
             "mlp2",
-            "(Linear (LinearRelu x w0 b0) w1 b1)",  # (2)
+            "(Linear (LinearRelu x w0 b0) w1 b1)",
             "(Mlp2 x w0 b0 w1 b1)",
             Grade.REAL,
-            (_square("w0"), _square("w1"), _vector("b0"), _vector("b1"), _features("w0")),  # (3)
+            (_square("w0"), _square("w1"), _vector("b0"), _vector("b1"), _features("w0")),
         ),
         Rule(
             "mlp3",
-            "(Mlp2 (LinearRelu x w0 b0) w1 b1 w2 b2)",  # (4)
+            "(Mlp2 (LinearRelu x w0 b0) w1 b1 w2 b2)",
             "(Mlp3 x w0 b0 w1 b1 w2 b2)",
             Grade.REAL,
             (_square("w0"), _vector("b0"), _features("w0")),
         ),
     ),
     "relu": (Rule("relu_relu", "(Relu (Relu x))", "(Relu x)", Grade.EXACT),),
-    # [/rules]
     "transpose": (Rule("transpose_transpose", "(Transpose (Transpose x i j) i j)", "x", Grade.EXACT),),
     "dropout": (Rule("dropout_eval", "(Dropout x p false)", "x", Grade.EXACT),),
     "addmm": (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from hypatia_lab import formats, intervals
@@ -109,7 +109,7 @@ class Configuration:
         counts = all(line["unit"] == "1" and (line["topic"] != "program" or values[0] % 1 == 0) for line in named)
         if len(set(values)) == 1 and (len(values) > 1 or counts):
             return Interval(values[0], values[0], values[0], len(values))
-        return rare(values)
+        return intervals.estimate(values)
 
     def triple(self, *names: str, logarithms: bool = True) -> Triple:
         """Mean over the processes between its bounds, geometric or arithmetic; NaN where nothing was measured.
@@ -136,11 +136,6 @@ class Configuration:
     def said(self, fields: Sequence[str]) -> str:
         """The same for the pointer, which is told the variant's own name as well."""
         return f"{self.text(fields)}<br>{self.variant} ({self.origin})"
-
-
-def rare(values: Sequence[float]) -> Interval:
-    """The estimate of what probes saw, a value a process: geometric, or arithmetic where one may be zero."""
-    return replace(intervals.geometric(values) if min(values) > 0 else intervals.mean(values), rare=True)
 
 
 def mean(values: Sequence[float], logarithms: bool) -> Triple:

@@ -28,14 +28,17 @@ from hypatia_lab.tables import claims as claim_tables
 
 LOOKS = {
     "confirmed": GREEN,
-    "exceeded": BLUE,
+    "confirmed_in_part": GREEN,
     "conditional": ORANGE,
     "refuted": RED,
+    "fell_short": RED,
+    "understated": BLUE,
     "inconsistent": PURPLE,
     "undecided": SKY,
-    "not_reproduced": GREY,
+    "agrees": GREY,
+    "differs": WINE,
     "not_testable": GREY,
-    "invalid": WINE,
+    "adds_up": GREY,
 }
 """Verdict → colour of its bar."""
 

@@ -11,6 +11,8 @@ understood (an old browser, a preview that drops style), the machines stand belo
 from __future__ import annotations
 
 import html
+import re
+from collections import Counter
 from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
@@ -22,13 +24,33 @@ from hypatia_lab.tables import claims as claim_tables
 
 
 def ordered(lab: Evidence) -> list[str]:
-    """The machines of a page: the one that was measured now first, then as :attr:`Evidence.machines` has them."""
-    return sorted(lab.machines, key=lambda name: name != lab.here)
+    """The machines of a page as :attr:`Evidence.machines` has them, but for the one that was measured now.
+
+    That one comes second: a page opens on the machine that decides most.
+    """
+    others = [name for name in lab.machines if name != lab.here]
+    own = [name for name in lab.machines if name == lab.here]
+    return [*others[:1], *own, *others[1:]]
 
 
 def device(lab: Evidence, machine: str) -> str:
     """What ``machine`` is called by its records: ``NVIDIA H200``."""
     return lab.of(machine)[0].run["facts"]["name"]
+
+
+def called(lab: Evidence) -> dict[str, str]:
+    """Each machine of a page, in order → its short name: ``H200``, ``2 CPU cores``.
+
+    The machine's own name stands behind it where several share the short one, and on the reader's own ``yours``.
+    """
+    found = {}
+    for name in ordered(lab):
+        run = lab.of(name)[0].run
+        model = re.sub(r"^NVIDIA | \d+ ?GB.*$", "", run["facts"]["name"])
+        found[name] = {"cuda": model, "cpu": f"{run['facts'].get('cores', '?')} CPU cores"}[run["device"]]
+    short = Counter(found.values())
+    found = {name: text if short[text] == 1 else f"{text} {name}" for name, text in found.items()}
+    return {name: f"{text} (yours)" if name == lab.here else text for name, text in found.items()}
 
 
 def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool = False) -> Iterator[str]:
@@ -47,10 +69,10 @@ def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool =
     if len(names) == 1:
         yield from wanted
         return
-    called = {name: device(lab, name) for name in names}
+    titles = called(lab)
     if get_ipython() is None:  # outside of a notebook all that is displayed is text, one machine after the other
         for name in wanted:
-            _mark("", f"{called[name]} ({name})")
+            _mark("", f"{titles[name]} ({name})")
             yield name
         return
     shown: dict[str, list[Any]] = dict.fromkeys(names, [])
@@ -60,8 +82,8 @@ def tabs(lab: Evidence, machines: Container[str] | None = None, *, quiet: bool =
         shown[name] = caught.outputs
     if not any(shown.values()):
         return
-    _mark(bar(called), f"Machines: {', '.join(f'{what} ({name})' for name, what in called.items())}")
-    for name, what in called.items():
+    _mark(bar(titles), f"Machines: {', '.join(f'{what} ({name})' for name, what in titles.items())}")
+    for name, what in titles.items():
         nothing = "" if shown[name] or quiet else f"There is nothing to show here for {what}."
         begin = f'<p class="lab-panel" data-machine="{_text(name)}"><strong>{_text(what)}</strong> ({_text(name)})</p>'
         _mark(f"{begin}<p>{_text(nothing)}</p>" if nothing else begin, f"{what} ({name}): {nothing}".rstrip(": "))
@@ -84,19 +106,19 @@ HIDDEN = "display:block;height:0;min-height:0;margin:0;padding:0;border:0;overfl
 """Of no height, but as wide as the page: a figure that is drawn unseen, as by JupyterLab, has the right width."""
 
 
-def bar(called: dict[str, str]) -> str:
-    """The bar of tabs as HTML, with the rules that show the chosen one; the first of ``called`` is chosen.
+def bar(titles: dict[str, str]) -> str:
+    """The bar of tabs as HTML, with the rules that show the chosen one; the first of ``titles`` is chosen.
 
-    ``called`` maps each machine to what it is called, in the order of their marks.
+    ``titles`` maps each machine to what it is called, in the order of their marks.
     """
-    ends = [f'.lab-panel[data-machine="{_text(name)}"]' for name in called] + [".lab-panels-end"]
+    ends = [f'.lab-panel[data-machine="{_text(name)}"]' for name in titles] + [".lab-panels-end"]
     # Browsers read a rule from its end. Without the second part each element of the page, every word of code too, is
     # asked whether one beside it holds a mark: a page then takes seconds to open.
     rules = [
         f':is(.cell_output,.jp-OutputArea):has(.lab-tabs [value="{_text(name)}"]:not(:checked))'
         f">:is(.cell_output>*,.jp-OutputArea>*):is(:has({begin}),:has({begin})~*):not(:has({end}),:has({end})~*)"
         f"{{{HIDDEN.replace(';', '!important;')}!important}}"
-        for name, begin, end in zip(called, ends, ends[1:], strict=False)
+        for name, begin, end in zip(titles, ends, ends[1:], strict=False)
     ]
     style = [
         ".lab-tabs{display:flex;flex-wrap:wrap;gap:.25rem 1rem}",
@@ -107,8 +129,8 @@ def bar(called: dict[str, str]) -> str:
     ]
     labels = [
         f'<label><input type="radio" name="machine" value="{_text(name)}"{" checked" * (not place)}> '
-        f"{_text(what)} <small>{_text(name)}</small></label>"
-        for place, (name, what) in enumerate(called.items())
+        f"{_text(what)}</label>"
+        for place, (name, what) in enumerate(titles.items())
     ]
     # A form of its own keeps the choices of two bars apart, in two open notebooks too; Enter must not send it anywhere.
     head = '<form class="lab-tabs" method="dialog" role="radiogroup" aria-label="Machine" autocomplete="off">'
@@ -127,12 +149,14 @@ def show_findings(
             findings.show(own, lab, name, summary)
 
 
-def show_claims(lab: Evidence, chosen: Sequence[claims.Claim]) -> None:
-    """What the records say of the statements that the claims ``chosen`` are parts of, by machine.
+def show_claims(lab: Evidence, chosen: str | Sequence[claims.Claim]) -> None:
+    """What the records say of the claims that a page shows, by machine: those of the ledger whose ``page`` it is.
 
-    With all parts of theirs: a statement has the verdict that the ledger gives it, whichever chapter shows it.
+    Or of the statements that the claims ``chosen`` are parts of, such as a reader's own.
     """
-    leads, known = {claim.lead for claim in chosen}, {claim.id: claim for claim in (*claims.ledger(), *chosen)}
+    known = claims.ledger()
+    picked = [claim for claim in known if chosen in claim.pages] if isinstance(chosen, str) else chosen
+    leads, known = {claim.lead for claim in picked}, {claim.id: claim for claim in (*known, *picked)}
     parts = [claim for claim in known.values() if claim.lead in leads]
     stated = claims.statements(claims.judge(lab.records, parts), parts)
     for name in tabs(lab):

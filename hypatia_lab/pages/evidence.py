@@ -10,7 +10,7 @@ from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab import records, results
+from hypatia_lab import records, results, spread
 from hypatia_lab.claims import Judgement
 from hypatia_lab.names import unknown
 from hypatia_lab.results import Row
@@ -96,7 +96,7 @@ class Parameters:
 
 @dataclass(frozen=True)
 class Evidence:
-    """The records behind a page, their tidy rows and details.
+    """The records behind a page, their tidy rows as the book tells them (:func:`spread.told`), and details.
 
     ``here`` names the machine measured now, if any; ``experiments`` are those that the page is about, none: all.
     """
@@ -164,13 +164,25 @@ class Evidence:
     def judged(self) -> dict[str, dict[str, Judgement]]:
         """What these records make of every claim of the ledger and of its parts: id → machine (or ``any``)
         → judgement."""
+        found: dict[str, dict[str, Judgement]] = {}
+        for whole in self.stated:
+            for row in (*whole.parts, whole):
+                found.setdefault(row.id, {})[row.machine] = row
+        return found
+
+    @functools.cached_property
+    def stated(self) -> list[Judgement]:
+        """What these records make of every claim of the ledger as a whole, one judgement a claim and machine."""
         from hypatia_lab import claims
 
-        found: dict[str, dict[str, Judgement]] = {}
-        parts = claims.judge(self.records)
-        for row in (*parts, *claims.statements(parts)):
-            found.setdefault(row.id, {})[row.machine] = row
-        return found
+        return claims.statements(claims.judge(self.records))
+
+    @property
+    def documents(self) -> list[Judgement]:
+        """Those of :attr:`stated` that are on the documents' claims, without the lab's own findings and goals."""
+        from hypatia_lab import claims
+
+        return [row for row in self.stated if row.seed != claims.LAB]
 
     @functools.cached_property
     def verdicts(self) -> dict[str, dict[str, str]]:
@@ -225,4 +237,5 @@ def evidence(parameters: Parameters, experiments: Sequence[str] = (), beside: Se
     if not found:
         raise ParameterError("there are no records to read; measure first: hypatia-lab run --preset quick")
     found.sort(key=lambda record: record.run["device"] != "cuda")  # GPUs first, on every page
-    return Evidence(found, results.rows(found), here, (*experiments, *beside) if experiments else ())
+    told = spread.told(results.rows(found), found)
+    return Evidence(found, told, here, (*experiments, *beside) if experiments else ())

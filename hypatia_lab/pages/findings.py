@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import claims, formats, intervals, results, tables
-from hypatia_lab.claims.statements import SILENT
+from hypatia_lab import formats, intervals, results, tables
+from hypatia_lab.claims import words
+from hypatia_lab.claims.words import UNJUDGED as SILENT
 from hypatia_lab.intervals import Interval
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.results import Row
@@ -63,9 +64,8 @@ def unsaid(
     words = [intervals.reading(one) for one in found]
     told = [facts]
     if intervals.TOO_FEW in words:
-        least = intervals.FEW_RARE if all(one.rare for one in found) else intervals.FEW
-        told.append(f"It takes at least {least} processes.")
-    elif not all(one.rare for one in found):  # such as the A/A control compares
+        told.append(f"It takes at least {intervals.FEW} processes.")
+    else:
         told += [f"On this machine {detectable(row)}" for row in agreement(lab, machine)]
     ids = claims if claims and _verdict(claims, lab, machine) == "undecided" else ()
     word = Counter(words).most_common(1)[0][0]
@@ -144,7 +144,7 @@ def _verdict(ids: Sequence[str], lab: Evidence | None, machine: str) -> str:
     if lost := [name for name in ids if name not in lab.verdicts]:
         raise ValueError(f"no claim {', '.join(lost)} in the ledger")
     own = [lab.verdicts[name] for name in ids]
-    return claims.together(on[name] for on in own for name in (machine, claim_tables.ANY) if name in on)
+    return words.claim(on[name] for on in own for name in (machine, claim_tables.ANY) if name in on)
 
 
 def _claimed(ids: Sequence[str]) -> str:

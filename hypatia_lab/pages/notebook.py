@@ -11,26 +11,36 @@ from hypatia_lab import claims, drawings, figures, formats, results, tables
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, over_size
 from hypatia_lab.figures import probes as probe_figures
-from hypatia_lab.pages import by_machine, findings, phrases, source
+from hypatia_lab.pages import by_machine, cards, findings, phrases, source
+from hypatia_lab.pages.numbers import count, fixed, ratio, say, share, span, table, time
 from hypatia_lab.tables import claims as claim_tables
 
 __all__ = [
     "Markdown",
     "by_machine",
+    "cards",
     "ceiling_figures",
     "claim_tables",
     "claims",
     "comparisons",
+    "count",
     "display",
     "drawings",
     "figures",
     "findings",
+    "fixed",
     "formats",
     "over_size",
     "pandas",
     "phrases",
     "probe_figures",
+    "ratio",
     "results",
+    "say",
+    "share",
     "source",
+    "span",
+    "table",
     "tables",
+    "time",
 ]

@@ -112,7 +112,7 @@ def durations(values: Sequence[float]) -> str:
     """Times in µs as their mean with its interval; each of a few is written, for their interval says nothing."""
     if not values:
         return formats.MISSING
-    return formats.time(probe_rows.rare(values)) if len(values) >= intervals.FEW_RARE else each(values)
+    return formats.time(intervals.estimate(values)) if len(values) >= intervals.FEW else each(values)
 
 
 def each(values: Sequence[float]) -> str:

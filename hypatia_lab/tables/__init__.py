@@ -185,51 +185,6 @@ def machines_table(records: Sequence[Record]) -> Any:
     )
 
 
-def compare_table(rows: Sequence[Row], machine_a: str, machine_b: str) -> Any:
-    """The same workload, clock and variant on two machines: both ratios with intervals, and whether they differ.
-
-    ``differ`` is ``yes`` when the intervals are disjoint, ``no`` when they overlap, or why one of them says nothing.
-    Baselines (1 by definition) and A/A controls are left out. Raises :class:`TableError` when a machine has no rows,
-    when both are the same, or when they share no measured ratio.
-    """
-    known = list(dict.fromkeys(row.machine for row in rows))
-    for name in (machine_a, machine_b):
-        if name not in known:
-            raise TableError(
-                f"compare_table: no rows of machine {name!r}; there are rows of: {', '.join(known) or 'none'}"
-            )
-    if machine_a == machine_b:
-        raise TableError(f"compare_table: {machine_a!r} against itself says nothing; name two machines")
-    keys = ("experiment", "workload", "clock", "variant", "baseline")
-    found: dict[str, dict[tuple[str, ...], Row]] = {machine_a: {}, machine_b: {}}
-    for row in rows:
-        measured = not absent(row.ratio) and row.variant != row.baseline and not row.is_twin
-        if row.machine in found and measured:
-            found[row.machine][tuple(getattr(row, k) for k in keys)] = row
-    out = []
-    for key, a in found[machine_a].items():
-        b = found[machine_b].get(key)
-        if b is None:
-            continue
-        one, other = a.speed, b.speed
-        out.append(
-            {
-                "workload": a.text,
-                "clock": a.clock,
-                "variant": a.variant,
-                "against": a.baseline,
-                machine_a: formats.told(one),
-                machine_b: formats.told(other),
-                "differ": one.doubt or other.doubt or ("yes" if one.outside(other.low, other.high) else "no"),
-            }
-        )
-    if not out:
-        raise TableError(
-            f"compare_table: {machine_a} and {machine_b} share no measured ratio (workload, clock and variant)"
-        )
-    return frame(out)
-
-
 _UNKNOWN = ("not measured", "unknown", *formats.DOUBTS)
 """What stands in a column of numbers, or begins what stands there, where there is none."""
 _NO_BREAK = "\N{NO-BREAK SPACE}"
@@ -265,20 +220,23 @@ def html(
     filterable: bool = False,
     folded: Mapping[str, str] | None = None,
     summary: str = "",
+    stacked: bool = False,
 ) -> str:
     """``frame`` as an HTML table: headers with a scope, first column as row headers, numbers to the right.
 
     A plain table that needs neither script nor network; ``filterable`` marks it for the book's filter script,
     which adds a search box above it. ``folded`` maps a column to the one whose cells hold it, folded away (for
     long text; nothing where there is none), beneath its column's name. With a ``summary`` the
-    whole table is folded away beneath it and the number of rows. The same frame gives the same text. Floats get 3
+    whole table is folded away beneath it and the number of rows. ``stacked``: on a telephone a row's cells stand below
+    each other, each under its heading. The same frame gives the same text. Floats get 3
     significant digits.
     """
     folded = folded or {}
     columns = [column for column in frame.columns if column not in folded]
     right = [_to_the_right(frame[c]) for c in columns]
     escape = markup.escape
-    lines = [f'<table class="lab-table{" filterable" if filterable else ""}">']
+    look = " ".join(["lab-table", *["filterable"] * filterable, *["stacked"] * stacked])
+    lines = [f'<table class="{look}">']
     if caption:
         lines.append(f"<caption>{escape(caption)}</caption>")
     heads = "".join(f'<th scope="col"{s}>{escape(str(c))}</th>' for c, s in zip(columns, right, strict=True))
@@ -286,7 +244,10 @@ def html(
     for line in frame.to_dict("records"):
         values = [line[column] for column in columns]
         texts = [number(v) if isinstance(v, float) else str(v) for v in values]
-        cells = [escape(_unbroken(text, s)) for text, s in zip(texts, right, strict=True)]
+        cells = [
+            value if isinstance(value, Html) else escape(_unbroken(text, s))
+            for value, text, s in zip(values, texts, right, strict=True)
+        ]
         for column, under in folded.items():
             text = line[column]
             inside = text if isinstance(text, Html) else escape(str(text))
@@ -294,9 +255,10 @@ def html(
             if inside:
                 cells[columns.index(under)] += f"<details><summary>{title}</summary>{inside}</details>"
         # The ids of claims have a hyphen, at which no line should break.
-        single = ' style="white-space:nowrap"' if re.fullmatch(r"S\d+-\d+[a-z]?", cells[0]) else right[0]
+        single = ' style="white-space:nowrap"' if re.fullmatch(r"[A-Z]+\d*-\d+[a-z]?", cells[0]) else right[0]
         first = f'<th scope="row"{single}>{cells[0]}</th>'
-        rest = "".join(f"<td{s}>{c}</td>" for c, s in zip(cells[1:], right[1:], strict=True))
+        named = [f' data-label="{escape(str(column))}"' * stacked for column in columns]
+        rest = "".join(f"<td{s}{n}>{c}</td>" for c, s, n in zip(cells[1:], right[1:], named[1:], strict=True))
         lines.append(f"<tr>{first}{rest}</tr>")
     lines += ["</tbody>", "</table>"]
     # Wide tables scroll inside their own box, which a keyboard can reach, and not the whole page.

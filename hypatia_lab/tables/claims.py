@@ -5,11 +5,10 @@ from __future__ import annotations
 import html as markup
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import formats
-from hypatia_lab.claims import ANY, VERDICTS, Judgement
+from hypatia_lab import formats, intervals
+from hypatia_lab.claims import ANY, GROUPS, VERDICTS, Judgement
 from hypatia_lab.formats import MISSING, absent, number, span, with_unit
 from hypatia_lab.tables import TableError, frame, html, html_column
 
@@ -29,7 +28,7 @@ def claimed_text(value: Any, unit: str) -> str:
     return quantity_text(value, unit)
 
 
-def _claimed(row: Judgement) -> str:
+def asked(row: Judgement) -> str:
     """What a row of the judge claims, and the band that decides it where that is not about the figure itself.
 
     A verdict may look false beside a figure alone: 9.58% are confirmed by 0.642% where the band is 18.62% or less.
@@ -45,14 +44,15 @@ def _claimed(row: Judgement) -> str:
         near = abs(edge - end) <= _USUAL * abs(end)
         return text if near else f"{text} (band: {quantity_text(edge, row.unit)} {word})"
     text = claimed_text(row.claimed, row.unit)
-    margin = _USUAL * abs(ends[0]) if len(ends) == 1 else 0
+    margin = _USUAL * abs(ends[0]) if len(ends) == 1 and abs(ends[0]) >= 1.5 else 0
     if not band or (abs(band[0] - min(ends)) <= margin and abs(band[1] - max(ends)) <= margin):
         return text
     return f"{text} (band: {claimed_text(band, row.unit)})"
 
 
 _USUAL = 0.105
-"""A band within so much of a single figure is the usual one, ±10% but for rounding, and goes without saying."""
+"""A band within so much of a single figure is the usual one, ±10% but for rounding, and goes without saying; below 1.5
+the usual one is ±0.02, which is said."""
 
 
 def _figure(value: float) -> str:
@@ -62,6 +62,29 @@ def _figure(value: float) -> str:
 def verdict_text(verdict: str) -> str:
     """A verdict as its sign and word, so that neither colour nor sign alone carries it: ``✗ refuted``."""
     return f"{VERDICTS[verdict]} {verdict.replace('_', ' ')}".replace(" ", "\N{NO-BREAK SPACE}")
+
+
+WHOSE = {
+    "author": "by the author's program",
+    "rewrite": "by the lab's rewrite",
+    "equal": "by a rewrite shown equal",
+    "library": "by a library",
+    "own": "the lab's own",
+    "arithmetic": "by arithmetic",
+}
+"""Whose program was measured → the mark beside a verdict."""
+
+
+def whose(row: Judgement) -> str:
+    """The mark beside the verdict of ``row``: whose program was measured."""
+    return WHOSE.get(row.program, "")
+
+
+def word(row: Judgement) -> str:
+    """The verdict of ``row`` as :func:`verdict_text`, with how many of its cases or parts hold where not all do."""
+    counts = f", {row.held} of {row.total}"
+    partly = row.verdict in ("confirmed", "confirmed_in_part") and row.held < row.total
+    return verdict_text(row.verdict) + counts.replace(" ", "\N{NO-BREAK SPACE}") * partly
 
 
 def claims_table(claim_rows: Sequence[Judgement]) -> Any:
@@ -78,13 +101,13 @@ def claims_table(claim_rows: Sequence[Judgement]) -> Any:
         [
             {
                 "id": row.id,
-                "verdict": verdict_text(row.verdict),
-                "claimed": _claimed(row),
+                "verdict": word(row),
+                "claimed": asked(row),
                 "measured": judged(row),
                 "claim": row.claim,
                 "bound": quantity_text(row.bound, row.unit),
                 "machine": _machine(row.machine),
-                "program": row.program or MISSING,
+                "program": whose(row) or MISSING,
                 "section": row.section,
                 "reason": row.reason or MISSING,
             }
@@ -98,12 +121,14 @@ def judged(row: Judgement) -> str:
 
     n is the number of processes, the fewest of several workloads; what was worked out has none.
     """
+    if row.quantity == "arithmetic":
+        return f"{quantity_text(list(dict.fromkeys((row.low, row.high))), row.unit)} by its own figures"
     count = f" (n = {row.n})" if row.n else ""
-    if absent(row.measured):
+    if absent(row.measured) or row.high > intervals.UNTOLD * row.low > 0:
         if absent(row.low):
             return formats.UNTOLD + count if row.n else MISSING
         return quantity_text([row.low, row.high], row.unit) + count
-    if row.low == row.high:  # worked out, or one exact figure: no interval
+    if row.low == row.high or absent(row.low):  # worked out, one exact figure, or one process: no interval
         return quantity_text(row.measured, row.unit) + count
     return formats.interval(row.measured, row.low, row.high, row.unit) + count
 
@@ -142,42 +167,32 @@ def verdicts_by_seed(claim_rows: Sequence[Judgement], machine: str) -> Any:
 def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
     """Display in a notebook what ``machine`` says of claims, rows of :func:`hypatia_lab.claims.statements`.
 
-    A line a claim: id, verdict and the claim, with its parts and their figures folded beneath it. Those that could not
-    be tested are folded away beneath the table. Nothing is displayed where there is no row.
+    A line a claim: id, verdict, claimed, measured and the claim, with its parts folded beneath it. Those of which
+    nothing was measured are folded away beneath the table. Nothing is displayed where there is no row.
     """
     from IPython.display import display
 
     own = _on(claim_rows, [machine])
+    unmeasured = ("not_testable", "adds_up", "inconsistent")
     form, text = [], []
-    for untested in (False, True):
-        if not (rows := [row for row in own if (row.verdict == "not_testable") is untested]):
-            continue
-        table = frame([{"id": row.id, "verdict": verdict_text(row.verdict), "claim": row.claim} for row in rows])
-        text.append(table.to_string(index=False))
-        table["figures and reasons"] = html_column(_parts([row]) for row in rows)
-        summary = "Not testable here" if untested else ""
-        form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary))
+    for summary, rows in (
+        ("", [row for row in own if row.verdict not in unmeasured]),
+        ("Not measured here", [row for row in own if row.verdict in unmeasured]),
+    ):
+        if rows:
+            table = frame([_line(row) for row in rows])
+            text.append(table.to_string(index=False))
+            table["figures and reasons"] = html_column(_parts([row]) for row in rows)
+            form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary, stacked=True))
     if form:
         form += _cautions(own)
         display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
 
 
-def heard(claim_rows: Sequence[Judgement]) -> tuple[list[Judgement], dict[str, list[str]]]:
-    """The rows that say more than "not testable" of their claim, or else its first one; and machine → other ids."""
-    loud = {row.id for row in claim_rows if not _dumb(row)}
-    kept: list[Judgement] = []
-    silent: dict[str, list[str]] = {}
-    for row in claim_rows:
-        if _dumb(row) and row.id in loud:
-            silent.setdefault(_machine(row.machine), []).append(row.id)
-        else:
-            kept.append(row)
-            loud.add(row.id)
-    return kept, silent
-
-
-def _dumb(row: Judgement) -> bool:
-    return row.verdict == "not_testable" and judged(row) == MISSING
+def _line(row: Judgement) -> dict[str, str]:
+    """A claim on one machine as a line of a table."""
+    figures = {"verdict": word(row), "claimed": asked(row), "measured": judged(row)}
+    return {"id": row.id, "claim": row.claim} | figures
 
 
 def _set_on(row: Judgement) -> str:
@@ -191,55 +206,44 @@ def claims_counted(claim_rows: Sequence[Judgement]) -> str:
     return f"{len({row.id for row in claim_rows})} claims in {len(parts)} parts"
 
 
-def statements_table(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> Any:
-    """The ledger as a DataFrame of text, a line a claim: id, its verdict on each machine, claim, document.
+def show_statements(claim_rows: Sequence[Judgement], machine: str) -> None:
+    """Display what became of every claim on ``machine``, to be filtered, with the parts folded under each claim.
 
-    Rows of :func:`hypatia_lab.claims.statements`, of ``machines`` alone where some are named. A claim that no machine
-    decides has its verdict under every machine. Raises :class:`TableError` when there is no claim.
-    """
-    rows = _on(claim_rows, machines)
-    if not rows:
-        raise TableError("statements_table: no claims; the ledger is empty, or the filter let nothing through")
-    names = [name for name in dict.fromkeys(row.machine for row in rows) if name != ANY] or [ANY]
-    lines: dict[str, dict[str, str]] = {}
-    for row in rows:
-        line = {"id": row.id, **dict.fromkeys(map(_machine, names), MISSING)}
-        line = lines.setdefault(row.id, line | {"claim": row.claim, "document": row.seed})
-        own = names if row.machine == ANY else [row.machine]
-        line.update({_machine(name): verdict_text(row.verdict) for name in own})
-    return frame(list(lines.values()))
-
-
-def show_statements(claim_rows: Sequence[Judgement], machines: Sequence[str] = ()) -> None:
-    """Display :func:`statements_table` in a notebook, to be filtered, with the parts folded under each claim.
-
-    What no machine shown can test is folded away beneath the others, in a table of its own. Of a machine that is not
-    among ``machines``, where some are named, the parts show what was measured there and nothing else.
+    Rows of :func:`hypatia_lab.claims.statements`. What cannot be tested there is folded away beneath the others, in a
+    table of its own. Raises :class:`TableError` when there is no claim.
     """
     from IPython.display import display
 
-    table = statements_table(claim_rows, machines)
-    text = table.to_string(index=False)
-    stated: dict[str, list[Judgement]] = {}
-    shown = (*machines, ANY)
-    for row in claim_rows:
-        parts = row.parts
-        if machines and row.machine not in shown:  # what no machine decides stands there once already
-            parts = [part for part in parts if part.machine != ANY and not _dumb(part)]
-            if not parts:
-                continue
-        stated.setdefault(row.id, []).append(replace(row, parts=tuple(parts)))
-    table["parts"] = html_column(_parts(stated[name]) for name in table["id"])
-    dumb = table[[name for name in table if name not in ("id", "claim", "document", "parts")]]
-    dumb = (dumb == verdict_text("not_testable")).all(axis=1)
-    form = []
-    if not dumb.all():
-        form.append(html(table[~dumb], filterable=True, folded={"parts": "claim"}))
-    if dumb.any():
-        silent = table.loc[dumb, ["id", "claim", "document", "parts"]]
-        form.append(html(silent, folded={"parts": "claim"}, summary="Not testable here"))
-    form += _cautions([row for rows in stated.values() for row in rows])
-    display({"text/html": "\n".join(form), "text/plain": text}, raw=True)
+    own = _on(claim_rows, [machine])
+    if not own:
+        raise TableError("show_statements: no claims; the ledger is empty, or the filter let nothing through")
+    form, text = [], []
+    for summary, rows in (
+        ("", [row for row in own if row.verdict != "not_testable"]),
+        ("Not testable here", [row for row in own if row.verdict == "not_testable"]),
+    ):
+        if rows:
+            table = frame([_line(row) | {"document": row.seed} for row in rows])
+            text.append(table.to_string(index=False))
+            table["parts"] = html_column(_parts([row]) for row in rows)
+            form.append(html(table, filterable=not summary, folded={"parts": "claim"}, summary=summary, stacked=True))
+    form += _cautions(own)
+    display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
+
+
+def group_counts(claim_rows: Sequence[Judgement], machine: str) -> Any:
+    """What became of claims on ``machine``: a line a group of verdicts, with how many claims, in all and by word.
+
+    Rows of :func:`hypatia_lab.claims.statements`; a claim that no machine decides counts with every machine.
+    """
+    found = Counter(row.verdict for row in _on(claim_rows, [machine]))
+    lines = []
+    for group, words in GROUPS.items():
+        counts = [f"{verdict_text(verdict)} {found[verdict]}" for verdict in words if found[verdict]]
+        total = sum(found[verdict] for verdict in words)
+        lines.append({"what became of it": group, "claims": str(total), "of which": ", ".join(counts) or MISSING})
+    lines.append({"what became of it": "all", "claims": str(found.total()), "of which": MISSING})
+    return frame(lines)
 
 
 def _cautions(rows: Sequence[Judgement]) -> list[str]:
@@ -264,15 +268,15 @@ def _parts(rows: Sequence[Judgement]) -> str:
         first = next(iter(own.values()))
         heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first.claim)}</th></tr>'
         lines = [heading] if len(parts) > 1 else []
-        claimed = escape(_claimed(first))
+        claimed = escape(asked(first))
         for part in own.values():
             # What the claim itself explains stands once, beneath its machines; a machine's caution beneath the table.
             more = escape(" ".join(text for text in part.details if text not in (part.why, part.caution)))
             reason = escape(part.reason) + (f"<details><summary>details</summary>{more}</details>" if more else "")
             figures = [escape(judged(part)), escape(quantity_text(part.bound, part.unit))]
             shown = "".join(f"<td>{text}</td>" for text in figures)
-            shown += f"<td>{escape(part.program or MISSING)}</td><td>{escape(_set_on(part))}</td>"
-            verdict = escape(verdict_text(part.verdict))
+            shown += f"<td>{escape(whose(part) or MISSING)}</td><td>{escape(_set_on(part))}</td>"
+            verdict = escape(word(part))
             machine = escape(_machine(part.machine))
             lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
             lines.append(f"<tr><td{wide}>{reason}</td></tr>" if reason else "")

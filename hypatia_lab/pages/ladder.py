@@ -1,0 +1,80 @@
+"""The ladder of Linear+ReLU kernels: each step beside the step before it, and beside the library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from hypatia_lab import intervals
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import fastest
+from hypatia_lab.results import Row
+from hypatia_lab.variants import names
+
+LADDERS = ("ladder_vector", "ladder_tensor", "ladder_cpu")
+TRITON = "triton"
+LIBRARY = ("epilogue", "eager")
+DTYPES = ("float32", "bfloat16")
+
+
+def steps() -> tuple[str, ...]:
+    """The steps, easiest first: all variants that are registered as one, for vector units, tensor cores or a CPU."""
+    return tuple(dict.fromkeys(name for tag in LADDERS for name in names("linear_relu", tag)))
+
+
+def order() -> tuple[str, ...]:
+    """Lanes of the figure, easiest first; the library is last."""
+    return (*steps(), TRITON, *LIBRARY)
+
+
+@dataclass(frozen=True)
+class Rung:
+    """A kernel of the ladder, with the library at its best for the same size and numbers.
+
+    ``before`` is the step before it; None of the first step, and of what is no step.
+    """
+
+    row: Row
+    before: Row | None
+    library: Row
+
+    @property
+    def gain(self) -> Interval:
+        """Its speed over the step before; nothing of the first."""
+        return self.before.over(self.row) if self.before else intervals.NOTHING
+
+    @property
+    def share(self) -> Interval:
+        """Its speed as a share of the library's."""
+        return self.library.over(self.row)
+
+
+def climbs(lab: Evidence, machine: str, dtype: str) -> dict[str, list[Rung]]:
+    """Shape, largest first → the steps in ``dtype``, easiest first, then the Triton kernel and the library at its best.
+
+    A shape without the library, or with a single step, is left out.
+    """
+    rows = lab.timed(machine, experiment="gemm_ladder", operation="linear_relu", dtype=dtype, status="ok")
+    found: dict[str, list[Rung]] = {}
+    for shape in dict.fromkeys(row.shape for row in reversed(rows)):
+        own = {row.variant: row for row in rows if row.shape == shape}
+        library, path = fastest(list(own.values()), LIBRARY), [own[name] for name in steps() if name in own]
+        if library is None or len(path) < 2:
+            continue
+        climb = [Rung(row, before, library) for row, before in zip(path, [None, *path], strict=False)]
+        beside = [own[TRITON]] if TRITON in own else []
+        found[shape] = [*climb, *(Rung(row, None, library) for row in (*beside, library))]
+    return found
+
+
+def gains(lab: Evidence, machine: str, step: str) -> Iterator[Rung]:
+    """``step`` at every size, largest first, where it and the step before it were timed."""
+    for dtype in DTYPES:
+        for climb in climbs(lab, machine, dtype).values():
+            yield from (rung for rung in climb if rung.row.variant == step and rung.gain.n)
+
+
+def best(climb: list[Rung]) -> Rung:
+    """The quickest step of a climb."""
+    return min((rung for rung in climb if rung.row.variant in steps()), key=lambda rung: rung.row.median_us)

@@ -1,0 +1,94 @@
+"""The page of a reader's own kernel, from the records in the reader's own book.
+
+``hypatia-lab judge`` writes the notebook that calls this. Only the reader's variants (origin ``own``) are told;
+``eager`` and ``compile`` are what they are held against.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from hypatia_lab import formats, records, results, tables
+from hypatia_lab.figures.language import contenders, singles
+from hypatia_lab.formats import absent
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages import beside
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import took
+from hypatia_lab.results import Row
+
+FAILED = ("cheated", "wrong", "too_fast", "crashed", "timeout")
+"""Statuses of a variant that cannot be believed."""
+
+
+def read(folder: Path, experiment: str, here: str = "") -> Evidence:
+    """The records below ``folder`` of the machines that measured ``experiment``, GPUs first; ``here`` is this machine.
+
+    Raises :class:`records.RecordError` for a malformed record, or when no machine has measured it.
+    """
+    found = records.load(folder, experiments=[experiment, "ceilings"])
+    measured = {record.machine for record in found if record.experiment == experiment}
+    if not measured:
+        raise records.RecordError(f"no records of {experiment} below {folder}; measure it with hypatia-lab judge")
+    kept = [record for record in found if record.machine in measured]
+    kept.sort(key=lambda record: record.run["device"] != "cuda")
+    return Evidence(kept, results.rows(kept), here)
+
+
+def failures(rows: Sequence[Row]) -> list[Row]:
+    """The rows of the reader's variants that are wrong, too fast, crashed or hung."""
+    return [row for row in rows if row.origin == "own" and row.status in FAILED]
+
+
+def can_compare(rows: Sequence[Row]) -> bool:
+    """Whether there is a ratio to draw: a variant beside the baseline, both timed."""
+    return any(not absent(row.ratio) for row in contenders(rows))
+
+
+def can_limit(rows: Sequence[Row]) -> bool:
+    """Whether there is a time to draw."""
+    return any(row.timed for row in singles(rows))
+
+
+def can_place(lab: Evidence, machine: str, rows: Sequence[Row]) -> bool:
+    """Whether there is a roofline to draw: FLOPs were given, something was timed, and a ceiling is known."""
+    rates, clock = results.ceilings(lab.of(machine)), lab.primary(machine)
+    timed = [row for row in singles(rows) if row.flops and row.traffic and row.timed]
+    known = any(("matmul", f"{row.dtype}/{row.math}", clock) in rates for row in timed)
+    return known and ("copy", "", clock) in rates
+
+
+def summary(lab: Evidence, machine: str, experiment: str) -> list[dict[str, str]]:
+    """A line a variant of the reader's and workload, by its leading clock, those that failed first.
+
+    A baseline without a time stands there too, for then there is no ratio.
+    """
+    rows = lab.select(machine=machine, experiment=experiment)
+    rows = [row for row in rows if row.clock in (lab.primary(machine), "none") or row.status in FAILED]
+    told = [row for row in rows if row.origin == "own" or (row.variant == row.baseline and not row.timed)]
+    return [
+        {
+            "variant": row.variant,
+            "at": f"{row.at} {row.dtype}",
+            "against its baseline": row.reading,
+            "ratio": formats.told(row.speed),
+            "against compile": formats.told(_speed(lab, row, "compile")),
+            "time": took(row),
+            "error": formats.number(row.error),
+            "error / baseline's": formats.number(beside.error(lab, row, variant=row.baseline)),
+        }
+        for row in sorted(told, key=lambda row: row.status not in FAILED)
+    ]
+
+
+def _speed(lab: Evidence, row: Row, peer: str) -> Interval:
+    """The time of ``peer`` beside ``row`` over its own."""
+    return beside.over(lab, beside.beside(lab, row, variant=peer), variant=row.variant)
+
+
+def every_cell(lab: Evidence, machine: str, experiment: str) -> Any:
+    """All cells of ``experiment`` on ``machine`` as a table of text, without the columns that never vary."""
+    rows = lab.select(machine=machine, experiment=experiment)
+    return tables.results_table(rows).drop(columns=["machine", "origin"])

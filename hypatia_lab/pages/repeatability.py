@@ -1,0 +1,42 @@
+"""How well figures repeat: every visit to the models of a page, and one sentence on a machine's own model."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from pathlib import Path
+
+from hypatia_lab import formats, records, spread
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.records import Record
+
+
+def folders() -> list[Path]:
+    """Where the records of other visits lie, ``book/visits/<visit>/<machine>/<experiment>.jsonl``: a folder a visit."""
+    return sorted(path for path in (records.COMMITTED.parent / "visits").glob("*") if path.is_dir())
+
+
+def visited(data: Evidence) -> list[Record]:
+    """The records of ``data``, and those of other visits to its models."""
+    models = {record.device_name for record in data.records}
+    others = [record for place in folders() for record in records.load(place)]
+    return [*data.records, *(record for record in others if record.device_name in models)]
+
+
+def sentence(data: Evidence, machine: str) -> str:
+    """How far ratios lay apart that were measured twice on the model of ``machine``; empty where none was.
+
+    By the clock that verdicts rest on. Nineteen of twenty pairs of visits differ by no more.
+    """
+    model, clock = data.of(machine)[0].device_name, data.primary(machine)
+    found = [own for own in spread.visits(visited(data)) if (own[0].model, own[0].clock) == (model, clock)]
+    pairs = [pair for own in found for pair in itertools.combinations([one.found.value for one in own], 2)]
+    apart = sorted(max(pair) / min(pair) - 1 for pair in pairs)
+    if not apart:
+        return ""
+    most = formats.number(100 * apart[math.ceil(0.95 * len(apart)) - 1])
+    return (
+        "Brackets are 95% intervals, n counts processes. Measured again at another time or on another chip of this "
+        f"model, 19 of 20 ratios by the {clock} clock differed by less than {most}% (of {len(found)}); "
+        "ignore smaller differences. As a caller waits, ratios vary more."
+    )

@@ -1,0 +1,230 @@
+"""What the sweep over drawn shapes says: where the lab's best form is ahead of, level with or behind its peers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hypatia_lab import formats, intervals
+from hypatia_lab.figures import shares as share_figure
+from hypatia_lab.figures.shares import AHEAD, BEHIND, LEVEL, NONE
+from hypatia_lab.intervals import Interval
+from hypatia_lab.pages.by_machine import device
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.pages.phrases import labelled
+from hypatia_lab.results import Row
+
+UNSEEN, LOOKED_AT, TUNED = "unseen", "untuned", "untuned_autotune"
+"""Experiments: a draw after the last change to a kernel, one before it, and what tunes at some shapes of that."""
+DRAWS = {LOOKED_AT: "first draw", UNSEEN: "second draw"}
+FAMILIES = {"linear_relu": "Linear+ReLU", "conv_block": "convolution block", "mlp3": "three layers"}
+DEFAULT_LAYOUT = ("eager", "epilogue", "group_norm")
+"""PyTorch's forms on tensors in its default layout, which the dispatcher gets here."""
+FORMS = (*DEFAULT_LAYOUT, "eager_channels_last")
+"""PyTorch's forms: as the lab's, each on tensors in the layout that it wants."""
+BEST = "PyTorch's quickest"
+"""Stands for whichever of :data:`FORMS` is the quickest at a shape, and what a person calls that."""
+COMPILED = "compile_max_autotune"
+WORSE = 0.05
+"""By how much the dispatcher may be slower than the library, at most."""
+LATE = f"over {WORSE:.0%} slower"
+FEW, TILE_ROWS = 8, 64
+"""Most rows that Linear+ReLU in CUDA multiplies without tensor cores, and rows of its smallest tile."""
+COPYING = ("cuda", "layers_cuda")
+"""Forms that copy uneven rows first."""
+PACK = {"float32": 4, "bfloat16": 8}
+"""dtype → how many of its numbers 16 bytes hold."""
+
+Shapes = dict[str, dict[str, Row]]
+"""Workload → variant → its row."""
+
+
+def shown(lab: Evidence, machine: str) -> str:
+    """The draw that the page shows of ``machine``: the one that nobody had looked at, where there is a record of it."""
+    return UNSEEN if lab.timed(machine, experiment=UNSEEN) else LOOKED_AT
+
+
+def families(lab: Evidence, machine: str, experiment: str = "") -> dict[str, Shapes]:
+    """Family, as a person calls it → its timed rows by workload and variant, in the order of their work.
+
+    Of the draw that is :func:`shown`, if of no other ``experiment``.
+    """
+    found: dict[str, Shapes] = {}
+    for row in lab.timed(machine, experiment=experiment or shown(lab, machine)):
+        name = f"{FAMILIES[row.operation]}, {'TF32' if row.math == 'tf32' else row.dtype}"
+        found.setdefault(name, {}).setdefault(row.workload, {})[row.variant] = row
+    return {name: found[name] for name in sorted(found)}
+
+
+def own(forms: dict[str, Row]) -> Row | None:
+    """The quickest form of the lab's at one shape; what the dispatcher chose is none of its own."""
+    rows = [row for row in forms.values() if row.origin == "own" and row.variant != "dispatched"]
+    return min(rows, key=lambda row: row.median_us, default=None)
+
+
+def quickest(forms: dict[str, Row], names: Sequence[str] = FORMS) -> Row | None:
+    """The quickest of the forms called ``names``, PyTorch's, at one shape."""
+    return min((forms[name] for name in names if name in forms), key=lambda row: row.median_us, default=None)
+
+
+def word(found: Interval) -> str:
+    """An interval of speeds in a word: ahead, level (within ±2%), behind, or why nothing can be said."""
+    said = intervals.reading(found)
+    plain = {"faster": AHEAD, "equal": LEVEL, "slower": BEHIND, intervals.TOO_FEW: intervals.TOO_FEW}
+    return plain.get(said, intervals.TOO_NOISY)
+
+
+def against(shapes: Shapes, peer: str) -> list[tuple[Row | None, Row, str]]:
+    """At each shape that ``peer`` was timed at: the lab's quickest form with the peer for its baseline, that, the word.
+
+    No first row where the lab has no form for the shape.
+    """
+    found: list[tuple[Row | None, Row, str]] = []
+    for forms in shapes.values():
+        if other := quickest(forms) if peer == BEST else forms.get(peer):
+            row = own(forms)
+            compared = row.against(other) if row else None
+            found.append((compared, other, word(compared.speed) if compared else NONE))
+    return found
+
+
+def compared(lab: Evidence, machine: str) -> dict[tuple[str, str], list[tuple[Row | None, Row, str]]]:
+    """Family and peer → what :func:`against` has of them, where there is something."""
+    return {
+        (family, peer): found
+        for experiment, names in {"": FORMS, TUNED: (COMPILED,)}.items()
+        for family, shapes in families(lab, machine, experiment).items()
+        for peer in names
+        if (found := against(shapes, peer))
+    }
+
+
+def by_family(lab: Evidence, machine: str, experiment: str = "") -> dict[str, list[tuple[Row | None, Row, str]]]:
+    """Family → what :func:`against` has of it and PyTorch's quickest form."""
+    return {family: against(shapes, BEST) for family, shapes in families(lab, machine, experiment).items()}
+
+
+def figure(lab: Evidence, machine: str) -> Any:
+    """The shares of all families against PyTorch's quickest form, as a figure and its table."""
+    rows = {family: [said for _, _, said in found] for family, found in by_family(lab, machine).items()}
+    words = Counter(said for own in rows.values() for said in own)
+    under = [
+        device(lab, machine),
+        DRAWS[shown(lab, machine)],
+        f"{lab.primary(machine)} clock",
+        "level: within ±2%, by 95% intervals",
+    ]
+    title = f"Ahead of {BEST} form at {words[AHEAD]} of {words.total()} shapes"
+    return share_figure.shares(rows, title, under)
+
+
+def counts(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line a family and each of its peers: at how many shapes the lab's quickest form is ahead, level, behind."""
+    lines = []
+    for (family, _), found in compared(lab, machine).items():
+        words = Counter(said for _, _, said in found)
+        named = {said: str(words[said]) for said in share_figure.LOOKS}
+        lines.append({"family": family, "against": labelled(found[0][1]), "shapes": str(len(found))} | named)
+    used = {name for line in lines for name, text in line.items() if text != "0"}
+    return [{name: text for name, text in line.items() if name in used} for line in lines]
+
+
+def where_behind(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line a shape at which PyTorch's quickest form is ahead of the lab's, the furthest first."""
+    found = [
+        (family, row, other)
+        for family, pairs in by_family(lab, machine).items()
+        for row, other, said in pairs
+        if row and said == BEHIND
+    ]
+    return [
+        {
+            "family": family,
+            "the lab's form": labelled(row),
+            "against": labelled(other),
+            "shape": row.at,
+            "lab's time / the other's": formats.told(row.speed.inverse()),
+            "likely reason": "; ".join(_reasons(row)) or "not known",
+        }
+        for family, row, other in sorted(found, key=lambda one: one[1].ratio)
+    ]
+
+
+def _extents(row: Row) -> list[int]:
+    return [int(extent) for extent in row.shape.split("x")]
+
+
+def uneven(row: Row) -> bool:
+    """Whether rows of a matrix, or the channels of a pixel, are no whole packs of 16 bytes."""
+    widths = _extents(row)[1 : 3 if row.operation == "linear_relu" else 2]
+    return any(width % PACK[row.dtype] for width in widths)
+
+
+def _few(row: Row) -> bool:
+    return row.operation == "linear_relu" and _extents(row)[0] <= FEW
+
+
+KINDS: dict[str, Callable[[Row], bool]] = {
+    "whole 16 bytes": lambda row: not uneven(row),
+    "uneven": uneven,
+    f"at most {FEW}": _few,
+}
+"""Kind of rows → whether a row of results is of it."""
+
+
+def _reasons(row: Row) -> list[str]:
+    """What may slow the lab's form at its shape, by rules on the shape and the form."""
+    few = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
+    found = {"uneven rows": uneven(row) and row.variant not in COPYING, "three products": "x3" in row.variant}
+    found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = few
+    return [name for name, holds in found.items() if holds]
+
+
+def answers(lab: Evidence, machine: str) -> list[Row]:
+    """Every answer at the drawn shapes, each of one form at one shape."""
+    rows = lab.leading(machine, experiment=shown(lab, machine))
+    return [row for row in rows if row.status != "skipped" and not row.is_twin]
+
+
+def by_rows(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line an operation and kind of rows: at how many shapes the lab's quickest form is ahead, level, behind."""
+    pairs = [pair for own in by_family(lab, machine).values() for pair in own]
+    lines = []
+    for operation, name in FAMILIES.items():
+        for kind, holds in KINDS.items():
+            words = Counter(said for _, other, said in pairs if other.operation == operation and holds(other))
+            if words:
+                named = {said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND)}
+                lines.append({"operation": name, "rows": kind, "shapes": str(words.total())} | named)
+    return lines
+
+
+def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line a family: the dispatcher's choice against PyTorch's quickest form in the default layout, at each shape."""
+    lines = []
+    for family, shapes in families(lab, machine).items():
+        if rows := _choices(shapes):
+            words = Counter(word(row.speed) for row in rows)
+            worst = min(rows, key=lambda row: row.ratio)
+            lines.append(
+                {
+                    "family": family,
+                    LATE: f"{sum(map(_late, rows))} of {len(rows)}",
+                    **{said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND, intervals.TOO_NOISY)},
+                    "slowest": f"{worst.at}: {formats.told(worst.speed.inverse())} the time of {BEST} form",
+                }
+            )
+    return lines
+
+
+def _late(row: Row) -> bool:
+    return row.speed.below(1 - WORSE)
+
+
+def _choices(shapes: Shapes) -> list[Row]:
+    return [
+        forms["dispatched"].against(best)
+        for forms in shapes.values()
+        if "dispatched" in forms and (best := quickest(forms, DEFAULT_LAYOUT)) is not None
+    ]

@@ -1,0 +1,123 @@
+"""The ladder of products, from synthetic records: what stands above what, and the figure of the climb."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from synthetic import cell_line
+from synthetic import evidence as together
+
+from hypatia_lab.experiments import EXPERIMENTS
+from hypatia_lab.figures import over_size
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.pages import ladder
+from hypatia_lab.pages.evidence import Evidence
+from hypatia_lab.variants import label, names, variants
+
+SMALL, LARGE = [256, 256, 512], [8192, 4096, 4096]
+
+VECTOR = names("linear_relu", "ladder_vector")
+FLOAT32: dict[str, float] = dict(
+    zip((*VECTOR, "epilogue", "eager"), (800, 400, 200, 100, 50, 40, 20, 20, 10, 12), strict=True)
+)
+"""Variant → µs in float32: `step_async` gains nothing, and the epilogue is the quicker library."""
+BFLOAT16 = {"step_async": 15, "step_mma": 2, "step_wgmma": 1.25, "triton": 1.3, "epilogue": 1.1, "eager": 1.0}
+HOST = {"naive": 800, "blocked": 80, "threaded": 40, "eager": 20}
+
+
+def cell(variant: str, us: float, dtype: str, shape: Sequence[int], **changes: Any) -> dict[str, Any]:
+    """A timed cell of the ladder: two processes 1% apart."""
+    batch, inner, outer = shape
+    work = {"shape": list(shape), "flops": 2 * batch * inner * outer, "traffic": 4 * batch * outer}
+    own = {"dtype": dtype, "medians_us": [us, 1.01 * us], "clock": "graph", "max_error": 1e-6}
+    return cell_line(variant=variant, **(work | own | changes))
+
+
+def cells(times: Mapping[str, float], dtype: str, shape: Sequence[int] = LARGE, **changes: Any) -> list[dict[str, Any]]:
+    return [cell(name, us, dtype, shape, **changes) for name, us in times.items()]
+
+
+def gpu(shape: Sequence[int] = LARGE) -> list[dict[str, Any]]:
+    return cells(FLOAT32, "float32", shape) + cells(BFLOAT16, "bfloat16", shape)
+
+
+def evidence(*own: dict[str, Any], device: str = "cuda") -> Evidence:
+    """Evidence of one machine, ``box``."""
+    top = {"medians_us": [1.0, 1.0], "clock": "graph" if device == "cuda" else "hot"}
+    rates = [("float32", 2 * 10**10), ("bfloat16", 4 * 10**11)]
+    products = [cell_line(operation="matmul", shape=[9, 9, 9], dtype=dtype, flops=n, **top) for dtype, n in rates]
+    copy = cell_line(operation="copy", shape=[9], traffic=10**9, flops=0, **top)
+    return together({"ceilings": [*products, copy], "gemm_ladder": own}, device)
+
+
+def test_every_step_is_measured_and_every_lane_is_a_variant() -> None:
+    planned = {
+        name
+        for device in ("cpu", "cuda")
+        for group in EXPERIMENTS["gemm_ladder"].groups("seed", device)
+        for name in group.variants
+    }
+    assert set(ladder.steps()) <= planned
+    assert set(ladder.order()) <= set(variants("linear_relu"))
+
+
+def test_a_climb_goes_on_in_half_the_digits_and_ends_at_the_library() -> None:
+    lab = evidence(*gpu(), *gpu(SMALL))
+    ways = {dtype: ladder.climbs(lab, "box", dtype) for dtype in ladder.DTYPES}
+    assert list(ways["float32"]) == list(ways["bfloat16"]) == ["8192x4096x4096", "256x256x512"]
+    long, short = (way["8192x4096x4096"] for way in ways.values())
+    assert [rung.row.variant for rung in long] == [*VECTOR, "epilogue"]
+    assert [rung.row.variant for rung in short] == ["step_async", "step_mma", "step_wgmma", "triton", "eager"]
+    assert [bool(rung.gain.n) for rung in short] == [False, True, True, False, False]
+    assert long[1].gain == long[0].row.over(long[1].row)
+    shares = {rung.row.variant: rung.share.value for rung in (*long, *short)}
+    assert shares["step_conflict_free"] == pytest.approx(10 / 20)  # of the library in float32
+    assert shares["step_wgmma"] == pytest.approx(1 / 1.25)  # and of that in bfloat16
+    assert shares["epilogue"] == shares["eager"] == 1
+    assert ladder.best(short).row.variant == "step_wgmma"
+    gains = list(ladder.gains(lab, "box", "step_shared"))
+    assert [rung.row.shape for rung in gains] == ["8192x4096x4096", "256x256x512"]
+    assert [rung.row.dtype for rung in ladder.gains(lab, "box", "step_async")] == ["float32"] * 2
+    assert not list(ladder.gains(lab, "box", "naive"))
+
+
+def test_a_climb_on_a_cpu_has_its_own_steps() -> None:
+    lab = evidence(*cells(HOST, "float32", SMALL, clock="hot"), device="cpu")
+    (way,) = ladder.climbs(lab, "box", "float32").values()
+    assert [rung.row.variant for rung in way] == list(HOST)
+    assert ladder.climbs(lab, "box", "bfloat16") == {}
+
+
+@pytest.mark.parametrize("kept", [VECTOR, ("naive", *ladder.LIBRARY)])
+def test_there_is_no_climb_without_its_top_or_its_steps(kept: Sequence[str]) -> None:
+    lab = evidence(*cells({name: FLOAT32[name] for name in kept}, "float32"))
+    assert ladder.climbs(lab, "box", "float32") == {}
+
+
+def test_rungs_draw_a_row_a_step_and_a_panel_a_size() -> None:
+    lab = evidence(*gpu(), *gpu(SMALL))
+    with pytest.raises(FigureError, match="one machine, operation and clock"):
+        over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], ladder.order(), "Ladder")
+    rows = lab.leading("box", experiment="gemm_ladder")
+    figure, table = over_size.rungs(rows, ladder.order(), "Ladder")
+    sizes = [note.text for note in figure.layout.annotations if note.text in ("256×256×512", "8192×4096×4096")]
+    assert sizes == ["256×256×512", "8192×4096×4096"] * 2
+    ways = [trace for trace in figure.data if trace.mode == "lines" and len(trace.y) > 2]
+    assert [list(trace.y) for trace in ways[:2]] == [list(range(len(FLOAT32)))] * 2
+    steps = [label("linear_relu", name) for name in ladder.order()]
+    assert list(figure.layout.yaxis.ticktext) == [step for step in steps if step in figure.layout.yaxis.ticktext]
+    ceilings_drawn = {trace.x[0] for trace in figure.data if trace.mode == "lines"}
+    assert {2e16, 4e17} <= ceilings_drawn
+    assert len(table) == len(FLOAT32) * 2 + len(BFLOAT16) * 2
+    assert figure.to_json() == over_size.rungs(rows, ladder.order(), "Ladder")[0].to_json()
+
+
+def test_a_step_without_a_time_shows_its_status() -> None:
+    left_out = cell("step_multicast", 1.0, "bfloat16", LARGE, status="skipped", reason="no GPU", medians_us=[])
+    rows = evidence(*gpu(), left_out).leading("box", experiment="gemm_ladder")
+    figure, table = over_size.rungs(rows, ladder.order(), "Ladder")
+    assert any(note.text == "<i>skipped</i>" for note in figure.layout.annotations)
+    assert any("no GPU" in text for text in table["status"])

@@ -1,0 +1,87 @@
+"""Whose time includes the lab's launch path, and where it is marked: from synthetic records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from synthetic import Lines, cell_line, evidence, row
+
+from hypatia_lab import records, results, tables
+from hypatia_lab.figures import comparisons
+from hypatia_lab.variants import AGAIN, load, variants
+
+ORIGINS = {"eager": "peer", "epilogue": "peer", "cublas_relu": "seed", "aten": "seed"}
+LAUNCHED = {"origin": "seed", "operator": True, "clock": "wall", "device": "cuda"}
+TIMES = {"eager": 100.0, "cublas_relu": 130.0, "aten": 101.0, "epilogue": 90.0}
+
+
+def cells(times: Mapping[str, float], clock: str) -> Lines:
+    """Timed cells of three processes that differ by 1%, of which ratios are exact."""
+    own = {"shape": [256, 256, 512], "clock": clock, "flops": 2**26, "traffic": 2**20, "max_error": 1e-6}
+    return [
+        cell_line(**own, variant=name, origin=ORIGINS[name], medians_us=[us, 1.01 * us, 1.02 * us])
+        for name, us in times.items()
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({}, True),
+        ({"clock": "hot"}, True),
+        ({"clock": "graph"}, False),
+        ({"clock": "cold"}, False),
+        ({"clock": "cold", "device": "cpu"}, True),
+        ({"clock": "none", "device": "cpu"}, False),
+        ({"origin": "author"}, False),
+        ({"origin": "peer"}, False),
+        ({"origin": "own"}, False),
+        ({"operator": False}, False),
+    ],
+)
+def test_whose_time_includes_the_labs_launch_path(changes: dict[str, Any], expected: bool) -> None:
+    assert row(**LAUNCHED | changes).launch_path is expected
+
+
+def test_what_older_records_leave_unsaid_is_what_their_variants_say() -> None:
+    load()
+    unsaid = {
+        (cell["operation"], cell["variant"]): cell
+        for record in records.load()
+        for cell in record.cells
+        if "splits" not in cell and cell["origin"] != "author"
+    }
+    assert len(unsaid) > 100
+    for (operation, name), cell in unsaid.items():
+        one, said = variants(operation)[name.removesuffix(AGAIN)], results._said(cell)
+        assert (said["splits"], said["operator"]) == (one.splits, one.operator), (operation, name)
+
+
+def test_every_row_tells_whether_it_has_the_launch_path() -> None:
+    lab = evidence({"aten_fusion": [*cells({"eager": 9.0, "aten": 12.0}, "wall"), *cells({"aten": 9.0}, "graph")]})
+    assert [row.clock for row in lab.rows if row.launch_path] == ["wall"]
+
+
+def test_tables_and_figures_mark_the_launch_path() -> None:
+    times = [*cells(TIMES, "wall"), *cells(TIMES | {"cublas_relu": 100.0}, "graph")]
+    rows = evidence({"method": times}).select(experiment="method")
+    frame = tables.results_table(rows)
+    marked = frame[frame["status"].str.contains("launch path")]
+    assert set(zip(marked["variant"], marked["clock"], strict=True)) == {("cublas_relu", "wall"), ("aten", "wall")}
+    figure, table = comparisons.ladder(rows)
+    reads = table.set_index(["variant", "clock"])["reads"]
+    assert reads["cublas_relu", "wall"] == results.LAUNCH
+    assert reads["cublas_relu", "graph"] == "equal"
+    alone, _ = comparisons.ladder([row for row in rows if not row.launch_path])
+    assert figure.layout.meta["title"] == alone.layout.meta["title"], "read apart by the way in, not by the clock"
+    for draw in (comparisons.slowdowns, comparisons.times_against_limit):
+        assert "launch path" in draw([row for row in rows if row.clock == "wall"])[0].layout.title.text
+        assert "launch path" not in draw([row for row in rows if row.clock == "graph"])[0].layout.title.text
+
+
+def test_a_ladder_of_rewrites_alone_can_be_drawn() -> None:
+    rows = evidence({"method": cells({"eager": 9.0, "aten": 12.0}, "hot")}, "cpu").select(experiment="method")
+    figure, _ = comparisons.ladder(rows)
+    assert "aten" not in figure.layout.meta["title"]
