@@ -423,30 +423,6 @@ def test_machines_table_shows_facts_that_disagree(tmp_path: Path) -> None:
     assert table.loc["commit", "m"] == "0123456789; 0123456789 (with local changes)"
 
 
-def test_compare_tells_what_differs(rows: list[Row]) -> None:
-    table = tables.compare_table(rows, "h200", "epyc-2c").set_index("variant")
-    assert list(table.index) == ["naive", "aten"]
-    assert table.loc["naive", "differ"] == "yes"
-    assert table.loc["aten", "differ"] == "no"
-    assert table.loc["naive", "h200"].startswith("0.037")
-    assert table.loc["naive", "epyc-2c"].startswith("0.11")
-
-
-def test_compare_without_intervals_decides_nothing(rows: list[Row]) -> None:
-    bare = [replace(row, ratio_low=math.nan, ratio_high=math.nan) for row in rows]
-    assert set(tables.compare_table(bare, "h200", "epyc-2c")["differ"]) == {"too noisy to say"}
-
-
-def test_compare_names_what_is_missing(rows: list[Row]) -> None:
-    with pytest.raises(tables.TableError, match=r"'b200'.*epyc-2c, h200"):
-        tables.compare_table(rows, "h200", "b200")
-    with pytest.raises(tables.TableError, match="itself"):
-        tables.compare_table(rows, "h200", "h200")
-    apart = [r for r in rows if (r.machine == "h200") == (r.variant == "naive")]
-    with pytest.raises(tables.TableError, match="share no measured ratio"):
-        tables.compare_table(apart, "h200", "epyc-2c")
-
-
 def test_html_is_accessible_safe_and_always_the_same(rows: list[Row]) -> None:
     table = tables.results_table(rows)
     table.loc[0, "status"] = "<script>alert(1)</script>"

@@ -17,9 +17,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from typing import Any
 
 from hypatia_lab import claims, tables
-from hypatia_lab.pages import findings
 from hypatia_lab.pages.evidence import Evidence
-from hypatia_lab.pages.findings import Finding
 from hypatia_lab.tables import claims as claim_tables
 
 
@@ -135,18 +133,6 @@ def bar(titles: dict[str, str]) -> str:
     # A form of its own keeps the choices of two bars apart, in two open notebooks too; Enter must not send it anywhere.
     head = '<form class="lab-tabs" method="dialog" role="radiogroup" aria-label="Machine" autocomplete="off">'
     return "\n".join([head, f"<style>{''.join(style)}</style>", *labels, "</form>"])
-
-
-def show_findings(
-    lab: Evidence,
-    found: Callable[[Evidence, str], Sequence[Finding | None]],
-    machines: Sequence[str] | None = None,
-    summary: str = "",
-) -> None:
-    """The cards of what ``found`` finds on each machine, by machine; with a ``summary`` folded away beneath it."""
-    for name in tabs(lab, machines):
-        if own := [finding for finding in found(lab, name) if finding is not None]:
-            findings.show(own, lab, name, summary)
 
 
 def show_claims(lab: Evidence, chosen: str | Sequence[claims.Claim]) -> None:

@@ -11,7 +11,7 @@ from hypatia_lab import claims, drawings, figures, formats, results, tables
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons, over_size
 from hypatia_lab.figures import probes as probe_figures
-from hypatia_lab.pages import by_machine, cards, findings, phrases, source
+from hypatia_lab.pages import by_machine, cards, phrases, source
 from hypatia_lab.pages.numbers import count, fixed, ratio, say, share, span, table, time
 from hypatia_lab.tables import claims as claim_tables
 
@@ -27,7 +27,6 @@ __all__ = [
     "display",
     "drawings",
     "figures",
-    "findings",
     "fixed",
     "formats",
     "over_size",
