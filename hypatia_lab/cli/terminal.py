@@ -45,7 +45,10 @@ def table(
     room = width() - indent
     least = min(widths[elastic], least or widths[elastic])
     droppable = [name for name in optional if name in columns]
-    while (rest := room - sum(widths[name] + len(GAP) for name in columns if name != elastic)) < least and droppable:
+    # Where nothing can be dropped, a narrow terminal gets narrow gaps.
+    narrow = not droppable and sum(widths[name] + len(GAP) for name in columns) - len(GAP) > room
+    gap = " " if narrow else GAP
+    while (rest := room - sum(widths[name] + len(gap) for name in columns if name != elastic)) < least and droppable:
         columns.remove(droppable.pop())
     widths[elastic] = max(1, min(widths[elastic], rest))
     right = {name for name in columns if name != elastic and all(row[name][:1] in "0123456789-–[" for row in rows)}
@@ -56,7 +59,7 @@ def table(
             cell.rjust(widths[n]) if n in right else cell.ljust(widths[n])
             for n, cell in zip(columns, cells, strict=True)
         ]
-        return (" " * indent + GAP.join(set_)).rstrip()
+        return (" " * indent + gap.join(set_)).rstrip()
 
     return [line({name: name for name in columns}), *map(line, rows)]
 
