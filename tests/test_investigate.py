@@ -388,7 +388,7 @@ def test_the_worked_report_is_judged_from_records(tmp_path):
         "01": "confirmed",
         "02": "refuted",
         "03": "not_testable",
-        "12": "confirmed",
+        "12": "confirmed_in_part",
         "13": "not_testable",
     }
 
