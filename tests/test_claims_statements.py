@@ -211,7 +211,7 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims,
     claim_tables.show_statements(committed, "h200")
     text = shown[0]["text/html"]
     rows = [row for row in committed if row.machine in ("h200", ANY)]
-    assert text.count('class="lab-parts"') == len(rows)
+    assert text.count('class="lab-parts"') == sum(len(row.parts) > 1 for row in rows)
     for row in rows:
         several = len({part.id for part in row.parts}) > 1
         for name in (part.id if several else row.id for part in row.parts):
@@ -235,16 +235,15 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     assert "<script" not in text
     assert "&lt;b&gt;Because&lt;/b&gt;." in text
     heads = re.findall(r'<th scope="col">(.*?)</th>', text.partition("lab-parts")[2])
-    (line,) = re.findall(
-        r'<tr><th scope="row">box</th>(.*?)</tr>', text.partition("S001-01b")[2].partition("S001-01c")[0]
-    )
-    cells = dict(zip(heads, ["box", *re.findall(r"<td.*?>(.*?)</td>", line)], strict=True))
+    (line,) = re.findall(r'<tr><th scope="row">S001-01b</th>(.*?)</tr>', text)
+    cells = dict(zip(heads, ["S001-01b", *re.findall(r"<td.*?>(.*?)</td>", line)], strict=True))
     part = judged[0].parts[1]
     assert cells["verdict"] == claim_tables.verdict_text("refuted")
     assert cells["claimed"] == "10×"
     assert cells["measured"] == claim_tables.judged(part)
     assert "n = 8" in cells["measured"]
-    assert (cells["program"], cells["band set"]) == (claim_tables.WHOSE["library"], "2026-11-23, after")
+    assert cells["program"] == claim_tables.WHOSE["library"]
+    assert "2026-11-23, after" in text
     assert part.reason in text
     assert text.count("For so it is.") == 1
     assert judged[0].reason in text
@@ -257,4 +256,4 @@ def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measur
     claim_tables.show_statements([row], "box")
     text = shown[0]["text/html"]
     assert text.count(row.reason) == 1
-    assert re.search(rf'<td colspan="\d">{re.escape(row.reason)}', text)
+    assert re.search(rf"<p>{re.escape(row.reason)}", text)

@@ -251,7 +251,7 @@ def test_claims_keep_the_seeds_figure_and_show_the_interval() -> None:
     ("claimed", "band", "text"),
     [
         (7.67, (6.903, 8.437), "7.67×"),
-        (1, (0.98, 1.02), "1×"),
+        (1, (0.98, 1.02), "1× (band: 0.98–1.02×)"),
         ([1.05, 1.2], (1.05, 1.2), "1.05–1.2×"),
         ([1.1, 1.2], (1.1, 1.25), "1.1–1.2× (band: 1.1–1.25×)"),
         ([3, 5], (3.0, 1e6), "3–5× (band: 3× or more)"),
@@ -327,8 +327,8 @@ def test_claims_are_counted_by_what_became_of_them_and_by_document() -> None:
     rows = [judgement(id=name, seed=name[:4], verdict=verdict) for name, verdict in verdicts.items()]
     rows += [judgement(id="S001-09", machine=ANY, verdict="inconsistent"), judgement(machine="other")]
     groups = claim_tables.group_counts(rows, "h200")
-    assert groups["claims"].to_list() == ["1", "0", "3", "1", "0"]
-    assert groups.iloc[:, 0].to_list() == list(GROUPS)
+    assert groups["claims"].to_list() == ["1", "0", "3", "1", "0", "5"]
+    assert groups.iloc[:, 0].to_list() == [*GROUPS, "all"]
     assert all(claim_tables.verdict_text(word) in groups.iloc[2, 2] for word in ("refuted", "inconsistent"))
     by_seed = claim_tables.verdicts_by_seed(rows, "h200").set_index("document")
     assert list(by_seed["all"]) == [2, 3, 5]

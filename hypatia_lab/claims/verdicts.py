@@ -300,7 +300,7 @@ def _worked_out(claim: Claim, said: str) -> Judgement:
     """The judgement on a claim that arithmetic alone decides; ``said`` is what it contradicts."""
     given = " or ".join(with_unit(number(value), claim.unit) for value in claim.sums)
     verdict = "adds_up" if claim.adds_up else "inconsistent"
-    reason = f"The document's figures give {given}; it says {_span(claim.claimed, claim.unit)}."
+    reason = f"Worked out, it is {given}; the document says {_span(claim.claimed, claim.unit)}."
     worked = f"{claim.expression} = {given}; allowed: {_span(claim.band)}."
     low, high = min(claim.sums), max(claim.sums)
     value = low if low == high else math.nan

@@ -182,7 +182,7 @@ def show_claims(claim_rows: Sequence[Judgement], machine: str) -> None:
         if rows:
             table = frame([_line(row) for row in rows])
             text.append(table.to_string(index=False))
-            table["figures and reasons"] = html_column(_parts([row]) for row in rows)
+            table["figures and reasons"] = html_column(_parts(row) for row in rows)
             form.append(html(table, folded={"figures and reasons": "claim"}, summary=summary, stacked=True))
     if form:
         form += _cautions(own)
@@ -225,7 +225,7 @@ def show_statements(claim_rows: Sequence[Judgement], machine: str) -> None:
         if rows:
             table = frame([_line(row) | {"document": row.seed} for row in rows])
             text.append(table.to_string(index=False))
-            table["parts"] = html_column(_parts([row]) for row in rows)
+            table["parts"] = html_column(_parts(row) for row in rows)
             form.append(html(table, filterable=not summary, folded={"parts": "claim"}, summary=summary, stacked=True))
     form += _cautions(own)
     display({"text/html": "\n".join(form), "text/plain": "\n".join(text)}, raw=True)
@@ -252,36 +252,29 @@ def _cautions(rows: Sequence[Judgement]) -> list[str]:
     return [f"<p>{markup.escape(text)}</p>" for text in said]
 
 
-def _parts(rows: Sequence[Judgement]) -> str:
-    """The parts of one claim as HTML: a body of lines a part, of each machine its figures and, beneath, the reason.
+def _parts(row: Judgement) -> str:
+    """The parts of one claim on one machine as HTML: its figures where there are several, and each one's reason.
 
-    ``rows`` are those of the claim, one a machine. Of several parts, what became of the whole is said first. Beneath a
-    reason the details are folded.
+    Of several parts, what became of the whole is said first. Beneath a reason the details are folded.
     """
-    parts: dict[str, dict[str, Judgement]] = {}
-    for part in (part for row in rows for part in row.parts):
-        parts.setdefault(part.id, {})[part.machine] = part
-    titles = ("machine", "verdict", "claimed", "measured", "bound", "program", "band set")
+    titles = ("part", "verdict", "claimed", "measured", "bound", "program")
     escape, bodies = markup.escape, []
     wide = f' colspan="{len(titles)}"'
-    for name, own in parts.items():
-        first = next(iter(own.values()))
-        heading = f'<tr><th scope="rowgroup"{wide}>{escape(name)} {escape(first.claim)}</th></tr>'
-        lines = [heading] if len(parts) > 1 else []
-        claimed = escape(asked(first))
-        for part in own.values():
-            # What the claim itself explains stands once, beneath its machines; a machine's caution beneath the table.
-            more = escape(" ".join(text for text in part.details if text not in (part.why, part.caution)))
-            reason = escape(part.reason) + (f"<details><summary>details</summary>{more}</details>" if more else "")
-            figures = [escape(judged(part)), escape(quantity_text(part.bound, part.unit))]
-            shown = "".join(f"<td>{text}</td>" for text in figures)
-            shown += f"<td>{escape(whose(part) or MISSING)}</td><td>{escape(_set_on(part))}</td>"
-            verdict = escape(word(part))
-            machine = escape(_machine(part.machine))
-            lines.append(f'<tr><th scope="row">{machine}</th><td>{verdict}</td><td>{claimed}</td>{shown}</tr>')
-            lines.append(f"<tr><td{wide}>{reason}</td></tr>" if reason else "")
-        why = escape(f"{first.why} Section of the document: {first.section}.")
-        bodies.append(f"<tbody>{''.join(lines)}<tr><td{wide}>{why}</td></tr></tbody>")
+    for part in row.parts:
+        # A caution is the machine's: it stands beneath the whole table.
+        more = escape(" ".join(text for text in part.details if text not in (part.why, part.caution)))
+        folded = f"<details><summary>details</summary>{more}</details>" * bool(more)
+        set_on = f" Band set: {_set_on(part)}." * bool(part.band_set)
+        said = escape(part.reason) + folded
+        why = escape(f"{part.why} Section of the document: {part.section}.{set_on}".strip())
+        if len(row.parts) == 1:  # its figures are those of the claim, which stand beside it
+            limit = "" if absent(part.bound) else f" The limit: {quantity_text(part.bound, part.unit)}."
+            return f"<p>{said}</p><p>{why}{escape(limit)}</p>"
+        figures = (word(part), asked(part), judged(part), quantity_text(part.bound, part.unit), whose(part) or MISSING)
+        cells = "".join(f"<td>{escape(text)}</td>" for text in figures)
+        lines = [f'<tr><th scope="row">{escape(part.id)}</th>{cells}</tr>']
+        lines += [f"<tr><td{wide}>{text}</td></tr>" for text in (escape(part.claim), said, why) if text]
+        bodies.append(f"<tbody>{''.join(lines)}</tbody>")
     head = "".join(f'<th scope="col">{title}</th>' for title in titles)
-    said = [f"<p>{escape(_machine(row.machine))}: {escape(row.reason)}</p>" for row in rows if len(parts) > 1]
-    return f'{"".join(said)}<table class="lab-parts"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+    table = f'<table class="lab-parts"><thead><tr>{head}</tr></thead>{"".join(bodies)}</table>'
+    return f"<p>{escape(row.reason)}</p>{table}"
