@@ -58,7 +58,14 @@ def listing(items: Sequence[str]) -> str:
     return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
-_ONE = {"launches": "launch", "kernels": "kernel", "regions": "region", "nodes": "node", "calls": "call", "copies": "copy"}
+_ONE = {
+    "launches": "launch",
+    "kernels": "kernel",
+    "regions": "region",
+    "nodes": "node",
+    "calls": "call",
+    "copies": "copy",
+}
 """Unit of a count → the same of one."""
 
 

@@ -168,10 +168,10 @@ _PHRASES = {
     ("about", "below"): "below the band {band}",
     ("about", "above"): "above the band {band}",
     ("about", "across"): "across an edge of the band {band}",
-    ("at_least", "inside"): "at least {band}, as said",
+    ("at_least", "inside"): "at least {band}",
     ("at_least", "below"): "less than {band}",
     ("at_least", "across"): "on both sides of {band}",
-    ("at_most", "inside"): "at most {band}, as said",
+    ("at_most", "inside"): "at most {band}",
     ("at_most", "above"): "more than {band}",
     ("at_most", "across"): "on both sides of {band}",
     **{(sense, "nowhere"): "a single process has no interval" for sense in ("about", "at_least", "at_most")},
@@ -211,8 +211,10 @@ def _figures(claim: Claim, judged: Sequence[Case]) -> str:
         return f"{_value(judged[0].estimate, claim)} ({_processes(judged)})"
     ends = sorted((case.estimate for case in judged), key=lambda found: found.value)
     exact = all(found.low == found.high for found in ends)
-    texts = [_value(found, claim) if exact else with_unit(number(found.value), claim.unit) for found in ends]
-    return f"{' to '.join(dict.fromkeys((texts[0], texts[-1])))} ({_processes(judged)})"
+    if exact:
+        texts = list(dict.fromkeys((_value(ends[0], claim), _value(ends[-1], claim))))
+        return f"{' to '.join(texts)} ({_processes(judged)})"
+    return f"Values of {span(ends[0].value, ends[-1].value, number, claim.unit)} ({_processes(judged)})"
 
 
 def _compare(claim: Claim, judged: Sequence[Case]) -> str:

@@ -87,7 +87,7 @@ def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     told += [("Fastest", min(clear, key=lambda p: p[0].median_us))] if clear else []
     alt = f"Time of a call and {what}, log axes, {len(pairs)} rows ({', '.join(common)}). "
     alt += "; ".join(
-        f"{word}: {' '.join([row.variant, several(row, fields)]).strip()} with error {formats.number(float(e))} "
+        f"{word}: {' '.join([named(row), several(row, fields)]).strip()} with error {formats.number(float(e))} "
         f"in {row.took}"
         for word, (row, e) in told
     )

@@ -41,7 +41,7 @@ def asked(row: Judgement) -> str:
         side, word = (min, "or more") if sense == "at_least" else (max, "or less")
         end, edge = side(ends), side(band or ends)
         text = f"{quantity_text(end, row.unit)} {word}"
-        near = abs(edge - end) <= _USUAL * abs(end)
+        near = abs(edge - end) <= (_USUAL * abs(end) if abs(end) >= 1.5 else 0)
         return text if near else f"{text} (band: {quantity_text(edge, row.unit)} {word})"
     text = claimed_text(row.claimed, row.unit)
     margin = _USUAL * abs(ends[0]) if len(ends) == 1 and abs(ends[0]) >= 1.5 else 0
