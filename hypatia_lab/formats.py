@@ -12,6 +12,8 @@ from hypatia_lab.intervals import Interval
 MISSING = "–"
 UNTOLD = "too noisy"
 """What stands for an interval so wide that its numbers say nothing."""
+ALONE = "one process, no interval"
+"""What stands for a figure that a single process has measured."""
 
 
 def absent(value: Any) -> bool:
@@ -116,14 +118,14 @@ def interval(value: float | None, low: float | None, high: float | None, unit: s
     """``54.1× [53.9, 54.3]``: as many decimals as the half-width asks for, at least 3 significant digits.
 
     Wider than a factor of 100, or without bounds, it is ``too noisy (n = 2)`` (``n`` where it is known) and no numbers
-    are written; ``–`` when there is no value.
+    are written, nor of a single process; ``–`` when there is no value.
     """
     if absent(value):
         return MISSING
     assert value is not None
     low, high = (math.nan if end is None else end for end in (low, high))
     if absent(low) or absent(high) or (value and Interval(value, low, high, n).width > intervals.UNTOLD):
-        return f"{UNTOLD} (n = {n})" if n else UNTOLD
+        return ALONE if n == 1 else f"{UNTOLD} (n = {n})" if n else UNTOLD
     half = (high - low) / 2
     places = max(_decimals(value), min(_decimals(half, 1), 4) if half else 0)
     return f"{with_unit(number(value, places), unit)} [{number(low, places)}, {number(high, places)}]"

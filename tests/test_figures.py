@@ -305,8 +305,8 @@ def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
     figure, table = comparisons.speedups(results.rows(records.load(tmp_path)))
     (trace,) = _points(figure)
     assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.0], [0.0])
-    assert "too noisy (n = 1)" in trace["hovertext"][0]
-    assert table.loc[0, "ratio"] == "too noisy (n = 1)"
+    assert formats.ALONE in trace["hovertext"][0]
+    assert table.loc[0, "ratio"] == formats.ALONE
 
 
 def test_limits_are_lines_and_absent_without_ceilings(rows: list[Row], found: list[records.Record]) -> None:

@@ -160,7 +160,7 @@ def test_units() -> None:
     assert formats.interval(12.3, 12.1, 12.5, "µs") == "12.3 µs [12.1, 12.5]"
     assert formats.interval(12.3, 0.1, 1250.0, "µs", 4) == "too noisy (n = 4)"
     assert formats.time(Interval(1.52e6, 1.5e6, 1.54e6, 8)) == "1.52 s [1.50, 1.54]"
-    assert formats.time(Interval(1.52e6, math.nan, math.nan, 1)) == "too noisy (n = 1)"
+    assert formats.time(Interval(1.52e6, math.nan, math.nan, 1)) == formats.ALONE
     assert formats.figure(Interval(905, 905, 905, 3), "calls") == "905 calls"
     assert [formats.margin(share) for share in (0.00134, 0.5, 1.7, 3e12)] == [
         *("±0.134%", "±50.0%", "a factor of 2.70", "a factor of 100 and more")

@@ -25,10 +25,10 @@ def fused_mlp() -> Canvas:
     kernels = ("Linear", "ReLU", "Linear", "ReLU", "Linear")
     draw = Canvas(
         "fused_mlp",
-        f"In one kernel the activations stay on the chip: 2 trips to memory in place of {2 * len(kernels)}",
+        f"In one kernel the activations stay on the chip: 2 trips to memory in place of eager's {2 * len(kernels)}",
         f"Above, three layers as {len(kernels)} kernels, each with a trip to device memory and back. Below, one: "
         f"{rows} rows of x come in, all layers are computed with the activations in registers, {rows} rows of y go "
-        "out. The weights of all layers are loaded once a block, and stay in shared memory.",
+        "out. Up to width 128 the weights of all layers are loaded once per block, and stay in shared memory.",
         404,
     )
     draw.label(16, 20, f"A kernel an operation: {2 * len(kernels)} trips", bold=True)

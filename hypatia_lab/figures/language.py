@@ -443,7 +443,7 @@ def launch_note(rows: Sequence[Row]) -> str:
         return ""
     others = any(r.origin == "seed" and not r.launch_path for r in rows)
     clocks = listing([c for c in CLOCKS if any(r.clock == c for r in own)])
-    return f"seed kernels{f' by {clocks}' if others else ''}: with the lab's launch path"
+    return f"rewrites{f' by {clocks}' if others else ''}: with the lab's launch path"
 
 
 def contenders(rows: Sequence[Row]) -> list[Row]:

@@ -239,6 +239,6 @@ def isolated(device: str = "cpu") -> str:
     failed += [f"eager is within {TOLERANCE:g}" for one in found[:1] if one.eager_error <= TOLERANCE]
     assert not failed, "; ".join(failed)
     return (
-        f"isolation test: eager itself is further than {TOLERANCE:g} from float64, and no variant this machine can run "
-        f"is more than {MARGIN} times as far"
+        f"isolation test: not even eager is within {TOLERANCE:g} of float64; no variant this machine can run is off by "
+        f"more than {MARGIN} times eager's error"
     )

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from hypatia_lab import claims
 from hypatia_lab.drawings.bars import Bar, bars
 from hypatia_lab.drawings.canvas import Canvas
+from hypatia_lab.formats import MISSING
 from hypatia_lab.pages import cards, phrases
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.numbers import Number, ratio, time
@@ -33,7 +34,7 @@ def one_thread(lab: Evidence, machine: str) -> Canvas | None:
     """How many times the library's time the naive kernel takes, by size."""
     wanted = {"experiment": "naive_vs_cublas", "variant": "naive", "dtype": "float32", "math": "ieee"}
     lanes = [(row.at, ratio(row.speed.inverse()), True) for row in lab.timed(machine, **wanted)]
-    mark = (claims.claimed("S004-01"), f"S004 claims at every size: {claims.claimed('S004-01'):g}×")
+    mark = (claims.claimed("S001-01"), f"S001 claims {claims.claimed('S001-01'):g}×")
     title = "One thread per output: its time over the library's, by rows × inputs × outputs"
     return _bars(machine, "one-thread", title, lanes, mark)
 
@@ -129,7 +130,7 @@ def documents(lab: Evidence, machine: str) -> Any:
             {
                 "claims, for example": row.claim,
                 "claimed": claim_tables.asked(row),
-                "measured": claim_tables.judged(row),
+                "measured": MISSING if row.verdict == "not_testable" else claim_tables.judged(row),
                 "verdict": claim_tables.word(row),
             }
             for row in own.values()

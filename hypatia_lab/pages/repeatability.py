@@ -36,7 +36,7 @@ def sentence(data: Evidence, machine: str) -> str:
         return ""
     most = formats.number(100 * apart[math.ceil(0.95 * len(apart)) - 1])
     return (
-        "Brackets are 95% intervals, n counts processes. Measured again at another time or on another chip of this "
-        f"model, 19 of 20 ratios by the {clock} clock differed by less than {most}% (of {len(found)}); "
-        "ignore smaller differences. As a caller waits, ratios vary more."
+        f"How well do such figures repeat? {len(found)} ratios by the {clock} clock were measured again, at another "
+        f"time or on another chip of this model: 19 of 20 changed by less than {most}%. The intervals allow for that. "
+        "As a caller waits, ratios vary more."
     )

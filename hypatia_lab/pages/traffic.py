@@ -124,7 +124,7 @@ def handled(tried: Sequence[Handling]) -> list[dict[str, str]]:
     """What each call does to each layout: a line a layout, a column a call."""
     out: dict[str, dict[str, str]] = {}
     for one in tried:
-        line = out.setdefault(one.layout, {"x is": one.layout, "strides": "×".join(map(str, one.strides))})
+        line = out.setdefault(one.layout, {"x is": one.layout, "strides": str(one.strides)})
         line[one.call] = "raises" if one.copied is None else "free" if one.copied == 0 else f"copies {_mb(one.copied)}"
     return list(out.values())
 

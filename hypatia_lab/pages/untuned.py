@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, variants
 from hypatia_lab.figures import shares as share_figure
 from hypatia_lab.figures.shares import AHEAD, BEHIND, LEVEL, NONE
 from hypatia_lab.intervals import Interval
+from hypatia_lab.pages import beside
 from hypatia_lab.pages.by_machine import device
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.pages.phrases import labelled
@@ -115,7 +117,7 @@ def figure(lab: Evidence, machine: str) -> Any:
         f"{lab.primary(machine)} clock",
         "level: within ±2%, by 95% intervals",
     ]
-    title = f"Ahead of {BEST} form at {words[AHEAD]} of {words.total()} shapes"
+    title = f"Ahead of {BEST} form (torch.compile left out) at {words[AHEAD]} of {words.total()} shapes"
     return share_figure.shares(rows, title, under)
 
 
@@ -168,16 +170,16 @@ def _few(row: Row) -> bool:
 KINDS: dict[str, Callable[[Row], bool]] = {
     "whole 16 bytes": lambda row: not uneven(row),
     "uneven": uneven,
-    f"at most {FEW}": _few,
+    f"of both, at most {FEW} rows of x": _few,
 }
 """Kind of rows → whether a row of results is of it."""
 
 
 def _reasons(row: Row) -> list[str]:
     """What may slow the lab's form at its shape, by rules on the shape and the form."""
-    few = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
     found = {"uneven rows": uneven(row) and row.variant not in COPYING, "three products": "x3" in row.variant}
-    found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = few
+    found["rows copied first"] = uneven(row) and row.variant in COPYING and not _few(row)
+    found[f"{FEW + 1} to {TILE_ROWS - 1} rows"] = row.operation == "linear_relu" and FEW < _extents(row)[0] < TILE_ROWS
     return [name for name, holds in found.items() if holds]
 
 
@@ -195,9 +197,32 @@ def by_rows(lab: Evidence, machine: str) -> list[dict[str, str]]:
         for kind, holds in KINDS.items():
             words = Counter(said for _, other, said in pairs if other.operation == operation and holds(other))
             if words:
-                named = {said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND)}
-                lines.append({"operation": name, "rows": kind, "shapes": str(words.total())} | named)
+                named = {said: str(words[said]) for said in (AHEAD, LEVEL, BEHIND, intervals.TOO_NOISY)}
+                lines.append({"operation": name, "length of a row": kind, "shapes": str(words.total())} | named)
     return lines
+
+
+def arithmetic(row: Row) -> str:
+    """What the lab's form multiplies in: float32 in parts, where it splits that, or whole at so few rows in CUDA."""
+    variants.load()
+    known = variants.variants(row.operation).get(row.variant)
+    if known and known.splits:
+        return f"{known.splits[1]} products of {known.splits[0].split('/')[0]} parts"
+    return "TF32" if row.math == "tf32" and not (row.variant == "cuda" and _few(row)) else row.dtype
+
+
+def wins(lab: Evidence, machine: str) -> list[dict[str, str]]:
+    """A line a family and arithmetic of the forms that are ahead: at how many shapes, and their errors over eager's."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for family, pairs in by_family(lab, machine).items():
+        for row in (row for row, _, said in pairs if row and said == AHEAD):
+            found.setdefault((family, arithmetic(row)), []).append(beside.error(lab, row, variant="eager"))
+    heads = ("error over eager's: median", "least", "most")
+    return [
+        {"family": family, "the lab's arithmetic": kind, "ahead": str(len(off))}
+        | {head: f"{formats.number(of(off))}×" for head, of in zip(heads, (statistics.median, min, max), strict=True)}
+        for (family, kind), off in sorted(found.items())
+    ]
 
 
 def dispatched(lab: Evidence, machine: str) -> list[dict[str, str]]:

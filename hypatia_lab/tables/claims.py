@@ -69,7 +69,7 @@ WHOSE = {
     "rewrite": "by the lab's rewrite",
     "equal": "by a rewrite shown equal",
     "library": "by a library",
-    "own": "the lab's own",
+    "own": "by the lab's own program",
     "arithmetic": "by arithmetic",
 }
 """Whose program was measured → the mark beside a verdict."""
@@ -124,8 +124,9 @@ def judged(row: Judgement) -> str:
     if row.quantity == "arithmetic":
         return f"{quantity_text(list(dict.fromkeys((row.low, row.high))), row.unit)} by its own figures"
     count = f" (n = {row.n})" if row.n else ""
-    if absent(row.measured) or row.high > intervals.UNTOLD * row.low > 0:
-        if absent(row.low):
+    wide = row.high > intervals.UNTOLD * row.low > 0
+    if absent(row.measured) or wide:
+        if absent(row.low) or (wide and row.verdict == "undecided"):
             return formats.UNTOLD + count if row.n else MISSING
         return quantity_text([row.low, row.high], row.unit) + count
     if row.low == row.high or absent(row.low):  # worked out, one exact figure, or one process: no interval
