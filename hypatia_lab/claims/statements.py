@@ -66,17 +66,17 @@ def _stated(lead: Claim, rows: Sequence[Judgement], machine: str) -> Judgement:
 
 
 def _sum_up(rows: Sequence[Judgement], first: Judgement) -> str:
-    """The reason of a claim of several parts: how many have which word, and why, of one part a word.
+    """The reason of a claim of several parts: how many have which word, and why, of one part a word; of two parts both.
 
     ``first``, the part whose figures the claim has, comes first.
     """
     words_of = Counter(row.verdict for row in rows)
     found = [(words_of[word], word) for word in words.VERDICTS if words_of[word]]
     counts = [f"{n} {(_MANY if n > 1 else {}).get(word, word).replace('_', ' ')}" for n, word in found]
-    speaks: dict[str, Judgement] = {first.verdict: first}
-    for row in rows:
-        if row.verdict not in (*words.UNJUDGED, *words.SUMS):
-            speaks.setdefault(row.verdict, row)
+    judged = [row for row in rows if row.verdict not in (*words.UNJUDGED, *words.SUMS)]
+    speaks = {first.id if len(judged) == 2 else first.verdict: first}
+    for row in judged:
+        speaks.setdefault(row.id if len(judged) == 2 else row.verdict, row)
     why = [f"Part {row.id[-1]}: {row.reason}" for row in speaks.values()]
     return " ".join([f"Of {len(rows)} parts {listing(counts)}.", *why])
 
