@@ -571,14 +571,14 @@ def gather(paths: Iterable[Path]) -> Contents:
 
 
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
-    """All claims of the ledger files in ``folder``, in order of file and line; ``seeds`` restricts them.
+    """All claims of the ledger files in ``folder``, those of documents first; ``seeds`` restricts them.
 
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no part has,
     for a folder without ledger files and for a seed that has none.
     """
     claims: list[Claim] = []
     places: dict[str, str] = {}
-    for path in sorted([*folder.glob("s[0-9][0-9][0-9].yaml"), *folder.glob("lab*.yaml")]):
+    for path in (*sorted(folder.glob("s[0-9][0-9][0-9].yaml")), *sorted(folder.glob("lab.yaml"))):
         for line, claim in load_file(path):
             places[claim.id] = f"{path}:{line}"
             claims.append(claim)

@@ -196,20 +196,20 @@ def _numeric(cells: Iterable[Any]) -> bool:
 
 
 def _to_the_right(cells: Sequence[Any]) -> str:
-    """The style of a column of numbers, whose lines break before intervals alone; empty for one of words."""
+    """The style of a column of numbers, whose lines break before brackets alone; empty for one of words."""
     if not _numeric(cells):
         return ""
     return (
         ' style="text-align:right"'
-        if any("[" in str(c) for c in cells)
+        if any(re.search(r" [\[(]", str(c)) for c in cells)
         else ' style="text-align:right;white-space:nowrap"'
     )
 
 
 def _unbroken(text: str, numeric: str) -> str:
-    """``text`` that breaks before an interval and not within it; ``numeric`` text breaks only there and at remarks."""
+    """``text`` that breaks before an interval and not within it; ``numeric`` text breaks before brackets alone."""
     if numeric:
-        return re.sub(rf"{_NO_BREAK}(?=[\[(n])", " ", text.replace(" ", _NO_BREAK))
+        return re.sub(rf"{_NO_BREAK}(?=[\[(])", " ", text.replace(" ", _NO_BREAK))
     return re.sub(r"\[[^\]]*\]|\(n = \d+\)", lambda found: found[0].replace(" ", _NO_BREAK), text)
 
 
