@@ -90,8 +90,9 @@ def show(lab: Evidence, machine: str) -> None:
 
     form, text = [], []
     for lead in LEADS:
-        picture = lead.draw(lab, machine)
-        for row in cards.judged(lab, machine, [lead.id]) if picture else ():
+        if (picture := lead.draw(lab, machine)) is None:
+            continue
+        for row in cards.judged(lab, machine, [lead.id]):
             drawn = f'<p class="lab-word">{html.escape(picture.title)}</p>{picture.svg()}'
             figures = f"asked {claim_tables.asked(row)} | measured {claim_tables.judged(row)}"
             head = f'<h3><a href="{lead.page}.html">{html.escape(row.claim)}</a></h3>'
