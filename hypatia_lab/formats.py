@@ -55,9 +55,9 @@ def model(shape: str) -> str:
 
 
 def listing(items: Sequence[str]) -> str:
-    """``a, b and c``, each once."""
+    """``a, b and c``, each once; empty of nothing."""
     words = list(dict.fromkeys(items))
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
 
 
 _ONE = {
