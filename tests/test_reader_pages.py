@@ -12,17 +12,26 @@ PAGES = [*sorted((ROOT / "book").glob("*.md")), *sorted((ROOT / "notebooks").glo
 NUMBER = re.compile(r"(?<![\w.])[−-]?\d+(?:,\d{3})*(?:\.\d+)?")
 
 
+LOG = ROOT / "log"
+SECTIONS = ["Expected", "Outcome", "What follows"]
+
+
+def log_files() -> list[Path]:
+    """Each entry of the log, oldest first."""
+    return sorted(path for path in LOG.glob("*.md") if path.name != "README.md")
+
+
 def entries() -> dict[str, str]:
-    """Title → text of each entry of the log."""
-    parts = re.split(r"(?m)^## \d{4}-\d{2}-\d{2} · ", (ROOT / "LOG.md").read_text(encoding="utf-8"))[1:]
-    return {title: text for title, _, text in (part.partition("\n") for part in parts)}
+    """Question → text of each entry of the log."""
+    texts = [path.read_text(encoding="utf-8") for path in log_files()]
+    return {text.partition("\n")[0].removeprefix("# "): text for text in texts}
 
 
 def told(text: str) -> list[tuple[str, str]]:
-    """Each passage of a page of stories, and the title of the entry that is named below it."""
+    """Each passage of a page of stories, and the question of the entry that is named below it."""
     passages = []
     for part in re.split(r"(?m)^### ", text)[1:]:
-        found = re.findall(r"(?s)(.+?)\*Log entry: (.*?)\.\*\n", part)
+        found = re.findall(r"(?s)(.+?)\*Log entry: (.*?)\*\n", part)
         assert found, f"no entry is named: {part[:60]}"
         passages += found
     return passages
@@ -40,6 +49,29 @@ STORIES = told((ROOT / "book" / "what_did_not_work.md").read_text(encoding="utf-
 def test_a_story_tells_what_the_log_says(story: str, title: str) -> None:
     assert title in entries(), "the log has no such entry"
     assert invented(story, entries()[title]) == []
+
+
+def test_every_entry_of_the_log_is_in_its_index_once_newest_first() -> None:
+    index = re.findall(r"(?m)^- \[(.+?)\]\(([^()]+)\): (.+)$", (LOG / "README.md").read_text(encoding="utf-8"))
+    names = [name for _, name, _ in index]
+    assert sorted(names) == [path.name for path in log_files()]
+    days = [name[:10] for name in names]
+    assert days == sorted(days, reverse=True)
+    titles = [(LOG / name).read_text(encoding="utf-8").partition("\n")[0] for name in names]
+    assert titles == [f"# {question}" for question, _, _ in index]
+    assert [outcome for _, _, outcome in index if len(re.findall(r"\w\S*", outcome)) > 20] == []
+
+
+@pytest.mark.parametrize("path", log_files(), ids=lambda path: path.stem)
+def test_an_entry_of_the_log_has_its_form(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    assert re.match(r"\d{4}-\d{2}-\d{2}-[a-z0-9-]+\.md$", path.name)
+    assert re.match(r"# .+\?\n\n[^#\n]", text), "a question, then what was asked and where"
+    headings = re.findall(r"(?m)^## (.+)$", text)
+    assert "Outcome" in headings
+    assert headings == [section for section in SECTIONS if section in headings]
+    for target in re.findall(r"\]\(([^()\s]+\.md)\)", text):
+        assert (LOG / target).is_file(), f"no such entry: {target}"
 
 
 def test_an_invented_figure_is_seen() -> None:
