@@ -1,9 +1,13 @@
 """What a measurement leaves behind: the one record schema, its writer and its reader.
 
-A record is a file ``<records>/<machine>/<experiment>.jsonl``: one ``run`` line (where, when, with which
+A record is a file ``<records>/<machine>/<experiment>/<date>-<chip>.jsonl``: one ``run`` line (where, when, with which
 versions), then one ``cell`` line for every workload × variant × clock, then one ``detail`` line for everything
 that a probe saw of one call or one process (a stage of a cold start, a kernel, an error measure). Files are
 written whole, by rename, and are never replaced unless that is asked for.
+
+Each file of a folder is a visit. The newest leads: pages and verdicts are by it, the others tell how well figures
+repeat. A file ``lead`` beside them names another one that does. A record may also lie in
+``<records>/<machine>/<experiment>.jsonl``, as all did once.
 """
 
 from __future__ import annotations
@@ -89,7 +93,7 @@ RUN = {
         "experiment": _name,
         "preset": {"enum": ["quick", "seed", "full"]},
         "device": {"enum": ["cpu", "cuda"]},
-        "started": {"type": "string"},
+        "started": {"type": "string", "pattern": r"^\d{4}-\d{2}-\d{2}T[0-9:]+Z$"},
         "commit": {"type": "string"},
         "dirty": {"type": "boolean"},
         "processes": {"type": "integer", "minimum": 1},
@@ -247,6 +251,11 @@ class Record:
         return self.run["experiment"]
 
     @property
+    def folder(self) -> Path:
+        """The machine's folder, in which traces lie beside its records."""
+        return _home(self.path).parent
+
+    @property
     def device_name(self) -> str:
         """What the device calls itself, such as ``NVIDIA H200``; the machine's name where the record does not say."""
         return str(self.run["facts"].get("name") or self.machine)
@@ -387,23 +396,69 @@ def _parsed(path: Path, text: str) -> Record:
                 f"{path}:{len(lines)}: {len(there)} {what} where the run line promises {promised}; "
                 "restore the file or measure again"
             )
-    if path.parent.name != run["machine"] or path.stem != run["experiment"]:
+    if place(path) != (run["machine"], run["experiment"]):
         raise RecordError(
             f"{path}:1: holds machine {run['machine']!r}, experiment {run['experiment']!r}, but lies elsewhere; "
-            f"it belongs in {run['machine']}/{run['experiment']}.jsonl"
+            f"it belongs in {run['machine']}/{run['experiment']}/"
         )
     canonical = "\n".join(json.dumps(row, sort_keys=True) for row in rows)
     return Record(path, run, cells, hashlib.sha256(canonical.encode()).hexdigest()[:12], details)
 
 
-def files(root: Path) -> list[Path]:
+_VISIT = re.compile(r"\d{4}-\d{2}-\d{2}-.+")
+LEAD = "lead"
+"""The file that names the visit which leads, where that is not the newest."""
+
+
+def _home(path: Path) -> Path:
+    """The folder of the visits among which the record file ``path`` is, by where it lies; its parent is a machine's."""
+    return path.resolve().parent if _VISIT.fullmatch(path.stem) else path.resolve().with_suffix("")
+
+
+def place(path: Path) -> tuple[str, str]:
+    """(machine, experiment) of which the record file ``path`` is, by where it lies."""
+    return _home(path).parent.name, _home(path).name
+
+
+def visits(root: Path) -> list[Path]:
     """The record files of ``root``: of the machines that have folders there, else of the machine whose folder it is."""
-    found = sorted(root.glob("*/*.jsonl")) or sorted(root.resolve().glob("*.jsonl"))
-    return [path for path in found if not path.name.startswith(".")]
+    root = root.resolve()
+    found = [path for depth in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl") for path in sorted(root.glob(depth))]
+    return [path for path in found if not any(part.startswith(".") for part in path.relative_to(root).parts)]
+
+
+def _started(path: Path) -> str:
+    """When the record of ``path`` was begun; empty where its first line does not say."""
+    try:
+        with path.open(encoding="utf-8") as stream:
+            return str(json.loads(stream.readline())["started"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+
+
+def leading(folder: Path, experiment: str) -> Path | None:
+    """The record of ``experiment`` that leads in a machine's ``folder``; None where there is none.
+
+    Raises :class:`RecordError` where the file ``lead`` names a visit that is not there.
+    """
+    home = folder / experiment
+    found = [*home.glob("*.jsonl"), *folder.glob(f"{experiment}.jsonl")]
+    if found and (home / LEAD).is_file():
+        named = home / f"{(home / LEAD).read_text(encoding='utf-8').strip()}.jsonl"
+        if named not in found:
+            raise RecordError(f"{home / LEAD}: no {named.name} is beside it; name one that is, or remove the file")
+        return named
+    return max(found, key=lambda path: (_started(path) if len(found) > 1 else "", path.name), default=None)
+
+
+def files(root: Path) -> list[Path]:
+    """The leading record files of ``root`` (see :func:`visits`): one a machine and experiment."""
+    homes = dict.fromkeys(map(_home, visits(root)))
+    return sorted(filter(None, (leading(home.parent, home.name) for home in homes)))
 
 
 def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] = ()) -> list[Record]:
-    """All records of ``roots`` (see :func:`files`; default: the committed ones), by machine and experiment.
+    """The leading records of ``roots`` (see :func:`files`; default: the committed ones), by machine and experiment.
 
     ``machines`` and ``experiments`` restrict the result; empty means all. The name of a :func:`model` means the
     machine of that name and all chips of the model, and so does what it begins with: ``h100`` of ``h100-80gb-hbm3``.
@@ -413,15 +468,15 @@ def load(*roots: Path, machines: Sequence[str] = (), experiments: Sequence[str] 
     paths = [path for root in roots or (COMMITTED,) for path in files(root)]
     found: dict[tuple[str, str], Record] = {}
     for path in paths:
-        folder = path.parent.name
+        folder, experiment = place(path)
         asked = not machines or any(_meant(name, folder, _model_like(folder)) for name in machines)
-        if asked and (not experiments or path.stem in experiments):
-            found[folder, path.stem] = load_file(path)
+        if asked and (not experiments or experiment in experiments):
+            found[folder, experiment] = load_file(path)
     known = models(found.values())
     for name in machines:
         if not any(_meant(name, machine, its) for machine, its in known.items()):
-            chips = models(load_file(path) for path in paths if _model_like(path.parent.name))
-            there = {path.parent.name for path in paths} | {*chips.values()}
+            chips = models(load_file(path) for path in paths if _model_like(place(path)[0]))
+            there = {place(path)[0] for path in paths} | {*chips.values()}
             raise RecordError(f"no records: {unknown('machine', name, sorted(there))}")
     wanted = {m for m, its in known.items() if not machines or any(_meant(name, m, its) for name in machines)}
     return [found[key] for key in sorted(found) if key[0] in wanted]
@@ -472,12 +527,15 @@ def write(
     details: Iterable[dict[str, Any]] = (),
     *,
     overwrite: bool = False,
+    at: Path | None = None,
 ) -> Path:
     """Write one record under ``root`` and return its path.
 
-    The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. Raises
-    :class:`RecordError` when a line is malformed or a cell doubled, when the record exists and ``overwrite`` is
-    false, or when the folder cannot be written; nothing is left half-written.
+    The run line gets its number of ``cells`` and ``details`` here. Every line is validated first. With ``overwrite``
+    a record of another day or chip stays beside the new one, as an earlier visit; ``at`` is the file of a record that
+    has grown, in whose place this one goes. Raises :class:`RecordError` when a line is malformed or a cell doubled,
+    when there is a record of the experiment and ``overwrite`` is false, or when the folder cannot be written; nothing
+    is left half-written.
     """
     folder = root / machine_name(run.get("machine", ""))
     cells, details = list(cells), list(details)
@@ -485,14 +543,21 @@ def write(
     rows = (run | counts, *cells, *details)
     lines = [json.dumps(row, sort_keys=True) for row in rows]  # a NaN is refused by parse, with its line
     parse(lines[0], f"{folder}: the run line")  # its experiment is to name the file
-    path = folder / f"{run['experiment']}.jsonl"
-    if path.exists() and not overwrite:
-        raise RecordError(f"{path} exists; a record is replaced only when asked (--overwrite)")
+    known = leading(folder, run["experiment"])
+    if known is not None and not overwrite:
+        raise RecordError(f"{known} exists; a record is measured again only when asked (--overwrite)")
+    path = at or folder / run["experiment"] / f"{run['started'][:10]}-{_chip(run)}.jsonl"
     for number, line in enumerate(lines[1:], 2):
         parse(line, f"{path}:{number}")
     _ensure_once(path, rows[1:])
     write_text(path, "\n".join(lines) + "\n")
     return path
+
+
+def _chip(run: dict[str, Any]) -> str:
+    """What a file is named after beside its day: the chip of ``run``, or its device where it names no single one."""
+    chip = str(run["facts"].get("chip", ""))
+    return chip if re.fullmatch(r"[0-9a-f]{6}", chip) else str(run["device"])
 
 
 def ensure_writable(folder: Path) -> None:

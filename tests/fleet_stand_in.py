@@ -36,8 +36,8 @@ def run(told: dict[str, Any], home: Path, arguments: list[str]) -> None:
     with records.held(root / machine):
         for number, name in enumerate(notebooks, 1):
             print(Step(number, len(notebooks), name), file=sys.stderr, flush=True)
-            path = root / machine / f"{name}.jsonl"
-            if path.exists() and "--overwrite" not in arguments:
+            path = records.leading(root / machine, name)
+            if path is not None and "--overwrite" not in arguments:
                 continue
             seen = home / f"at-{machine}-{name}"
             seen.write_text(f"{os.getppid()} {os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}")

@@ -39,6 +39,11 @@ def widths(text: str) -> dict[str, float]:
     return found
 
 
+def recorded(root: Path) -> list[str]:
+    """``machine/experiment`` of every record below ``root``, a visit each."""
+    return sorted("/".join(records.place(path)) for path in records.visits(root))
+
+
 def run_line(**changes: Any) -> dict[str, Any]:
     """A valid run line of two processes on a CPU machine called ``box``."""
     return {

@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 import torch
+from synthetic import recorded
 
 from hypatia_lab import clock, failures, intervals, machine, records, results, variants
 from hypatia_lab.bench import cells, composer, joining, probes
@@ -218,7 +219,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, reco
 
 def test_measuring_leaves_the_record_and_its_ceilings_and_nothing_else(fresh):
     root, record = fresh
-    assert files_below(root) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
+    assert recorded(root) == ["box/ceilings", "box/tiny"]
+    assert len(files_below(root)) == 2
     assert not (root / "box" / ".parts").exists()
     assert [r.digest for r in records.load(root, experiments=["tiny"])] == [record.digest]
     assert record.run["seconds"] > 0.1
@@ -359,7 +361,7 @@ def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, monkeypatch, lab)
     with pytest.raises(KeyboardInterrupt):
         measure(tmp_path)
     assert [child.returncode for child in pids] == [-signal.SIGKILL]
-    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    assert "box/tiny" not in recorded(tmp_path)
     head, *kept = (tmp_path / "box" / ".parts" / "tiny" / "0.jsonl").read_text().splitlines()
     finished = {row["variant"]: row["median_us"] for row in map(json.loads, kept)}
     assert json.loads(head)["excluded"] == {}
@@ -734,7 +736,7 @@ def test_ceilings_that_the_baseline_beats_are_measured_again(tmp_path, lab, proc
     record = measure(tmp_path, progress=True)
     assert "measuring them again" in capsys.readouterr().err
     assert process.measured() == [[0], [0, 1]]
-    again = records.load_file(tmp_path / "box" / "ceilings.jsonl")
+    (again,) = records.load(tmp_path, experiments=["ceilings"])
     assert {cell["medians_us"][0] for cell in again.cells} == {50.0}
     assert set(statuses(record).values()) == {"ok"}
 
@@ -850,7 +852,7 @@ def test_a_process_that_dies_although_the_culprit_is_left_out_ends_the_run(tmp_p
     process.casualties = [Casualty([0, "eager"], "crashed", "signal SIGSEGV")] * 2
     with pytest.raises(SessionError, match=r"dies although eager is left out; see .*log\.txt"):
         measure(tmp_path)
-    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    assert "box/tiny" not in recorded(tmp_path)
 
 
 def test_a_recorded_experiment_is_not_measured_again(tmp_path, lab, process):
@@ -1039,7 +1041,8 @@ def test_an_overwrite_that_was_interrupted_keeps_what_it_had_measured(tmp_path, 
     assert measure(tmp_path, overwrite=True).digest == again.digest
     assert len(process.plans) == 1
     campaign.end()
-    assert files_below(tmp_path) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
+    assert recorded(tmp_path) == ["box/ceilings", "box/tiny"]
+    assert not (tmp_path / "box" / ".parts").exists()
     measure(tmp_path, overwrite=True)
     assert len(process.plans) == 2
 
@@ -1096,7 +1099,7 @@ def test_no_record_is_written_before_its_traces_are_kept(tmp_path, lab, process,
         patch.setattr(probes, "keep_files", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             measure(tmp_path)
-    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    assert "box/tiny" not in recorded(tmp_path)
     measure(tmp_path)
     assert process.measured() == [[0]], "what was measured is still there"
 
@@ -1128,8 +1131,8 @@ def test_a_full_disk_in_mid_run_loses_nothing_measured_so_far(tmp_path, monkeypa
         with pytest.raises(records.RecordError, match="disk is full; .* nothing measured so far is lost") as caught:
             measure(tmp_path)
     assert "\n" not in str(caught.value)
-    parts = "box/.parts/tiny/"
-    assert files_below(tmp_path) == [f"{parts}0.jsonl", f"{parts}log.txt", "box/ceilings.jsonl"]
+    assert files_below(tmp_path / "box" / ".parts") == ["tiny/0.jsonl", "tiny/log.txt"]
+    assert recorded(tmp_path) == ["box/ceilings"]
     measure(tmp_path)
     assert process.measured() == [[0, 1], [1]]
 
@@ -1269,9 +1272,9 @@ def test_a_folder_that_cannot_be_written_is_found_before_anything_runs(tmp_path,
 def test_malformed_ceilings_are_named_with_their_line(tmp_path, lab, process):
     path = give_ceilings(tmp_path)
     path.write_text(path.read_text()[:-30])
-    with pytest.raises(records.RecordError, match=r"ceilings\.jsonl:3: truncated"):
+    with pytest.raises(records.RecordError, match=r"\.jsonl:3: truncated"):
         measure(tmp_path)
-    assert not (tmp_path / "box" / "tiny.jsonl").exists()
+    assert "box/tiny" not in recorded(tmp_path)
 
 
 # ---------------------------------------------------------------- sessions: fresh processes and their ends

@@ -307,7 +307,8 @@ SOURCE = (
     '<details><summary>Data</summary><table class="lab-table filterable">'
     "<thead><tr><th>x</th><th>kind</th></tr></thead>"
     "<tbody><tr><td>1</td><td>odd</td></tr><tr><td>2</td><td>even</td></tr><tr><td>3</td><td>odd</td></tr>"
-    '<tr><td>4</td><td>even</td></tr></tbody></table><a href="../records/toy/method.jsonl">record</a></details>'
+    "<tr><td>4</td><td>even</td></tr></tbody></table>"
+    '<a href="../records/toy/method/2025-01-01-cpu.jsonl">record</a></details>'
 )
 
 
@@ -342,7 +343,7 @@ def toy_book(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lay_out(repository: Path) -> Path:
     shutil.copytree(places.HOME / "book" / "static", repository / "book" / "static")
-    record = repository / "book" / "records" / "toy" / "method.jsonl"
+    record = repository / "book" / "records" / "toy" / "method" / "2025-01-01-cpu.jsonl"
     record.parent.mkdir(parents=True)
     record.write_text("{}\n")
     shutil.copy(places.HOME / "_config.yml", repository)
@@ -355,8 +356,8 @@ def lay_out(repository: Path) -> Path:
 def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) -> None:
     executed, mine = tmp_path / "executed", tmp_path / "records"
     write_notebook(executed / "00_toy.ipynb", new_markdown_cell("# Measured here"))
-    (mine / "laptop").mkdir(parents=True)
-    (mine / "laptop" / "method.jsonl").write_text("{}\n")
+    (mine / "laptop" / "method").mkdir(parents=True)
+    (mine / "laptop" / "method" / "2025-01-01-cpu.jsonl").write_text("{}\n")
     (mine / "laptop" / ".parts").mkdir()
     said: list[str] = []
     index = build.build(executed, mine, tmp_path / "out" / "html", repository=toy, say=said.append)
@@ -364,7 +365,7 @@ def test_build_puts_notebooks_and_records_together(toy: Path, tmp_path: Path) ->
     assert said == []
     assert "Measured here" in (index.parent / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
     found = sorted(str(p.relative_to(index.parent)) for p in (index.parent / "records").rglob("*") if p.is_file())
-    assert found == ["records/laptop/method.jsonl", "records/toy/method.jsonl"]
+    assert found == ["records/laptop/method/2025-01-01-cpu.jsonl", "records/toy/method/2025-01-01-cpu.jsonl"]
     assert not list((index.parent / "records").rglob(".*"))
     assert "Toy" in (toy / "notebooks" / "00_toy.ipynb").read_text(encoding="utf-8")
 
@@ -510,7 +511,7 @@ def test_plain_jupyter_book_builds_the_committed_book(toy: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
     html = toy / "_build" / "html"
     assert 'class="lab-figure"' in (html / "notebooks" / "00_toy.html").read_text(encoding="utf-8")
-    assert (html / "records" / "toy" / "method.jsonl").is_file()
+    assert (html / "records" / "toy" / "method" / "2025-01-01-cpu.jsonl").is_file()
 
 
 def test_figure_html_survives_hostile_content() -> None:
@@ -661,7 +662,7 @@ def test_the_checks_can_fail(visit: Visit, toy_book: Path, tmp_path: Path) -> No
             "console: thrown": (end, f"<script>throw Error('thrown')</script>{end}"),
             "dead link": (end, f'<a href="#nowhere">x</a>{end}'),
             "no alt text": (f'{alt}" style', '" style'),
-            "no link to a record": ('<a href="../records/toy/method.jsonl">record</a>', ""),
+            "no link to a record": ('<a href="../records/toy/method/2025-01-01-cpu.jsonl">record</a>', ""),
             "no data table": (table, ""),
             "math not typeset": ("x^2", r"\frac{1}"),
             "1 figures, 2 plots": (end, f'<div class="js-plotly-plot"></div>{end}'),
@@ -670,7 +671,7 @@ def test_the_checks_can_fail(visit: Visit, toy_book: Path, tmp_path: Path) -> No
             "text is cut off": ('"layout":{', '"layout":{"title":{"text":"' + "long title " * 40 + '"},'),
         },
         {
-            "dead link": ("../records/toy/method.jsonl", "../records/toy/gone.jsonl"),
+            "dead link": ("../records/toy/method/2025-01-01-cpu.jsonl", "../records/toy/method/gone.jsonl"),
             "formulae not typeset": ("mathjax/tex-mml-chtml.js", "mathjax/gone.js"),
             "is not drawn": ("figures.js", "gone.js"),
         },

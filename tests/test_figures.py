@@ -493,7 +493,7 @@ def test_show_gives_plotly_json_then_folded_data(
     assert first["text/plain"] == figure.layout.meta["alt"]
     assert first["application/vnd.plotly.v1+json"]["data"]
     assert second["text/html"].startswith('<details class="figure-data"><summary>Data and source</summary>')
-    assert '<a href="../records/h200/method.jsonl">h200/method</a>' in second["text/html"]
+    assert '<a href="../records/h200/method/2025-11-20-cuda.jsonl">h200/method</a>' in second["text/html"]
     assert 'scope="col"' in second["text/html"]
     json.dumps(first, allow_nan=False)
 

@@ -13,7 +13,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, recorded, run_line
 
 from hypatia_lab import records
 
@@ -96,7 +96,7 @@ def test_a_file_that_cannot_grow_leaves_the_old_record_whole(tmp_path):
     """The kernel itself refuses to write on: RLIMIT_FSIZE stands in for a full disk, which takes root to make."""
     lines = json.dumps([run_line(), cell_line()])
     done = subprocess.run([sys.executable, "-c", FULL, str(tmp_path), lines], capture_output=True, text=True)
-    path = tmp_path / "box" / "method.jsonl"
+    path = tmp_path / "box" / "method" / "2025-01-01-cpu.jsonl"
     assert done.stdout == f"cannot write {path}: File too large; nothing was written\n", done.stderr
     assert len(records.load_file(path).cells) == 1
     assert [file.name for file in path.parent.iterdir()] == [path.name]
@@ -188,8 +188,9 @@ def test_a_measurement_killed_five_times_goes_on_each_time_where_it_was(tmp_path
         running.stdin.close()
     assert killed == 5
     # A kill in the middle of a write leaves its temporary file, which nobody reads.
-    left = [path.relative_to(store) for path in store.rglob("*") if path.is_file() and path.suffix != ".tmp"]
-    assert sorted(map(str, left)) == ["box/ceilings.jsonl", "box/tiny.jsonl"]
+    left = [path for path in store.rglob("*") if path.is_file() and path.suffix != ".tmp"]
+    assert recorded(store) == ["box/ceilings", "box/tiny"]
+    assert len(left) == 2
     # Two experiments of eight groups, two variants and three processes, each measured once and no more.
     assert sum(after.values()) == 2 * 8 * 2 * 3
 
@@ -234,5 +235,5 @@ def test_a_run_killed_five_times_loses_nothing_and_a_last_one_completes(tmp_path
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert not before - measured(store)
-    assert sorted(path.name for path in store.rglob("*.jsonl")) == ["ceilings.jsonl", "naive_vs_cublas.jsonl"]
+    assert [place.partition("/")[2] for place in recorded(store)] == ["ceilings", "naive_vs_cublas"]
     assert not list(store.rglob(".parts"))

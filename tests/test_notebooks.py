@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COLUMNS = tomllib.loads((ROOT / "notebooks" / "ruff.toml").read_text())["line-length"]
 """Of code, as many as a page has room for beside its two side bars, 1280 pixels wide."""
 NOTEBOOKS = sorted((ROOT / "notebooks").glob("*.ipynb"))
-RECORDS = sorted([*records.COMMITTED.glob("*/*.jsonl"), *records.COMMITTED.parent.glob("visits/*/*/*.jsonl")])
+RECORDS = records.visits(records.COMMITTED)
 
 
 def code_cells(path: Path) -> list[dict]:

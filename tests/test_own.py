@@ -262,8 +262,8 @@ def test_parts_of_another_text_are_not_mixed_in(tmp_path, monkeypatch):
     keys = []
     monkeypatch.setattr(composer, "_Parts", lambda folder, key, chip: keys.append(key) or 1 / 0)
     monkeypatch.setattr(composer, "_own_ceilings", lambda *_: None)
-    (tmp_path / "box").mkdir()
-    (tmp_path / "box" / "ceilings.jsonl").write_text("")
+    (tmp_path / "box" / "ceilings").mkdir(parents=True)
+    (tmp_path / "box" / "ceilings" / "2025-01-01-cpu.jsonl").write_text("")
     for one in (spec, spec, replace(spec, source=Source(str(path), "0" * 12))):
         with pytest.raises(ZeroDivisionError):
             composer.measure(one, machine_name="box", root=tmp_path, progress=False)

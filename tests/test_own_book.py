@@ -448,7 +448,7 @@ def test_whatever_a_variant_does_the_others_are_measured(kernel, call, tmp_path,
     give_ceilings(output)
     given = ("--device", "cpu", "--machine", "box", "--output", output, "--shapes", "16x24", "--no-page")
     code, out, lines = call("judge", kernel, *given, "--time-limit", "10")
-    record = records.load_file(output / "book" / "records" / "box" / "tiny.jsonl")
+    (record,) = records.load(output / "book" / "records", experiments=["tiny"])
     assert {cell["variant"]: cell["status"] for cell in record.cells} == {
         "eager": "ok",
         "eager@again": "ok",
@@ -485,7 +485,7 @@ def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypat
     given = ("--device", "cpu", "--machine", "box", "--output", output, "--shapes", "64x32")
     code, out, lines = call("judge", EXAMPLE, "--claims", EXAMPLE.with_suffix(".yaml"), *given)
     assert code == 0, lines
-    record = records.load_file(output / "book" / "records" / "box" / "scaled_softmax.jsonl")
+    (record,) = records.load(output / "book" / "records", experiments=["scaled_softmax"])
     assert {cell["variant"]: cell["status"] for cell in record.cells} == {
         "eager": "ok",
         "eager@again": "ok",
@@ -499,7 +499,7 @@ def test_the_worked_example_of_the_book_becomes_a_page(call, tmp_path, monkeypat
     (skipped,) = {cell["reason"] for cell in record.cells if cell["variant"] == "triton"}
     for said in ("SOFTMAX-02", html.escape(skipped), "One program a row", "lab-figure", f"{record.digest}"):
         assert said in page, said
-    assert (output / "_build" / "html" / "records" / "box" / "scaled_softmax.jsonl").is_file()
+    assert (output / "_build" / "html" / "records" / "box" / "scaled_softmax" / record.path.name).is_file()
     toc = yaml.safe_load((output / "_toc.yml").read_text())
     assert toc == {"format": "jb-book", "root": "notebooks/scaled_softmax"}
     assert files_below(EXAMPLE.parent) == before

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from synthetic import row, run_line
+from synthetic import recorded, row, run_line
 
 from hypatia_lab import check, places, programs, records, results, tables, variants
 from hypatia_lab.bench import composer, probes
@@ -526,15 +526,15 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     first = CliRunner().invoke(commands.main, given)
     assert (first.exit_code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.programs"])
     assert nothing_left(tmp_path)
-    assert not (store / "box" / "author_example.jsonl").exists()
+    assert "box/author_example" not in recorded(store)
     forget()
     second = CliRunner().invoke(commands.main, given)
     assert (second.exit_code, started[2:]) == (1, ["hypatia_lab.programs"])
     assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
     assert nothing_left(tmp_path, 0)
-    assert sorted(file.name for file in (store / "box").iterdir()) == ["author_example.jsonl", "ceilings.jsonl"]
+    assert recorded(store) == ["box/author_example", "box/ceilings"]
 
-    found = records.load_file(store / "box" / "author_example.jsonl")
+    (found,) = records.load(store, experiments=["author_example"])
     (one,) = programs._DECLARED
     assert found.run["provenance"] == [one.provenance[0].record()]
     assert found.run["source"] == hashlib.sha256(path.read_bytes()).hexdigest()[:12]

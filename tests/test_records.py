@@ -40,12 +40,12 @@ def everything_below(folder: Path) -> list[str]:
 
 def test_what_is_written_comes_back(tmp_path, written):
     record = records.load_file(written)
-    assert written == tmp_path / "box" / "method.jsonl"
+    assert written == tmp_path / "box" / "method" / "2025-01-01-cpu.jsonl"
     assert record.run == run_line() | {"cells": 3}
     assert [cell["variant"] for cell in record.cells] == ["eager", "eager@again", "eager"]
     assert record.cells[0] == cell_line()
     assert (record.machine, record.experiment, record.path) == ("box", "method", written)
-    assert everything_below(tmp_path) == ["box/method.jsonl"]
+    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
 def test_a_file_cut_at_the_end_of_a_line_is_noticed(written):
@@ -110,8 +110,8 @@ def change(number: int, **changes: Any) -> Callable[[list[Any]], None]:
         (change(1, surprise=1), 1, "surprise"),
         (change(1, kind="cell"), 1, "must contain"),
         (lambda rows: rows[0].pop("cells"), 1, "must contain ['cells']"),
-        (change(1, machine="other"), 1, "it belongs in other/method.jsonl"),
-        (change(1, experiment="other"), 1, "it belongs in box/other.jsonl"),
+        (change(1, machine="other"), 1, "it belongs in other/method/"),
+        (change(1, experiment="other"), 1, "it belongs in box/other/"),
         (change(2, kind="note"), 2, "'note'"),
         (change(2, clock="sundial"), 2, "clock"),
         (change(2, dtype="float8"), 2, "dtype"),
@@ -158,7 +158,7 @@ def test_what_is_no_json_number_is_refused(written, number):
 
 def test_a_blank_line_is_malformed(written):
     written.write_text(written.read_text().replace("\n", "\n\n", 1))
-    with pytest.raises(RecordError, match=r"method\.jsonl:2: not a whole JSON line"):
+    with pytest.raises(RecordError, match=r"\.jsonl:2: not a whole JSON line"):
         records.load_file(written)
 
 
@@ -166,13 +166,13 @@ def test_what_is_not_utf8_names_its_line(written):
     raw = written.read_bytes().split(b"\n")
     raw[2] = raw[2].replace(b"ieee", b"\xff\xfe")
     written.write_bytes(b"\n".join(raw))
-    with pytest.raises(RecordError, match=r"method\.jsonl:3: not UTF-8"):
+    with pytest.raises(RecordError, match=r"\.jsonl:3: not UTF-8"):
         records.load_file(written)
 
 
 def test_nesting_without_end_is_malformed_not_a_crash(written):
     written.write_text("[" * 200_000 + "\n")
-    with pytest.raises(RecordError, match=r"method\.jsonl:1: not a whole JSON line"):
+    with pytest.raises(RecordError, match=r"\.jsonl:1: not a whole JSON line"):
         records.load_file(written)
 
 
@@ -182,7 +182,7 @@ def test_an_empty_file_and_a_missing_file_are_named(tmp_path):
         records.load_file(path)
     path.parent.mkdir()
     path.touch()
-    with pytest.raises(RecordError, match=r"method\.jsonl:1: empty file"):
+    with pytest.raises(RecordError, match=r"\.jsonl:1: empty file"):
         records.load_file(path)
 
 
@@ -235,8 +235,8 @@ def test_whatever_a_record_calls_itself_it_is_written_below_its_folder_or_refuse
         assert "\n" not in complaint
         assert not made
     else:
-        assert made == {path, path.parent}
-        assert path.parent.parent == root
+        assert made == {path, path.parent, path.parent.parent}
+        assert path.parent.parent.parent == root
     shutil.rmtree(root)
 
 
@@ -253,14 +253,14 @@ def test_an_experiment_name_cannot_lead_out_of_its_folder(tmp_path):
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf"), -1.0])
 def test_a_malformed_cell_is_refused_before_anything_is_written(tmp_path, number):
-    with pytest.raises(RecordError, match=r"method\.jsonl:3: "):
+    with pytest.raises(RecordError, match=r"\.jsonl:3: "):
         records.write(tmp_path, run_line(), [cell_line(), cell_line(medians_us=[number, 1.0])])
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_doubled_cell_is_refused_before_anything_is_written(tmp_path):
     cells = [cell_line(), cell_line(seed=1, medians_us=[9.0, 9.0])]
-    with pytest.raises(RecordError, match=r"method\.jsonl:3: a second cell of eager"):
+    with pytest.raises(RecordError, match=r"\.jsonl:3: a second cell of eager"):
         records.write(tmp_path, run_line(), cells)
     assert list(tmp_path.iterdir()) == []
 
@@ -289,7 +289,7 @@ def test_a_write_that_fails_says_why_and_leaves_the_old_record(tmp_path, monkeyp
     assert str(written) in str(caught.value)
     assert "\n" not in str(caught.value)
     assert written.read_bytes() == before
-    assert everything_below(tmp_path) == ["box/method.jsonl"]
+    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
 def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch, written):
@@ -299,7 +299,7 @@ def test_an_interrupt_in_mid_write_leaves_no_partial_file(tmp_path, monkeypatch,
     monkeypatch.setattr(records.os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
         records.write(tmp_path, run_line(experiment="other"), [cell_line()])
-    assert everything_below(tmp_path) == ["box/method.jsonl"]
+    assert everything_below(tmp_path) == ["box/method/2025-01-01-cpu.jsonl"]
 
 
 def test_a_file_in_place_of_the_folder_is_named_with_its_remedy(tmp_path):
@@ -311,7 +311,7 @@ def test_a_file_in_place_of_the_folder_is_named_with_its_remedy(tmp_path):
 
 def test_a_folder_that_takes_no_files_is_named():
     root = Path("/proc/no-such-folder")
-    with pytest.raises(RecordError, match=f"cannot write {root}/box/method.jsonl: "):
+    with pytest.raises(RecordError, match=f"cannot write {root}/box/method/2025-01-01-cpu.jsonl: "):
         records.write(root, run_line(), [cell_line()])
 
 

@@ -380,7 +380,7 @@ def test_a_file_that_changes_whoever_runs_it_does_not_change_the_record(tmp_path
     with pytest.raises(SystemExit) as ended:
         commands.main(["judge", str(path), *given], prog_name="hypatia-lab")
     assert ended.value.code == 0, capsys.readouterr().err
-    record = records.load_file(book / "book" / "records" / "box" / "tiny.jsonl")
+    (record,) = records.load(book / "book" / "records", experiments=["tiny"])
     assert [(cell["shape"], cell["variant"]) for cell in record.cells] == [
         ([rows, 4], name) for rows in (8, 16) for name in ("eager", "eager@again", "compile", "mine")
     ]

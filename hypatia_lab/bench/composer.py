@@ -151,9 +151,9 @@ def measure(
     """
     spec = _known(experiment)
     groups, asked = plan(spec, preset, device, shapes), spec.probes(preset, device, shapes)
-    target = root / records.machine_name(machine_name) / f"{spec.name}.jsonl"
-    begun = campaign(target.parent)
-    kept = records.load_file(target) if target.exists() else None
+    folder = root / records.machine_name(machine_name)
+    begun = campaign(folder)
+    kept = _recorded(folder, spec.name)
     if kept is not None and overwrite and not begun.has(spec.name):
         kept = None
     if kept is not None:
@@ -166,14 +166,19 @@ def measure(
         groups, asked = _missing_groups(kept, groups), probes.missing(asked, kept.details)
         if not groups and not asked:
             return kept
-    with records.held(target.parent):
+    with records.held(folder):
         how: dict[str, Any] = {"preset": preset, "device": device, "silence_s": silence_s, "progress": progress}
-        if spec.name != "ceilings" and not (target.parent / "ceilings.jsonl").exists():
+        if spec.name != "ceilings" and records.leading(folder, "ceilings") is None:
             ceilings = EXPERIMENTS["ceilings"]
-            _measure(ceilings, plan(ceilings, preset, device), [], target.parent, None, how)
-        _measure(spec, groups, asked, target.parent, kept, how)
+            _measure(ceilings, plan(ceilings, preset, device), [], folder, None, how)
+        path = _measure(spec, groups, asked, folder, kept, how)
         begun.add(spec.name)
-        return records.load_file(target)
+        return records.load_file(path)
+
+
+def _recorded(folder: Path, experiment: str) -> records.Record | None:
+    path = records.leading(folder, experiment)
+    return None if path is None else records.load_file(path)
 
 
 def _measure(
@@ -183,9 +188,9 @@ def _measure(
     folder: Path,
     kept: records.Record | None,
     how: dict[str, Any],
-) -> None:
+) -> Path:
     """Measure ``groups`` and ``asked`` and write the record of ``spec`` in ``folder``, onto ``kept`` where there is
-    one."""
+    one; returns its path."""
     preset, device, progress = how["preset"], how["device"], how["progress"]
     if spec.name != "ceilings":
         _own_ceilings(folder, device)
@@ -250,8 +255,9 @@ def _measure(
         cells, details = _joined(kept.cells, cells, first, len(per_process)), [*kept.details, *details]
     # First what the record's readers look for beside it: once there is a record, nobody comes back for more.
     probes.keep_files(asked, parts.folder, folder / "traces", lambda name: name.endswith(".json.gz"))
-    records.write(folder.parent, run, cells, details, overwrite=True)
+    path = records.write(folder.parent, run, cells, details, overwrite=True, at=kept.path if kept else None)
     parts.clear()
+    return path
 
 
 def _missing_groups(kept: records.Record, groups: Sequence[Group]) -> list[Group]:
@@ -331,7 +337,8 @@ def _best(folder: Path, device: str) -> dict[tuple[str, str, str], float]:
 
 def _own_ceilings(folder: Path, device: str) -> records.Record:
     """The ceilings of this machine. Raises :class:`BenchError` when they are another device's."""
-    found = records.load_file(folder / "ceilings.jsonl")
+    found = _recorded(folder, "ceilings")
+    assert found is not None
     if found.run["device"] != device:
         raise BenchError(
             f"the ceilings of {found.machine} were measured on {found.run['device']}, not on {device}; "

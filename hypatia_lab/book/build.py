@@ -5,7 +5,7 @@ point), :func:`setup` is the Sphinx extension that ``_config.yml`` names, and :f
 ``jupyter-book build .`` uses the first two and gives the committed book.
 
 A figure says what it shows in ``layout.meta["alt"]``; records lie in ``records/`` beside ``notebooks/`` in the built
-book, so that a page links to one as ``../records/<machine>/<experiment>.jsonl``.
+book, so that a page links to one as ``../records/<machine>/<experiment>/<date>-<chip>.jsonl``.
 """
 
 from __future__ import annotations
@@ -109,9 +109,8 @@ def _copy_files(app: Any, failure: Exception | None) -> None:
     if failure is not None or app.builder.format != "html":
         return
     book, out = Path(app.srcdir) / "book", Path(app.outdir)
-    for name in ("records", "visits"):
-        if (book / name).is_dir():
-            shutil.copytree(book / name, out / name, dirs_exist_ok=True, ignore=_unfinished)
+    if (book / "records").is_dir():
+        shutil.copytree(book / "records", out / "records", dirs_exist_ok=True, ignore=_unfinished)
     if (book / PDF).is_file():
         shutil.copyfile(book / PDF, out / PDF)
 

@@ -179,9 +179,9 @@ def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, reco
     The lab's own findings have a line each, the documents' claims are counted.
     """
     from hypatia_lab.claims import LAB, VERDICTS, judge, ledger, statements
-    from hypatia_lab.records import files, load
+    from hypatia_lab.records import files, load, place
 
-    if not notebooks or not any(path.parent.name == machine for path in files(root)):
+    if not notebooks or machine not in {place(path)[0] for path in files(root)}:
         return []
     pages = {path.stem for path in notebooks}
     shown = {claim.lead for claim in ledger() if pages.intersection(claim.pages)}
@@ -195,9 +195,9 @@ def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, reco
     words = [row.verdict for row in rows if row.seed != LAB]
     if counts := [f"{words.count(word)} {claim_tables.verdict_text(word)}" for word in VERDICTS if word in words]:
         lines += wrap(f"Claims of the documents: {', '.join(counts)}.", 2)
-    place = f" --records {records}" if records else ""
-    more = [f"results --machine {machine}{place}", f"claims --machine {machine}{place}"]
-    more.append(f"book --notebooks {executed}{place}")
+    option = f" --records {records}" if records else ""
+    more = [f"results --machine {machine}{option}", f"claims --machine {machine}{option}"]
+    more.append(f"book --notebooks {executed}{option}")
     return [*lines, *([""] if lines else []), "next:", *(f"  hypatia-lab {command}" for command in more)]
 
 

@@ -83,7 +83,7 @@ def check(folder: Path, known: Iterable[Record] | None = None, names: frozenset[
         report.fault(".", "missing", "no record")
     if sound:
         if known is None:
-            known = [one for one in records.load() if one.path.parent.resolve() != folder]
+            known = [one for one in records.load() if one.folder != folder]
         whole = len(sound) == sum(name.endswith(".jsonl") for name in here)
         _together(sound, list(known), told if whole else None, report)
     return report

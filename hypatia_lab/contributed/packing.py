@@ -98,7 +98,7 @@ def _parcel(found: Iterable[Record], names: frozenset[str]) -> _Parcel:
     for record in found:
         rows = (record.run, *record.cells, *record.details)
         parcel.lines[record.experiment] = [_cleaned(row, names, parcel.taken_out) for row in rows]
-        for path in sorted((record.path.parent / "traces").glob("*.json.gz")):
+        for path in sorted((record.folder / "traces").glob("*.json.gz")):
             if f"traces/{path.name}" not in parcel.traces:
                 _add_trace(parcel, path, names)
     return parcel

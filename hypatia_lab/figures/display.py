@@ -11,8 +11,8 @@ from hypatia_lab.records import Record
 
 def data_and_source(table: Any, records: Sequence[Record]) -> str:
     """HTML that folds away the numbers behind a figure and links to its records, relative to a page in notebooks/."""
-    places = dict.fromkeys(f"{r.machine}/{r.experiment}" for r in records)
-    links = ", ".join(f'<a href="../records/{p}.jsonl">{p}</a>' for p in places)
+    places = {f"{r.machine}/{r.path.relative_to(r.folder).as_posix()}": f"{r.machine}/{r.experiment}" for r in records}
+    links = ", ".join(f'<a href="../records/{place}">{name}</a>' for place, name in places.items())
     source = f"<p>Records: {links}</p>\n" if links else ""
     return (
         '<details class="figure-data"><summary>Data and source</summary>\n'

@@ -42,7 +42,7 @@ def collect(layout: Layout, into: Path) -> list[Item]:
             out.append(Item(folder.name, "left", _unfinished(line)))
             continue
         try:
-            found = [records.load_file(path) for path in records.files(layout.records) if path.parent == folder]
+            found = [records.load_file(path) for path in records.files(folder)]
         except RecordError as cause:
             out.append(Item(folder.name, "left", str(cause)))
             continue
@@ -71,8 +71,8 @@ def _unfit(machine: str, found: Sequence[Record], into: Path) -> str:
         return f"its records are of several chips: {', '.join(sorted(filter(None, chips))) or 'none'}"
     (own,) = chips
     for path in records.files(into) if own else []:
-        if path.parent.name != machine and _chip_of(path) == own:
-            return f"chip {own} is there already, as {path.parent.name}"
+        if records.place(path)[0] != machine and _chip_of(path) == own:
+            return f"chip {own} is there already, as {records.place(path)[0]}"
     return ""
 
 
@@ -86,10 +86,10 @@ def _chip_of(path: Path) -> str:
 
 
 def _take(record: Record, target: Path) -> Item:
-    what, path = f"{record.machine}/{record.experiment}", target / record.path.name
-    if path.exists():
+    what, before = f"{record.machine}/{record.experiment}", records.leading(target, record.experiment)
+    if before is not None:
         try:
-            there = records.load_file(path)
+            there = records.load_file(before)
         except RecordError as cause:
             there, why = None, f"what was there cannot be read: {cause}"
         else:
@@ -101,7 +101,7 @@ def _take(record: Record, target: Path) -> Item:
             why = "it holds all that was there"
     else:
         why = ""
-    records.write_text(path, record.path.read_text(encoding="utf-8"))
+    records.write_text(target / record.path.relative_to(record.folder), record.path.read_text(encoding="utf-8"))
     return Item(what, "taken", why)
 
 

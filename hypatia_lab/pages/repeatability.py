@@ -4,23 +4,27 @@ from __future__ import annotations
 
 import itertools
 import math
-from pathlib import Path
 
 from hypatia_lab import formats, records, spread
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
 
 
-def folders() -> list[Path]:
-    """Where the records of other visits lie, ``book/visits/<visit>/<machine>/<experiment>.jsonl``: a folder a visit."""
-    return sorted(path for path in (records.COMMITTED.parent / "visits").glob("*") if path.is_dir())
+def others() -> list[Record]:
+    """The committed records that do not lead: other visits, by machine, experiment and day."""
+    leading = records.files(records.COMMITTED)
+    return [records.load_file(path) for path in records.visits(records.COMMITTED) if path not in leading]
+
+
+def digests() -> str:
+    """One line for each of :func:`others`: ``machine/experiment/visit digest``; any altered record changes it."""
+    return "\n".join(f"{r.machine}/{r.experiment}/{r.path.stem}  {r.digest}" for r in others())
 
 
 def visited(data: Evidence) -> list[Record]:
     """The records of ``data``, and those of other visits to its models."""
     models = {record.device_name for record in data.records}
-    others = [record for place in folders() for record in records.load(place)]
-    return [*data.records, *(record for record in others if record.device_name in models)]
+    return [*data.records, *(record for record in others() if record.device_name in models)]
 
 
 def sentence(data: Evidence, machine: str) -> str:
