@@ -348,6 +348,43 @@ def test_a_later_folder_wins(tmp_path):
     assert found.run["facts"] == {"number": 1}
 
 
+def test_of_several_visits_the_newest_leads_unless_a_line_names_another(tmp_path):
+    days = [f"2025-01-0{day}T00:00:00Z" for day in (2, 3, 1)]
+    paths = [
+        records.write(tmp_path, run_line(started=day, facts={"day": day}), [cell_line()], overwrite=True)
+        for day in days
+    ]
+    assert records.visits(tmp_path) == sorted(paths)
+    (found,) = records.load(tmp_path)
+    assert found.run["facts"] == {"day": days[1]}
+    (paths[0].parent / records.LEAD).write_text(f"{paths[0].stem}\n")
+    (found,) = records.load(tmp_path / "box")
+    assert found.run["facts"] == {"day": days[0]}
+    (paths[0].parent / records.LEAD).write_text("2025-01-09-cpu\n")
+    with pytest.raises(RecordError, match=r"lead: no 2025-01-09-cpu\.jsonl"):
+        records.load(tmp_path)
+
+
+def test_of_two_visits_on_a_day_the_later_one_leads(tmp_path):
+    for hour, chip in enumerate(("ffffff", "aaaaaa")):
+        run = run_line(started=f"2025-01-01T0{hour}:00:00Z", facts={"chip": chip})
+        records.write(tmp_path, run, [cell_line()], overwrite=True)
+    (found,) = records.load(tmp_path)
+    assert (found.chip, found.path.name) == ("aaaaaa", "2025-01-01-aaaaaa.jsonl")
+
+
+@pytest.mark.parametrize(("day", "leads"), [("2024-12-31", "new"), ("2025-01-02", "old")])
+def test_a_record_in_the_old_place_is_one_visit_among_the_others(tmp_path, written, day, leads):
+    old = tmp_path / "box" / "method.jsonl"
+    old.write_text(written.read_text().replace("2025-01-01T", f"{day}T"))
+    (found,) = records.load(tmp_path)
+    assert found.path == {"old": old, "new": written}[leads]
+    assert records.visits(tmp_path) == [old, written]
+    written.unlink()
+    assert [record.path for record in records.load(tmp_path / "box")] == [old]
+    assert records.write(tmp_path, run_line(), [cell_line()], overwrite=True, at=old) == old
+
+
 def test_a_machine_without_records_is_named_with_those_that_have(tmp_path, written):
     with pytest.raises(RecordError, match="no records: unknown machine 'h300'; known: box"):
         records.load(tmp_path, machines=["h300"])
