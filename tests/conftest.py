@@ -30,7 +30,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What it declares is told in the same words.
     """
-    from hypatia_lab import reader_kernel, variants, workloads
+    from hypatia_lab import reader_kernel, variants
     from hypatia_lab.judged import rehearsal
     from hypatia_lab.profiler import sessions
 
@@ -43,9 +43,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         def emit(event: str, **fields: Any) -> None:
             on_event(json.loads(json.dumps({"event": event} | fields)))
 
-        with pytest.MonkeyPatch.context() as own:
-            own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-            own.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+        with pytest.MonkeyPatch.context() as own, variants.restored():
             own.setattr(reader_kernel, "_DECLARED", {})
             own.setattr(sys, "path", list(sys.path))
             own.setattr(rehearsal, "confine", lambda *given: None)
