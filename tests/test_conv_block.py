@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ import cuda_sources
 import pytest
 import torch
 import torch.nn.functional as functional
-from cuda_sources import compiles_without_spills, symbol
+from cuda_sources import compiles_without_spills
 
 from hypatia_lab import records, results
 from hypatia_lab.check import Problem, check, judge
@@ -615,51 +613,18 @@ def test_the_library_block_drops_too() -> None:
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
 KINDS = ("float32", "float64", "bfloat16")
-ENTRIES = {
-    "convolve": ("const {0}* a, const {0}* b, const {0}* c, {0}* d", 5),
-    "statistics": ("const {0}* a, {1}* b", 2),
-    "finish": ("const {0}* a, const {1}* b, const {0}* c, const {0}* d, {0}* e", 5),
-}
-"""Kernel → its pointers, and how many whole numbers follow them."""
 
 
-def kernels(dtypes: tuple[str, ...]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Instance → (kernel, scalar and accumulator)."""
-    return {
-        f"conv_block_{name}<{', '.join((*loader.SCALARS[dtype], *more))}>": (name, loader.SCALARS[dtype])
-        for dtype in dtypes
-        for name in ENTRIES
-        for more in ([("true",), ("false",)] if name == "finish" else [()])
-    }
+def instances(dtypes: tuple[str, ...]) -> list[str]:
+    scalars = [", ".join(loader.SCALARS[dtype]) for dtype in dtypes]
+    return [
+        f"conv_block_{kernel}<{scalar}{more}>"
+        for scalar in scalars
+        for kernel, more in (("convolve", ""), ("statistics", ""), ("finish", ", true"), ("finish", ", false"))
+    ]
 
 
-@cache
-def emulator() -> ctypes.CDLL:
-    entries = []
-    for instance, (name, scalars) in kernels(KINDS).items():
-        pointers, count = ENTRIES[name]
-        declared = pointers.format(*scalars) + "".join(f", long long n{number}" for number in range(count))
-        given = ", ".join(part.split()[-1] for part in declared.split(", "))
-        entries.append(
-            f'extern "C" const char* {symbol(instance)}(unsigned grid, unsigned x, unsigned y, {declared}) {{\n'
-            f"    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}({given}); }});\n}}\n"
-        )
-    return cuda_sources.emulator("conv_block", tuple(entries))
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches go to the emulator."""
-
-    def launcher(name: str, instance: str) -> Any:
-        assert name == "conv_block"
-
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-            cuda_sources.launch(emulator(), instance, (*grid, *block, 1), arguments)
-
-        return launch
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+emulation = cuda_sources.emulation({"conv_block": instances(KINDS)})
 
 
 def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", p: float = 0.0) -> torch.Tensor:
@@ -675,7 +640,6 @@ def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", 
     return y
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", KINDS)
 def test_the_emulated_kernels_agree_with_float64(dtype: str, emulation: None) -> None:
     for operation, approximate in OPERATIONS.items():
@@ -685,7 +649,6 @@ def test_the_emulated_kernels_agree_with_float64(dtype: str, emulation: None) ->
             assert found.ok, f"{shape}: {found.reason}"
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE != "cpu", reason="the CPU's kernels are compared with the emulated ones")
 def test_the_emulated_dropout_is_that_of_the_cpu(emulation: None) -> None:
     x, weight, _, gamma, beta = tensors()
@@ -735,9 +698,4 @@ def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emu
 
 
 def test_the_cuda_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    wanted = []
-    for instance, (name, scalars) in kernels(tuple(loader.SCALARS)).items():
-        pointers, count = ENTRIES[name]
-        types = [part.rsplit(" ", 1)[0] for part in pointers.format(*scalars).split(", ")]
-        wanted.append(f"template __global__ void {instance}({', '.join([*types, *['long long'] * count])});")
-    compiles_without_spills(tmp_path, "conv_block", wanted)
+    compiles_without_spills(tmp_path, "conv_block", instances(tuple(loader.SCALARS)))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +12,7 @@ from typing import Any
 import cuda_sources
 import pytest
 import torch
-from cuda_sources import compiles_without_spills, symbol
+from cuda_sources import compiles_without_spills
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
@@ -236,18 +235,6 @@ def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pyt
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
-PLAIN = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b,
-                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g) {{
-    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}(a, b, c, d, e, f, g); }});
-}}
-"""
-MAPPED = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const TensorMap* a, const TensorMap* b,
-                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g, long long h) {{
-    return launch(grid, {cluster}, {{x, y, 1}}, [=] {{ {instance}(*a, *b, c, d, e, f, g, h); }});
-}}
-"""
 
 
 def instances(name: str) -> list[str]:
@@ -262,35 +249,14 @@ def instances(name: str) -> list[str]:
     ]
 
 
-@cache
-def emulator(name: str) -> ctypes.CDLL:
-    entries = []
-    for instance in instances(name):
-        scalar, *_, last = re.split(r"[<>,]\s*", instance)[1:-1]
-        form = MAPPED if "wgmma" in instance else PLAIN
-        entries.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
-    return cuda_sources.emulator(name, tuple(entries))
+def blocks_at_once(instance: str, blocks: int, cluster: int) -> int:
+    """Of TMA's kernels the last of an instance's numbers."""
+    return int(re.split(r"[, >]", instance)[-2]) if "wgmma" in instance else cluster
 
 
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches go to the emulator, of a GPU of four multiprocessors."""
-
-    def launcher(name: str, instance: str, *, shared: int = 0) -> Any:
-        assert shared <= 227 * 1024
-        library = emulator(name)
-
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-            cuda_sources.launch(library, instance, (*grid, *block, *(1,) * (2 - len(block))), arguments)
-
-        return launch
-
-    def tensor_map(*given: Any) -> torch.Tensor:
-        return cuda_sources.tensor_map(emulator("ladder_tensor"), *given)
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
+emulation = cuda_sources.emulation(
+    {name: instances(name) for name in ("ladder_tensor", "ladder")}, at_once=blocks_at_once
+)
 
 
 def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool = True) -> None:
@@ -301,7 +267,6 @@ def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool
     agrees(out, x, weight, bias)
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("step", CORES)
 def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation: None) -> None:
@@ -311,13 +276,11 @@ def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation
     emulated(step, (cores.rows + 2, 45, 9), dtype, biased=False)
 
 
-@needs_compiler
 @pytest.mark.parametrize("shape", [(1, 7, 5), (130, 77, 129), (129, 264, 136)])
 def test_the_emulated_mma_kernel_agrees_with_float64(shape: tuple[int, int, int], emulation: None) -> None:
     emulated("step_mma", shape, "bfloat16")
 
 
-@needs_compiler
 @pytest.mark.parametrize("tile", EMULATED_TILES)
 @pytest.mark.parametrize("step", ["step_wgmma", "step_multicast"])
 def test_the_emulated_wgmma_kernel_agrees_with_float64(
@@ -331,24 +294,12 @@ def test_the_emulated_wgmma_kernel_agrees_with_float64(
     emulated(step, (height, 128, 2 * width), "bfloat16")
 
 
-@needs_compiler
 def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
     emulated("step_wgmma", (3, 77, 5), "bfloat16")
     emulated("step_multicast", (3, 12, 9), "bfloat16", biased=False)
 
 
 # ---------------------------------------------------------------- machine code
-
-
-def instantiation(instance: str) -> str:
-    map_type, scalar = "const __grid_constant__ TensorMap", re.split(r"[<,>]", instance)[1]
-    operand = map_type if "wgmma" in instance else f"const {scalar}*"
-    sizes = ", ".join(["long long"] * (4 if "wgmma" in instance else 3))
-    return f"template __global__ void {instance}({operand}, {operand}, const {scalar}*, {scalar}*, {sizes});"
-
-
-def compile_all(folder: Path, name: str, wanted: list[str]) -> None:
-    compiles_without_spills(folder, name, [*map(instantiation, wanted)])
 
 
 def tensor_instances(dtype: str) -> list[str]:
@@ -364,11 +315,11 @@ def tensor_instances(dtype: str) -> list[str]:
 
 
 def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compile_all(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
+    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
 
 
 def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compile_all(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
 
 
 @pytest.mark.slow
@@ -377,5 +328,5 @@ def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -
     pairs = itertools.cycle(loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16"))
     kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
     wanted = [f"{kernel}<{', '.join(pair)}>" for kernel, pair in zip(kernels, pairs, strict=False)]
-    compile_all(tmp_path, "ladder", wanted)
-    compile_all(tmp_path, "ladder_tensor", tensor_instances("float16"))
+    compiles_without_spills(tmp_path, "ladder", wanted)
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import cuda_sources
 import pytest
 import torch
 
@@ -159,36 +161,11 @@ def test_a_custom_operation_compiles_without_a_break(name: str) -> None:
     torch.testing.assert_close(compiled(x), model(x))
 
 
-SOURCES = [loader.SOURCES / "cuda" / f"{name}.cu" for name in ("linear_relu_naive", "relu_inplace")]
-
-
 def test_the_cuda_sources_name_every_dtype() -> None:
-    for source in SOURCES:
-        text = source.read_text()
-        assert f"__global__ void {source.stem}(" in text
     assert set(loader.SCALARS) == set(MATH)
 
 
-def test_the_cuda_sources_build_to_machine_code() -> None:
-    import shutil
-    import subprocess
-    import tempfile
-
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
-    for source in SOURCES:
-        with tempfile.NamedTemporaryFile("w", suffix=".cu") as unit:
-            arguments = "(const {0}*, const {0}*, const {0}*, {0}*, long long, long long, long long)"
-            if source.stem == "relu_inplace":
-                arguments = "({0}*, long long)"
-            unit.write(source.read_text())
-            for scalar, accumulator in loader.SCALARS.values():
-                unit.write(
-                    f"template __global__ void {source.stem}<{scalar}, {accumulator}>{arguments.format(scalar)};\n"
-                )
-            unit.flush()
-            done = subprocess.run(
-                [nvcc, "-arch=sm_90", "-cubin", "-o", "/dev/null", unit.name], capture_output=True, text=True
-            )
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("source", ["linear_relu_naive", "relu_inplace"])
+def test_the_cuda_sources_build_to_machine_code(source: str, tmp_path: Path) -> None:
+    instances = [f"{source}<{', '.join(pair)}>" for pair in loader.SCALARS.values()]
+    cuda_sources.compiles_without_spills(tmp_path, source, instances)

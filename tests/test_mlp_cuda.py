@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,40 +70,16 @@ def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
     return f"mlp_streamed<{scalar}, {plan.slices}, {plan.cluster}>"
 
 
-def entry(name: str) -> str:
-    kernel, scalar, *_, cluster = re.split(r"[<>,]\s*", name)[:-1]
-    numbers = 2 if kernel == "mlp_streamed" else 1
-    return cuda_sources.entry(name, 5, [f"const {scalar}*"] * 3 + ["long long"] * numbers, cluster)
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator, of a GPU of three multiprocessors."""
-    instances = {
+emulation = cuda_sources.emulation(
+    {
         "mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
         "mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED],
-    }
-    libraries = {name: cuda_sources.emulator(name, tuple(map(entry, names))) for name, names in instances.items()}
-
-    def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
-        return lambda grid, block, *arguments: cuda_sources.launch(
-            libraries[name], instance, (*grid, *block), arguments
-        )
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    # Emulators make maps alike.
-    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(libraries["mlp"], *given))
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
-    launchers = (mlp_cuda._launcher, mlp_streamed.launcher)
-    for cached in launchers:
-        cached.cache_clear()
-    yield
-    for cached in launchers:
-        cached.cache_clear()
+    },
+    processors=3,
+    kept=[mlp_cuda._launcher, mlp_streamed.launcher],
+)
 
 
-@needs_compiler
 @pytest.mark.parametrize("rows", [1, 65, *(pytest.param(n, marks=pytest.mark.sweep) for n in (63, 64, 129, 1000))])
 @pytest.mark.parametrize(("width", "layers", "plan"), EMULATED)
 def test_the_emulated_kernel_agrees_with_float64(
@@ -120,7 +94,6 @@ STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100), (STREAMED[1], 3, 
 MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for rows in (63, 64, 129, 257, 2000)]
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("plan", "layers", "rows"),
     [*STREAMED_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
@@ -130,7 +103,6 @@ def test_streamed_weights_agree_with_float64(plan: mlp_streamed.Plan, layers: in
     agrees(mlp_cuda.forward(*given, plan=plan), *given)
 
 
-@needs_compiler
 def test_nan_stays_nan_in_the_emulated_kernel(emulation: None) -> None:
     x, weights, biases = tensors(70, 64, 3)
     x[3, 5], x[66, 0] = float("nan"), float("nan")
@@ -139,7 +111,6 @@ def test_nan_stays_nan_in_the_emulated_kernel(emulation: None) -> None:
     assert found.isnan().any(1).sum() == 2
 
 
-@needs_compiler
 def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
     x, weights, biases = tensors(70, 64, 3)
     expected = mlp_cuda.forward(x, weights, biases, plan=EMULATED[1][2])
@@ -157,15 +128,8 @@ PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
 
-def instantiation(name: str) -> str:
-    kernel, scalar = re.split(r"[<,]", name)[:2]
-    numbers = ["long long"] * (2 if kernel == "mlp_streamed" else 1)
-    parameters = ["const __grid_constant__ TensorMap"] * 5 + [f"const {scalar}*"] * 3 + numbers
-    return f"template __global__ void {name}({', '.join(parameters)});"
-
-
 def machine_code(folder: Path, names: list[str], source: str = "mlp") -> None:
-    cuda_sources.compiles_without_spills(folder, source, [instantiation(name) for name in dict.fromkeys(names)])
+    cuda_sources.compiles_without_spills(folder, source, [*dict.fromkeys(names)])
 
 
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
