@@ -222,13 +222,14 @@ def load() -> None:
 @contextmanager
 def restored() -> Iterator[None]:
     """What the body registers is forgotten when it ends, operations and variants."""
-    before = dict(workloads._OPERATIONS), {name: dict(known) for name, known in _VARIANTS.items()}
+    operations, known = dict(workloads._OPERATIONS), {name: dict(own) for name, own in _VARIANTS.items()}
     try:
         yield
     finally:
-        for registry, known in zip((workloads._OPERATIONS, _VARIANTS), before, strict=True):
-            registry.clear()
-            registry.update(known)
+        workloads._OPERATIONS.clear()
+        workloads._OPERATIONS.update(operations)
+        _VARIANTS.clear()
+        _VARIANTS.update(known)
 
 
 def registered() -> tuple[str, ...]:
