@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -52,6 +53,32 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(sessions, "run_session", run_session)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int]], None]:
+    """What the variants ask of a GPU is answered as an H200 of the given compute capability would."""
+    import torch
+
+    from hypatia_lab.kernels import loader
+
+    pytest.importorskip("triton")
+
+    def answer(capability: tuple[int, int]) -> None:
+        monkeypatch.setattr(loader, "cuda_missing", lambda *given: "")
+        monkeypatch.setattr(loader, "module_missing", lambda name, install: "")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: capability)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        properties = SimpleNamespace(multi_processor_count=132)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+    return answer
+
+
+@pytest.fixture
+def h200(card: Callable[[tuple[int, int]], None]) -> None:
+    """There is an H200, for all that variants know."""
+    card((9, 0))
 
 
 @pytest.fixture(scope="session")
