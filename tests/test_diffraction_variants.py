@@ -13,7 +13,7 @@ from test_diffraction import GOLDEN_SCENES, double, golden, off
 
 from hypatia_lab.check import Problem, check, judge, poisoned
 from hypatia_lab.diffraction import Beam, Crystal, Detector, Scene, Spindle, anchored, physics, simulators
-from hypatia_lab.diffraction.operations import BATCH, CASES, TRICLINIC
+from hypatia_lab.diffraction.operations import BATCH, TRICLINIC
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.simulators import NAMES
 from hypatia_lab.kernels import loader
@@ -41,44 +41,6 @@ def test_our_c_program_meets_them_too(name: str, variant: str) -> None:
 
 
 # ---------------------------------------------------------------- variants
-
-
-def agrees_with_float64(name: str, workload: Workload) -> None:
-    variant = variants(workload.operation)[name]
-    if missing := variant.needs(workload, DEVICE):
-        pytest.skip(missing)
-    problem, place = Problem(workload, DEVICE), "cpu" if variant.host else ""
-    found = check(variant.factory(workload, problem.inputs), problem, place=place)
-    assert found.ok, found.reason
-
-
-# A table takes a second to set up, whatever the image: the smallest sizes are S003's case alone.
-SIZES = [("diffraction", (1, 1)), ("diffraction", (3, 200)), *((operation, (67, 129)) for operation in CASES)]
-PLAIN = [
-    (operation, shape, name)
-    for operation, shape in SIZES
-    for name in variants(operation)
-    if name != "one_by_one" and not name.startswith("compile")
-]
-
-
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-@pytest.mark.parametrize(("operation", "shape", "name"), PLAIN)
-def test_a_variant_agrees_with_float64(operation: str, shape: tuple[int, int], name: str, dtype: str) -> None:
-    if name == "eager_direct" and dtype == "float32":
-        pytest.skip("wrong in float32: tested below")
-    batch = (3,) if operation == BATCH else ()
-    agrees_with_float64(name, Workload(operation, (*batch, *shape), dtype))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("operation", "name"),
-    [("diffraction_table", "compile"), ("diffraction_triclinic", "compile_anchored"), (BATCH, "compile")],
-)
-def test_a_compiled_variant_agrees_with_float64(operation: str, name: str) -> None:
-    batch = (2,) if operation == BATCH else ()
-    agrees_with_float64(name, Workload(operation, (*batch, 33, 77), "float32"))
 
 
 @pytest.mark.cuda
