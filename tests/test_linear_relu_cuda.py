@@ -18,8 +18,6 @@ from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.mlp_layers import mlp_layers
 from hypatia_lab.operations.tensor_cores import linear_relu_cuda
-from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
@@ -337,22 +335,6 @@ def test_rows_are_copied_only_where_they_cannot_be_fetched(dtype: torch.dtype, e
                 assert torch.equal(found, one)
                 assert tiles.fetchable(found)
                 assert (found is one) == tiles.fetchable(one)
-
-
-def test_the_variant_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(dtype: str, math: str, inner: int, device: str = "cuda", batch: int = 64) -> str:
-        return variants("linear_relu")["cuda"].needs(Workload("linear_relu", (batch, inner, 80), dtype, math), device)
-
-    assert why("bfloat16", "ieee", 64, "cpu") == loader.NO_GPU
-    assert "not as bf16x3" in why("float32", "bf16x3", 64)
-    monkeypatch.setattr(loader, "cuda_missing", lambda *given: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (10, 0))
-    assert "needs compute capability 9.0" in why("bfloat16", "ieee", 64)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
-    assert not any((why("bfloat16", "ieee", 72), why("float16", "ieee", 8), why("float32", "tf32", 68)))
-    assert "not as ieee" in why("float32", "ieee", 64)
-    assert "must be one of" in why("float64", "ieee", 64)
-    assert not any((why("bfloat16", "ieee", 67), why("float32", "tf32", 71), why("float32", "ieee", 71, batch=8)))
 
 
 # ---------------------------------------------------------------- layer by layer
