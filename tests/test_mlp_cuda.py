@@ -9,10 +9,9 @@ import cuda_sources
 import pytest
 import torch
 
-from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder, mlp, mlp_cuda, mlp_streamed
+from hypatia_lab.operations import mlp, mlp_cuda, mlp_streamed
 from hypatia_lab.operations.mlp_cuda import Plan
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
@@ -202,16 +201,7 @@ def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.Monkey
 # ---------------------------------------------------------------- the operation
 
 
-def test_where_it_cannot_run_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = variants("mlp3")["fused_cuda"].needs
-    assert needs(Workload("mlp3", (1, 64), "bfloat16"), "cpu") == "needs a CUDA GPU"
-    assert "tf32" in needs(Workload("mlp3", (1, 64), "float32", "tf32"), "cuda")
-    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert "widths 16, 32, 64, 128, 256, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
-    assert "not float32" in needs(Workload("mlp3", (1, 64), "float32"), "cuda")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
-    assert "9.0, this is 10.0" in needs(Workload("mlp3", (1, 64), "bfloat16"), "cuda")
+def test_both_fused_forms_stand_side_by_side() -> None:
     names = list(variants("mlp2"))
     assert names.index("fused_cuda") == names.index("fused") + 1
 
@@ -247,18 +237,6 @@ def test_a_gpu_refuses_what_it_cannot_do_and_takes_any_rank() -> None:
 
 
 # ---------------------------------------------------------------- on a GPU
-
-
-@pytest.mark.cuda
-@on_hopper
-@pytest.mark.parametrize("dtype", ladder.HALVES)
-@pytest.mark.parametrize("width", mlp_cuda.WIDTHS)
-@pytest.mark.parametrize("operation", mlp.FUSED)
-def test_the_kernel_agrees_with_float64(operation: str, width: int, dtype: str) -> None:
-    for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536):
-        problem = Problem(Workload(operation, (rows, width), dtype), DEVICE)
-        found = check(variants(operation)["fused_cuda"].factory(problem.workload, problem.inputs), problem)
-        assert found.ok, (rows, found.reason)
 
 
 @pytest.mark.cuda
