@@ -8,14 +8,10 @@ from collections.abc import Callable
 import pytest
 import torch
 
-from hypatia_lab.check import Problem, check
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations.tensor_cores import two_terms
-from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
-OWN = ["triton", "fp16x3", "tf32x3", "fp16x3_once"]
 
 # ---------------------------------------------------------------- digits of split operands
 
@@ -340,24 +336,6 @@ def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper:
 # ---------------------------------------------------------------- the variants
 
 
-CASES = [("triton", dtype, "ieee") for dtype in ("bfloat16", "float16", "float32")]
-CASES += [("triton", "float32", math) for math in ("tf32", "tf32x3", "bf16x3")]
-CASES += [("cuda", "bfloat16", "ieee"), ("cuda", "float16", "ieee"), ("cuda", "float32", "tf32")]
-CASES += [(name, "float32", "ieee") for name in OWN[1:]]
-
-
-@pytest.mark.parametrize("shape", [(1, 1, 1), (7, 127, 129), (127, 784, 7), (129, 64, 512), (1000, 3001, 77)])
-@pytest.mark.parametrize(("name", "dtype", "math"), CASES)
-def test_a_variant_agrees_with_float64(name: str, dtype: str, math: str, shape: tuple[int, int, int]) -> None:
-    workload = Workload("linear_relu", shape, dtype, math)
-    variant = variants("linear_relu")[name]
-    if missing := variant.needs(workload, DEVICE):
-        pytest.skip(missing)
-    problem = Problem(workload, DEVICE)
-    found = check(variant.factory(workload, problem.inputs), problem)
-    assert found.ok, found.reason
-
-
 @pytest.mark.cuda
 @pytest.mark.slow
 @pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")
@@ -372,12 +350,3 @@ def test_every_tile_rounds_to_the_nearest_tf32(shape: tuple[int, int, int]) -> N
         # Of operands cut off it would be 6e-4.
         found = error(whole.linear_relu(x, weight, bias, precision="tf32", tiles=tiles), exact)
         assert found < 3.5e-4, tiles
-
-
-def test_where_a_variant_cannot_run_it_says_why() -> None:
-    for name in OWN:
-        assert "CUDA" in variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), "cpu")
-    for name in OWN[1:]:
-        for dtype, math in (("bfloat16", "ieee"), ("float32", "tf32")):
-            workload = Workload("linear_relu", (1, 1, 1), dtype, math)
-            assert variants("linear_relu")[name].needs(workload, "cuda")
