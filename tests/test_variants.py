@@ -28,12 +28,12 @@ load()
 
 
 def plain(one: Variant) -> bool:
-    return not one.compiles and one.name != "one_by_one"  # which is diffraction's loop over a batch
+    """What takes no seconds to build, and is no loop over a batch."""
+    return not (one.compiles or one.measures or one.name == "one_by_one")
 
 
-def quickly_built(one: Variant) -> bool:
-    """The costs of rewriting are measured for seconds."""
-    return plain(one) and "egraph" not in one.name
+def measures(one: Variant) -> bool:
+    return one.measures and not one.compiles
 
 
 def compiled(one: Variant) -> bool:
@@ -42,7 +42,7 @@ def compiled(one: Variant) -> bool:
 
 def of_the_lab(one: Variant) -> bool:
     """What GPUs are programmed for here; other libraries' forms need no large sizes."""
-    return one.origin in ("own", "seed") and quickly_built(one)
+    return one.origin in ("own", "seed") and plain(one)
 
 
 @dataclass(frozen=True)
@@ -89,6 +89,7 @@ ROWS = [
     Rows("mlp", MLP, ("float32", "float16", "float64")),
     Rows("mlp2", [(1, 16), (129, 77)], ("float32", "float16", "float64")),
     Rows("mlp3", [(7, 128), (1000, 32)], ("float32", "float16", "float64")),
+    Rows("mlp", MLP[1:2], ("float32", "float16", "float64"), who=measures),
     Rows("mlp", MLP[1:2], SINGLE, who=compiled, marks=slow),
     Rows("mlp2", [(33, 48)], SINGLE, who=compiled, marks=slow),
     *(
@@ -118,6 +119,11 @@ ROWS = [
         Rows(name, [ODD], ("bfloat16",), directions=[BOTH], who=lambda one: one.name == "eager")
         for name in ("unet", "unet_autocast")
     ),
+    Rows("unet", [ODD], SINGLE, who=measures),
+    *(
+        Rows(name, operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=measures)
+        for name in ("linear_relu", "conv_block", "conv_block_tanh", "mlp2", "mlp3")
+    ),
     # A U-Net takes a compiler half a minute.
     *(
         Rows(name, [ODD], (dtype,), directions=DIRECTIONS, who=compiled, marks=marks)
@@ -141,13 +147,13 @@ ROWS = [
         )
     ),
     *(
-        Rows(name, [FEW[len(spec.dims)]], maths=ALL, who=quickly_built, marks=sweep if "table" in name else slow)
+        Rows(name, [FEW[len(spec.dims)]], maths=ALL, who=plain, marks=sweep if "table" in name else slow)
         for name, spec in operations().items()
     ),
     *(
         Rows(name, [MANY[len(spec.dims)]], dtypes, maths=ALL, directions=DIRECTIONS, who=who, marks=sweep)
         for name, spec in operations().items()
-        for dtypes, who in ((tuple(DTYPES), quickly_built), (SINGLE, lambda one: not quickly_built(one)))
+        for dtypes, who in ((tuple(DTYPES), plain), (SINGLE, lambda one: not plain(one)))
     ),
 ]
 
