@@ -65,7 +65,8 @@ class Rows:
                     yield Workload(self.operation, shape, dtype, math, direction)
 
 
-cuda, slow, sweep = [pytest.mark.cuda], [pytest.mark.slow], [pytest.mark.sweep]
+cuda = [pytest.mark.cuda, pytest.mark.skipif(DEVICE == "cpu", reason="there is no GPU")]
+slow, sweep = [pytest.mark.slow], [pytest.mark.sweep]
 SINGLE, EXACT = ("float32",), ("float32", "float64")
 ALL = ("ieee", "tf32", *SPLIT, "default")
 LINEAR = [(1, 1, 1), (7, 127, 129), (128, 1, 3), (1, 784, 10), (100, 301, 77)]
