@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -116,46 +114,6 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
     with forks(INTERPRETER, tmp_path_factory.mktemp("interpreted"), environment={"TRITON_INTERPRET": "1"}) as run:
         yield run
-
-
-FOR_HOPPER = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
-
-class Hopper:
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
-    get_current_device = staticmethod(lambda: 0)
-    get_current_stream = staticmethod(lambda device: 0)
-
-triton.runtime.driver.set_active(Hopper())
-made, launch = [], JITFunction.run
-
-def compiled(self, *given, grid, warmup, **how):
-    # What a kernel asks of its tensors' device.
-    how |= {name: True for name in ("DEVICE", "DEPENDENT") if name in how}
-    made.append(launch(self, *given, grid=grid, warmup=True, **how))
-
-JITFunction.run = compiled
-"""
-
-
-@pytest.fixture(scope="session")
-def compiled_for_hopper() -> Callable[[str], None]:
-    """Runs Python source in a process of its own whose Triton kernels are compiled for Hopper and not launched.
-
-    The source finds what was compiled in the list ``made``. The test fails with the process's complaint, and is skipped
-    where Triton has no NVIDIA backend.
-    """
-    pytest.importorskip("triton")
-    if importlib.util.find_spec("triton.backends.nvidia") is None:
-        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
-
-    def run(source: str) -> None:
-        done = subprocess.run([sys.executable, "-c", FOR_HOPPER + source], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    return run
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from synthetic import ceilings, run_line
+from test_linear_relu import operation
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypatia_lab import records, results
@@ -16,7 +17,7 @@ from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
 from hypatia_lab.figures import language
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import linear_relu, linear_relu_backward
+from hypatia_lab.operations import linear_relu_backward
 from hypatia_lab.planted import both_passes, gradients
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload, WorkloadError
@@ -26,7 +27,6 @@ BOTH = "forward_backward"
 PARTS = ("y", "grad_x", "grad_weight", "grad_bias")
 SQUARE = Workload("linear_relu", (96, 128, 128), direction=BOTH)
 """Square weight, so that a transposed one fits."""
-Inputs = dict[str, torch.Tensor]
 
 
 # ---------------------------------------------------------------- the direction
@@ -158,21 +158,6 @@ TWICE = OWN[:-1]
 """Differentiable more than once."""
 
 
-def operation(name: str) -> Any:
-    missing = variants("linear_relu")[name].needs(SQUARE, DEVICE)
-    if missing:
-        pytest.skip(missing)
-    if name == "aten":
-        return linear_relu.load_aten()
-    operations = torch.ops.hypatia
-    return {
-        "naive": operations.linear_relu_naive,
-        "cublas_relu": operations.linear_relu_cublas,
-        "epilogue": operations.linear_relu_epilogue,
-        "fused_backward": operations.linear_relu_fused,
-    }[name]
-
-
 def tensors(*batch: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """x (..., 5), weight (4, 5) and bias (4) that require gradients; nothing is near the ReLU's kink."""
     generator = torch.Generator(DEVICE).manual_seed(3)
@@ -284,11 +269,12 @@ def test_a_misfit_of_the_fused_gradients_is_refused_by_name() -> None:
         operation("epilogue")(x[:, :-1], weight, None)
 
 
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", OWN)
-def test_opcheck_passes_with_gradients(name: str) -> None:
+def test_opcheck_passes(name: str, dtype: torch.dtype) -> None:
     run = operation(name)
-    torch.library.opcheck(getattr(run, "default", run), tensors(2, 3))
-    torch.library.opcheck(getattr(run, "default", run), (*tensors(3)[:2], None))
+    for given in (tensors(2, 3, dtype=dtype), (*tensors(3, dtype=dtype)[:2], None)):
+        torch.library.opcheck(getattr(run, "default", run), given)
 
 
 def test_opcheck_passes_for_the_fused_gradients() -> None:

@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("triton")
-from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import conv_block_whole as whole
 from hypatia_lab.operations import ladder
@@ -21,7 +20,6 @@ from hypatia_lab.workloads import tail
 DEVICE = choose_device("auto")
 MISSING = ladder.STEPS["step_wgmma"].missing("bfloat16", "cuda") if DEVICE == "cuda" else "there is no GPU"
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 KINDS = [
     (*kind, span)

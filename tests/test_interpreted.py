@@ -1,9 +1,12 @@
-"""Triton's kernels in Triton's interpreter: every function ``check_…`` of the files in ``interpreted``."""
+"""Triton's kernels in Triton's interpreter, every ``check_…`` in ``interpreted``; and their machine code."""
 
 from __future__ import annotations
 
 import ast
+import importlib.util
 import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -54,3 +57,13 @@ def test_an_interpreted_kernel(
 ) -> None:
     found = complaints(file, full)
     assert check not in found, found[check]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("file", ["conv_block", "linear_relu"])
+def test_the_kernels_compile_to_hoppers_matrix_instructions(file: str) -> None:
+    pytest.importorskip("triton")
+    if importlib.util.find_spec("triton.backends.nvidia") is None:
+        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
+    done = subprocess.run([sys.executable, FOLDER.parent / "hopper" / f"{file}.py"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

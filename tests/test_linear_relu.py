@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,9 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import linear_relu
+from hypatia_lab.operations import ladder, linear_relu
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import MATH, Workload
+from hypatia_lab.workloads import MATH, Workload, unaligned
 
 DEVICE = choose_device("auto")
 
@@ -29,50 +30,62 @@ def tensors(
     return normal(*batch, inner), normal(outer, inner), normal(outer)
 
 
-def operation(name: str) -> Any:
-    missing = variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), DEVICE)
+OWN = ["naive", "cublas_relu", "aten"]
+FORMS = [*OWN, "epilogue", "fused_backward", *ladder.STEPS]
+
+
+def operation(name: str, dtype: str = "float32") -> Any:
+    """The function behind a variant: of x, weight and bias, which may be None. Skips where it does not run."""
+    direction = "forward_backward" if name == "fused_backward" else "forward"
+    missing = variants("linear_relu")[name].needs(
+        Workload("linear_relu", (1, 1, 1), dtype, direction=direction), DEVICE
+    )
     if missing:
         pytest.skip(missing)
+    if name in ladder.STEPS:
+        return partial(ladder.ladder, name)
     if name == "aten":
         return linear_relu.load_aten()
-    return {"naive": torch.ops.hypatia.linear_relu_naive, "cublas_relu": torch.ops.hypatia.linear_relu_cublas}[name]
+    short = {"cublas_relu": "cublas", "fused_backward": "fused"}
+    return getattr(torch.ops.hypatia, f"linear_relu_{short.get(name, name)}")
 
 
-OWN = ["naive", "cublas_relu", "aten"]
-
-
-@pytest.mark.parametrize("batch", [(), (5,), (2, 3), (2, 1, 4, 3), (0,), (3, 0)])
-@pytest.mark.parametrize("name", OWN)
-def test_any_rank_of_batch_is_taken(name: str, batch: tuple[int, ...]) -> None:
-    x, weight, bias = tensors(*batch)
-    out = operation(name)(x, weight, bias)
+def agrees(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """As the checker judges it: relative to the float64 answer, with the dtype's own rounding allowed."""
+    name = str(x.dtype).removeprefix("torch.")
+    shape = (max(1, x.reshape(-1, x.shape[-1]).shape[0]), x.shape[-1], weight.shape[0])
+    allowed = Workload("linear_relu", shape, name).tolerance()
     expected = linear_relu.reference(x, weight, bias)
     assert out.shape == expected.shape
-    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+    assert out.dtype == x.dtype
+    difference = (out.double() - expected).norm() / expected.norm().clamp(min=1e-300)
+    assert float(difference) <= allowed
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_strided_inputs_and_a_missing_bias_are_taken(name: str) -> None:
-    x, weight, bias = tensors(12)
-    strided = torch.stack([x, -x], dim=-1)[..., 0]
-    assert not strided.is_contiguous()
-    run = operation(name)
-    expected = linear_relu.reference(strided, weight, bias)
-    torch.testing.assert_close(run(strided, weight, bias).double(), expected, rtol=1e-4, atol=1e-4)
-    across = weight.t().contiguous().t()
-    torch.testing.assert_close(run(x, across, bias).double(), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(run(x, weight, None).double(), linear_relu.reference(x, weight), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_any_rank_of_batch_strided_and_unaligned_inputs_and_a_missing_bias_are_taken(name: str, dtype: str) -> None:
+    run, (x, weight, bias) = operation(name, dtype), tensors(24, inner=40, outer=56, dtype=getattr(torch, dtype))
+    batches = [x.view(2, 3, 4, 40), x.view(2, 12, 40), x[0], x[:0], x.view(2, 12, 40)[:, :0]]
+    for case in (*batches, torch.stack([x, -x], -1)[..., 0], unaligned(x)):
+        agrees(run(case, weight, bias), case, weight, bias)
+    agrees(run(x, weight, None), x, weight, None)
+    agrees(run(x, weight.t().contiguous().t(), bias), x, weight, bias)
+    if name in ladder.STEPS:
+        torch.testing.assert_close(run(x[:, :0], weight[:, :0], bias), bias.relu().expand(24, 56))
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_nan_and_infinity_go_through_as_in_torch(name: str) -> None:
-    x, weight, bias = tensors(4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_nan_and_infinity_go_through_as_in_torch(name: str, dtype: str) -> None:
+    run, (x, weight, bias) = operation(name, dtype), tensors(4, dtype=getattr(torch, dtype))
     x[0, 0], x[1, 0], x[2, 0] = float("nan"), float("inf"), -float("inf")
     expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
-    torch.testing.assert_close(operation(name)(x, weight, bias), expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+    rtol, atol = (1e-4, 1e-4) if dtype == "float32" else (2e-2, 1e-2)
+    torch.testing.assert_close(run(x, weight, bias), expected, equal_nan=True, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+@pytest.mark.parametrize("name", ["naive", "cublas_relu", "blocked"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -83,7 +96,7 @@ def test_nan_and_infinity_go_through_as_in_torch(name: str) -> None:
         (lambda x, w, b: (x.int(), w.int(), b.int()), "all must be one of"),
     ],
 )
-def test_a_misfit_is_refused_by_name(name: str, change, message: str) -> None:
+def test_a_misfit_is_refused_by_name(name: str, change: Any, message: str) -> None:
     run = operation(name)
     with pytest.raises((ValueError, RuntimeError), match=message):
         run(*change(*tensors(6)))
@@ -91,20 +104,11 @@ def test_a_misfit_is_refused_by_name(name: str, change, message: str) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
-@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+@pytest.mark.parametrize("name", ["naive", "cublas_relu", "step_shared"])
 def test_tensors_on_two_devices_are_refused(name: str) -> None:
     x, weight, bias = tensors(6)
     with pytest.raises((ValueError, RuntimeError), match="device"):
         operation(name)(x, weight.cpu(), bias)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", OWN)
-def test_opcheck_passes(name: str, dtype: torch.dtype) -> None:
-    run = operation(name)
-    overload = getattr(run, "default", run)
-    for arguments in (tensors(6, dtype=dtype), (*tensors(2, 3, dtype=dtype)[:2], None)):
-        torch.library.opcheck(overload, arguments)
 
 
 def test_opcheck_passes_for_the_in_place_relu() -> None:
@@ -116,19 +120,6 @@ def test_the_in_place_relu_refuses_a_strided_tensor() -> None:
     operation("cublas_relu")
     with pytest.raises((ValueError, RuntimeError), match="contiguous"):
         torch.ops.hypatia.relu_inplace(tensors(6)[0].t())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
-def test_a_custom_operation_compiles_without_a_break(name: str) -> None:
-    run = operation(name)
-    x, weight, bias = tensors(6)
-
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return run(x * 2, weight, bias) + 1
-
-    compiled = torch.compile(model, fullgraph=True)
-    torch.testing.assert_close(compiled(x), model(x))
 
 
 def test_the_cuda_sources_name_every_dtype() -> None:

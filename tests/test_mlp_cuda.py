@@ -19,7 +19,6 @@ from hypatia_lab.workloads import Workload
 DEVICE = choose_device("auto")
 MISSING = mlp_cuda.missing(64, "bfloat16") if DEVICE == "cuda" else "there is no GPU"
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
 def tensors(

@@ -13,7 +13,6 @@ from hypatia_lab.kernels.split_products import Plan, Terms
 from hypatia_lab.machine import choose_device
 
 DEVICE = choose_device("auto")
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 # ---------------------------------------------------------------- emulated
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -81,41 +79,6 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
 
 
 # ---------------------------------------------------------------- machine code
-
-MACHINE_CODE = """
-from hypatia_lab.kernels.triton import gradient_products as both, linear_relu as whole, linear_relu_split as split
-from hypatia_lab.kernels.triton import gradient_products_split as both_split
-
-whole._processors = lambda tensor: 132
-
-def drawn(batch, inner, outer, dtype):
-    return tuple(torch.empty(shape, dtype=dtype) for shape in ((batch, inner), (outer, inner), (outer,)))
-
-for shape in ((1024, 784, 2048), (8192, 4096, 4096)):
-    whole.linear_relu(*drawn(*shape, torch.bfloat16))
-    split.linear_relu_split(*drawn(*shape, torch.float32))
-for shape in ((256, 256, 512), (1024, 784, 2048)):
-    whole.linear_relu(*drawn(*shape, torch.float32), precision="tf32")
-x, weight, _ = drawn(1024, 784, 2048, torch.bfloat16)
-shares = torch.empty(16, 2048)
-for plan in both.candidates((1024, 784, 2048), torch.bfloat16)[:3]:
-    both.gradient_products(torch.empty(1024, 2048, dtype=torch.bfloat16), x, weight, shares=shares, plan=plan)
-for shape in ((256, 256, 512), (1024, 784, 2048), (8192, 4096, 4096)):
-    x, weight, _ = drawn(*shape, torch.float32)
-    y = torch.empty(shape[0], shape[2])
-    both_split.gradient_products_split(y, x, weight, y)
-products = [code for code in made if code.metadata.name not in ("_split_rows", "_find_exponents", "_split_all")]
-assert len(products) == 12
-for code in products:
-    text = code.asm["ptx"]
-    assert "wgmma.mma_async" in text and "cp.async.bulk.tensor" in text, code.metadata.name
-    assert code.metadata.shared <= 232448 and ".local" not in text
-"""
-
-
-@pytest.mark.slow
-def test_the_kernels_compile_to_hoppers_matrix_instructions(compiled_for_hopper: Callable[[str], None]) -> None:
-    compiled_for_hopper(MACHINE_CODE)
 
 
 # ---------------------------------------------------------------- the variants

@@ -13,17 +13,15 @@ import torch.nn.functional as functional
 from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import conv_block_points, norm_chain, unet
+from hypatia_lab.operations import norm_chain, unet
 from hypatia_lab.operations.conv_block import SEED_SHAPE
-from hypatia_lab.operations.unet import EACH, FORMS, GROUPS, INSTANCE, PARAMETERS, exact
+from hypatia_lab.operations.unet import EACH, GROUPS, INSTANCE, PARAMETERS, exact
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
-ODD, EVEN, SMALL = (3, 5, 33, 29), (2, 16, 32, 32), (2, 3, 13, 17)
-OPERATIONS = (*FORMS, conv_block_points.AUTOCAST, "norm_chain")
-HALVES = ("bfloat16", "float16")
+ODD, EVEN = (3, 5, 33, 29), (2, 16, 32, 32)
 Inputs = dict[str, torch.Tensor]
 
 

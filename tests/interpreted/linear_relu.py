@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 
 import torch
+from refusals import refused
 
 from hypatia_lab.kernels.split_products import Plan
 from hypatia_lab.kernels.triton import linear_relu as module
