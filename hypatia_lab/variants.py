@@ -7,12 +7,14 @@ on goes into its record; a label, a tag or a look is asked for when a page is ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab import workloads
 from hypatia_lab.names import unknown
 
 if TYPE_CHECKING:
@@ -215,6 +217,19 @@ def load() -> None:
     """Import every package that registers variants of the lab, once: with them torch, which takes seconds."""
     for home in HOMES:
         import_module(home)
+
+
+@contextmanager
+def restored() -> Iterator[None]:
+    """What the body registers is forgotten when it ends, operations and variants."""
+    operations, known = dict(workloads._OPERATIONS), {name: dict(own) for name, own in _VARIANTS.items()}
+    try:
+        yield
+    finally:
+        workloads._OPERATIONS.clear()
+        workloads._OPERATIONS.update(operations)
+        _VARIANTS.clear()
+        _VARIANTS.update(known)
 
 
 def registered() -> tuple[str, ...]:

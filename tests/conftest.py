@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy
@@ -30,7 +29,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
     What it declares is told in the same words.
     """
-    from hypatia_lab import reader_kernel, variants, workloads
+    from hypatia_lab import reader_kernel, variants
     from hypatia_lab.judged import rehearsal
     from hypatia_lab.profiler import sessions
 
@@ -43,9 +42,7 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         def emit(event: str, **fields: Any) -> None:
             on_event(json.loads(json.dumps({"event": event} | fields)))
 
-        with pytest.MonkeyPatch.context() as own:
-            own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-            own.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
+        with pytest.MonkeyPatch.context() as own, variants.restored():
             own.setattr(reader_kernel, "_DECLARED", {})
             own.setattr(sys, "path", list(sys.path))
             own.setattr(rehearsal, "confine", lambda *given: None)
@@ -54,6 +51,32 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
         return None
 
     monkeypatch.setattr(sessions, "run_session", run_session)
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[int, int]], None]:
+    """What the variants ask of a GPU is answered as an H200 of the given compute capability would."""
+    import torch
+
+    from hypatia_lab.kernels import loader
+
+    pytest.importorskip("triton")
+
+    def answer(capability: tuple[int, int]) -> None:
+        monkeypatch.setattr(loader, "cuda_missing", lambda *given: "")
+        monkeypatch.setattr(loader, "module_missing", lambda name, install: "")
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: capability)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+        properties = SimpleNamespace(multi_processor_count=132)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
+
+    return answer
+
+
+@pytest.fixture
+def h200(card: Callable[[tuple[int, int]], None]) -> None:
+    """There is an H200, for all that variants know."""
+    card((9, 0))
 
 
 @pytest.fixture(scope="session")
@@ -91,46 +114,6 @@ def interpreted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[.
         pytest.skip("Triton 3.6's interpreter fails with numpy 2.4")
     with forks(INTERPRETER, tmp_path_factory.mktemp("interpreted"), environment={"TRITON_INTERPRET": "1"}) as run:
         yield run
-
-
-FOR_HOPPER = """
-import torch, triton
-from triton.backends.compiler import GPUTarget
-from triton.runtime.jit import JITFunction
-
-class Hopper:
-    get_current_target = staticmethod(lambda: GPUTarget("cuda", 90, 32))
-    get_current_device = staticmethod(lambda: 0)
-    get_current_stream = staticmethod(lambda device: 0)
-
-triton.runtime.driver.set_active(Hopper())
-made, launch = [], JITFunction.run
-
-def compiled(self, *given, grid, warmup, **how):
-    # What a kernel asks of its tensors' device.
-    how |= {name: True for name in ("DEVICE", "DEPENDENT") if name in how}
-    made.append(launch(self, *given, grid=grid, warmup=True, **how))
-
-JITFunction.run = compiled
-"""
-
-
-@pytest.fixture(scope="session")
-def compiled_for_hopper() -> Callable[[str], None]:
-    """Runs Python source in a process of its own whose Triton kernels are compiled for Hopper and not launched.
-
-    The source finds what was compiled in the list ``made``. The test fails with the process's complaint, and is skipped
-    where Triton has no NVIDIA backend.
-    """
-    pytest.importorskip("triton")
-    if importlib.util.find_spec("triton.backends.nvidia") is None:
-        pytest.skip("this triton has no NVIDIA backend: the kernels are not compiled")
-
-    def run(source: str) -> None:
-        done = subprocess.run([sys.executable, "-c", FOR_HOPPER + source], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-
-    return run
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,23 +36,17 @@ def _emulated_source(name: str) -> str:
     return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
 
 
-def entry(instance: str, maps: int, types: Sequence[str], cluster: int | str = 1) -> str:
-    """C++ through which tests launch ``instance``, which takes so many tensor maps and then ``types``.
-
-    ``cluster`` blocks run at once; "grid": all.
-    """
-    types = ["const TensorMap*"] * maps + list(types)
-    declared = ", ".join(f"{kind} a{number}" for number, kind in enumerate(types))
-    passed = ", ".join("*" * (number < maps) + f"a{number}" for number in range(len(types)))
-    return (
-        f'extern "C" const char* {symbol(instance)}(unsigned grid, unsigned threads, {declared}) {{'
-        f" return launch(grid, {cluster}, {{threads, 1, 1}}, [=] {{ {instance}({passed}); }}); }}"
-    )
+ENTRY = """
+extern "C" const char* {symbol}(const unsigned* grid, const unsigned* block, unsigned cluster, void** given) {{
+    return launch({instance}, grid, block, cluster, given);
+}}
+"""
 
 
 @cache
-def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
-    """A library of ``cuda/<name>.cu`` for a CPU; ``entries`` are the C++ functions through which tests launch it."""
+def emulator(name: str, instances: tuple[str, ...]) -> ctypes.CDLL:
+    """A library for a CPU of those kernels of ``cuda/<name>.cu``, such as ``relu_inplace<float, float>``."""
+    entries = [ENTRY.format(symbol=symbol(instance), instance=instance) for instance in instances]
     unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', _emulated_source(name), *entries]
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
@@ -63,6 +57,48 @@ def emulator(name: str, entries: tuple[str, ...]) -> ctypes.CDLL:
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr[:4000]
         return ctypes.CDLL(str(library))
+
+
+def emulation(
+    instances: Mapping[str, Sequence[str]],
+    *,
+    processors: int = 4,
+    kept: Sequence[Any] = (),
+    at_once: Callable[[str, int, int], int] = lambda instance, blocks, cluster: cluster,
+) -> Any:
+    """A fixture: launches go to emulators of those kernels of each source, of a GPU of so many multiprocessors.
+
+    A source that is not named is built with each kernel that is launched. ``kept``: caches of launchers, emptied before
+    and after. ``at_once`` says how many blocks run at once, given an instance, its grid's blocks and the cluster that
+    its launcher was asked for.
+    """
+
+    @pytest.fixture
+    def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        if missing := loader.cpp_missing():
+            pytest.skip(missing)
+
+        def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool = False) -> Any:
+            assert shared <= 227 * 1024
+            library = emulator(name, tuple(instances.get(name, (instance,))))
+            return lambda grid, block, *given: launch(
+                library, instance, grid, block, given, at_once(instance, grid[0], cluster)
+            )
+
+        def made(*given: Any, **how: Any) -> torch.Tensor:
+            name, own = next(iter(instances.items()))  # emulators make maps alike
+            return tensor_map(emulator(name, tuple(own)), *given, **how)
+
+        monkeypatch.setattr(loader, "cuda_launcher", launcher)
+        monkeypatch.setattr(loader, "tensor_map", made)
+        monkeypatch.setattr(loader, "multiprocessors", lambda device: processors)
+        for one in kept:
+            one.cache_clear()
+        yield
+        for one in kept:
+            one.cache_clear()
+
+    return emulation
 
 
 def tensor_map(
@@ -81,7 +117,14 @@ def tensor_map(
     return aligned
 
 
-def launch(library: ctypes.CDLL, instance: str, extents: Sequence[int], arguments: Sequence[Any]) -> None:
+def launch(
+    library: ctypes.CDLL,
+    instance: str,
+    grid: Sequence[int],
+    block: Sequence[int],
+    arguments: Sequence[Any],
+    cluster: int = 1,
+) -> None:
     """Runs ``instance`` in the emulator; fails with what it found wrong."""
     run = getattr(library, symbol(instance))
     run.restype = ctypes.c_char_p
@@ -90,25 +133,34 @@ def launch(library: ctypes.CDLL, instance: str, extents: Sequence[int], argument
         numbers[type(a)](a) if type(a) in numbers else ctypes.c_void_p(a.data_ptr() if a is not None else None)
         for a in arguments
     ]
-    complaint = run(*map(ctypes.c_uint, extents), *values)
+    extents = [(ctypes.c_uint * 3)(*given, *(1,) * (3 - len(given))) for given in (grid, block)]
+    given = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    complaint = run(*extents, ctypes.c_uint(cluster), given)
     assert complaint is None, complaint
 
 
-def compiles_without_spills(folder: Path, name: str, instantiations: Sequence[str]) -> None:
-    """nvcc makes machine code of sm_90a of every instantiation, with all registers and asynchronous products kept."""
+def machine_code(folder: Path, name: str, instances: Sequence[str]) -> str:
+    """What nvcc says of the kernels of ``cuda/<name>.cu`` that it makes machine code of; skips where there is none."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
     unit = folder / f"{name}.cu"
     source = (loader.CUDA_SOURCES / f"{name}.cu").read_text()
-    unit.write_text("\n".join([source, *instantiations]))
-    target = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-    command = [nvcc, *target, f"-I{loader.CUDA_SOURCES}", "-o", str(folder / "out.cubin"), str(unit)]
+    taken = [f"const void* taken_{number} = (const void*){one};" for number, one in enumerate(instances)]
+    unit.write_text("\n".join([source, *taken]))
+    options = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
+    command = [nvcc, *options, f"-I{loader.CUDA_SOURCES}", "-o", str(folder / "out.cubin"), str(unit)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    spills = re.findall(r"(\d+) bytes spill stores", done.stderr)
-    assert len(spills) == len(instantiations)
+    return done.stderr
+
+
+def compiles_without_spills(folder: Path, name: str, instances: Sequence[str]) -> None:
+    """nvcc makes machine code of sm_90a of every instance, with all registers and asynchronous products kept."""
+    said = machine_code(folder, name, instances)
+    spills = re.findall(r"(\d+) bytes spill stores", said)
+    assert len(spills) == len(instances)
     assert set(spills) == {"0"}
     # What ptxas says when products are not left to run while the next ones are issued, or registers not moved.
-    assert "serialized" not in done.stderr
-    assert "setmaxnreg" not in done.stderr
+    assert "serialized" not in said
+    assert "setmaxnreg" not in said

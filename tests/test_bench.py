@@ -455,7 +455,7 @@ def elsewhere(workload, inputs):
 
 
 @pytest.fixture
-def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Registers variants that go wrong, here and in every fresh Python process started from here."""
     folder = tmp_path / "deadly"
     folder.mkdir()
@@ -471,11 +471,12 @@ def deadly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         "sys.meta_path.insert(0, Finder())\n"
     )
     monkeypatch.setenv("PYTHONPATH", str(folder), prepend=os.pathsep)
-    monkeypatch.setitem(variants._VARIANTS, "linear_relu", dict(variants._VARIANTS["linear_relu"]))
     spec = importlib.util.spec_from_file_location("deadly", folder / "deadly.py")
     assert spec is not None
     assert spec.loader is not None
-    spec.loader.exec_module(importlib.util.module_from_spec(spec))
+    with variants.restored():
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
+        yield
 
 
 def test_a_variant_that_kills_its_process_is_named_and_the_rest_is_measured(tmp_path, lab, deadly):

@@ -14,7 +14,7 @@ import torch
 from cheats import catalogue
 from cheats.catalogue import Cheat
 
-from hypatia_lab import machine, reader_kernel, variants, workloads
+from hypatia_lab import machine, reader_kernel, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import PROCESSES
 from hypatia_lab.profiler import sessions
@@ -42,12 +42,11 @@ alone_on_a_gpu = pytest.mark.slow if DEVICE == "cuda" else lambda test: test
 @pytest.fixture(autouse=True)
 def registry(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test registers is forgotten when it ends."""
-    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setenv("OMP_WAIT_POLICY", "passive")  # many processes take turns on the same cores
 
 
+@variants.restored()
 def trial(
     source: str, names: Sequence[str], folder: Path, *, problem: str = "", number: int = 0, budget_s: float = 0.1
 ) -> dict[str, Row]:
@@ -55,18 +54,17 @@ def trial(
 
     The file is not run in this process: what it would declare is written down here.
     """
+    reader_kernel._DECLARED.clear()
     path = folder / "planted.py"
     path.write_text(source, encoding="utf-8")
     if problem:
         other = folder / "planted_problem.py"
         other.write_text(problem, encoding="utf-8")
-        _forget()
         own = kernelbench.load(path, other, candidate=False)
         experiment = kernelbench.experiment(path, other, own)
     else:
         declared = folder / "planted_declared.py"
         declared.write_text(catalogue.importing("planted", DEVICE, "kernel = answer"), encoding="utf-8")
-        _forget()
         experiment = reader_kernel.experiment(path, reader_kernel.load(declared))
     assert experiment.source is not None
     (group,) = composer.plan(experiment, "quick", DEVICE)
@@ -90,12 +88,6 @@ def trial(
     log = folder / "log.txt"
     sessions.run_session("hypatia_lab.judged.coordinator", plan, log, on_event=on_event, silence_s=60.0)
     return rows
-
-
-def _forget() -> None:
-    for name in [name for name in workloads._OPERATIONS if "planted" in name]:
-        del workloads._OPERATIONS[name], variants._VARIANTS[name]
-        reader_kernel._DECLARED.pop(name, None)
 
 
 def told(row: Row) -> str:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import weakref
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ import cuda_sources
 import pytest
 import torch
 import torch.nn.functional as functional
-from cuda_sources import compiles_without_spills, symbol
+from cuda_sources import compiles_without_spills
 
 from hypatia_lab import records, results
 from hypatia_lab.check import Problem, check, judge
@@ -27,27 +25,15 @@ from hypatia_lab.operations import conv_block, conv_block_kernels, conv_block_pi
 from hypatia_lab.operations.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
 from hypatia_lab.operations.conv_block_pipeline import WAYS, pipeline
 from hypatia_lab.planted import BLOCK_FAULTS, block
-from hypatia_lab.variants import AGAIN, baseline, variants
+from hypatia_lab.variants import baseline, variants
 from hypatia_lab.workloads import MATH, Workload
 
 DEVICE = choose_device("auto")
 BOTH = "forward_backward"
 Inputs = dict[str, torch.Tensor]
-SHAPES = [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
-PLAIN = [name for name in variants("conv_block") if not name.startswith("compile")]
 sweep = pytest.mark.sweep
 """Of every variant, shape and dtype: half a minute. The page's own check has two shapes of each."""
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
-
-
-def right(name: str, workload: Workload) -> None:
-    variant = variants(workload.operation)[name]
-    if missing := variant.needs(workload, DEVICE):
-        pytest.skip(missing)
-    with workload.precision():
-        problem = Problem(workload, DEVICE)
-        found = check(variant.factory(workload, problem.inputs), problem)
-    assert found.ok, f"{workload.shape_text}: {found.reason}"
 
 
 def module(inputs: Inputs, approximate: str) -> torch.nn.Sequential:
@@ -71,7 +57,9 @@ def module(inputs: Inputs, approximate: str) -> torch.nn.Sequential:
 
 @sweep
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(
+    "shape", [(1, 3, 7, 5), (33, 4, 9, 10), (2, 16, 33, 40), (1, 64, 17, 31), (2, 96, 8, 8), (1, 3, 97, 131)]
+)
 def test_the_reference_is_that_of_torchs_modules(shape: tuple[int, ...], operation: str) -> None:
     workload = Workload(operation, shape, "float64", direction=BOTH)
     inputs = workload.inputs(DEVICE)
@@ -160,51 +148,8 @@ def test_math_is_set_for_convolutions_too() -> None:
 # ---------------------------------------------------------------- the variants
 
 
-@sweep
-@pytest.mark.parametrize("dtype", MATH)
-@pytest.mark.parametrize("name", PLAIN)
-def test_a_variant_agrees_with_float64(name: str, dtype: str) -> None:
-    for shape in SHAPES if dtype == "float32" else SHAPES[:3]:
-        right(name, Workload("conv_block", shape, dtype))
-    right(name, Workload("conv_block_tanh", SHAPES[0], dtype))
-
-
-@sweep
-@pytest.mark.parametrize("dtype", MATH)
-@pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "script"])
-def test_a_variants_gradients_agree_with_float64(name: str, dtype: str) -> None:
-    right(name, Workload("conv_block", (3, 5, 33, 29), dtype, direction=BOTH))
-    right(name, Workload("conv_block_tanh", (33, 4, 9, 10), dtype, direction=BOTH))
-
-
-@sweep
-@pytest.mark.slow
-@pytest.mark.parametrize("direction", ["forward", BOTH])
-@pytest.mark.parametrize("name", [name for name in variants("conv_block") if name.startswith("compile")])
-def test_a_compiled_variant_agrees_with_float64(name: str, direction: str) -> None:
-    right(name, Workload("conv_block", (3, 5, 33, 29), direction=direction))
-    right(name, Workload("conv_block", (3, 5, 33, 29), "bfloat16", direction=direction))
-    right(name, Workload("conv_block_tanh", (2, 16, 16, 16), direction=direction))
-
-
-@sweep
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["eager", "eager_channels_last", "group_norm", "naive"])
-def test_the_documents_size_agrees_with_float64(name: str) -> None:
-    right(name, Workload("conv_block", conv_block.SEED_SHAPE))
-
-
-def test_a_variant_says_where_it_runs() -> None:
+def test_each_way_of_the_pipeline_is_a_variant_with_its_origin() -> None:
     known = variants("conv_block")
-    plain = Workload("conv_block", (2, 3, 4, 5))
-    split = Workload("conv_block", (2, 3, 4, 5), math="tf32x3")
-    assert "tf32x3" in known["eager"].needs(split, "cpu")
-    assert known["compile_reduce_overhead"].needs(plain, "cpu") == "needs a CUDA GPU"
-    assert known["naive_malloc"].needs(plain, "cpu") == "needs a CUDA GPU"
-    assert known["threaded"].needs(plain, "cuda") == "needs a CPU"
-    assert "tf32" in known["naive"].needs(Workload("conv_block", (2, 3, 4, 5), math="tf32"), "cpu")
-    both = Workload("conv_block", (2, 3, 4, 5), direction=BOTH)
-    assert known["naive"].needs(both, "cpu") == "naive computes forward only"
     assert {name: found.origin for name, found in known.items() if name in WAYS} == {
         "naive": "seed",
         "naive_malloc": "seed",
@@ -215,32 +160,9 @@ def test_a_variant_says_where_it_runs() -> None:
 
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
-@pytest.mark.parametrize("experiment", ["conv_block"])
-def test_plans_name_what_there_is_and_hold_the_documents_size(experiment: str, device: str, preset: str) -> None:
-    spec = EXPERIMENTS[experiment]
-    groups = spec.plan(preset, device, ())
-    for group in groups:
-        assert len(set(group.variants)) == len(group.variants)
-        known = [variants(group.workload.operation)[name.removesuffix(AGAIN)] for name in group.variants]
-        assert all(group.workload.direction in found.directions for found in known)
-        assert any(not found.needs(group.workload, "cpu") for found in known if found.baseline)
-    for probe in spec.probes(preset, device, ()):
-        assert probe.variant in variants("conv_block")
-    sizes = {group.workload.shape for group in groups}
+def test_plans_hold_the_documents_size(device: str, preset: str) -> None:
+    sizes = {group.workload.shape for group in EXPERIMENTS["conv_block"].plan(preset, device, ())}
     assert (conv_block.SEED_SHAPE in sizes) is ((preset, device) != ("quick", "cpu"))
-    (shape,) = {group.workload.shape for group in spec.plan(preset, device, [(2, 3, 8, 8)]) if group.clocks}
-    assert shape == (2, 3, 8, 8)
-
-
-@pytest.fixture
-def h200(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the variants ask of a GPU is answered as an H200 would."""
-    pytest.importorskip("triton")
-    properties = SimpleNamespace(multi_processor_count=132)
-    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device=None: (9, 0))
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: properties)
 
 
 @pytest.mark.usefixtures("h200")
@@ -257,25 +179,6 @@ def test_what_is_timed_on_an_h200_can_run_there(preset: str) -> None:
                 assert not why, (name, group.workload)
                 timed.add(name)
     assert {"triton", "whole", "whole_bf16x3", "whole_graph", "whole_bf16x3_graph"} <= timed
-
-
-@pytest.mark.usefixtures("h200")
-def test_kernels_of_our_own_say_where_they_do_not_run() -> None:
-    known = variants("conv_block")
-
-    def why(name: str, *work: Any) -> str:
-        return known[name].needs(Workload("conv_block", *work), "cuda")
-
-    assert "have no float32" in why("whole", (5, 64, 128, 128))
-    assert not why("whole_bf16x3", (5, 64, 128, 128))
-    assert "float32's own" in why("whole_bf16x3", (5, 64, 128, 128), "bfloat16")
-    assert "channels" in why("whole", (5, 96, 128, 128), "bfloat16")
-    assert not why("triton", (5, 96, 97, 131), "bfloat16")
-    assert "no float64" in why("triton", (5, 64, 128, 128), "float64")
-    assert "tf32x3" in why("triton", (5, 64, 128, 128), "float32", "tf32x3")
-    assert known["whole_graph"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu") == "needs a CUDA GPU"
-    if not conv_block_kernels.INTERPRETED:
-        assert "needs a CUDA GPU" in known["triton"].needs(Workload("conv_block", (1, 16, 8, 8)), "cpu")
 
 
 def test_the_one_kernel_is_taken_where_it_is_quicker(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,51 +518,18 @@ def test_the_library_block_drops_too() -> None:
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
 KINDS = ("float32", "float64", "bfloat16")
-ENTRIES = {
-    "convolve": ("const {0}* a, const {0}* b, const {0}* c, {0}* d", 5),
-    "statistics": ("const {0}* a, {1}* b", 2),
-    "finish": ("const {0}* a, const {1}* b, const {0}* c, const {0}* d, {0}* e", 5),
-}
-"""Kernel → its pointers, and how many whole numbers follow them."""
 
 
-def kernels(dtypes: tuple[str, ...]) -> dict[str, tuple[str, tuple[str, ...]]]:
-    """Instance → (kernel, scalar and accumulator)."""
-    return {
-        f"conv_block_{name}<{', '.join((*loader.SCALARS[dtype], *more))}>": (name, loader.SCALARS[dtype])
-        for dtype in dtypes
-        for name in ENTRIES
-        for more in ([("true",), ("false",)] if name == "finish" else [()])
-    }
+def instances(dtypes: tuple[str, ...]) -> list[str]:
+    scalars = [", ".join(loader.SCALARS[dtype]) for dtype in dtypes]
+    return [
+        f"conv_block_{kernel}<{scalar}{more}>"
+        for scalar in scalars
+        for kernel, more in (("convolve", ""), ("statistics", ""), ("finish", ", true"), ("finish", ", false"))
+    ]
 
 
-@cache
-def emulator() -> ctypes.CDLL:
-    entries = []
-    for instance, (name, scalars) in kernels(KINDS).items():
-        pointers, count = ENTRIES[name]
-        declared = pointers.format(*scalars) + "".join(f", long long n{number}" for number in range(count))
-        given = ", ".join(part.split()[-1] for part in declared.split(", "))
-        entries.append(
-            f'extern "C" const char* {symbol(instance)}(unsigned grid, unsigned x, unsigned y, {declared}) {{\n'
-            f"    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}({given}); }});\n}}\n"
-        )
-    return cuda_sources.emulator("conv_block", tuple(entries))
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches go to the emulator."""
-
-    def launcher(name: str, instance: str) -> Any:
-        assert name == "conv_block"
-
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-            cuda_sources.launch(emulator(), instance, (*grid, *block, 1), arguments)
-
-        return launch
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
+emulation = cuda_sources.emulation({"conv_block": instances(KINDS)})
 
 
 def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", p: float = 0.0) -> torch.Tensor:
@@ -675,7 +545,6 @@ def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", 
     return y
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", KINDS)
 def test_the_emulated_kernels_agree_with_float64(dtype: str, emulation: None) -> None:
     for operation, approximate in OPERATIONS.items():
@@ -685,7 +554,6 @@ def test_the_emulated_kernels_agree_with_float64(dtype: str, emulation: None) ->
             assert found.ok, f"{shape}: {found.reason}"
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE != "cpu", reason="the CPU's kernels are compared with the emulated ones")
 def test_the_emulated_dropout_is_that_of_the_cpu(emulation: None) -> None:
     x, weight, _, gamma, beta = tensors()
@@ -735,9 +603,4 @@ def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emu
 
 
 def test_the_cuda_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    wanted = []
-    for instance, (name, scalars) in kernels(tuple(loader.SCALARS)).items():
-        pointers, count = ENTRIES[name]
-        types = [part.rsplit(" ", 1)[0] for part in pointers.format(*scalars).split(", ")]
-        wanted.append(f"template __global__ void {instance}({', '.join([*types, *['long long'] * count])});")
-    compiles_without_spills(tmp_path, "conv_block", wanted)
+    compiles_without_spills(tmp_path, "conv_block", instances(tuple(loader.SCALARS)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("triton")
-from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import conv_block_whole as whole
 from hypatia_lab.operations import ladder
@@ -21,9 +20,7 @@ from hypatia_lab.workloads import tail
 DEVICE = choose_device("auto")
 MISSING = ladder.STEPS["step_wgmma"].missing("bfloat16", "cuda") if DEVICE == "cuda" else "there is no GPU"
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
-WHOLE_NUMBER = "long long"
 KINDS = [
     (*kind, span)
     for kind in (
@@ -36,51 +33,12 @@ KINDS = [
     for span in ("48", "96", "216")
 ]
 INSTANCES = [f"conv_block_whole<{', '.join(kind)}>" for kind in KINDS]
-GRADIENT_KINDS = [("__half", "true")]
-GRADIENT_INSTANCES = [f"conv_block_gradient<{', '.join(kind)}>" for kind in GRADIENT_KINDS]
-
-
-def whole_entry(instance: str, scalar: str) -> str:
-    given, taken = f"const {scalar}*", f"{scalar}*"
-    types = [*[given] * 3, taken, taken, "float*", "float*", "unsigned*"]
-    types += [WHOLE_NUMBER, given, *[WHOLE_NUMBER] * 5, "float"]
-    return cuda_sources.entry(instance, 4, types, "grid")
-
-
-def gradient_entry(instance: str, scalar: str) -> str:
-    given = f"const {scalar}*"
-    types = [given, given, "const float*", given, given, f"{scalar}*", "float*", "unsigned*", *[WHOLE_NUMBER] * 3]
-    return cuda_sources.entry(instance, 0, types, "grid")
-
-
-SOURCES = {
-    "conv_block_whole": (whole_entry, KINDS, INSTANCES),
-    "conv_block_gradient": (gradient_entry, GRADIENT_KINDS, GRADIENT_INSTANCES),
-}
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator, of a GPU of four multiprocessors."""
-
-    def library(name: str) -> Any:
-        entry, kinds, instances = SOURCES[name]
-        entries = (entry(instance, kind[0]) for kind, instance in zip(kinds, instances, strict=True))
-        return cuda_sources.emulator(name, tuple(entries))
-
-    def launcher(name: str, instance: str, *, shared: int, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
-        return lambda grid, block, *arguments: cuda_sources.launch(library(name), instance, (*grid, *block), arguments)
-
-    def tensor_map(*given: Any) -> torch.Tensor:
-        return cuda_sources.tensor_map(library("conv_block_whole"), *given)
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
-    whole._launcher.cache_clear()
-    yield
-    whole._launcher.cache_clear()
+GRADIENT_INSTANCES = ["conv_block_gradient<__half, true>"]
+emulation = cuda_sources.emulation(
+    {"conv_block_whole": INSTANCES, "conv_block_gradient": GRADIENT_INSTANCES},
+    kept=[whole._launcher],
+    at_once=lambda instance, blocks, cluster: blocks,
+)
 
 
 def drawn(images: int, height: int, width: int, dtype: torch.dtype) -> list[torch.Tensor]:
@@ -146,7 +104,6 @@ EMULATED = [
 ]
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
 @pytest.mark.parametrize(("shape", "dtype", "precision", "approximate", "tolerance"), EMULATED)
 def test_the_emulated_kernel_agrees_with_float64(
@@ -162,7 +119,6 @@ def test_the_emulated_kernel_agrees_with_float64(
     assert not counters.any()
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
 def test_nan_stays_in_its_image_in_the_emulated_kernel(emulation: None) -> None:
     x, weight, bias, gamma, beta = drawn(2, 7, 13, torch.bfloat16)
@@ -253,7 +209,6 @@ def one_product_or_three(case: str) -> None:
             assert away < 2e-3
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
 @pytest.mark.parametrize(
     "case",
@@ -288,7 +243,6 @@ def gradients_agree(shape: tuple[int, int, int], dtype: torch.dtype, approximate
     assert float((added[0] - expected[3]).norm() / expected[3].norm()) < tolerance
 
 
-@needs_compiler
 @pytest.mark.skipif(DEVICE == "cuda", reason="the emulator is for machines without a GPU")
 @pytest.mark.parametrize(
     "shape",
@@ -356,7 +310,7 @@ QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[0])
     [pytest.param(*one, marks=() if one[1] in QUICKLY_COMPILED else pytest.mark.sweep) for one in COMPILED],
 )
 def test_machine_code_keeps_its_sums_in_registers(name: str, instance: str, tmp_path: Path) -> None:
-    cuda_sources.compiles_without_spills(tmp_path, name, [f"const void* taken = (const void*){instance};"])
+    cuda_sources.compiles_without_spills(tmp_path, name, [instance])
 
 
 SHAPES = [

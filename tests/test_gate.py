@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from synthetic import ceilings, cell_line, run_line
 
-from hypatia_lab import intervals, reader_kernel, records, results, testing, variants, workloads
+from hypatia_lab import intervals, reader_kernel, records, results, testing, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import commands, gate
@@ -135,16 +135,12 @@ Call = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, rehearsed_here: None) -> Call:
+def call(capsys: pytest.CaptureFixture[str], rehearsed_here: None) -> Call:
     """Calls the command in this process, which forgets what a file declared; exit status, output, complaints."""
-    known = {name: dict(own) for name, own in variants._VARIANTS.items()}
 
     def run(*arguments: object) -> tuple[int, str, str]:
-        with monkeypatch.context() as own:
-            own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-            own.setattr(variants, "_VARIANTS", {name: dict(there) for name, there in known.items()})
-            with pytest.raises(SystemExit) as ended:
-                commands.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
+        with variants.restored(), pytest.raises(SystemExit) as ended:
+            commands.main([str(argument) for argument in arguments], prog_name="hypatia-lab")
         assert isinstance(ended.value.code, int)
         told = capsys.readouterr()
         return ended.value.code, told.out, told.err

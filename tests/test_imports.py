@@ -24,7 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"kernels"},
     "records": {"names", "places"},
     "source_file": set(),
-    "variants": {"names"},
+    "variants": {"names", "workloads"},
     "workloads": {"names"},
     # What is computed, and whether it is right.
     "clock": {"failures", "kernels"},

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
-from hypatia_lab import clock, reader_kernel, records, variants, workloads
+from hypatia_lab import clock, reader_kernel, records, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, tampering
@@ -308,12 +308,11 @@ def medians_us(root: Path, spec: Experiment, device: str) -> dict[tuple[str, str
 
 @pytest.mark.cuda
 @pytest.mark.slow
+@variants.restored()
 def test_a_judged_kernel_takes_what_it_takes_when_it_is_run(tmp_path, monkeypatch):
     device = choose_device("auto")
     if device == "cpu":
         pytest.skip("there is no GPU: a CPU's times differ by more from process to process")
-    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     path = tmp_path / "judged_softmax.py"
     path.write_text(SOFTMAX)
     spec = reader_kernel.experiment(path, rehearsal.rehearse(path, tmp_path / "log", 60.0))

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
-from hypatia_lab import check, reader_kernel, variants, workloads
+from hypatia_lab import check, reader_kernel, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.cli import commands
 from hypatia_lab.reader_kernel import Own, OwnError
@@ -24,11 +24,11 @@ WRONG = sorted(path.stem for path in (HERE / "wrong").glob("*.py"))
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is forgotten when it ends."""
-    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     monkeypatch.setattr(sys, "path", list(sys.path))
+    with variants.restored():
+        yield
 
 
 def problem_of(own: Own) -> check.Problem:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import itertools
 import re
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,19 +12,16 @@ from typing import Any
 import cuda_sources
 import pytest
 import torch
-from cuda_sources import compiles_without_spills, symbol
+from cuda_sources import compiles_without_spills
+from test_linear_relu import agrees
 
-from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder, linear_relu
+from hypatia_lab.operations import ladder
 from hypatia_lab.operations.ladder import STEPS, TILES, Tile
-from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
 CORES = [name for name, step in STEPS.items() if isinstance(step.launch, ladder._Cores)]
-HOST = [name for name, step in STEPS.items() if step.device == "cpu"]
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
@@ -38,108 +34,25 @@ def tensors(shape: tuple[int, int, int], dtype: torch.dtype, device: str = "cpu"
     )
 
 
-def agrees(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-    """As the checker judges it: relative to the float64 answer, with the dtype's own rounding allowed."""
-    name = str(x.dtype).removeprefix("torch.")
-    shape = (max(1, x.reshape(-1, x.shape[-1]).shape[0]), x.shape[-1], weight.shape[0])
-    allowed = Workload("linear_relu", shape, name).tolerance()
-    expected = linear_relu.reference(x, weight, bias)
-    assert out.shape == expected.shape
-    assert out.dtype == x.dtype
-    difference = (out.double() - expected).norm() / expected.norm().clamp(min=1e-300)
-    assert float(difference) <= allowed
-
-
 # ---------------------------------------------------------------- where steps run
-
-SHAPES = [(1, 1, 1), (1, 7, 5), (7, 127, 129), (127, 129, 127), (100, 301, 77)]
-
-
-# Many tiles, a ragged last one, rows that start at multiples of 16 bytes and rows that do not.
-LARGE = [(1000, 3001, 77), (1024, 784, 2048), (3000, 520, 3001)]
-
-
-@pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16", "float16"])
-@pytest.mark.parametrize("step", STEPS)
-def test_a_step_agrees_with_float64(step: str, dtype: str) -> None:
-    variant = variants("linear_relu")[step]
-    for shape in SHAPES + LARGE * (DEVICE == "cuda"):
-        workload = Workload("linear_relu", shape, dtype)
-        if missing := variant.needs(workload, DEVICE):
-            pytest.skip(missing)
-        problem = Problem(workload, DEVICE)
-        found = check(variant.factory(workload, problem.inputs), problem)
-        assert found.ok, f"{workload.shape_text}: {found.reason}"
 
 
 def runnable(dtype: str) -> list[str]:
     return [name for name, step in STEPS.items() if not step.missing(dtype, DEVICE)]
 
 
-@needs_compiler
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_any_rank_of_batch_strided_and_unaligned_inputs_and_a_missing_bias_are_taken(dtype: str) -> None:
-    x, weight, bias = tensors((24, 40, 56), getattr(torch, dtype), DEVICE)
-    unaligned = x.new_empty(x.numel() + 1)[1:].view(x.shape).copy_(x)
-    cases = [x.view(2, 3, 4, 40), x[0], x[:0], x.view(2, 12, 40)[:, :0], torch.stack([x, -x], -1)[..., 0], unaligned]
-    for step in runnable(dtype):
-        for case in cases:
-            agrees(ladder.ladder(step, case, weight, bias), case, weight, bias)
-        agrees(ladder.ladder(step, x, weight), x, weight, None)
-        agrees(ladder.ladder(step, x, weight.t().contiguous().t(), bias), x, weight, bias)
-        empty = ladder.ladder(step, x[:, :0], weight[:, :0], bias)
-        torch.testing.assert_close(empty, bias.relu().expand(24, 56))
-
-
-@needs_compiler
-def test_nan_and_infinity_go_through_as_in_torch() -> None:
-    for dtype in ("float32", "bfloat16"):
-        x, weight, bias = tensors((4, 40, 56), getattr(torch, dtype), DEVICE)
-        x[0, 0], x[1, 0], x[2, 0] = float("nan"), float("inf"), -float("inf")
-        expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
-        for step in runnable(dtype):
-            found = ladder.ladder(step, x, weight, bias)
-            torch.testing.assert_close(found, expected, equal_nan=True, rtol=2e-2, atol=1e-2)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda x, w, b: (x[..., :-1], w, b), "x .* and weight .* do not fit"),
-        (lambda x, w, b: (x, w[0], b), "weight .* do not fit"),
-        (lambda x, w, b: (x, w, b[:-1]), "bias .* does not fit"),
-        (lambda x, w, b: (x.double(), w, b), "weight is torch.float32"),
-        (lambda x, w, b: (x.int(), w.int(), b.int()), "x is torch.int32; all must be one of"),
-        (lambda x, w, b: (x, w, b.requires_grad_()), "bias requires a gradient and .* has no backward"),
-    ],
-)
-def test_a_misfit_is_refused_by_name(change: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        ladder.ladder("blocked", *change(*tensors((6, 8, 4), torch.float32)))
-
-
-@pytest.mark.cuda
-@pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
-def test_tensors_on_two_devices_are_refused() -> None:
-    x, weight, bias = tensors((6, 8, 4), torch.float32, DEVICE)
-    with pytest.raises(ValueError, match="weight is on cpu, x on cuda"):
-        ladder.ladder("step_shared", x, weight.cpu(), bias)
-
-
-def test_a_step_says_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = {name: variants("linear_relu")[name].needs for name in STEPS}
-    single, half = Workload("linear_relu", (1, 1, 1)), Workload("linear_relu", (1, 1, 1), "bfloat16")
-    assert needs["step_shared"](half, "cpu") == "needs a CUDA GPU"
-    assert needs["threaded"](half, "cuda") == "needs a CPU"
-    assert "tf32x3" in needs["blocked"](Workload("linear_relu", (1, 1, 1), math="tf32x3"), "cpu")
+def test_a_step_that_there_is_not_or_that_runs_elsewhere_is_refused() -> None:
     with pytest.raises(ValueError, match="unknown step 'step_nope'; "):
         ladder.ladder("step_nope", *tensors((1, 1, 1), torch.float32))
     with pytest.raises(ValueError, match="step_wgmma on x: needs a CUDA GPU"):
         ladder.ladder("step_wgmma", *tensors((1, 1, 1), torch.bfloat16))
-    monkeypatch.setattr(ladder.loader, "cuda_missing", lambda: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
-    assert needs["step_mma"](single, "cuda") == "tensor cores multiply bfloat16 and float16 here, not float32"
-    assert needs["step_wgmma"](half, "cuda") == "needs compute capability 9.0, this is 8.0"
+
+
+@needs_compiler
+def test_a_step_that_has_no_backward_refuses_what_requires_a_gradient() -> None:
+    x, weight, bias = tensors((6, 8, 4), torch.float32)
+    with pytest.raises(ValueError, match="bias requires a gradient and .* has no backward"):
+        ladder.ladder("blocked", x, weight, bias.requires_grad_())
 
 
 @needs_compiler
@@ -236,18 +149,6 @@ def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pyt
 # ---------------------------------------------------------------- the CUDA kernels, emulated
 
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
-PLAIN = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const {scalar}* a, const {scalar}* b,
-                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g) {{
-    return launch(grid, 1, {{x, y, 1}}, [=] {{ {instance}(a, b, c, d, e, f, g); }});
-}}
-"""
-MAPPED = """
-extern "C" const char* {symbol}(unsigned grid, unsigned x, unsigned y, const TensorMap* a, const TensorMap* b,
-                                const {scalar}* c, {scalar}* d, long long e, long long f, long long g, long long h) {{
-    return launch(grid, {cluster}, {{x, y, 1}}, [=] {{ {instance}(*a, *b, c, d, e, f, g, h); }});
-}}
-"""
 
 
 def instances(name: str) -> list[str]:
@@ -262,35 +163,14 @@ def instances(name: str) -> list[str]:
     ]
 
 
-@cache
-def emulator(name: str) -> ctypes.CDLL:
-    entries = []
-    for instance in instances(name):
-        scalar, *_, last = re.split(r"[<>,]\s*", instance)[1:-1]
-        form = MAPPED if "wgmma" in instance else PLAIN
-        entries.append(form.format(symbol=symbol(instance), scalar=scalar, instance=instance, cluster=last))
-    return cuda_sources.emulator(name, tuple(entries))
+def blocks_at_once(instance: str, blocks: int, cluster: int) -> int:
+    """Of TMA's kernels the last of an instance's numbers."""
+    return int(re.split(r"[, >]", instance)[-2]) if "wgmma" in instance else cluster
 
 
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Launches go to the emulator, of a GPU of four multiprocessors."""
-
-    def launcher(name: str, instance: str, *, shared: int = 0) -> Any:
-        assert shared <= 227 * 1024
-        library = emulator(name)
-
-        def launch(grid: tuple[int, ...], block: tuple[int, ...], *arguments: Any) -> None:
-            cuda_sources.launch(library, instance, (*grid, *block, *(1,) * (2 - len(block))), arguments)
-
-        return launch
-
-    def tensor_map(*given: Any) -> torch.Tensor:
-        return cuda_sources.tensor_map(emulator("ladder_tensor"), *given)
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", tensor_map)
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
+emulation = cuda_sources.emulation(
+    {name: instances(name) for name in ("ladder_tensor", "ladder")}, at_once=blocks_at_once
+)
 
 
 def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool = True) -> None:
@@ -301,7 +181,6 @@ def emulated(step: str, shape: tuple[int, int, int], dtype: str, *, biased: bool
     agrees(out, x, weight, bias)
 
 
-@needs_compiler
 @pytest.mark.parametrize("dtype", ["float32", "float64", "bfloat16"])
 @pytest.mark.parametrize("step", CORES)
 def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation: None) -> None:
@@ -311,13 +190,11 @@ def test_an_emulated_kernel_agrees_with_float64(step: str, dtype: str, emulation
     emulated(step, (cores.rows + 2, 45, 9), dtype, biased=False)
 
 
-@needs_compiler
 @pytest.mark.parametrize("shape", [(1, 7, 5), (130, 77, 129), (129, 264, 136)])
 def test_the_emulated_mma_kernel_agrees_with_float64(shape: tuple[int, int, int], emulation: None) -> None:
     emulated("step_mma", shape, "bfloat16")
 
 
-@needs_compiler
 @pytest.mark.parametrize("tile", EMULATED_TILES)
 @pytest.mark.parametrize("step", ["step_wgmma", "step_multicast"])
 def test_the_emulated_wgmma_kernel_agrees_with_float64(
@@ -331,24 +208,12 @@ def test_the_emulated_wgmma_kernel_agrees_with_float64(
     emulated(step, (height, 128, 2 * width), "bfloat16")
 
 
-@needs_compiler
 def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
     emulated("step_wgmma", (3, 77, 5), "bfloat16")
     emulated("step_multicast", (3, 12, 9), "bfloat16", biased=False)
 
 
 # ---------------------------------------------------------------- machine code
-
-
-def instantiation(instance: str) -> str:
-    map_type, scalar = "const __grid_constant__ TensorMap", re.split(r"[<,>]", instance)[1]
-    operand = map_type if "wgmma" in instance else f"const {scalar}*"
-    sizes = ", ".join(["long long"] * (4 if "wgmma" in instance else 3))
-    return f"template __global__ void {instance}({operand}, {operand}, const {scalar}*, {scalar}*, {sizes});"
-
-
-def compile_all(folder: Path, name: str, wanted: list[str]) -> None:
-    compiles_without_spills(folder, name, [*map(instantiation, wanted)])
 
 
 def tensor_instances(dtype: str) -> list[str]:
@@ -364,11 +229,11 @@ def tensor_instances(dtype: str) -> list[str]:
 
 
 def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compile_all(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
+    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
 
 
 def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compile_all(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
 
 
 @pytest.mark.slow
@@ -377,5 +242,5 @@ def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -
     pairs = itertools.cycle(loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16"))
     kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
     wanted = [f"{kernel}<{', '.join(pair)}>" for kernel, pair in zip(kernels, pairs, strict=False)]
-    compile_all(tmp_path, "ladder", wanted)
-    compile_all(tmp_path, "ladder_tensor", tensor_instances("float16"))
+    compiles_without_spills(tmp_path, "ladder", wanted)
+    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))

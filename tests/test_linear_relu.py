@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import cuda_sources
 import pytest
 import torch
 
-from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import linear_relu
+from hypatia_lab.operations import ladder, linear_relu
 from hypatia_lab.variants import variants
-from hypatia_lab.workloads import MATH, Workload
+from hypatia_lab.workloads import MATH, Workload, unaligned
 
 DEVICE = choose_device("auto")
-NAMES = [name for name in variants("linear_relu") if not name.startswith("compile")]
-SHAPES = [(1, 1, 1), (7, 127, 129), (128, 1, 3), (1, 784, 10), (100, 301, 77)]
 
 
 def tensors(
@@ -30,77 +30,62 @@ def tensors(
     return normal(*batch, inner), normal(outer, inner), normal(outer)
 
 
-def operation(name: str) -> Any:
-    missing = variants("linear_relu")[name].needs(Workload("linear_relu", (1, 1, 1)), DEVICE)
+OWN = ["naive", "cublas_relu", "aten"]
+FORMS = [*OWN, "epilogue", "fused_backward", *ladder.STEPS]
+
+
+def operation(name: str, dtype: str = "float32") -> Any:
+    """The function behind a variant: of x, weight and bias, which may be None. Skips where it does not run."""
+    direction = "forward_backward" if name == "fused_backward" else "forward"
+    missing = variants("linear_relu")[name].needs(
+        Workload("linear_relu", (1, 1, 1), dtype, direction=direction), DEVICE
+    )
     if missing:
         pytest.skip(missing)
+    if name in ladder.STEPS:
+        return partial(ladder.ladder, name)
     if name == "aten":
         return linear_relu.load_aten()
-    return {"naive": torch.ops.hypatia.linear_relu_naive, "cublas_relu": torch.ops.hypatia.linear_relu_cublas}[name]
+    short = {"cublas_relu": "cublas", "fused_backward": "fused"}
+    return getattr(torch.ops.hypatia, f"linear_relu_{short.get(name, name)}")
 
 
-def agrees_with_float64(name: str, workload: Workload) -> None:
-    variant = variants("linear_relu")[name]
-    if missing := variant.needs(workload, DEVICE):
-        pytest.skip(missing)
-    problem = Problem(workload, DEVICE)
-    found = check(variant.factory(workload, problem.inputs), problem)
-    assert found.ok, found.reason
-
-
-OWN = ["naive", "cublas_relu", "aten"]
-
-
-@pytest.mark.parametrize("dtype", MATH)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("name", NAMES)
-def test_a_variant_agrees_with_float64(
-    name: str, shape: tuple[int, ...], dtype: str, request: pytest.FixtureRequest
-) -> None:
-    if (DEVICE, name, shape[0], dtype) == ("cuda", "jax_bf16x6", 1, "float32"):
-        reason = "JAX 0.11 multiplies a single row in one product of bfloat16, and the check tells it"
-        request.applymarker(pytest.mark.xfail(reason=reason, strict=True))
-    agrees_with_float64(name, Workload("linear_relu", shape, dtype))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["compile", "compile_max_autotune"])
-def test_torch_compile_agrees_with_float64(mode: str) -> None:
-    agrees_with_float64(mode, Workload("linear_relu", (33, 77, 129)))
-
-
-@pytest.mark.parametrize("batch", [(), (5,), (2, 3), (2, 1, 4, 3), (0,), (3, 0)])
-@pytest.mark.parametrize("name", OWN)
-def test_any_rank_of_batch_is_taken(name: str, batch: tuple[int, ...]) -> None:
-    x, weight, bias = tensors(*batch)
-    out = operation(name)(x, weight, bias)
+def agrees(out: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    """As the checker judges it: relative to the float64 answer, with the dtype's own rounding allowed."""
+    name = str(x.dtype).removeprefix("torch.")
+    shape = (max(1, x.reshape(-1, x.shape[-1]).shape[0]), x.shape[-1], weight.shape[0])
+    allowed = Workload("linear_relu", shape, name).tolerance()
     expected = linear_relu.reference(x, weight, bias)
     assert out.shape == expected.shape
-    torch.testing.assert_close(out.double(), expected, rtol=1e-4, atol=1e-4)
+    assert out.dtype == x.dtype
+    difference = (out.double() - expected).norm() / expected.norm().clamp(min=1e-300)
+    assert float(difference) <= allowed
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_strided_inputs_and_a_missing_bias_are_taken(name: str) -> None:
-    x, weight, bias = tensors(12)
-    strided = torch.stack([x, -x], dim=-1)[..., 0]
-    assert not strided.is_contiguous()
-    run = operation(name)
-    expected = linear_relu.reference(strided, weight, bias)
-    torch.testing.assert_close(run(strided, weight, bias).double(), expected, rtol=1e-4, atol=1e-4)
-    across = weight.t().contiguous().t()
-    torch.testing.assert_close(run(x, across, bias).double(), expected, rtol=1e-4, atol=1e-4)
-    torch.testing.assert_close(run(x, weight, None).double(), linear_relu.reference(x, weight), rtol=1e-4, atol=1e-4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_any_rank_of_batch_strided_and_unaligned_inputs_and_a_missing_bias_are_taken(name: str, dtype: str) -> None:
+    run, (x, weight, bias) = operation(name, dtype), tensors(24, inner=40, outer=56, dtype=getattr(torch, dtype))
+    batches = [x.view(2, 3, 4, 40), x.view(2, 12, 40), x[0], x[:0], x.view(2, 12, 40)[:, :0]]
+    for case in (*batches, torch.stack([x, -x], -1)[..., 0], unaligned(x)):
+        agrees(run(case, weight, bias), case, weight, bias)
+    agrees(run(x, weight, None), x, weight, None)
+    agrees(run(x, weight.t().contiguous().t(), bias), x, weight, bias)
+    if name in ladder.STEPS:
+        torch.testing.assert_close(run(x[:, :0], weight[:, :0], bias), bias.relu().expand(24, 56))
 
 
-@pytest.mark.parametrize("name", OWN)
-def test_nan_and_infinity_go_through_as_in_torch(name: str) -> None:
-    x, weight, bias = tensors(4)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FORMS)
+def test_nan_and_infinity_go_through_as_in_torch(name: str, dtype: str) -> None:
+    run, (x, weight, bias) = operation(name, dtype), tensors(4, dtype=getattr(torch, dtype))
     x[0, 0], x[1, 0], x[2, 0] = float("nan"), float("inf"), -float("inf")
     expected = torch.relu(torch.nn.functional.linear(x, weight, bias))
-    torch.testing.assert_close(operation(name)(x, weight, bias), expected, equal_nan=True, rtol=1e-4, atol=1e-4)
+    rtol, atol = (1e-4, 1e-4) if dtype == "float32" else (2e-2, 1e-2)
+    torch.testing.assert_close(run(x, weight, bias), expected, equal_nan=True, rtol=rtol, atol=atol)
 
 
-@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+@pytest.mark.parametrize("name", ["naive", "cublas_relu", "blocked"])
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -111,7 +96,7 @@ def test_nan_and_infinity_go_through_as_in_torch(name: str) -> None:
         (lambda x, w, b: (x.int(), w.int(), b.int()), "all must be one of"),
     ],
 )
-def test_a_misfit_is_refused_by_name(name: str, change, message: str) -> None:
+def test_a_misfit_is_refused_by_name(name: str, change: Any, message: str) -> None:
     run = operation(name)
     with pytest.raises((ValueError, RuntimeError), match=message):
         run(*change(*tensors(6)))
@@ -119,20 +104,11 @@ def test_a_misfit_is_refused_by_name(name: str, change, message: str) -> None:
 
 @pytest.mark.cuda
 @pytest.mark.skipif(DEVICE == "cpu", reason="two devices are needed: there is no GPU")
-@pytest.mark.parametrize("name", ["naive", "cublas_relu"])
+@pytest.mark.parametrize("name", ["naive", "cublas_relu", "step_shared"])
 def test_tensors_on_two_devices_are_refused(name: str) -> None:
     x, weight, bias = tensors(6)
     with pytest.raises((ValueError, RuntimeError), match="device"):
         operation(name)(x, weight.cpu(), bias)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", OWN)
-def test_opcheck_passes(name: str, dtype: torch.dtype) -> None:
-    run = operation(name)
-    overload = getattr(run, "default", run)
-    for arguments in (tensors(6, dtype=dtype), (*tensors(2, 3, dtype=dtype)[:2], None)):
-        torch.library.opcheck(overload, arguments)
 
 
 def test_opcheck_passes_for_the_in_place_relu() -> None:
@@ -146,49 +122,11 @@ def test_the_in_place_relu_refuses_a_strided_tensor() -> None:
         torch.ops.hypatia.relu_inplace(tensors(6)[0].t())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", OWN)
-def test_a_custom_operation_compiles_without_a_break(name: str) -> None:
-    run = operation(name)
-    x, weight, bias = tensors(6)
-
-    def model(x: torch.Tensor) -> torch.Tensor:
-        return run(x * 2, weight, bias) + 1
-
-    compiled = torch.compile(model, fullgraph=True)
-    torch.testing.assert_close(compiled(x), model(x))
-
-
-SOURCES = [loader.SOURCES / "cuda" / f"{name}.cu" for name in ("linear_relu_naive", "relu_inplace")]
-
-
 def test_the_cuda_sources_name_every_dtype() -> None:
-    for source in SOURCES:
-        text = source.read_text()
-        assert f"__global__ void {source.stem}(" in text
     assert set(loader.SCALARS) == set(MATH)
 
 
-def test_the_cuda_sources_build_to_machine_code() -> None:
-    import shutil
-    import subprocess
-    import tempfile
-
-    nvcc = shutil.which("nvcc")
-    if nvcc is None:
-        pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
-    for source in SOURCES:
-        with tempfile.NamedTemporaryFile("w", suffix=".cu") as unit:
-            arguments = "(const {0}*, const {0}*, const {0}*, {0}*, long long, long long, long long)"
-            if source.stem == "relu_inplace":
-                arguments = "({0}*, long long)"
-            unit.write(source.read_text())
-            for scalar, accumulator in loader.SCALARS.values():
-                unit.write(
-                    f"template __global__ void {source.stem}<{scalar}, {accumulator}>{arguments.format(scalar)};\n"
-                )
-            unit.flush()
-            done = subprocess.run(
-                [nvcc, "-arch=sm_90", "-cubin", "-o", "/dev/null", unit.name], capture_output=True, text=True
-            )
-        assert done.returncode == 0, done.stderr
+@pytest.mark.parametrize("source", ["linear_relu_naive", "relu_inplace"])
+def test_the_cuda_sources_build_to_machine_code(source: str, tmp_path: Path) -> None:
+    instances = [f"{source}<{', '.join(pair)}>" for pair in loader.SCALARS.values()]
+    cuda_sources.compiles_without_spills(tmp_path, source, instances)

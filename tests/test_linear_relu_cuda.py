@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,8 +18,6 @@ from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
 from hypatia_lab.operations.mlp_layers import mlp_layers
 from hypatia_lab.operations.tensor_cores import linear_relu_cuda
-from hypatia_lab.variants import variants
-from hypatia_lab.workloads import Workload
 
 DEVICE = choose_device("auto")
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
@@ -43,48 +40,24 @@ each_plan = pytest.mark.parametrize("plan", PLANS, ids=told)
 each_dtype = pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 
 
+def scalar(dtype: torch.dtype) -> str:
+    return loader.SCALARS[str(dtype).removeprefix("torch.")][0]
+
+
 def instance(dtype: torch.dtype, plan: Plan) -> str:
-    scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return f"linear_relu_tiles<{scalar}, {plan.consumers}, {plan.width}, {plan.stages}, {plan.share}, {plan.pair}>"
+    numbers = (plan.consumers, plan.width, plan.stages, plan.share, plan.pair)
+    return f"linear_relu_tiles<{scalar(dtype)}, {', '.join(map(str, numbers))}>"
 
 
-def parameters(dtype: torch.dtype) -> list[str]:
-    """Types of what an instance takes behind three tensor maps."""
-    scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-    return [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 6
-
-
-def entry(dtype: torch.dtype, plan: Plan) -> str:
-    return cuda_sources.entry(instance(dtype, plan), 3, parameters(dtype), plan.share * plan.pair)
-
-
-def entries() -> tuple[str, ...]:
-    """Of all kernels that are emulated."""
-    found = [entry(dtype, plan) for dtype in TOLERANCES for plan in PLANS]
-    for dtype in TOLERANCES:
-        scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-        copies = [f"const {scalar}*", f"{scalar}*"] + ["long long"] * 3
-        found.append(cuda_sources.entry(f"pack_rows<{scalar}>", 0, [*copies, *copies, "long long", "long long"]))
-        types = [f"const {scalar}*"] * 3 + [f"{scalar}*"] + ["long long"] * 6
-        for rows, pack, share in product((1, 3, tiles.FEW), (1, 16 // dtype.itemsize), (1, 2, 4)):
-            found.append(cuda_sources.entry(f"linear_relu_rows<{scalar}, {rows}, {pack}, {share}>", 0, types))
-    return tuple(found)
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator."""
-    library = cuda_sources.emulator("linear_relu", entries())
-
-    def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
-        return lambda grid, block, *given: cuda_sources.launch(library, instance, (*grid, *block), given)
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", lambda *given, **how: cuda_sources.tensor_map(library, *given, **how))
-    tiles._launcher.cache_clear()
-    yield
-    tiles._launcher.cache_clear()
+TILED = [instance(dtype, plan) for dtype in TOLERANCES for plan in PLANS]
+ROWS = [
+    f"linear_relu_rows<{scalar(dtype)}, {rows}, {pack}, {share}>"
+    for dtype in TOLERANCES
+    for rows, pack, share in product((1, 3, tiles.FEW), (1, 16 // dtype.itemsize), (1, 2, 4))
+]
+emulation = cuda_sources.emulation(
+    {"linear_relu": [*TILED, *(f"pack_rows<{scalar(dtype)}>" for dtype in TOLERANCES), *ROWS]}, kept=[tiles._launcher]
+)
 
 
 def packed(rows: torch.Tensor) -> torch.Tensor:
@@ -124,7 +97,6 @@ def error(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, plan
 SHAPES = [(1, 1, 1), (130, 200, 259), (257, 321, 136), (66, 33, 142)]
 
 
-@needs_compiler
 @each_plan
 @each_dtype
 @pytest.mark.parametrize("shape", SHAPES)
@@ -139,7 +111,6 @@ def test_the_emulated_kernel_agrees_with_float64(
 FEW_ROWS = [(1, 1, 1), (3, 39, 11), (8, 70, 5), (3, 300, 9), (1, 1100, 6), (8, 528, 7), (3, 1040, 4)]
 
 
-@needs_compiler
 @each_dtype
 @pytest.mark.parametrize("shape", FEW_ROWS)
 def test_few_rows_agree_with_float64_and_are_of_float32s_own_arithmetic(
@@ -157,7 +128,6 @@ def test_few_rows_agree_with_float64_and_are_of_float32s_own_arithmetic(
             assert error(a, w, shift, None) <= most
 
 
-@needs_compiler
 @each_dtype
 def test_negative_sums_stay_where_there_is_no_relu_and_rows_may_lie_apart(dtype: torch.dtype, emulation: None) -> None:
     for batch, plan in ((70, SMALL), (70, replace(SMALL, share=2)), (70, MEDIUM), (3, None)):
@@ -169,7 +139,6 @@ def test_negative_sums_stay_where_there_is_no_relu_and_rows_may_lie_apart(dtype:
         assert bool(memory[:, 45:].isnan().all())
 
 
-@needs_compiler
 @each_plan
 @each_dtype
 def test_infinities_and_nan_are_where_pytorch_has_them(dtype: torch.dtype, plan: Plan, emulation: None) -> None:
@@ -185,7 +154,6 @@ def test_infinities_and_nan_are_where_pytorch_has_them(dtype: torch.dtype, plan:
     torch.testing.assert_close(found, expected, equal_nan=True, rtol=1e-2, atol=2e-2)
 
 
-@needs_compiler
 def test_float32_is_rounded_to_the_nearest_tf32(emulation: None) -> None:
     x, weight, bias = drawn(70, 100, 90, torch.float32)
     near, nearby = (((one.view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32) for one in (x, weight))
@@ -213,14 +181,15 @@ PAIRED = {
 def agreeing(pair: int) -> None:
     """Fails unless small tiles, alone or in pairs, are right by the sources as they are, in an emulator of its own."""
     plan = replace(SMALL, pair=pair)
-    library = cuda_sources.emulator.__wrapped__("linear_relu", (entry(torch.bfloat16, plan),))
+    library = cuda_sources.emulator.__wrapped__("linear_relu", (instance(torch.bfloat16, plan),))
     x, weight, bias = drawn(130, 712, 136, torch.bfloat16)
     x[3, 5] = float("nan")
     out = torch.full((130, 136), float("nan"), dtype=x.dtype)
     boxes = ((x, 64), (weight, 64 // pair), (out, 64))
     maps = [cuda_sources.tensor_map(library, one, rows, 64) for one, rows in boxes]
-    grid = (plan.tiles(130, 136), plan.threads)
-    cuda_sources.launch(library, instance(x.dtype, plan), grid, (*maps, bias, out, 130, 712, 136, 136, 2, 1))
+    given = (*maps, bias, out, 130, 712, 136, 136, 2, 1)
+    grid, block = (plan.tiles(130, 136),), (plan.threads,)
+    cuda_sources.launch(library, instance(x.dtype, plan), grid, block, given, plan.share * plan.pair)
     torch.testing.assert_close(out, exact(x, weight, bias).to(x.dtype), equal_nan=True, rtol=1e-2, atol=2e-2)
 
 
@@ -304,19 +273,8 @@ def test_every_plan_fits_a_multiprocessor() -> None:
 
 
 def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> None:
-    instantiations = [
-        f"template __global__ void {instance(dtype, plan)}"
-        f"({', '.join(['const __grid_constant__ TensorMap'] * 3 + parameters(dtype))});"
-        for dtype in TOLERANCES
-        for plan in PLANS
-    ]
-    for dtype in TOLERANCES:
-        scalar = loader.SCALARS[str(dtype).removeprefix("torch.")][0]
-        given = ", ".join([f"const {scalar}*"] * 3 + [f"{scalar}*"] + ["long long"] * 6)
-        for pack in (1, 16 // dtype.itemsize):
-            rows = f"linear_relu_rows<{scalar}, {tiles.FEW}, {pack}, 4>"
-            instantiations.append(f"template __global__ void {rows}({given});")
-    cuda_sources.compiles_without_spills(tmp_path, "linear_relu", instantiations)
+    rows = [one for one in ROWS if f", {tiles.FEW}, " in one and one.endswith(", 4>")]
+    cuda_sources.compiles_without_spills(tmp_path, "linear_relu", TILED + rows)
 
 
 # ---------------------------------------------------------------- the operator and the variant
@@ -341,7 +299,6 @@ def test_what_it_cannot_compute_is_said() -> None:
     assert (found.shape, found.dtype) == ((2, 3, 4), torch.float32)
 
 
-@needs_compiler
 @pytest.mark.parametrize(("dtype", "precision"), [(torch.bfloat16, "ieee"), (torch.float32, "tf32")])
 def test_the_operator_takes_any_rank_and_stride_and_has_gradients(
     dtype: torch.dtype, precision: str, emulation: None, monkeypatch: pytest.MonkeyPatch
@@ -363,7 +320,6 @@ def test_the_operator_takes_any_rank_and_stride_and_has_gradients(
     torch.library.opcheck(torch.ops.hypatia.linear_relu_cuda.default, (*leaves, precision))
 
 
-@needs_compiler
 @each_dtype
 def test_rows_are_copied_only_where_they_cannot_be_fetched(dtype: torch.dtype, emulation: None) -> None:
     rows = torch.randn(6, 200, generator=torch.Generator().manual_seed(0)).to(dtype)
@@ -381,26 +337,9 @@ def test_rows_are_copied_only_where_they_cannot_be_fetched(dtype: torch.dtype, e
                 assert (found is one) == tiles.fetchable(one)
 
 
-def test_the_variant_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def why(dtype: str, math: str, inner: int, device: str = "cuda", batch: int = 64) -> str:
-        return variants("linear_relu")["cuda"].needs(Workload("linear_relu", (batch, inner, 80), dtype, math), device)
-
-    assert why("bfloat16", "ieee", 64, "cpu") == loader.NO_GPU
-    assert "not as bf16x3" in why("float32", "bf16x3", 64)
-    monkeypatch.setattr(loader, "cuda_missing", lambda *given: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (10, 0))
-    assert "needs compute capability 9.0" in why("bfloat16", "ieee", 64)
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *given: (9, 0))
-    assert not any((why("bfloat16", "ieee", 72), why("float16", "ieee", 8), why("float32", "tf32", 68)))
-    assert "not as ieee" in why("float32", "ieee", 64)
-    assert "must be one of" in why("float64", "ieee", 64)
-    assert not any((why("bfloat16", "ieee", 67), why("float32", "tf32", 71), why("float32", "ieee", 71, batch=8)))
-
-
 # ---------------------------------------------------------------- layer by layer
 
 
-@needs_compiler
 @each_dtype
 @pytest.mark.parametrize(
     ("rows", "widths"),

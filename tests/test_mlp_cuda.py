@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +9,9 @@ import cuda_sources
 import pytest
 import torch
 
-from hypatia_lab.check import Problem, check
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder, mlp, mlp_cuda, mlp_streamed
+from hypatia_lab.operations import mlp, mlp_cuda, mlp_streamed
 from hypatia_lab.operations.mlp_cuda import Plan
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
@@ -22,7 +19,6 @@ from hypatia_lab.workloads import Workload
 DEVICE = choose_device("auto")
 MISSING = mlp_cuda.missing(64, "bfloat16") if DEVICE == "cuda" else "there is no GPU"
 on_hopper = pytest.mark.skipif(bool(MISSING), reason=MISSING)
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 
 def tensors(
@@ -72,40 +68,16 @@ def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
     return f"mlp_streamed<{scalar}, {plan.slices}, {plan.cluster}>"
 
 
-def entry(name: str) -> str:
-    kernel, scalar, *_, cluster = re.split(r"[<>,]\s*", name)[:-1]
-    numbers = 2 if kernel == "mlp_streamed" else 1
-    return cuda_sources.entry(name, 5, [f"const {scalar}*"] * 3 + ["long long"] * numbers, cluster)
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator, of a GPU of three multiprocessors."""
-    instances = {
+emulation = cuda_sources.emulation(
+    {
         "mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
         "mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED],
-    }
-    libraries = {name: cuda_sources.emulator(name, tuple(map(entry, names))) for name, names in instances.items()}
-
-    def launcher(name: str, instance: str, *, shared: int, cluster: int, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
-        return lambda grid, block, *arguments: cuda_sources.launch(
-            libraries[name], instance, (*grid, *block), arguments
-        )
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    # Emulators make maps alike.
-    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(libraries["mlp"], *given))
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
-    launchers = (mlp_cuda._launcher, mlp_streamed.launcher)
-    for cached in launchers:
-        cached.cache_clear()
-    yield
-    for cached in launchers:
-        cached.cache_clear()
+    },
+    processors=3,
+    kept=[mlp_cuda._launcher, mlp_streamed.launcher],
+)
 
 
-@needs_compiler
 @pytest.mark.parametrize("rows", [1, 65, *(pytest.param(n, marks=pytest.mark.sweep) for n in (63, 64, 129, 1000))])
 @pytest.mark.parametrize(("width", "layers", "plan"), EMULATED)
 def test_the_emulated_kernel_agrees_with_float64(
@@ -120,7 +92,6 @@ STREAMED_CASES = [(STREAMED[0], 2, 1), (STREAMED[0], 3, 1100), (STREAMED[1], 3, 
 MORE_CASES = [(plan, layers, rows) for plan in STREAMED for layers in (2, 3) for rows in (63, 64, 129, 257, 2000)]
 
 
-@needs_compiler
 @pytest.mark.parametrize(
     ("plan", "layers", "rows"),
     [*STREAMED_CASES, *(pytest.param(*case, marks=pytest.mark.sweep) for case in MORE_CASES)],
@@ -130,7 +101,6 @@ def test_streamed_weights_agree_with_float64(plan: mlp_streamed.Plan, layers: in
     agrees(mlp_cuda.forward(*given, plan=plan), *given)
 
 
-@needs_compiler
 def test_nan_stays_nan_in_the_emulated_kernel(emulation: None) -> None:
     x, weights, biases = tensors(70, 64, 3)
     x[3, 5], x[66, 0] = float("nan"), float("nan")
@@ -139,7 +109,6 @@ def test_nan_stays_nan_in_the_emulated_kernel(emulation: None) -> None:
     assert found.isnan().any(1).sum() == 2
 
 
-@needs_compiler
 def test_strided_and_unaligned_tensors_are_taken(emulation: None) -> None:
     x, weights, biases = tensors(70, 64, 3)
     expected = mlp_cuda.forward(x, weights, biases, plan=EMULATED[1][2])
@@ -157,15 +126,8 @@ PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
 
-def instantiation(name: str) -> str:
-    kernel, scalar = re.split(r"[<,]", name)[:2]
-    numbers = ["long long"] * (2 if kernel == "mlp_streamed" else 1)
-    parameters = ["const __grid_constant__ TensorMap"] * 5 + [f"const {scalar}*"] * 3 + numbers
-    return f"template __global__ void {name}({', '.join(parameters)});"
-
-
 def machine_code(folder: Path, names: list[str], source: str = "mlp") -> None:
-    cuda_sources.compiles_without_spills(folder, source, [instantiation(name) for name in dict.fromkeys(names)])
+    cuda_sources.compiles_without_spills(folder, source, [*dict.fromkeys(names)])
 
 
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
@@ -238,16 +200,7 @@ def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.Monkey
 # ---------------------------------------------------------------- the operation
 
 
-def test_where_it_cannot_run_has_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
-    needs = variants("mlp3")["fused_cuda"].needs
-    assert needs(Workload("mlp3", (1, 64), "bfloat16"), "cpu") == "needs a CUDA GPU"
-    assert "tf32" in needs(Workload("mlp3", (1, 64), "float32", "tf32"), "cuda")
-    monkeypatch.setattr(loader, "cuda_missing", lambda: "")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    assert "widths 16, 32, 64, 128, 256, not 48" in needs(Workload("mlp3", (1, 48), "bfloat16"), "cuda")
-    assert "not float32" in needs(Workload("mlp3", (1, 64), "float32"), "cuda")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (10, 0))
-    assert "9.0, this is 10.0" in needs(Workload("mlp3", (1, 64), "bfloat16"), "cuda")
+def test_both_fused_forms_stand_side_by_side() -> None:
     names = list(variants("mlp2"))
     assert names.index("fused_cuda") == names.index("fused") + 1
 
@@ -283,18 +236,6 @@ def test_a_gpu_refuses_what_it_cannot_do_and_takes_any_rank() -> None:
 
 
 # ---------------------------------------------------------------- on a GPU
-
-
-@pytest.mark.cuda
-@on_hopper
-@pytest.mark.parametrize("dtype", ladder.HALVES)
-@pytest.mark.parametrize("width", mlp_cuda.WIDTHS)
-@pytest.mark.parametrize("operation", mlp.FUSED)
-def test_the_kernel_agrees_with_float64(operation: str, width: int, dtype: str) -> None:
-    for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536):
-        problem = Problem(Workload(operation, (rows, width), dtype), DEVICE)
-        found = check(variants(operation)["fused_cuda"].factory(problem.workload, problem.inputs), problem)
-        assert found.ok, (rows, found.reason)
 
 
 @pytest.mark.cuda

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from hypatia_lab import check, reader_kernel, records, variants, workloads
+from hypatia_lab import check, reader_kernel, records, variants
 from hypatia_lab.bench import composer, joining
 from hypatia_lab.book import own as own_book
 from hypatia_lab.experiments import Source
@@ -19,12 +20,12 @@ from hypatia_lab.workloads import Workload
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch) -> None:
+def registry(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What a test registers is forgotten when it ends."""
-    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
+    with variants.restored():
+        yield
 
 
 def write(folder: Path, *changes: tuple[str, str], name: str = "tiny.py") -> Path:

@@ -12,7 +12,7 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +48,8 @@ Outcome = tuple[int, str, list[str]]
 
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., Outcome]:
+def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Outcome]]:
     """Calls the command in this process and returns exit status, output and lines of complaint."""
-    monkeypatch.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     monkeypatch.setattr(reader_kernel, "_DECLARED", {})
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -62,7 +60,8 @@ def call(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         captured = capsys.readouterr()
         return ended.value.code, captured.out, captured.err.splitlines()
 
-    return run
+    with variants.restored():
+        yield run
 
 
 def files_below(folder: Path) -> list[str]:

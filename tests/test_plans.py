@@ -479,32 +479,3 @@ assert recorder.plan(found).numbers[1] == len(steps) + 2
 
 def test_what_runs_on_another_stream_is_waited_for_where_it_is_needed(passes: Callable[..., str]) -> None:
     passes(TOY, BESIDE)
-
-
-INTERPRETED = """
-import torch
-from hypatia_lab.kernels.triton.linear_relu_split import split_once
-from hypatia_lab.operations.tensor_cores import linear_relu_split, linear_relu_split_once, linear_relu_triton
-
-g = torch.Generator().manual_seed(0)
-x, weight, bias = (torch.randn(*shape, generator=g) for shape in ((3, 24), (8, 24), (8,)))
-for own, how in ((linear_relu_triton, "ieee"), (linear_relu_split, "fp16x3")):
-    for given in ((x, weight, bias), (x, weight, None)):
-        leaves = [None if one is None else one.clone().requires_grad_() for one in given]
-        usual = [None if one is None else one.clone().requires_grad_() for one in given]
-        torch.library.opcheck(own._call, (*given, how))
-        torch.library.opcheck(own._call, (*leaves, how))
-        y, expected = own(*leaves, how), torch.relu(torch.nn.functional.linear(*usual))
-        torch.testing.assert_close(y, expected)
-        for loss in (y, expected):
-            loss.square().sum().backward()
-        for one, other in zip(leaves, usual):
-            assert one is None or torch.allclose(one.grad, other.grad, rtol=1e-4, atol=1e-5)
-once = split_once(weight)
-found = linear_relu_split_once(x, weight, once.values, once.exponents, bias, "fp16x3")
-assert torch.equal(found, linear_relu_split(x, weight, bias, "fp16x3"))
-"""
-
-
-def test_operators_of_triton_kernels_have_gradients_in_the_interpreter(interpreted: Callable[..., str]) -> None:
-    interpreted(INTERPRETED)

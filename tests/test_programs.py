@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -118,19 +119,14 @@ def unable(shell):
 
 
 @pytest.fixture(autouse=True)
-def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def registry(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     """What a test registers is forgotten when it ends; temporary folders are made where it can look for them."""
-    monkeypatch.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
     monkeypatch.setattr(programs, "_DECLARED", [])
     monkeypatch.setattr(sys, "path", list(sys.path))
     (tmp_path / "tmp").mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / "tmp"))
-
-
-def forget() -> None:
-    """What a program file has registered is unknown again, as in another process."""
-    variants._VARIANTS["linear_relu"].pop("author_v1", None)
-    programs._DECLARED.clear()
+    with variants.restored():
+        yield
 
 
 def blob(text: str) -> str:
@@ -523,11 +519,12 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
 
     monkeypatch.setattr(sessions, "run_session", interrupted)
     given = ["run", "--program", str(path), "--device", "cpu", "--machine", "box", "--records", str(store)]
-    first = CliRunner().invoke(commands.main, given)
+    with variants.restored():
+        first = CliRunner().invoke(commands.main, given)
+    programs._DECLARED.clear()  # as in another process
     assert (first.exit_code, started) == (130, ["hypatia_lab.bench.cells", "hypatia_lab.programs"])
     assert nothing_left(tmp_path)
     assert "box/author_example" not in recorded(store)
-    forget()
     second = CliRunner().invoke(commands.main, given)
     assert (second.exit_code, started[2:]) == (1, ["hypatia_lab.programs"])
     assert (tmp_path / "runs").read_text() == "x", "what was finished ran again"
@@ -581,9 +578,10 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
 
 def test_a_file_that_changes_while_it_is_measured_makes_no_figures(tmp_path):
     path = stand_in(tmp_path)
-    source = programs.experiment(path, programs.load(path)).source
+    with variants.restored():
+        source = programs.experiment(path, programs.load(path)).source
+    programs._DECLARED.clear()
     assert source is not None
-    forget()
     (tmp_path / "upstream" / "tool.py").write_text("print('another')")
     for digest, told in ((source.digest, "is not the file that was pinned"), ("0" * 12, "was changed while it was")):
         plan = {"source": {"path": str(path), "digest": digest}, "case": "kernel_only", "device": "cpu"}

@@ -50,19 +50,10 @@ TOLD: dict[str, Any] = {
 SPLIT = '\n\n@variant("tiny", "split", origin="peer", label="by parts", splits=("bfloat16/ieee", 3), operator=True)\n'
 
 
-@contextlib.contextmanager
-def forgotten() -> Iterator[None]:
-    """What the body registers is forgotten."""
-    with pytest.MonkeyPatch.context() as own:
-        own.setattr(workloads, "_OPERATIONS", dict(workloads._OPERATIONS))
-        own.setattr(variants, "_VARIANTS", {name: dict(known) for name, known in variants._VARIANTS.items()})
-        yield
-
-
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
     """What a test registers is forgotten when it ends."""
-    with forgotten():
+    with variants.restored():
         yield
 
 
@@ -219,13 +210,13 @@ def places(found: Any, here: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 def adopted(told: Any) -> Any:
     """What is registered of ``told``; None where it is refused, in one line, and nothing is registered."""
-    before = (dict(workloads._OPERATIONS), {*variants.registered()})
+    before = (workloads.operations(), {*variants.registered()})
     try:
         return rehearsal.adopt(PATH, told)
     except OwnError as cause:
         said = str(cause)
     assert said.isprintable()
-    assert before == (workloads._OPERATIONS, {*variants.registered()})
+    assert before == (workloads.operations(), {*variants.registered()})
     return None
 
 
@@ -244,7 +235,7 @@ def test_a_description_that_was_meddled_with_is_refused_or_is_one(place, found):
     for key in way:
         holder = holder[key]
     holder[last] = found
-    with forgotten():
+    with variants.restored():
         own = adopted(told)
         if own is None:
             return

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import cuda_sources
 import pytest
@@ -15,16 +13,11 @@ from hypatia_lab.kernels.split_products import Plan, Terms
 from hypatia_lab.machine import choose_device
 
 DEVICE = choose_device("auto")
-needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
 
 # ---------------------------------------------------------------- emulated
 
 PLANS = (Plan(), Plan(cluster=2, group=2, stages=2))
-KERNELS = {
-    "linear_relu_split": (4, ["const int*"] * 2 + ["const float*", "float*"], 4),
-    "two_products_split": (8, ["const int*"] * 4 + ["float*"] * 2, 7),
-}
-"""Kernel → tensor maps, types of pointers and whole numbers that it takes, in this order."""
+KERNELS = ("linear_relu_split", "two_products_split")
 
 
 def instance(kernel: str, plan: Plan) -> str:
@@ -32,31 +25,10 @@ def instance(kernel: str, plan: Plan) -> str:
 
 
 SPLITS = [f"split_rows<{warps}, {packed}>" for warps in (1, 4) for packed in ("true", "false")]
-
-
-def entry(kernel: str, plan: Plan) -> str:
-    maps, pointers, sizes = KERNELS[kernel]
-    return cuda_sources.entry(instance(kernel, plan), maps, pointers + ["long long"] * sizes, plan.cluster)
-
-
-@pytest.fixture
-def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Launches go to the emulator, of a GPU of four multiprocessors."""
-    rows = ["const float*"] * 2 + ["__half*"] * 2 + ["int*"] + ["long long"] * 6
-    entries = [entry(name, plan) for name in KERNELS for plan in PLANS]
-    entries += [cuda_sources.entry(instance, 0, rows) for instance in SPLITS]
-    library = cuda_sources.emulator("split_products", tuple(entries))
-
-    def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool) -> Any:
-        assert shared <= 227 * 1024
-        return lambda grid, block, *given: cuda_sources.launch(library, instance, (*grid, *block), given)
-
-    monkeypatch.setattr(loader, "cuda_launcher", launcher)
-    monkeypatch.setattr(loader, "tensor_map", lambda *given: cuda_sources.tensor_map(library, *given))
-    monkeypatch.setattr(loader, "multiprocessors", lambda device: 4)
-    split_products._launcher.cache_clear()
-    yield
-    split_products._launcher.cache_clear()
+emulation = cuda_sources.emulation(
+    {"split_products": [*(instance(name, plan) for name in KERNELS for plan in PLANS), *SPLITS]},
+    kept=[split_products._launcher],
+)
 
 
 def terms(matrix: torch.Tensor) -> Terms:
@@ -85,7 +57,6 @@ def exact(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> t
     return torch.relu(torch.nn.functional.linear(x.double(), weight.double(), None if bias is None else bias.double()))
 
 
-@needs_compiler
 @pytest.mark.parametrize("plan", PLANS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (130, 200, 259), (257, 161, 132)])
 def test_the_emulated_kernel_agrees_with_float64(shape: tuple[int, int, int], plan: Plan, emulation: None) -> None:
@@ -98,7 +69,6 @@ def test_the_emulated_kernel_agrees_with_float64(shape: tuple[int, int, int], pl
         assert float((out.double() - expected).norm()) <= 4e-7 * float(expected.norm())
 
 
-@needs_compiler
 @pytest.mark.parametrize("plan", PLANS)
 def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulation: None) -> None:
     inf, nan = float("inf"), float("nan")
@@ -123,7 +93,6 @@ def test_infinities_nan_and_every_magnitude_are_as_in_float32(plan: Plan, emulat
     assert bool(((found - expected).abs() <= 1e-6 * scale + 2.0**-149)[expected < 3e38].all())
 
 
-@needs_compiler
 @pytest.mark.parametrize("inner", [1, 77, 784, 1500, 4101])
 @pytest.mark.parametrize("gap", [0, 1])
 def test_rows_are_split_into_two_terms(inner: int, gap: int, emulation: None) -> None:
@@ -146,7 +115,6 @@ def test_rows_are_split_into_two_terms(inner: int, gap: int, emulation: None) ->
         assert torch.equal(small[kept], expected.small[kept])
 
 
-@needs_compiler
 @pytest.mark.parametrize("plan", PLANS)
 def test_two_products_of_two_depths_are_one_launch(plan: Plan, emulation: None) -> None:
     sizes = (150, 90, 200), (300, 250, 40)
@@ -186,15 +154,9 @@ def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
 
 
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    instantiations = [
-        f"template __global__ void {instance(kernel, split_products.default_plan(size))}"
-        f"({', '.join(['const __grid_constant__ TensorMap'] * maps + pointers + ['long long'] * sizes)});"
-        for kernel, (maps, pointers, sizes) in KERNELS.items()
-        for size in (LARGE, LONG)
-    ]
-    numbers = ", ".join(["const float*"] * 2 + ["__half*"] * 2 + ["int*"] + ["long long"] * 6)
-    instantiations += [f"template __global__ void {instance}({numbers});" for instance in SPLITS]
-    cuda_sources.compiles_without_spills(tmp_path, "split_products", instantiations)
+    plans = map(split_products.default_plan, (LARGE, LONG))
+    wanted = [instance(kernel, plan) for plan in plans for kernel in KERNELS]
+    cuda_sources.compiles_without_spills(tmp_path, "split_products", wanted + SPLITS)
 
 
 def test_what_it_cannot_run_on_is_said() -> None:

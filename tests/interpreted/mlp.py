@@ -1,0 +1,37 @@
+"""Triton's MLP of one width, forward and backward. bfloat16 is left out: the interpreter multiplies it as integers."""
+
+# pyright: reportArgumentType=false, reportCallIssue=false, reportOptionalMemberAccess=false
+from __future__ import annotations
+
+import torch
+
+from hypatia_lab.kernels.triton.mlp import Tile, backward, forward
+from hypatia_lab.operations.mlp import _layerwise_backward, reference
+
+CASES = (
+    (2, 16, 37, torch.float32, "tf32", Tile(16, 4)),
+    (3, 20, 7, torch.float16, "ieee", Tile(16, 4, 0, keep=0)),
+    (3, 16, 50, torch.float16, "ieee", Tile(16, 4, 1, "pipeline", 3, keep=1)),
+    (2, 16, 19, torch.float16, "ieee", Tile(16, 4, 1, "descriptor", 2)),
+)
+
+
+def check_the_triton_kernels_agree_with_float64() -> None:
+    for layers, width, rows, dtype, precision, tile in CASES:
+
+        def whole(*shape: int, dtype: torch.dtype = dtype) -> torch.Tensor:
+            # Exact before a ReLU: with others, rounding moves some across its kink, and gradients jump there.
+            return torch.randint(-1, 2, shape).to(dtype)
+
+        x, grad = whole(rows, width), whole(rows, width)
+        weights, biases = [whole(width, width) for _ in range(layers)], [whole(width) for _ in range(layers)]
+        pairs = [tensor for pair in zip(weights, biases, strict=True) for tensor in pair]
+        found = [forward(x, weights, biases, precision=precision, tile=tile)]
+        found += backward(grad, x, weights, biases, precision=precision, rows_of_tile=16)
+        double = [w.double() for w in weights], [b.double() for b in biases]
+        exact = reference(x, *pairs), *_layerwise_backward(grad.double(), x.double(), *double)
+        for own, expected in zip(found, exact, strict=True):
+            assert own.shape == expected.shape
+            assert own.dtype == dtype
+            error = float((own.double() - expected).norm() / expected.norm())
+            assert error < 1e-3, (layers, width, rows, dtype, error)
