@@ -29,6 +29,7 @@ from synthetic import ceilings, cell_line, run_line
 from hypatia_lab import claims, places, reader_kernel, records, results, tables, variants, workloads
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
+from hypatia_lab.book import readers
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import comparisons
@@ -146,7 +147,7 @@ def test_what_a_file_says_is_shown_and_never_run(summary, source):
 
 
 def test_a_description_keeps_its_signs_and_gives_no_markup():
-    assert own_book.escaped("y = a_b*c  <script>\n# [x](y)") == r"y \= a\_b\*c \<script\> \# \[x\]\(y\)"
+    assert readers.escaped("y = a_b*c  <script>\n# [x](y)") == r"y \= a\_b\*c \<script\> \# \[x\]\(y\)"
 
 
 def page_of(*cells: dict[str, Any]) -> Evidence:
