@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter, itemgetter
 
 from hypatia_lab import tables
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
-from hypatia_lab.cli.terminal import table, wrap
+from hypatia_lab.cli.terminal import grouped, table, wrap
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
@@ -62,26 +63,30 @@ def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[
     return [*wrap(said), "", *table(lines, "document"), "", *wrap(legend)]
 
 
-def claim_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
-    """One claim, whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
+def claims_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
+    """Whole claims, of whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
 
-    ``meant`` are ids: of this claim, or else of the parts of it that are wanted.
+    ``meant`` are ids: of the claims, or else of the parts of them that are wanted.
     """
+    texts = [_in_full(own, meant) for own in grouped(rows, attrgetter("id")).values()]
+    return [line for text in texts for line in ["", *text]][1:]
+
+
+def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
     lead = rows[0]
-    parts: dict[str, dict[str, Judgement]] = {}
-    for part in (part for row in rows for part in row.parts):
-        parts.setdefault(part.id, {})[part.machine] = part
+    once = {
+        (part.id, part.machine): part for row in rows for part in row.parts
+    }  # what no machine decides is of each row
+    parts = grouped(once.values(), attrgetter("id"))
     shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
     lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
     for row in rows if lead.id in meant else ():
         asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
         lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {asked}. {row.reason}", 4, 2)
     for name, own in shown.items():
-        first = next(iter(own.values()))
+        first = own[0]
         lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
-        for part, told in zip(
-            own.values(), claim_tables.claims_table(list(own.values())).to_dict("records"), strict=True
-        ):
+        for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
             lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
             for title, text in _facts(part, told).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
@@ -133,21 +138,20 @@ def cell_lines(rows: Sequence[Row]) -> list[str]:
         for text in told
     ]
     head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
-    groups: dict[str, list[tuple[Row, str, str]]] = {}
-    for row, text, cell in zip(rows, told, cells, strict=True):
-        clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
-        title = f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
-        groups.setdefault(title, []).append((row, text["status"], cell))
     lines = [head]
-    for title, own in groups.items():
+    for title, own in grouped(zip(rows, told, cells, strict=True), lambda one: _title(one[0], one[1])).items():
         lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row.status == "ok")]
-        remarks: dict[str, list[str]] = {}
-        for row, status, _ in own:
-            if status != "ok":
-                remarks.setdefault(status.removeprefix("ok").lstrip("; "), []).append(row.variant)
-        for remark, names in remarks.items():
-            lines += wrap(f"{', '.join(names)}: {remark}", 6, 4)
+        remarked = [(row.variant, text["status"]) for row, text, _ in own if text["status"] != "ok"]
+        for remark, named in grouped(remarked, itemgetter(1)).items():
+            names = ", ".join(name for name, _ in named)
+            lines += wrap(f"{names}: {remark.removeprefix('ok').lstrip('; ')}", 6, 4)
     return lines
+
+
+def _title(row: Row, text: Mapping[str, str]) -> str:
+    """What cells that stand together have in common; ``text`` is the row of the table of results."""
+    clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
+    return f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
 
 
 def _with_interval(title: str, text: str) -> dict[str, str]:

@@ -1,13 +1,18 @@
-"""What people read in a terminal: as wide as that is, aligned, and paged where it is long."""
+"""What a command prints: lines for people, as wide as their terminal and paged where they are long, or JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+
+_Item, _Key = TypeVar("_Item"), TypeVar("_Key", bound=Hashable)
 
 FALLBACK = (100, 24)
 """Columns and lines where there is no terminal; ``COLUMNS`` and ``LINES`` count before either."""
@@ -64,6 +69,14 @@ def table(
     return [line({name: name for name in columns}), *map(line, rows)]
 
 
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The ``items`` of each ``key``, keys and items in the order in which they come."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
+
+
 def show(lines: Iterable[str], paged: bool = False) -> None:
     """Print ``lines``; ``paged``, through the reader's pager where they are more than a terminal shows at once.
 
@@ -75,3 +88,27 @@ def show(lines: Iterable[str], paged: bool = False) -> None:
         click.echo_via_pager(text)
     else:
         click.echo(text)
+
+
+def tell(
+    as_json: bool,
+    rows: Callable[[], list[dict[str, Any]]],
+    lines: Callable[[], Iterable[str]],
+    paged: bool = False,
+) -> None:
+    """Print ``rows`` as one JSON array, with null for what JSON has no number for, or else :func:`show` ``lines``.
+
+    Only what is printed is made.
+    """
+    if as_json:
+        click.echo(json.dumps(_clean(rows()), indent=1, ensure_ascii=False))
+    else:
+        show(lines(), paged)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _clean(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_clean(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
