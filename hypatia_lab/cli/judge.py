@@ -125,10 +125,9 @@ def judge(
     folder = (output or Path(f"{file.stem}_book")).resolve()
     from hypatia_lab import reader_kernel
     from hypatia_lab.bench import composer
-    from hypatia_lab.cli import gate
     from hypatia_lab.cli.claim_names import ensure_named
     from hypatia_lab.cli.printing import cell_lines
-    from hypatia_lab.judged import rehearsal
+    from hypatia_lab.judged import gate, rehearsal
     from hypatia_lab.machine import choose_device, default_name
     from hypatia_lab.tasks import kernelbench
 
@@ -141,11 +140,9 @@ def judge(
         log = Path(scratch) / "log.txt"
         found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
     text = reader_kernel.text(file)
+    experiment = kernelbench.experiment(file, problem, found) if problem else reader_kernel.experiment(file, found)
     if problem:
-        experiment = kernelbench.experiment(file, problem, found)
         click.echo(f"{found.name}: {found.summary}", err=True)
-    else:
-        experiment = reader_kernel.experiment(file, found)
     ensure_named(claimed, str(claims_file), experiment=found.name)
     peer = against or variants.baseline(found.name)
     gate.ensure_named(peer, variants.variants(found.name), found.name)

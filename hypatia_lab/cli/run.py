@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,7 @@ from hypatia_lab.tables import claims as claim_tables
     help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out); an experiment "
     "takes those that have its number of extents.",
 )
-@click.option("--records", "root", default="", help="Folder for this machine's records.  [default: book/records]")
+@click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
 @click.option(
@@ -48,17 +48,7 @@ from hypatia_lab.tables import claims as claim_tables
     help="Program file to measure first, and alone where no notebook is named; may be given again.",
 )
 @execution.resumable()
-def run(
-    notebooks: tuple[str, ...],
-    preset: str,
-    device: str,
-    machine: str,
-    shapes: str,
-    root: str,
-    output: str,
-    overwrite: bool,
-    programs: tuple[Path, ...],
-) -> None:
+def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **asked: Any) -> None:
     """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
 
     A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
@@ -71,43 +61,41 @@ def run(
     chosen = execution.choose(notebooks) if notebooks or not programs else []
     if chosen:
         execution.require("a notebook", "run", *RUN)
-    root = root or ("" if places.CHECKOUT else str(places.BUILD / "records"))
-    if shapes and not chosen:
+    asked["records"] = asked["records"] or ("" if places.CHECKOUT else str(places.BUILD / "records"))
+    if asked["shapes"] and not chosen:
         raise click.UsageError("--shapes is for notebooks; a program file says its own")
-    parameters = Parameters("measure", preset, device, machine, shapes, root)
+    parameters = Parameters("measure", **asked)
     from hypatia_lab.bench import composer
     from hypatia_lab.machine import choose_device, default_name
 
-    place = choose_device(device)
-    specs = _programs(programs, preset, place)
-    _plan(chosen, parameters.parsed_shapes(), preset, place)
-    records.ensure_writable(parameters.root)
-    there = str(Path(root).resolve()) if root else ""
-    name = machine or default_name(place)
-    given = asdict(replace(parameters, device=place, machine=name, records=there, overwrite=overwrite))
+    root, preset, device = parameters.root, parameters.preset, choose_device(parameters.device)
+    specs = _programs(programs, preset, device)
+    _plan(chosen, parameters.parsed_shapes(), preset, device)
+    records.ensure_writable(root)
+    machine, told = parameters.machine or default_name(device), parameters.records
+    given = asdict(parameters) | {"device": device, "machine": machine, "records": str(root) if told else ""}
     folder = Path(output).resolve() if output else places.BUILD / "notebooks"
     # Pages that only read what the others measured come last.
     measuring = {experiment.notebook for experiment in composer.EXPERIMENTS.values()}
     chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
-    click.echo(f"measuring {name} ({place}) with preset {preset}; records: {root or 'book/records'}", err=True)
+    click.echo(f"measuring {machine} ({device}) with preset {preset}; records: {told or 'book/records'}", err=True)
     if not sys.stderr.isatty():  # a line a notebook will do, in a log
         os.environ.setdefault("TQDM_DISABLE", "1")
-    campaign = composer.campaign(parameters.root / name)
-    if overwrite and (done := campaign.begin()):
+    campaign = composer.campaign(root / machine)
+    if parameters.overwrite and (done := campaign.begin()):
         click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
-    failed = [spec.name for spec in specs if not _measure(spec, given, parameters.root)]
+    failed = [spec.name for spec in specs if not _measure(spec, given, root)]
     for number, path in enumerate(chosen, 1):
         if not execution.execute(path, folder, given, str(Step(number, len(chosen), path.stem))):
             failed.append(path.stem)
-    if overwrite and not failed:
+    if parameters.overwrite and not failed:
         campaign.end()
-    if found := _found(chosen, parameters.root, name, folder, root):
+    if found := _found(chosen, root, machine, folder, told):
         show(found)
     if failed:
-        where = folder if chosen else parameters.root
-        click.echo(f"failed: {', '.join(failed)}; their outputs are in {where}", err=True)
+        click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else root}", err=True)
         sys.exit(1)
-    click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {parameters.root}", err=True)
+    click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {root}", err=True)
 
 
 def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, given: str) -> list[str]:
@@ -171,9 +159,9 @@ def _measure(spec: Any, given: dict[str, Any], root: Path) -> bool:
     from hypatia_lab.intervals import estimate
 
     click.echo(f"{spec.name}: {spec.summary}", err=True)
-    place = {"preset": given["preset"], "device": given["device"], "machine_name": given["machine"], "root": root}
+    how = {name: given[name] for name in ("preset", "device", "overwrite")}
     try:
-        found = composer.measure(spec, **place, overwrite=given["overwrite"])
+        found = composer.measure(spec, **how, machine_name=given["machine"], root=root)
     except (ValueError, RuntimeError) as cause:
         if not execution.ours(cause):
             raise

@@ -78,11 +78,11 @@ def simulate(device: str, dtype: str, variant: str, output: Path, **given: Any) 
     image = run(scene, device=place, dtype=dtype, variant=variant).cpu()
     seconds = time.perf_counter() - start
     _write_image(output, image)
-    slow, fast = image.shape
-    click.echo(
-        f"{output}: {slow} x {fast} pixels, {scene.steps} step{'s' * (scene.steps > 1)} a pixel, {dtype}, "
-        f"{variant} on {place}, {seconds:.3f} s, peak {float(image.max()):.6g}"
+    size = " x ".join(map(str, image.shape))
+    told = (
+        f"{output}: {size} pixels, {scene.steps} step{'s' * (scene.steps > 1)} a pixel, {dtype}, {variant} on {place}"
     )
+    click.echo(f"{told}, {seconds:.3f} s, peak {float(image.max()):.6g}")
 
 
 def _scene(given: dict[str, Any]) -> Any:
@@ -95,11 +95,11 @@ def _scene(given: dict[str, Any]) -> Any:
     if given["hkl"] is not None:
         given["structure"] = read_reflections(given["hkl"])
 
-    def part(kind: Any) -> Any:
-        names = [field.name for field in fields(kind)]
-        return kind(**{name: given[name] for name in names if given.get(name) is not None})
-
-    return Scene(part(Crystal), part(Beam), part(Spindle), part(Detector))
+    said = {name: value for name, value in given.items() if value is not None}
+    parts: list[Any] = []
+    for kind in (Crystal, Beam, Spindle, Detector):
+        parts.append(kind(**{field.name: said[field.name] for field in fields(kind) if field.name in said}))
+    return Scene(*parts)
 
 
 def _ensure_image_file(path: Path) -> None:

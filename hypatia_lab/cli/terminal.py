@@ -12,7 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
-_Item, _Key = TypeVar("_Item"), TypeVar("_Key", bound=Hashable)
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+_Rows = list[dict[str, Any]]
 
 FALLBACK = (100, 24)
 """Columns and lines where there is no terminal; ``COLUMNS`` and ``LINES`` count before either."""
@@ -27,9 +29,8 @@ def width() -> int:
 
 def wrap(text: str, hang: int = 0, indent: int = 0) -> list[str]:
     """``text`` in lines that fit: ``indent`` spaces before the first, ``hang`` before the others."""
-    return textwrap.wrap(
-        text, width(), initial_indent=" " * indent, subsequent_indent=" " * hang, break_on_hyphens=False
-    )
+    first, rest = " " * indent, " " * hang
+    return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def cut(text: str, most: int) -> str:
@@ -59,12 +60,9 @@ def table(
     right = {name for name in columns if name != elastic and all(row[name][:1] in "0123456789-–[" for row in rows)}
 
     def line(texts: Mapping[str, str]) -> str:
-        cells = [cut(texts[name], widths[name]) for name in columns]
-        set_ = [
-            cell.rjust(widths[n]) if n in right else cell.ljust(widths[n])
-            for n, cell in zip(columns, cells, strict=True)
-        ]
-        return (" " * indent + gap.join(set_)).rstrip()
+        cells = {name: cut(texts[name], widths[name]) for name in columns}
+        put = [cell.rjust(widths[name]) if name in right else cell.ljust(widths[name]) for name, cell in cells.items()]
+        return (" " * indent + gap.join(put)).rstrip()
 
     return [line({name: name for name in columns}), *map(line, rows)]
 
@@ -90,12 +88,7 @@ def show(lines: Iterable[str], paged: bool = False) -> None:
         click.echo(text)
 
 
-def tell(
-    as_json: bool,
-    rows: Callable[[], list[dict[str, Any]]],
-    lines: Callable[[], Iterable[str]],
-    paged: bool = False,
-) -> None:
+def tell(as_json: bool, rows: Callable[[], _Rows], lines: Callable[[], Iterable[str]], paged: bool = False) -> None:
     """Print ``rows`` as one JSON array, with null for what JSON has no number for, or else :func:`show` ``lines``.
 
     Only what is printed is made.
