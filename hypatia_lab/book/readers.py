@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import places
-from hypatia_lab.book.build import BookError, told
+from hypatia_lab.book.build import BookError, file_error
 
 TEMPLATES = Path(__file__).with_name("templates")
 
@@ -71,7 +71,7 @@ def looks(folder: Path, said: dict[str, Any]) -> str:
         static, there = (place / "book" / "static" for place in (places.HOME, folder))
         shutil.copytree(static, there, copy_function=shutil.copyfile, dirs_exist_ok=True)
     except OSError as cause:
-        raise BookError(f"the book cannot be laid out: {told(cause)}") from None
+        raise BookError(f"the book cannot be laid out: {file_error(cause)}") from None
     return written(_over(own, said))
 
 

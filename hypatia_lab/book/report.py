@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from hypatia_lab.book import readers
-from hypatia_lab.book.build import BookError, told
+from hypatia_lab.book.build import BookError, file_error
 from hypatia_lab.records import write_text
 
 PAGE = "notebooks/report"
@@ -81,4 +81,4 @@ def lay_out(folder: Path, source: Path) -> None:
     except (yaml.YAMLError, UnicodeDecodeError) as cause:
         raise BookError(f"{config}: is not YAML ({str(cause).splitlines()[0]})") from None
     except OSError as cause:
-        raise BookError(f"the book cannot be laid out: {told(cause)}") from None
+        raise BookError(f"the book cannot be laid out: {file_error(cause)}") from None
