@@ -68,13 +68,7 @@ def new(file: Path) -> None:
 
 @click.command()
 @click.argument("folder", metavar="DIR", type=options.FILE)
-@click.option(
-    "--document",
-    "documents",
-    multiple=True,
-    type=options.FILE,
-    help="Markdown or text whose figures become drafts of claims; may be given again.",
-)
+@options.several("--document", "documents", options.FILE, "Markdown or text whose figures become drafts of claims")
 def investigate(folder: Path, documents: tuple[Path, ...]) -> None:
     """Begin a report in DIR on documents that are not the lab's.
 

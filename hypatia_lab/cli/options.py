@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -15,3 +16,8 @@ THERE = click.Path(path_type=Path, exists=True, file_okay=False)
 device = click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
 as_json = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
 paged = click.option("--no-pager", "paged", is_flag=True, flag_value=False, default=True, help="Print all at once.")
+
+
+def several(name: str, field: str, kind: Any, text: str) -> Any:
+    """An option of which each may be given again, such as ``--machine`` under the name ``machines``."""
+    return click.option(name, field, type=kind, multiple=True, help=f"{text}; may be given again.")

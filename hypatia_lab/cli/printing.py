@@ -74,9 +74,8 @@ def claims_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[st
 
 def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
     lead = rows[0]
-    once = {
-        (part.id, part.machine): part for row in rows for part in row.parts
-    }  # what no machine decides is of each row
+    # What no machine decides is a part on each of them.
+    once = {(part.id, part.machine): part for row in rows for part in row.parts}
     parts = grouped(once.values(), attrgetter("id"))
     shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
     lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
@@ -84,15 +83,14 @@ def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
         asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
         lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {asked}. {row.reason}", 4, 2)
     for name, own in shown.items():
-        first = own[0]
-        lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
+        lines += ["", *wrap(f"{name}  {own[0].claim}", len(name) + 2)]
         for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
             lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
             for title, text in _facts(part, told).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
             lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
-        lines += ["", *wrap(f"Why: {first.why}", 4, 2)]
-        lines += wrap(f"Document {first.seed}, section “{first.section}”.", 4, 2)
+        lines += ["", *wrap(f"Why: {own[0].why}", 4, 2)]
+        lines += wrap(f"Document {own[0].seed}, section “{own[0].section}”.", 4, 2)
     return lines
 
 
@@ -130,13 +128,12 @@ def cell_lines(rows: Sequence[Row]) -> list[str]:
     Why there is no time, or what is to be said of it, stands beneath: once for all that share it.
     """
     told = tables.results_table(rows).to_dict("records")
-    entries = [
-        {"variant": text["variant"]}
-        | _with_interval("time", text["time"])
-        | _with_interval("ratio", text["ratio"])
-        | {name: text[name] for name in ("of limit", "error", "n")}
-        for text in told
-    ]
+    entries = []
+    for text in told:
+        measured = _with_interval("time", text["time"]) | _with_interval("ratio", text["ratio"])
+        entries.append(
+            {"variant": text["variant"]} | measured | {name: text[name] for name in ("of limit", "error", "n")}
+        )
     head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
     lines = [head]
     for title, own in grouped(zip(rows, told, cells, strict=True), lambda one: _title(one[0], one[1])).items():
@@ -162,13 +159,12 @@ def _with_interval(title: str, text: str) -> dict[str, str]:
 
 def _cell_counts(rows: Sequence[Row]) -> list[str]:
     """How many cells each machine has of which status, and what operations they are of."""
-    counts = Counter((row.machine, row.status) for row in rows)
     statuses = dict(Counter(row.status for row in rows).most_common())
     lines = []
-    for machine in dict.fromkeys(row.machine for row in rows):
-        own = {status.replace("_", " "): str(counts[machine, status]) for status in statuses}
-        total = sum(counts[machine, status] for status in statuses)
-        lines.append({"machine": machine, "cells": str(total)} | own)
+    for machine, own in grouped(rows, attrgetter("machine")).items():
+        counts = Counter(row.status for row in own)
+        found = {status.replace("_", " "): str(counts[status]) for status in statuses}
+        lines.append({"machine": machine, "cells": str(len(own))} | found)
     operations = Counter(row.operation for row in rows).most_common()
     said = ", ".join(f"{name} {count}" for name, count in operations)
     return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]

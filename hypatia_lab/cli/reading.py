@@ -18,16 +18,9 @@ from hypatia_lab.cli.terminal import grouped, show, table, tell, wrap
 from hypatia_lab.names import unknown
 from hypatia_lab.records import Record
 
-_records = click.option(
-    "--records",
-    "folders",
-    multiple=True,
-    type=options.THERE,
-    help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
-)
-_machines = click.option(
-    "--machine", "machines", multiple=True, help="Only this machine, or all chips of this model; may be given again."
-)
+_more = "Folder of more records, such as the --output of judge, beside the committed ones"
+_records = options.several("--records", "folders", options.THERE, _more)
+_machines = options.several("--machine", "machines", str, "Only this machine, or all chips of this model")
 
 
 def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = (), home: Path | None = None) -> list[Record]:
@@ -62,7 +55,7 @@ _FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "varia
 
 def _filtered(command: Any) -> Any:
     for name in reversed(_FILTERS):
-        command = click.option(f"--{name}", multiple=True, help=f"Only this {name}; may be given again.")(command)
+        command = options.several(f"--{name}", name, str, f"Only this {name}")(command)
     return command
 
 
@@ -99,8 +92,8 @@ def results(
 
 @click.command()
 @click.argument("ids", nargs=-1)
-@click.option("--seed", "seeds", multiple=True, help="Only this document, such as S003; may be given again.")
-@click.option("--verdict", "verdicts", multiple=True, help="Only this verdict, such as refuted; may be given again.")
+@options.several("--seed", "seeds", str, "Only this document, such as S003")
+@options.several("--verdict", "verdicts", str, "Only this verdict, such as refuted")
 @_machines
 @click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
 @click.option("--report", type=options.FILE, help="Folder of a report: its claims and records instead of the lab's.")

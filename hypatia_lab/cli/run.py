@@ -40,12 +40,8 @@ from hypatia_lab.tables import claims as claim_tables
 @click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
 @click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
 @click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
-@click.option(
-    "--program",
-    "programs",
-    multiple=True,
-    type=options.FILE,
-    help="Program file to measure first, and alone where no notebook is named; may be given again.",
+@options.several(
+    "--program", "programs", options.FILE, "Program file to measure first, and alone where no notebook is named"
 )
 @execution.resumable()
 def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **asked: Any) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 from hypatia_lab import claims, formats, results, spread
 from hypatia_lab.claims import Judgement
 from hypatia_lab.cli.terminal import grouped, wrap
+from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 from hypatia_lab.spread import Across, Expectation
@@ -88,10 +89,8 @@ def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
     said += [line for title, own in groups.items() if own for line in wrap(f"{title}: {len(own)}.", 4, 2)]
     said += wrap(f"Verdicts that differ: {len(differ)} of {len(tested)} parts of claims that two or more could judge.")
     judged = {own[0].id for own in tested}
-    rest = grouped(
-        (row for row in found.parts if row.machine in found.names and row.id not in judged), attrgetter("id")
-    )
-    silent = claims.differing(rest.values())
+    rest = [row for row in found.parts if row.machine in found.names and row.id not in judged]
+    silent = claims.differing(grouped(rest, attrgetter("id")).values())
     said += wrap(f"Parts that fewer than two could judge: {len(silent)} (--all tells them).") * bool(silent)
     said += _next_lines(found) if len(found.names) > 2 else []
     for own in [*differ, *silent] if everything else differ:
@@ -114,18 +113,18 @@ def _grouped(ratios: Sequence[Across]) -> dict[str, list[Across]]:
     return {
         APART: [one for one in found if far[id(one)] > edge],
         LESS: [one for one in found if 0 < far[id(one)] <= edge],
-        NOT: [one for one in found if not far[id(one)] and _sure(one) > 1],
-        UNSURE: [one for one in found if _sure(one) < 2],
+        NOT: [one for one in found if not far[id(one)] and len(_sure(one)) > 1],
+        UNSURE: [one for one in found if len(_sure(one)) < 2],
     }
 
 
-def _sure(one: Across) -> int:
-    return sum(not row.speed.doubt for row in one.rows.values())
+def _sure(one: Across) -> list[Interval]:
+    return [row.speed for row in one.rows.values() if not row.speed.doubt]
 
 
 def _apart(one: Across) -> float:
     """The logarithm of the largest quotient of two of its ratios whose intervals exclude each other; 0 of none."""
-    pairs = itertools.combinations([row.speed for row in one.rows.values() if not row.speed.doubt], 2)
+    pairs = itertools.combinations(_sure(one), 2)
     return max((abs(math.log(a.value / b.value)) for a, b in pairs if a.outside(b.low, b.high)), default=0.0)
 
 
