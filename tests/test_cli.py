@@ -268,7 +268,7 @@ def one_claim(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, one_claim, two_processes):
-    path = records.leading(folder / "two", "naive_vs_cublas")
+    (path,) = (folder / "two").rglob("*.jsonl")
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
@@ -483,7 +483,7 @@ def test_a_records_folder_that_cannot_be_written_is_found_before_anything_runs(s
     ],
 )
 def test_a_malformed_record_is_named_with_its_line(folder, arguments, damage, line, told):
-    path = records.leading(folder / "two", "naive_vs_cublas")
+    (path,) = (folder / "two").rglob("*.jsonl")
     path.write_text(damage(path.read_text()))
     message = refused(*arguments)
     assert message.startswith(f"hypatia-lab: {path}:{line}: ")
