@@ -12,19 +12,23 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
+import nbformat
 import pytest
+from command import Outcome, call, files_below, refused
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from nbformat.v4 import new_code_cell, new_notebook
+from papermill import PapermillExecutionError
 from synthetic import cell_line, judgement, run_line
 
-from hypatia_lab import claims, records
+from hypatia_lab import claims, records, results
 from hypatia_lab.bench import composer
 from hypatia_lab.book import own as own_book
-from hypatia_lab.cli import commands
+from hypatia_lab.cli import commands, execution
 from hypatia_lab.fleet import steps
 from hypatia_lab.pages.evidence import ParameterError, Parameters
 from hypatia_lab.profiler import bytecode
@@ -33,60 +37,16 @@ from hypatia_lab.tables import claims as tables
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet", "investigate")
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """What a call of the command left: exit code, standard output, lines of standard error."""
-
-    code: int
-    out: str
-    err: list[str]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str]) -> Callable[..., Outcome]:
-    """Calls the command in this process."""
-
-    def run(*arguments: str) -> Outcome:
-        with pytest.raises(SystemExit) as ended:
-            commands.main(list(arguments), prog_name="hypatia-lab")
-        code = ended.value.code
-        assert isinstance(code, int)
-        captured = capsys.readouterr()
-        return Outcome(code, captured.out, captured.err.splitlines())
-
-    return run
-
-
 def cell(variant: str, medians: list[float | None], **changes: Any) -> dict[str, Any]:
     """A valid cell of S001's medium size."""
-    return (
-        cell_line(
-            shape=[1024, 784, 2048],
-            variant=variant,
-            origin="seed" if variant == "naive" else "peer",
-            max_error=1e-6,
-            flops=2 * 1024 * 784 * 2048,
-            traffic=10**7,
-            medians_us=medians,
-            samples_us=[],
-            calls=1,
-            outliers={"mild": 0, "severe": 0, "of": 0},
-        )
-        | changes
-    )
+    work = {"shape": [1024, 784, 2048], "flops": 2 * 1024 * 784 * 2048, "traffic": 10**7}
+    origin = "seed" if variant == "naive" else "peer"
+    return cell_line(variant=variant, origin=origin, max_error=1e-6, medians_us=medians, **work) | changes
 
 
 def write_record(root: Path, machine: str, slowdown: float) -> Path:
     """A record in which the naive kernel takes ``slowdown`` times the library's time."""
-    run = run_line(
-        machine=machine,
-        experiment="naive_vs_cublas",
-        preset="seed",
-        commit="synthetic",
-        dirty=False,
-        processes=3,
-        facts={},
-    )
+    run = run_line(machine=machine, experiment="naive_vs_cublas", preset="seed", processes=3)
     base = [100.0, 101.0, 99.0]
     cells = [
         cell("eager", list(base)),
@@ -104,11 +64,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     write_record(root, "two", 20.0)
     monkeypatch.setattr(records, "COMMITTED", root)
     return root
-
-
-def files_below(folder: Path) -> list[str]:
-    """Every file below ``folder``, hidden ones too."""
-    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
 
 
 # ---------------------------------------------------------------- quick
@@ -145,34 +100,29 @@ def test_what_measures_nothing_does_not_import_torch(arguments):
 # ---------------------------------------------------------------- what it prints
 
 
-def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_not_there(folder, call):
-    from hypatia_lab.results import COLUMNS
-
+def test_results_as_json_has_the_columns_of_the_contract_and_null_for_what_is_not_there(folder):
     found = call("results", "--json", "--machine", "one")
     assert (found.code, found.err) == (0, [])
     rows = {row["variant"]: row for row in json.loads(found.out)}
-    assert all(list(row) == COLUMNS for row in rows.values())
+    assert all(list(row) == results.COLUMNS for row in rows.values())
     assert {row["machine"] for row in rows.values()} == {"one"}
     assert rows["naive"]["ratio"] == pytest.approx(1 / 8)
     assert rows["epilogue"]["median_us"] is None
     assert rows["epilogue"]["reason"] == "the process died (signal SIGSEGV)"
 
 
-def test_results_print_every_cell_of_every_machine(folder, call):
+def test_results_print_every_cell_of_every_machine_and_why_one_has_no_time(folder, tmp_path):
     found = call("results")
     assert (found.code, found.err) == (0, [])
     assert sum(line.startswith("  naive ") for line in found.out.splitlines()) == 2
-    assert "one" in found.out
-    assert "two" in found.out
-
-
-def test_a_further_folder_of_records_is_read_beside_the_committed_ones(folder, call, tmp_path):
+    assert all(word in found.out for word in ("one", "two"))
+    assert "epilogue: crashed: the process died (signal SIGSEGV)" in found.out
     write_record(tmp_path / "more", "three", 2.0)
-    rows = json.loads(call("results", "--json", "--records", str(tmp_path / "more")).out)
+    rows = json.loads(call("results", "--json", "--records", tmp_path / "more").out)
     assert {row["machine"] for row in rows} == {"one", "two", "three"}
 
 
-def test_claims_as_json_has_the_columns_of_the_contract(folder, call):
+def test_claims_as_json_has_the_columns_of_the_contract(folder):
     found = call("claims", "--json", "--machine", "one")
     assert (found.code, found.err) == (0, [])
     rows = json.loads(found.out, parse_constant=pytest.fail)  # NaN is no JSON
@@ -189,7 +139,7 @@ def test_claims_as_json_has_the_columns_of_the_contract(folder, call):
 
 
 @pytest.mark.parametrize("how", ["claims", "parts"])
-def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, call, monkeypatch, how):
+def test_claims_print_each_claim_whole_in_the_block_of_its_machine(folder, monkeypatch, how):
     monkeypatch.setenv("COLUMNS", "80")
     found = call("claims", *["--parts"] * (how == "parts"))
     assert (found.code, found.err) == (0, [])
@@ -215,7 +165,7 @@ def listed(found: Outcome) -> list[str]:
     )
 
 
-def test_claims_are_chosen_by_document_verdict_and_beginning(folder, call):
+def test_claims_are_chosen_by_document_verdict_and_beginning(folder):
     rows = json.loads(call("claims", "--json").out)
     assert (third := {row["id"] for row in rows if row["seed"] == "S003" and row["verdict"] != "not_testable"})
     assert set(listed(call("claims", "--seed", "S003"))) == third
@@ -231,7 +181,7 @@ def test_claims_are_chosen_by_document_verdict_and_beginning(folder, call):
     assert call("claims", "--seed", "S000", "--verdict", "understated", "--machine", "one").code == 0
 
 
-def test_one_claim_is_told_in_full_with_every_part(folder, call):
+def test_one_claim_is_told_in_full_with_every_part(folder):
     rows = [row for row in json.loads(call("claims", "--json").out) if len({part["id"] for part in row["parts"]}) > 1]
     row = next(row for row in rows if row["verdict"] not in ("not_testable", "inconsistent"))
     found = call("claims", row["id"].lower())
@@ -247,7 +197,7 @@ def test_one_claim_is_told_in_full_with_every_part(folder, call):
     assert len(alone.out) < len(found.out)
 
 
-def test_results_are_chosen_by_operation_and_every_filter(folder, call):
+def test_results_are_chosen_by_operation_and_every_filter(folder):
     def rows(*arguments: str) -> list[dict[str, Any]]:
         return json.loads(call("results", *arguments, "--json").out)
 
@@ -260,11 +210,7 @@ def test_results_are_chosen_by_operation_and_every_filter(folder, call):
     assert "epilogue" not in naive.split("hypatia-lab")[0]
 
 
-def test_what_gave_no_time_is_told_with_its_reason(folder, call):
-    assert "epilogue: crashed: the process died (signal SIGSEGV)" in call("results").out
-
-
-def test_one_machine_is_judged_by_what_another_one_shows(call):
+def test_one_machine_is_judged_by_what_another_one_shows():
     """A rewrite is shown equal to its original by one machine's record, and stands in for it on every other."""
     everywhere = json.loads(call("claims", "--json").out)
     machines = {row["machine"] for row in everywhere}
@@ -273,7 +219,7 @@ def test_one_machine_is_judged_by_what_another_one_shows(call):
         assert [row for row in alone if row["machine"] == name] == [row for row in everywhere if row["machine"] == name]
 
 
-def test_compare_sets_one_machine_beside_another(folder, call):
+def test_compare_sets_one_machine_beside_another(folder):
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
     lines = found.out.splitlines()
@@ -284,7 +230,7 @@ def test_compare_sets_one_machine_beside_another(folder, call):
     assert "differ: 0 of " in found.out
 
 
-def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(folder, call, tmp_path, monkeypatch):
+def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(folder, tmp_path, monkeypatch):
     root = tmp_path / "several"
     for name, times in (
         ("one", {"near": 10.0, "far": 10.0, "level": 10.0}),
@@ -301,7 +247,7 @@ def test_compare_begins_with_what_is_farthest_apart_and_tells_each_ratio_once(fo
     assert out.index("more than 5%: 1") < out.index("less: 1") < out.index("overlap: 1")
 
 
-def test_compare_tells_what_one_side_could_not_test_only_when_asked(call, tmp_path, monkeypatch, one_claim):
+def test_compare_tells_what_one_side_could_not_test_only_when_asked(tmp_path, monkeypatch, one_claim):
     root = tmp_path / "committed"
     write_record(root, "one", 8.0)
     records.write(root, run_line(machine="two", experiment="method"), [cell_line()])
@@ -321,8 +267,8 @@ def one_claim(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(claims, "ledger", lambda: [measured, worked_out])
 
 
-def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, call, one_claim, two_processes):
-    path = records.leading(folder / "two", "naive_vs_cublas")
+def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(folder, one_claim, two_processes):
+    (path,) = (folder / "two").rglob("*.jsonl")
     path.write_text(path.read_text().replace("[2000.0, 2020.0, 1980.0]", "[2000.0, 2120.0, 1880.0]"))
     found = call("compare", "one", "two")
     assert (found.code, found.err) == (0, [])
@@ -333,71 +279,52 @@ def test_compare_says_which_verdicts_differ_with_both_intervals_and_reasons(fold
     assert re.match(r"✗ refuted\. 20.0× \[17.6, 22.6\] \(3 processes\).* 7.5–8.5", two)
 
 
-def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, call, one_claim):
+def sides(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Machine and verdict of both sides of a line of ``compare --json``."""
+    return [(row["machine_a"], row["verdict_a"]), (row["machine_b"], row["verdict_b"])]
+
+
+def test_compare_as_json_has_a_row_for_every_claim_that_differs(folder, one_claim):
     found = call("compare", "one", "two", "--json")
     assert (found.code, found.err) == (0, [])
     (row,) = json.loads(found.out)
     assert (row["id"], row["claimed"], row["unit"]) == ("S009-01", 8.0, "×")
-    assert (row["machine_a"], row["verdict_a"], row["machine_b"], row["verdict_b"]) == (
-        "one",
-        "confirmed",
-        "two",
-        "refuted",
-    )
+    assert sides(row) == [("one", "confirmed"), ("two", "refuted")]
     assert row["low_a"] <= row["measured_a"] <= row["high_a"] == pytest.approx(8)
     assert row["low_b"] == pytest.approx(20)
     assert row["reason_b"].startswith("20.0×")
 
 
-def test_verdicts_that_both_sides_reached_come_first():
-    verdicts = {"A": ("refuted", "not_testable"), "B": ("refuted", "confirmed"), "C": ("undecided", "undecided")}
-    rows = [
-        judgement(id=name, machine=machine, verdict=verdict)
-        for name, both in verdicts.items()
-        for machine, verdict in zip("ab", both, strict=True)
-    ]
-    found = claims.differences([*rows, judgement(id="D", machine="any")], "a", "b")
-    assert [line["id"] for line in found] == ["B", "A"]
-
-
-def test_a_part_counts_where_two_machines_could_judge_it():
+def test_verdicts_that_both_sides_reached_come_first_and_a_part_counts_where_two_could_judge_it():
     words = {"A": "refuted not_testable", "B": "refuted confirmed", "C": "undecided undecided", "D": "agrees refuted"}
     rows = [
         judgement(id=name, machine=machine, verdict=verdict)
         for name, both in words.items()
         for machine, verdict in zip("ab", both.split(), strict=True)
     ]
+    found = claims.differences([*rows, judgement(id="E", machine="any")], "a", "b")
+    assert [line["id"] for line in found if line["id"] != "D"] == ["B", "A"]
     tested = claims.tested([*rows, judgement(id="B", machine="c", verdict="refuted")], "ab")
     assert [own[0].id for own in tested] == ["B", "C"]
     assert [[row.machine for row in own] for own in claims.differing(tested)] == [["a", "b"]]
 
 
-def test_two_folders_of_one_machine_are_compared_by_their_names(folder, call, one_claim, tmp_path, monkeypatch):
+def test_two_folders_of_one_machine_are_compared_by_their_names(folder, one_claim, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "one").mkdir()  # although a folder has its name, the recorded machine is meant
     write_record(tmp_path / "before", "box", 8.0)
     write_record(tmp_path / "after" / "book" / "records", "box", 20.0)
     for before, after in (("before", "after"), ("before/box", "after/book/records/box")):
         found = call("compare", before, after, "--json")
         assert (found.code, found.err) == (0, [])
         (row,) = json.loads(found.out)
-        assert [row[key] for key in ("machine_a", "verdict_a", "machine_b", "verdict_b")] == [
-            before,
-            "confirmed",
-            after,
-            "refuted",
-        ]
+        assert sides(row) == [(before, "confirmed"), (after, "refuted")]
     assert re.search(r"^ +before 0.125× .*\n +after 0.0500× ", call("compare", "before", "after").out, re.MULTILINE)
-    (against_a_machine,) = json.loads(call("compare", "one", "after", "--json").out)
-    assert (against_a_machine["machine_a"], against_a_machine["machine_b"]) == ("one", "box")
+    (row,) = json.loads(call("compare", "one", "after", "--json").out)
+    assert [name for name, _ in sides(row)] == ["one", "box"]
 
 
-def test_a_recorded_machine_is_meant_although_a_folder_has_its_name(folder, call, one_claim, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "one").mkdir()
-    assert call("compare", "one", "two").code == 0
-
-
-def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call, one_claim, tmp_path):
+def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, one_claim, tmp_path):
     root = tmp_path / "more"
     records.write(root, run_line(machine="other", experiment="naive_vs_cublas"), [])
     found = call("compare", "one", "other", "--records", str(root))
@@ -405,28 +332,25 @@ def test_no_ratio_in_common_is_no_error_and_equal_verdicts_are_told(folder, call
     assert "measured: 0" in found.out
 
 
-def test_compare_refuses_one_side_twice(folder, call, tmp_path, monkeypatch):
+def test_compare_refuses_one_side_twice(folder, tmp_path, monkeypatch):
     monkeypatch.chdir(folder / "one")
-    for sides in (("one", "one"), (".", "one"), (str(folder / "two"), "two")):
-        found = call("compare", *sides)
-        assert (found.code, found.out) == (2, "")
-        assert found.err == [
-            f"hypatia-lab: {sides[0]} and {sides[1]} are the same records; name two machines or folders"
-        ]
+    for one, other in (("one", "one"), (".", "one"), (folder / "two", "two")):
+        told = f"hypatia-lab: {one} and {other} are the same records; name two machines or folders"
+        assert refused("compare", one, other) == told
 
 
-def test_folders_are_compared_by_any_name(folder, call, one_claim, tmp_path, monkeypatch):
+def test_folders_are_compared_by_any_name(folder, one_claim, tmp_path, monkeypatch):
     (tmp_path / "mine" / "below").mkdir(parents=True)
     write_record(tmp_path / "mine", "box", 20.0)
     for place, name in (("mine", "."), ("mine/below", ".."), ("mine/box", ".")):
         monkeypatch.chdir(tmp_path / place)
         (row,) = json.loads(call("compare", "one", name, "--json").out)
-        assert (row["machine_a"], row["machine_b"]) == ("one", "box")
+        assert [machine for machine, _ in sides(row)] == ["one", "box"]
 
 
 @pytest.mark.parametrize("below", ["book/records", ""])
 @pytest.mark.parametrize("own", ["", "box"])
-def test_records_are_found_in_a_readers_book_and_in_one_machines_folder(folder, call, tmp_path, below, own):
+def test_records_are_found_in_a_readers_book_and_in_one_machines_folder(folder, tmp_path, below, own):
     write_record(tmp_path / "mine" / below, "box", 2.0)
     place = tmp_path / "mine" / (below if own else "") / own
     rows = json.loads(call("results", "--json", "--records", str(place)).out)
@@ -436,13 +360,13 @@ def test_records_are_found_in_a_readers_book_and_in_one_machines_folder(folder, 
 
 
 @pytest.mark.parametrize("command", ["results", "claims"])
-def test_a_folder_that_adds_no_record_is_refused(folder, call, tmp_path, command):
+def test_a_folder_that_adds_no_record_is_refused(folder, tmp_path, command):
     (tmp_path / "empty").mkdir()
-    found = call(command, "--records", str(tmp_path / "empty"))
-    assert (found.code, found.out, found.err) == (2, "", [f"hypatia-lab: {tmp_path / 'empty'} holds no records"])
+    told = refused(command, "--records", tmp_path / "empty")
+    assert told == f"hypatia-lab: {tmp_path / 'empty'} holds no records"
 
 
-def test_the_claims_in_a_readers_book_are_compared_too(folder, call, one_claim, tmp_path):
+def test_the_claims_in_a_readers_book_are_compared_too(folder, one_claim, tmp_path):
     for name, slowdown in (("v1", 8.0), ("v2", 3.0)):
         write_record(tmp_path / name / "book" / "records", "box", slowdown)
         own = tmp_path / name / "book" / "claims" / "naive.yaml"
@@ -452,34 +376,24 @@ def test_the_claims_in_a_readers_book_are_compared_too(folder, call, one_claim, 
             "   why: I hope so, variant: naive, band: [0.5, 4.0],\n"
             "   workloads: [linear_relu/1024x784x2048/float32/ieee/forward]}\n"
         )
-    rows = json.loads(call("compare", str(tmp_path / "v1"), str(tmp_path / "v2"), "--json").out)
-    assert {row["id"]: (row["verdict_a"], row["verdict_b"]) for row in rows} == {
-        "S009-01": ("confirmed", "refuted"),
-        "MINE-1a": ("refuted", "confirmed"),
-    }
+    rows = json.loads(call("compare", tmp_path / "v1", tmp_path / "v2", "--json").out)
+    told = {row["id"]: [verdict for _, verdict in sides(row)] for row in rows}
+    assert told == {"S009-01": ["confirmed", "refuted"], "MINE-1a": ["refuted", "confirmed"]}
 
 
 # ---------------------------------------------------------------- bad input
 
 
 @pytest.fixture
-def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
-    """Calls ``run``, which must refuse: one line on standard error, nothing started and nothing written."""
+def stopped(folder, tmp_path, monkeypatch) -> Callable[..., str]:
+    """Calls ``run``, which must refuse: the one line that it says, with nothing started and nothing written."""
 
-    def fail(*_: Any) -> bool:
-        raise AssertionError("a notebook was started")
-
-    def run(*arguments: str, records: str = str(tmp_path / "new")) -> Outcome:
-        monkeypatch.setattr(commands, "execute", fail)
+    def run(*arguments: str, records: object = tmp_path / "new") -> str:
+        monkeypatch.setattr(execution, "execute", lambda *_: pytest.fail("a notebook was started"))
         before = files_below(tmp_path)
-        found = call("run", *arguments, "--records", records, "--output", str(tmp_path / "notebooks"))
-        assert found.code != 0
-        assert found.out == ""
-        assert len(found.err) == 1, found.err
+        told = refused("run", *arguments, "--records", records, "--output", tmp_path / "notebooks")
         assert files_below(tmp_path) == before
-        assert not (tmp_path / "notebooks").exists()
-        assert not (tmp_path / "new").exists()
-        return found
+        return told
 
     return run
 
@@ -506,15 +420,15 @@ def refused(call, folder, tmp_path, monkeypatch) -> Callable[..., Outcome]:
         (["--nope"], "No such option"),
     ],
 )
-def test_bad_input_gets_one_clear_line_and_nothing_is_written(refused, arguments, told):
-    assert told in refused(*arguments).err[0]
+def test_bad_input_gets_one_clear_line_and_nothing_is_written(stopped, arguments, told):
+    assert told in stopped(*arguments)
 
 
-def test_a_claim_that_names_what_there_is_not_is_told_before_anything_is_measured(refused, monkeypatch):
+def test_a_claim_that_names_what_there_is_not_is_told_before_anything_is_measured(stopped, monkeypatch):
     common = ("1", "naive is slower", (8.0, 8.0), "×", "slowdown", "Because.")
     work = ("linear_relu/1024x784x2048/float32/ieee/forward",)
     monkeypatch.setattr(claims, "ledger", lambda: [claims.Claim("S009-01a", *common, workloads=work, variant="nave")])
-    (line,) = refused("02", "--device", "cpu").err
+    line = stopped("02", "--device", "cpu")
     assert "s009.yaml: S009-01a: unknown variant 'nave' of linear_relu; did you mean 'naive'?" in line
 
 
@@ -544,20 +458,17 @@ def test_any_parameters_of_a_notebook_make_sense_or_are_refused_by_name(asked):
     assert re.fullmatch(r"((unknown (mode|preset|device)|machine|shape) .+|machine, shapes and .+ texts)?", complaint)
 
 
-def test_cuda_without_a_gpu_says_what_to_do_instead(refused, monkeypatch):
-    import torch
-
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    (line,) = refused("--device", "cuda").err
+def test_cuda_without_a_gpu_says_what_to_do_instead(stopped, monkeypatch):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    line = stopped("--device", "cuda")
     assert "torch sees no GPU" in line
     assert line.endswith("use --device cpu")
 
 
 @pytest.mark.parametrize("where", ["file", "/proc/nope"])
-def test_a_records_folder_that_cannot_be_written_is_found_before_anything_runs(refused, tmp_path, where):
+def test_a_records_folder_that_cannot_be_written_is_found_before_anything_runs(stopped, tmp_path, where):
     (tmp_path / "file").write_text("mine")
-    path = where if where.startswith("/") else str(tmp_path / where)
-    assert "cannot write" in refused("02", "--device", "cpu", records=path).err[0]
+    assert "cannot write" in stopped("02", "--device", "cpu", records=tmp_path / where)
     assert (tmp_path / "file").read_text() == "mine"
 
 
@@ -571,27 +482,22 @@ def test_a_records_folder_that_cannot_be_written_is_found_before_anything_runs(r
         (lambda text: "", 1, "empty"),
     ],
 )
-def test_a_malformed_record_is_named_with_its_line(folder, call, arguments, damage, line, told):
-    path = records.leading(folder / "two", "naive_vs_cublas")
+def test_a_malformed_record_is_named_with_its_line(folder, arguments, damage, line, told):
+    (path,) = (folder / "two").rglob("*.jsonl")
     path.write_text(damage(path.read_text()))
-    found = call(*arguments)
-    assert (found.code, found.out) == (2, "")
-    (message,) = found.err
+    message = refused(*arguments)
     assert message.startswith(f"hypatia-lab: {path}:{line}: ")
     assert told in message
 
 
-def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkeypatch):
+def test_a_malformed_claim_is_named_with_its_line(folder, tmp_path, monkeypatch):
     from hypatia_lab.claims import ledger
 
     claims = tmp_path / "claims"
     claims.mkdir()
     (claims / "s009.yaml").write_text("- id: S009-1\n  claim: [unfinished\n")
     monkeypatch.setattr(ledger, "__defaults__", (claims, ()))
-    found = call("claims")
-    assert (found.code, found.out) == (2, "")
-    (message,) = found.err
-    assert re.match(rf"hypatia-lab: {claims}/s009\.yaml:[12]: ", message)
+    assert re.match(rf"hypatia-lab: {claims}/s009\.yaml:[12]: ", refused("claims"))
 
 
 @pytest.mark.parametrize(
@@ -616,11 +522,8 @@ def test_a_malformed_claim_is_named_with_its_line(folder, call, tmp_path, monkey
         (["nope"], "No such command 'nope'"),
     ],
 )
-def test_every_command_refuses_bad_input_in_one_line(folder, call, arguments, told):
-    found = call(*arguments)
-    assert (found.code, found.out) == (2, "")
-    (message,) = found.err
-    assert told in message
+def test_every_command_refuses_bad_input_in_one_line(folder, arguments, told):
+    assert told in refused(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -632,7 +535,7 @@ def test_every_command_refuses_bad_input_in_one_line(folder, call, arguments, to
         ["judge", "tiny.py", "--device", "cpu", "--output", "locked/in"],
     ],
 )
-def test_a_folder_that_may_not_be_searched_is_named_with_what_would_do(folder, call, tmp_path, monkeypatch, arguments):
+def test_a_folder_that_may_not_be_searched_is_named_with_what_would_do(folder, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
     own_book.write_template(Path("tiny.py"))
     stat, access = os.stat, os.access
@@ -644,22 +547,15 @@ def test_a_folder_that_may_not_be_searched_is_named_with_what_would_do(folder, c
 
     monkeypatch.setattr(os, "stat", closed)
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != tmp_path / "locked" and access(path, mode))
-    found = call(*arguments)
-    assert (found.code, found.out) == (2, "")
-    (message,) = found.err
+    message = refused(*arguments)
     assert "locked" in message
     assert re.search("choose (another|a) folder", message)
 
 
 def test_a_fault_of_the_lab_itself_is_not_dressed_up_as_bad_input(folder, monkeypatch):
-    from hypatia_lab import results
-
-    def fault(*_: Any) -> None:
-        raise ValueError("a bug")
-
-    monkeypatch.setattr(results, "rows", fault)
+    monkeypatch.setattr(results, "rows", Mock(side_effect=ValueError("a bug")))
     with pytest.raises(ValueError, match="a bug"):
-        commands.main(["results"])
+        call("results")
 
 
 # ---------------------------------------------------------------- running notebooks
@@ -669,19 +565,9 @@ def notebook(*sources: str) -> str:
     """A notebook with a parameters cell and one code cell for each source."""
     names = ("mode", "preset", "device", "machine", "shapes", "records")
     parameters = "".join(f"{name} = ''\n" for name in names) + "overwrite = False"
-
-    def code(source: str, *tags: str) -> dict[str, Any]:
-        return {
-            "cell_type": "code",
-            "source": source,
-            "metadata": {"tags": tags},
-            "outputs": [],
-            "execution_count": None,
-        }
-
+    cells = [new_code_cell(parameters, metadata={"tags": ["parameters"]}), *map(new_code_cell, sources)]
     kernel = {"name": "python3", "display_name": "Python 3", "language": "python"}
-    cells = [code(parameters, "parameters"), *map(code, sources)]
-    return json.dumps({"cells": cells, "metadata": {"kernelspec": kernel}, "nbformat": 4, "nbformat_minor": 4})
+    return nbformat.writes(new_notebook(cells=cells, metadata={"kernelspec": kernel}))
 
 
 @pytest.fixture
@@ -689,27 +575,23 @@ def notebooks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty folder in place of the lab's notebooks."""
     home = tmp_path / "pages"
     home.mkdir()
-    monkeypatch.setattr("hypatia_lab.cli.execution.NOTEBOOKS", home)
+    monkeypatch.setattr(execution, "NOTEBOOKS", home)
     return home
 
 
-def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_status_says_so(notebooks, call, tmp_path):
+def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_status_says_so(notebooks, tmp_path):
     (notebooks / "01_bad.ipynb").write_text(notebook("raise RuntimeError('no luck')"))
     (notebooks / "02_dies.ipynb").write_text(notebook("import os; os._exit(1)"))
     (notebooks / "03_good.ipynb").write_text(
         notebook("import json; print(json.dumps([mode, preset, device, machine, shapes, records, overwrite]))")
     )
     output = tmp_path / "out"
-    arguments = ["--device", "cpu", "--machine", "box", "--shapes", "2x3x4", "--records", str(tmp_path / "r")]
+    arguments = ["--device", "cpu", "--machine", "box", "--shapes", "2x3x4", "--records", tmp_path / "r"]
     found = call("run", *arguments, "--output", str(output))
     assert found.code == 1
     assert "01_bad: RuntimeError: no luck" in found.err
     told = [step for line in found.err if (step := steps.read(line))]  # by which a fleet knows where its jobs are
-    assert [(step.number, step.of, step.notebook) for step in told] == [
-        (1, 3, "01_bad"),
-        (2, 3, "02_dies"),
-        (3, 3, "03_good"),
-    ]
+    assert told == [steps.Step(number, 3, name) for number, name in enumerate(("01_bad", "02_dies", "03_good"), 1)]
     assert found.err[-1] == f"failed: 01_bad, 02_dies; their outputs are in {output}"
     cells = json.loads((output / "03_good.ipynb").read_text())["cells"]
     (printed,) = [out["text"] for c in cells if c["cell_type"] == "code" for out in c["outputs"] if "text" in out]
@@ -717,10 +599,8 @@ def test_a_notebook_that_fails_or_dies_does_not_stop_the_others_and_the_exit_sta
 
 
 @pytest.fixture
-def execution(notebooks, monkeypatch) -> Callable[[BaseException | None], list[str]]:
-    """Replaces papermill: ``execution(error)`` raises it for the first of two notebooks; returns what was started."""
-    import papermill
-
+def papermill(notebooks, monkeypatch) -> Callable[[BaseException | None], list[str]]:
+    """Replaces papermill: ``papermill(error)`` raises it for the first of two notebooks; returns what was started."""
     for name in ("01_one", "02_two"):
         (notebooks / f"{name}.ipynb").write_text(notebook())
 
@@ -732,75 +612,68 @@ def execution(notebooks, monkeypatch) -> Callable[[BaseException | None], list[s
             if error is not None and len(started) == 1:
                 raise error
 
-        monkeypatch.setattr(papermill, "execute_notebook", execute)
+        monkeypatch.setattr("papermill.execute_notebook", execute)
         return started
 
     return use
 
 
-def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named(execution, call, tmp_path):
-    output = ["--device", "cpu", "--output", str(tmp_path / "out")]
-    started = execution(None)
+def test_all_notebooks_are_run_in_order_by_default_and_the_named_ones_when_named(papermill, tmp_path):
+    output = ["--device", "cpu", "--output", tmp_path / "out"]
+    started = papermill(None)
     assert call("run", *output).code == 0
     assert call("run", "02", *output).code == 0
     assert call("run", "02_two.ipynb", "02", "01_one", *output).code == 0
     assert started == ["01_one", "02_two", "02_two", "01_one", "02_two"]
 
 
-def test_a_failed_measurement_is_one_line_and_the_rest_goes_on(execution, call, tmp_path):
-    import papermill
-
-    cause = papermill.PapermillExecutionError(0, 0, "", "RecordError", "cannot write x: No space left on device", [])
-    started = execution(cause)
-    found = call("run", "--device", "cpu", "--output", str(tmp_path / "out"))
-    assert found.code == 1
-    assert started == ["01_one", "02_two"]
-    assert "01_one: RecordError: cannot write x: No space left on device" in found.err
-
-
-def test_a_full_disk_under_the_executed_notebooks_is_one_line(execution, call, tmp_path):
-    execution(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-    found = call("run", "--device", "cpu", "--output", str(tmp_path / "out"))
-    assert found.code == 1
-    assert f"01_one: cannot write {tmp_path / 'out'}: No space left on device" in found.err
+@pytest.mark.parametrize(
+    ("cause", "told"),
+    [
+        (PapermillExecutionError(0, 0, "", "RecordError", "cannot write x: disk full", []), "RecordError: {told}"),
+        (OSError(errno.ENOSPC, "disk full"), "cannot write {out}: disk full"),
+    ],
+)
+def test_what_fails_is_one_line_and_the_rest_goes_on(papermill, tmp_path, cause, told):
+    started, out = papermill(cause), tmp_path / "out"
+    found = call("run", "--device", "cpu", "--output", out)
+    assert (found.code, started) == (1, ["01_one", "02_two"])
+    assert f"01_one: {told.format(out=out, told='cannot write x: disk full')}" in found.err
 
 
-def test_a_file_in_place_of_the_output_folder_is_one_line(execution, call, tmp_path):
-    started = execution(None)
+def test_a_file_in_place_of_the_output_folder_is_one_line(papermill, tmp_path):
+    started = papermill(None)
     (tmp_path / "out").write_text("mine")
-    found = call("run", "01", "--device", "cpu", "--output", str(tmp_path / "out"))
-    assert found.code == 1
-    assert started == []
+    found = call("run", "01", "--device", "cpu", "--output", tmp_path / "out")
+    assert (found.code, started) == (1, [])
     assert f"01_one: cannot write {tmp_path / 'out'}: File exists" in found.err
     assert (tmp_path / "out").read_text() == "mine"
 
 
-def test_a_run_ends_with_what_it_found_and_what_comes_next(execution, notebooks, call, tmp_path):
+def test_a_run_ends_with_what_it_found_and_what_comes_next(papermill, notebooks, tmp_path):
     (notebooks / "02_two.ipynb").rename(notebooks / "02_naive_vs_cublas.ipynb")
     write_record(tmp_path / "records", "box", 8.0)
-    execution(None)
-    asked = ["--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")]
-    found = call("run", "02", *asked, "--records", str(tmp_path / "records"))
+    papermill(None)
+    asked = ["--device", "cpu", "--machine", "box", "--output", tmp_path / "out"]
+    found = call("run", "02", *asked, "--records", tmp_path / "records")
     assert found.code == 0
     lines = found.out.splitlines()
     follow = lines[lines.index("next:") + 1 :]
     assert any("8.00×" in line for line in lines[: lines.index("next:")])
     assert follow
     assert all(line.startswith("  hypatia-lab ") and f"--records {tmp_path / 'records'}" in line for line in follow)
-    assert "next:" not in call("run", "01", *asked, "--records", str(tmp_path / "none")).out
+    assert "next:" not in call("run", "01", *asked, "--records", tmp_path / "none").out
 
 
-def test_an_interrupt_ends_the_run_and_says_how_to_go_on(execution, call, tmp_path):
-    started = execution(KeyboardInterrupt())
-    found = call("run", "--device", "cpu", "--output", str(tmp_path / "out"))
+def test_an_interrupt_ends_the_run_and_says_how_to_go_on(papermill, tmp_path):
+    started = papermill(KeyboardInterrupt())
+    found = call("run", "--device", "cpu", "--output", tmp_path / "out")
     assert found.code == 130
     assert started == ["01_one"]
     assert found.err[-1].startswith("interrupted; every finished measurement is kept: run the same command again")
 
 
-def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, call, tmp_path, monkeypatch):
-    import papermill
-
+def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(papermill, tmp_path, monkeypatch):
     campaign = composer.campaign(tmp_path / "records" / "box")
     stops = [True]
 
@@ -809,10 +682,10 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, c
         if stops and source.endswith("02_two.ipynb"):
             raise KeyboardInterrupt
 
-    execution(None)
-    monkeypatch.setattr(papermill, "execute_notebook", interrupted)
-    asked = ["run", "--device", "cpu", "--overwrite", "--machine", "box", "--records", str(tmp_path / "records")]
-    asked += ["--output", str(tmp_path / "out")]
+    papermill(None)
+    monkeypatch.setattr("papermill.execute_notebook", interrupted)
+    asked = ["run", "--device", "cpu", "--overwrite", "--machine", "box", "--records", tmp_path / "records"]
+    asked += ["--output", tmp_path / "out"]
     found = call(*asked)
     assert (found.code, found.err[-1].endswith("run the same command again to go on")) == (130, True)
     stops.clear()
@@ -820,14 +693,9 @@ def test_an_overwrite_that_was_interrupted_goes_on_where_it_stopped(execution, c
     assert not any("measured already" in line for line in call(*asked).err)
 
 
-def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(monkeypatch, capfd, tmp_path):
-    import nbformat
-
-    monkeypatch.setattr("hypatia_lab.cli.execution.NOTEBOOKS", tmp_path)
+def test_a_run_that_goes_well_tells_its_progress_and_nothing_else(notebooks, monkeypatch, capfd, tmp_path):
     monkeypatch.setattr(bytecode, "environment", dict)  # which tells when it first keeps some
-    cell = nbformat.v4.new_code_cell("mode = 'recorded'", metadata={"tags": ["parameters"]})
-    kernel = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    nbformat.write(nbformat.v4.new_notebook(cells=[cell], metadata=kernel), tmp_path / "01_one.ipynb")
+    (notebooks / "01_one.ipynb").write_text(notebook())
     with pytest.raises(SystemExit) as ended:
         commands.main(["run", "--device", "cpu", "--machine", "box", "--output", str(tmp_path / "out")])
     assert not ended.value.code
@@ -849,7 +717,7 @@ def test_a_real_interrupt_in_mid_measurement_keeps_the_finished_parts_and_stops_
     store = tmp_path / "records"
     part = store / "box" / ".parts" / "ceilings" / "0.jsonl"
     command = [sys.executable, "-m", "hypatia_lab", "run", "02", "--device", "cpu", "--machine", "box"]
-    command += ["--shapes", "8x8x8", "--records", str(store), "--output", str(tmp_path / "out")]
+    command += ["--shapes", "8x8x8", "--records", str(store), "--output", tmp_path / "out"]
 
     def hear_interrupts() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)  # a test run in the background has been told to ignore them

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable
 from typing import Any
 
 import click
 import pytest
+from command import call
 from hypothesis import given
 from hypothesis import strategies as st
 
 from hypatia_lab import claims, records, results
-from hypatia_lab.cli import printing, side_by_side, terminal
+from hypatia_lab.cli import doctor, printing, side_by_side, terminal
 from hypatia_lab.cli.commands import main
 
 WIDTHS = (60, 80, 100, 140)
@@ -31,11 +33,7 @@ def lines() -> dict[str, Callable[[], list[str]]]:
     return {
         "claims": lambda: printing.claim_lines(stated, machines),
         "parts": lambda: printing.claim_lines(parts, machines, everything=True),
-        "one claim": lambda: [
-            line
-            for name in long[:5]
-            for line in printing.claim_in_full([row for row in stated if row.id == name], {name})
-        ],
+        "one claim": lambda: printing.claims_in_full([row for row in stated if row.id in long[:5]], long[:5]),
         "results": lambda: printing.result_lines(rows),
         "compare": lambda: side_by_side.lines(beside, everything=True),
     }
@@ -71,22 +69,15 @@ def test_a_table_keeps_its_columns_aligned_and_within_the_width(lengths):
         assert all(line[start:] == row["kept"] for line, row in zip(lines[1:], rows, strict=True))
 
 
-class Screen:
+class Screen(io.StringIO):
     """A stand-in for standard output that is a terminal, or is not."""
 
     def __init__(self, watched: bool) -> None:
+        super().__init__()
         self.watched = watched
-        self.text = ""
 
     def isatty(self) -> bool:
         return self.watched
-
-    def write(self, text: str) -> int:
-        self.text += text
-        return len(text)
-
-    def flush(self) -> None:
-        pass
 
 
 @pytest.mark.parametrize(
@@ -101,7 +92,7 @@ def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, aske
     monkeypatch.setenv("LINES", "24")
     terminal.show(["a line", "not\N{NO-BREAK SPACE}testable"] * (20 if long else 2), asked)
     assert len(paged) == pages
-    told = paged[0] if pages else screen.text
+    told = paged[0] if pages else screen.getvalue()
     assert "not testable" in told
     assert "\N{NO-BREAK SPACE}" not in told
 
@@ -109,20 +100,16 @@ def test_what_is_long_is_paged_where_somebody_watches(monkeypatch, watched, aske
 @pytest.mark.parametrize("arguments", [["claims"], ["results", "unet"], ["doctor", "--device", "cpu"]])
 def test_no_pager_is_a_flag_of_every_long_command(monkeypatch, arguments):
     seen: list[Any] = []
-    for module in ("reading", "commands"):
-        monkeypatch.setattr(f"hypatia_lab.cli.{module}.show", lambda lines, paged=False: seen.append(paged))
-    monkeypatch.setattr("hypatia_lab.cli.doctor.examine", lambda device: None)
-    monkeypatch.setattr("hypatia_lab.cli.doctor.text", lambda report: [])
+    monkeypatch.setattr(terminal, "show", lambda lines, paged=False: seen.append(paged))
+    monkeypatch.setattr(doctor, "examine", lambda device: doctor.Report("box", "cpu", (), ()))
+    monkeypatch.setattr(doctor, "text", lambda report: [])
     for more in ([], ["--no-pager"]):
-        with pytest.raises(SystemExit):
-            main([*arguments, *more])
+        assert call(*arguments, *more).code == 0
     assert seen == [True, False]
 
 
-def test_help_tells_the_first_sentence_of_each_command_whole(capsys):
-    with pytest.raises(SystemExit):
-        main(["--help"])
-    told = " ".join(capsys.readouterr().out.split())
+def test_help_tells_the_first_sentence_of_each_command_whole():
+    told = " ".join(call("--help").out.split())
     for command in main.commands.values():
         assert command.help
         first = " ".join(command.help.split("\n\n")[0].split())

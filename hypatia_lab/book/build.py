@@ -223,7 +223,7 @@ def build(
     except printing.PrintError as cause:
         raise BookError(str(cause)) from None
     except OSError as cause:
-        raise BookError(f"the book cannot be written: {_told(cause)}") from None
+        raise BookError(f"the book cannot be written: {file_error(cause)}") from None
     return output / "index.html"
 
 
@@ -237,7 +237,7 @@ def _ensure_ours(output: Path) -> None:
         raise BookError(f"{output} holds something else than a book of the lab; choose another folder or empty it")
 
 
-def _told(cause: OSError) -> str:
+def file_error(cause: OSError) -> str:
     """What an error says of a file; of the many of a copied folder the first."""
     if isinstance(cause, shutil.Error) and cause.args and isinstance(cause.args[0], list):
         file, _, why = cause.args[0][0]

@@ -6,73 +6,19 @@ with a chapter each, ``book/records/`` and ``book/claims/``. Nothing is written 
 
 from __future__ import annotations
 
-import json
 import keyword
 import re
-import shutil
 import sys
 import sysconfig
-from collections.abc import Sequence
 from importlib.machinery import PathFinder
 from pathlib import Path
 
-from hypatia_lab import places
+from hypatia_lab.book import readers
 from hypatia_lab.book.build import BookError
 from hypatia_lab.records import write_text
 
 MARK = "# Written by hypatia-lab judge; written anew by the next one.\n"
 """First line of the files that make a folder a reader's book."""
-
-TEMPLATE = '''"""@NAME@: say here what the kernel computes.
-
-    hypatia-lab judge @FILE@
-"""
-
-import torch
-
-from hypatia_lab import operation, variant
-
-
-def draw(shape, dtype, device, generator):
-    """Fresh random inputs, by name. Another draw must have the same shapes."""
-    rows, columns = shape
-
-    def normal():
-        return torch.randn(rows, columns, device=device, generator=generator).to(dtype)
-
-    return {"gate": normal(), "x": normal()}
-
-
-# The reference is plain PyTorch, written once. On float64 inputs it gives the answer that every variant is held
-# against; on the row's own dtype it is the variant "eager", and through torch.compile "compile".
-@operation(
-    "@NAME@",
-    dims=("rows", "columns"),
-    shapes=("256x1024", "2048x1024"),
-    dtypes=("float32",),  # also float64, bfloat16, float16
-    inputs=draw,
-    depth=lambda shape: 1,  # terms summed up into one output; left out: the largest extent
-    flops=lambda shape: 5 * shape[0] * shape[1],  # may be left out; the limit is then that of the bytes alone
-)
-def @NAME@(gate, x):
-    """y = silu(gate) * x"""
-    return torch.nn.functional.silu(gate) * x
-
-
-# Your kernel. What comes before the inner function (memory, compiling) is not timed; the inner function is.
-@variant("@NAME@", "mine", origin="own")
-def mine(workload, inputs):
-    """Into memory that is already there."""
-    gate, x = inputs["gate"], inputs["x"]
-    out = torch.empty_like(x)
-
-    def run():
-        torch.sigmoid(gate, out=out)
-        out.mul_(gate)
-        return out.mul_(x)
-
-    return run
-'''
 
 
 class TemplateError(ValueError):
@@ -98,7 +44,7 @@ def template(file: str) -> str:
         raise TemplateError(f"{path}: {path.stem} is a module that Python programs import; name it otherwise")
     if keyword.iskeyword(name) or name in ("torch", "operation", "variant", "draw"):
         raise TemplateError(f"{path}: {name} has a meaning of its own in the file; name it otherwise")
-    return TEMPLATE.replace("@NAME@", name).replace("@FILE@", path.name)
+    return readers.template("kernel.py.txt", name=name, file=path.name)
 
 
 def _installed(module: str) -> bool:
@@ -132,22 +78,11 @@ def ensure_ours(folder: Path) -> None:
             raise BookError(f"{folder} holds something else than a book of yours; choose another --output")
 
 
-def escaped(text: str) -> str:
-    """``text`` so that Markdown shows it as it is: a description is data."""
-    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", " ".join(text.split()))
-
-
 def _fenced(source: str) -> str:
     """``source`` as a block of Python in Markdown, within a fence that it cannot close."""
     longest = max(map(len, re.findall("`+", source)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}python\n{source.rstrip()}\n{fence}"
-
-
-def cell(kind: str, source: str, *tags: str) -> dict[str, object]:
-    """A notebook's cell of ``kind`` code or markdown; code has not been executed."""
-    both: dict[str, object] = {"cell_type": kind, "metadata": {"tags": list(tags)}, "source": source}
-    return both | ({"execution_count": None, "outputs": []} if kind == "code" else {})
 
 
 def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> str:
@@ -156,83 +91,8 @@ def chapter(name: str, summary: str, source: str, claims: bool, here: str) -> st
     ``source`` is the text of the reader's file, ``claims`` whether there are claims to judge, ``here`` the machine
     whose tab stands first.
     """
-    code, text = (
-        (lambda body, *tags: cell("code", body, "hide-input", *tags)),
-        (lambda body: cell("markdown", body)),
-    )
-    cells = [
-        text(f"# {name}\n\n{escaped(summary)}"),
-        code(
-            "from pathlib import Path\n\n"
-            "from hypatia_lab.pages import own_kernel\n"
-            "from hypatia_lab.pages.notebook import *\n\n"
-            f'name = "{name}"\n'
-            f'data = own_kernel.read(Path("../book/records"), name, here="{here}")\n'
-            "behind = {machine: phrases.behind(data, machine, name) for machine in data.machines}\n"
-            "rows = {machine: data.leading(machine, experiment=name) for machine in data.machines}",
-            "remove-stderr",
-        ),
-        code(
-            "for machine in by_machine.tabs(data):\n"
-            "    if lines := own_kernel.summary(data, machine, name):\n"
-            "        tables.show(pandas.DataFrame(lines))"
-        ),
-        text(
-            "*Faster*, *slower* and *equal* (within ±2%) follow from the 95% interval of the ratio, the baseline's "
-            "time over the variant's. What failed its check has no time and no ratio, whatever its speed. Where the "
-            "baseline fails there are no ratios at all. If its rounding is what it should be, tell the operation: "
-            "*depth* counts the terms of a sum, *roundings* the steps that round."
-        ),
-        text(
-            "## Against eager\n\n"
-            "*eager* is the reference as plain PyTorch, *compile* the same through torch.compile. Right of 1 is "
-            "faster; the shaded band is ±2%. What failed its check has no time."
-        ),
-        code(
-            "for machine in by_machine.tabs(data):\n"
-            "    if own_kernel.can_compare(rows[machine]):\n"
-            "        figures.show(*comparisons.speedups(rows[machine]), behind[machine])"
-        ),
-        text(
-            "## Against the limit\n\n"
-            "The least time that this machine's own measured ceilings allow: bytes at its best copy rate, and "
-            "arithmetic at its best matrix rate where FLOPs were given."
-        ),
-        code(
-            "for machine in by_machine.tabs(data):\n"
-            "    if own_kernel.can_limit(rows[machine]):\n"
-            "        figures.show(*comparisons.times_against_limit(rows[machine]), behind[machine])\n"
-            "    if own_kernel.can_place(data, machine, rows[machine]):\n"
-            "        ceilings = results.ceilings(data.of(machine))\n"
-            "        figure = ceiling_figures.roofline(rows[machine], ceilings, clock=data.primary(machine))\n"
-            "        figures.show(*figure, phrases.behind(data, machine, name, 'ceilings'))"
-        ),
-    ]
-    if claims:
-        cells += [
-            text("## The claims"),
-            code(f'by_machine.show_claims(data, claims.load(Path("../book/claims/{name}.yaml")))'),
-        ]
-    cells += [
-        text("## Every cell"),
-        code(
-            "for machine in by_machine.tabs(data):\n"
-            "    table = own_kernel.every_cell(data, machine, name)\n"
-            '    tables.show(table, filterable=True, summary="Every cell")',
-            "full-width",
-        ),
-        text(f"## The file\n\n{_fenced(source)}"),
-        text("## Records behind this page\n\nA digest each. An altered record changes it."),
-        code("print(data.digest())"),
-    ]
-    return notebook(cells)
-
-
-def notebook(cells: Sequence[dict[str, object]]) -> str:
-    """The text of a notebook of ``cells``, each made by :func:`cell`."""
-    named = [one | {"id": f"cell-{number}"} for number, one in enumerate(cells)]
-    kernel = {"kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"}}
-    return json.dumps({"cells": named, "metadata": kernel, "nbformat": 4, "nbformat_minor": 5}, indent=1) + "\n"
+    said = {"name": name, "summary": readers.escaped(summary), "source": _fenced(source), "here": here}
+    return readers.notebook("kernel", without="" if claims else "claims", **said)
 
 
 def lay_out(folder: Path, name: str, summary: str, source: str, claims: Path | None, here: str) -> Path:
@@ -255,18 +115,7 @@ def begin(folder: Path) -> None:
 
     Raises :class:`BookError` or :class:`records.RecordError`.
     """
-    try:
-        config = (places.HOME / "_config.yml").read_text(encoding="utf-8")
-        for file in sorted((places.HOME / "book" / "static").rglob("*")):
-            if file.is_file():
-                there = folder / file.relative_to(places.HOME)
-                there.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(file, there)
-    except OSError as cause:
-        raise BookError(f"the book cannot be laid out: {cause.filename}: {cause.strerror}") from None
-    config = re.sub(r"(?m)^(title|author|copyright): .*$", r"\1: Your kernels", config)
-    config = config.replace("logo: { text: Hypatia Lab }", "logo: { text: Your kernels }")
-    write_text(folder / "_config.yml", MARK + config)
+    write_text(folder / "_config.yml", MARK + readers.looks(folder, readers.titled("Your kernels", "Your kernels")))
     names = sorted(path.stem for path in (folder / "notebooks").glob("*.ipynb"))
     if names:
         rest = "".join(f"  - file: notebooks/{name}\n" for name in names[1:])

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import click
 
-from hypatia_lab import places
-from hypatia_lab.cli.reading import as_json_option, print_json, root_of
-from hypatia_lab.cli.terminal import show, wrap
+from hypatia_lab import places, records
+from hypatia_lab.cli import options
+from hypatia_lab.cli.reading import root_of
+from hypatia_lab.cli.terminal import show, tell, wrap
 from hypatia_lab.contributed.faults import NAMES, Report, shown
 
 
@@ -18,12 +19,12 @@ from hypatia_lab.contributed.faults import NAMES, Report, shown
 @click.option(
     "--records",
     "folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
+    type=options.THERE,
     help="Folder of the records, such as run's --records.  [default: where run puts them]",
 )
 @click.option(
     "--output",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     default=places.BUILD / "contribution",
     help="Folder to make the contribution's folder in.  [default: _build/contribution]",
 )
@@ -35,7 +36,6 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     What had to be left out for that, or was taken out as private, is said. It is then checked as check-records does;
     the exit status is 1 when it would be refused.
     """
-    from hypatia_lab import records
     from hypatia_lab.contributed.packing import pack
 
     root = root_of(folder or (records.COMMITTED if places.CHECKOUT else places.BUILD / "records"))
@@ -51,7 +51,7 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
     if found.report.faults:
         click.echo(f"hypatia-lab: {found.folder} would be refused as it is", err=True)
         sys.exit(1)
-    next_ = [
+    steps = [
         "",
         "what to do with it, in a fresh clone of your fork:",
         f"  read {found.folder / 'PULL_REQUEST.md'}, and add to it what a reader should know",
@@ -59,15 +59,15 @@ def contribute(machine: str, folder: Path | None, output: Path, name: str) -> No
         f"  git add book/records/{found.folder.name} && git commit -m 'Records of {found.folder.name}' && git push",
         "  open a pull request with the text of PULL_REQUEST.md",
     ]
-    show(next_)
+    show(steps)
 
 
 @click.command(
     "check-records",
     epilog="\b\nFaults:\n" + "\n".join(f"  {name:<10}{meaning}" for name, meaning in NAMES.items()),
 )
-@click.argument("folder", type=click.Path(path_type=Path))
-@as_json_option
+@click.argument("folder", type=options.FILE)
+@options.as_json
 def check_records(folder: Path, as_json: bool) -> None:
     """Say every fault of the contributed records in FOLDER, made by contribute: one line each, by file and by name.
 
@@ -79,10 +79,7 @@ def check_records(folder: Path, as_json: bool) -> None:
     if not folder.exists() and not folder.is_symlink():
         raise click.UsageError(f"{folder} is not there; name the folder that contribute made")
     report = check(folder)
-    if as_json:
-        print_json(report.rows())
-    else:
-        show(_lines(report))
+    tell(as_json, report.rows, lambda: _lines(report))
     if report.faults:
         sys.exit(1)
 

@@ -117,9 +117,8 @@ def _nvml(device: str) -> str:
     import pynvml
 
     pynvml.nvmlInit()
-    return (
-        "" if machine.Probe(device)() else "NVML reads neither clock nor power of this GPU (ask whoever runs the box)"
-    )
+    read = machine.Probe(device)()
+    return "" if read else "NVML reads neither clock nor power of this GPU (ask whoever runs the box)"
 
 
 def _importing(install: str, *names: str) -> Callable[[str], str]:
@@ -137,7 +136,7 @@ def _on_gpu(attempt: Callable[[str], str]) -> Callable[[str], str]:
     return lambda device: attempt(device) if device == "cuda" else loader.NO_GPU
 
 
-PEERS = "'hypatia-lab[peers]'"
+PEERS, BOOK = "'hypatia-lab[peers]'", "'hypatia-lab[book]'"
 
 
 def _browser(device: str) -> str:
@@ -159,12 +158,7 @@ TOOLS = (
     Tool("NVML", "read the GPU's clock and power", "pip install nvidia-ml-py", _nvml),
     Tool("egglog", "rewrite graphs", "pip install egglog", _importing("'hypatia-lab[egraph]'", "egglog"), "egglog"),
     Tool("papermill", "run notebooks", "pip install 'hypatia-lab[run]'", _importing("'hypatia-lab[run]'", *RUN)),
-    Tool(
-        "Jupyter Book",
-        "build the book",
-        "pip install 'hypatia-lab[book]'",
-        _importing("'hypatia-lab[book]'", *RUN, *_BOOK),
-    ),
+    Tool("Jupyter Book", "build the book", f"pip install {BOOK}", _importing(BOOK, *RUN, *_BOOK)),
     Tool("Chromium", "test it in a browser", "apt-get install chromium", _browser),
 )
 
@@ -183,11 +177,8 @@ def examine(device: str) -> Report:
         about.append(f"at {reading['sm_mhz']:.0f} MHz and {reading['power_w']:.0f} W now")
     about += [f"{name} {version}" for name, version in facts["versions"].items()]
     found = [Finding("tool", tool.name, tool.missing(place)) for tool in TOOLS]
-    found += [
-        Finding(operation, name, _reason(variant, place))
-        for operation in operations()
-        for name, variant in variants(operation).items()
-    ]
+    asked = [variant for operation in operations() for variant in variants(operation).values()]
+    found += [Finding(variant.operation, variant.name, _reason(variant, place)) for variant in asked]
     return Report(machine.default_name(place), place, tuple(about), tuple(found))
 
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import click
 
@@ -16,6 +18,18 @@ from hypatia_lab.names import unknown
 NOTEBOOKS = places.HOME / "notebooks"
 RUN = ("papermill", "nbclient", "ipykernel", "plotly")
 """What executes a notebook: modules of the extra run."""
+
+
+def ours(cause: Exception) -> bool:
+    """Whether ``cause`` is one of the lab's own errors, whose message is one line for people; no bug."""
+    return type(cause).__module__.startswith("hypatia_lab")
+
+
+def require(what: str, extra: str, *modules: str) -> None:
+    """Raise :class:`click.UsageError` where ``modules`` of an ``extra`` of the package, which ``what`` needs, are not
+    there."""
+    if told := places.lacking(what, extra, *modules):
+        raise click.UsageError(told)
 
 
 def choose(names: tuple[str, ...]) -> list[Path]:
@@ -62,17 +76,19 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
     except DeadKernelError:
         click.echo(f"{path.stem}: its kernel died; what was measured before is kept", err=True)
         return False
-    except KeyboardInterrupt:
-        # The kernel dies of the same interrupt; whoever still waited for it would be told so by asyncio at exit.
-        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-        raise
     except OSError as cause:
         click.echo(f"{path.stem}: cannot write {folder}: {cause.strerror}", err=True)
         return False
     return True
 
 
-def interrupted() -> NoReturn:
-    """End an interrupted measurement: what was measured is kept, and the same command goes on."""
-    click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
-    sys.exit(130)
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Ends an interrupted measurement: what was measured is kept, and the same command goes on. Decorates too."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        # A notebook's kernel dies of the same interrupt; asyncio would tell so at exit to whoever still waits for it.
+        logging.getLogger("asyncio").setLevel(logging.CRITICAL)
+        click.echo("interrupted; every finished measurement is kept: run the same command again to go on", err=True)
+        sys.exit(130)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,20 +10,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from hypatia_lab import places
-from hypatia_lab.cli.execution import RUN, choose, interrupted
-from hypatia_lab.cli.reading import as_json_option, print_json
-from hypatia_lab.cli.terminal import show, table, wrap
+from hypatia_lab import places, records
+from hypatia_lab.cli import options
+from hypatia_lab.cli.execution import RUN, choose, require, resumable
+from hypatia_lab.cli.terminal import table, tell, wrap
 
 if TYPE_CHECKING:
-    from hypatia_lab.fleet.collect import Item
     from hypatia_lab.fleet.job import Work
     from hypatia_lab.fleet.layout import Layout
     from hypatia_lab.fleet.overview import Line
 
 folder_option = click.option(
     "--folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     default=places.BUILD / "fleet",
     help="The fleet's folder, which every job must reach.  [default: _build/fleet]",
 )
@@ -70,15 +68,14 @@ def run(
     chip which another job has says so and ends. The same command again goes on: it starts what failed or was never
     started, and leaves alone what is done or at work.
     """
-    if told := places.lacking("a fleet", "fleet", "submitit") or places.lacking("a notebook", "run", *RUN):
-        raise click.UsageError(told)
+    require("a fleet", "fleet", "submitit")
+    require("a notebook", "run", *RUN)
     if bool(parameters) == box:
         raise click.UsageError("name --box, or --slurm with parameters such as partition=gpu")
     if one_after_the_other and not box:
         raise click.UsageError("--one-after-the-other is for --box; Slurm decides itself how many run at a time")
     if device not in ("cpu", "cuda"):
         raise click.UsageError(f"--device of a fleet is cuda or cpu, not {device!r}")
-    from hypatia_lab import records
     from hypatia_lab.fleet import submit
     from hypatia_lab.fleet.layout import Asked, Layout
     from hypatia_lab.pages.evidence import Parameters
@@ -96,45 +93,35 @@ def run(
         asked, numbers = submit.ask(layout, asked, gpus or len(visible) or None)
         if not numbers and not box:
             click.echo("nothing to start: every job is done, at work or in the queue", err=True)
-        where = "box" if box else "slurm"
-        works = submit.works(layout, asked, numbers, where, visible)
+        works = submit.works(layout, asked, numbers, "box" if box else "slurm", visible)
         if box:
             _wait(layout, works, not one_after_the_other)
         elif works:
             names = submit.slurm(layout, works, given)
             click.echo(f"submitted {_jobs(len(names))}: {' to '.join(dict.fromkeys([names[0], names[-1]]))}", err=True)
     _tell(layout.folder)
-    _next(layout.folder)
+    place = "" if layout.folder == (places.BUILD / "fleet").resolve() else f" --folder {layout.folder}"
+    click.echo(f"next: hypatia-lab fleet status{place}; hypatia-lab fleet collect{place}", err=True)
 
 
+@resumable()
 def _wait(layout: Layout, works: Sequence[Work], together: bool) -> None:
     from hypatia_lab.fleet import overview, submit
 
     def say(line: Line) -> None:
         at = f"{line.step} {line.notebook}" if line.notebook else ""
-        click.echo(
-            " ".join(filter(None, (f"job {line.number}", line.machine, line.state, at, line.reason))),
-            err=True,
-        )
+        click.echo(" ".join(filter(None, (f"job {line.number}", line.machine, line.state, at, line.reason))), err=True)
 
-    try:
-        submit.box(layout, works, together, say)
-    except KeyboardInterrupt:
-        interrupted()
+    submit.box(layout, works, together, say)
     if bad := [str(line.number) for line in overview.lines(layout) if line.state not in ("done", "twice")]:
         _tell(layout.folder)
         click.echo(f"hypatia-lab: job {', '.join(bad)} did not finish; the same command again goes on", err=True)
         sys.exit(1)
 
 
-def _next(folder: Path) -> None:
-    place = "" if folder == (places.BUILD / "fleet").resolve() else f" --folder {folder}"
-    click.echo(f"next: hypatia-lab fleet status{place}; hypatia-lab fleet collect{place}", err=True)
-
-
 @fleet.command()
 @folder_option
-@as_json_option
+@options.as_json
 def status(folder: Path, as_json: bool) -> None:
     """Tell how each job of a fleet stands: its chip, its state, the notebook it is at, and what failed."""
     _tell(folder.resolve(), as_json)
@@ -146,18 +133,19 @@ def _tell(folder: Path, as_json: bool = False) -> None:
 
     layout = Layout(folder)
     asked, lines = overview.wanted(layout), overview.lines(layout)
-    if as_json:
-        print_json([asdict(line) for line in lines])
-        return
-    counts = Counter(line.state for line in lines)
-    said = ", ".join(f"{counts[state]} {state}" for state in overview.STATES if counts[state])
     pages = " ".join(asked.notebooks) or "all notebooks"
-    out = [*wrap(f"{_jobs(len(lines))}: {said or 'none'}."), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), ""]
-    show([*out, *_job_lines(lines)])
+    said = f"{_jobs(len(lines))}: {_counted(overview.STATES, [line.state for line in lines]) or 'none'}."
+    out = [*wrap(said), *wrap(f"{pages}, preset {asked.preset}, {folder}", 2), "", *_job_lines(lines)]
+    tell(as_json, lambda: [asdict(line) for line in lines], lambda: out)
 
 
 def _jobs(count: int) -> str:
     return f"{count} job{'' if count == 1 else 's'}"
+
+
+def _counted(known: Sequence[str], found: Sequence[str]) -> str:
+    """How many of ``found`` are which of the ``known`` words, in the order of those."""
+    return ", ".join(f"{found.count(word)} {word}" for word in known if word in found)
 
 
 def _job_lines(lines: Sequence[Line]) -> list[str]:
@@ -183,34 +171,24 @@ def _job_lines(lines: Sequence[Line]) -> list[str]:
 @folder_option
 @click.option(
     "--into",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=options.FOLDER,
     help="Folder of records to copy to.  [default: book/records; without a checkout _build/records]",
 )
-@as_json_option
+@options.as_json
 def collect(folder: Path, into: Path | None, as_json: bool) -> None:
     """Copy the machine folders that are finished to book/records, and say what was taken, what was left and why.
 
     Every record is read and checked first. A chip that is there under another name is not taken again. A record that
     is there already stays, unless the new one holds all that it holds.
     """
-    from hypatia_lab import records
     from hypatia_lab.fleet.collect import OUTCOMES
     from hypatia_lab.fleet.collect import collect as take
     from hypatia_lab.fleet.layout import Layout
 
     target = (into or (records.COMMITTED if places.CHECKOUT else places.BUILD / "records")).resolve()
     items = take(Layout(folder.resolve()), target)
-    if as_json:
-        print_json([asdict(item) for item in items])
-        return
-    counts = Counter(item.outcome for item in items)
-    said = ", ".join(f"{counts[outcome]} {outcome}" for outcome in OUTCOMES if counts[outcome])
-    show([*wrap(f"Into {target}: {said or 'nothing measured yet'}."), *([""] if items else []), *_item_lines(items)])
-
-
-def _item_lines(items: Sequence[Item]) -> list[str]:
-    return [text for item in items for text in wrap(_item_text(item), 4, 2)]
-
-
-def _item_text(item: Item) -> str:
-    return f"{item.outcome}: {item.what}" + (f" ({item.reason})" if item.reason else "")
+    lines = wrap(f"Into {target}: {_counted(OUTCOMES, [item.outcome for item in items]) or 'nothing measured yet'}.")
+    lines += [""] if items else []
+    for item in items:
+        lines += wrap(f"{item.outcome}: {item.what}" + (f" ({item.reason})" if item.reason else ""), 4, 2)
+    tell(as_json, lambda: [asdict(item) for item in items], lambda: lines)

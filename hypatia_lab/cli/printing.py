@@ -5,10 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from operator import attrgetter, itemgetter
 
 from hypatia_lab import tables
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
-from hypatia_lab.cli.terminal import table, wrap
+from hypatia_lab.cli.terminal import grouped, table, wrap
 from hypatia_lab.formats import MISSING, absent
 from hypatia_lab.results import Row
 from hypatia_lab.tables import claims as claim_tables
@@ -62,32 +63,34 @@ def _verdict_counts(rows: Sequence[Judgement], machines: Sequence[str]) -> list[
     return [*wrap(said), "", *table(lines, "document"), "", *wrap(legend)]
 
 
-def claim_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
-    """One claim, whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
+def claims_in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
+    """Whole claims, of whose rows of :func:`hypatia_lab.claims.statements` are ``rows``: every part on every machine.
 
-    ``meant`` are ids: of this claim, or else of the parts of it that are wanted.
+    ``meant`` are ids: of the claims, or else of the parts of them that are wanted.
     """
+    texts = [_in_full(own, meant) for own in grouped(rows, attrgetter("id")).values()]
+    return [line for text in texts for line in ["", *text]][1:]
+
+
+def _in_full(rows: Sequence[Judgement], meant: Collection[str]) -> list[str]:
     lead = rows[0]
-    parts: dict[str, dict[str, Judgement]] = {}
-    for part in (part for row in rows for part in row.parts):
-        parts.setdefault(part.id, {})[part.machine] = part
+    # What no machine decides is a part on each of them.
+    once = {(part.id, part.machine): part for row in rows for part in row.parts}
+    parts = grouped(once.values(), attrgetter("id"))
     shown = {name: own for name, own in parts.items() if lead.id in meant or name in meant}
     lines = wrap(f"{lead.id}  {lead.claim}", len(lead.id) + 2)
     for row in rows if lead.id in meant else ():
         asked = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
         lines += wrap(f"{_on(row)}{claim_tables.word(row)}: {asked}. {row.reason}", 4, 2)
     for name, own in shown.items():
-        first = next(iter(own.values()))
-        lines += ["", *wrap(f"{name}  {first.claim}", len(name) + 2)]
-        for part, told in zip(
-            own.values(), claim_tables.claims_table(list(own.values())).to_dict("records"), strict=True
-        ):
+        lines += ["", *wrap(f"{name}  {own[0].claim}", len(name) + 2)]
+        for part, told in zip(own, claim_tables.claims_table(own).to_dict("records"), strict=True):
             lines += ["", *wrap(f"{_on(part)}{told['verdict']}: {part.reason}", 4, 2)]
             for title, text in _facts(part, told).items():
                 lines += wrap(f"{title:<10}{text}", 14, 4)
             lines += [line for text in part.details if text != part.why for line in wrap(text, 4, 4)]
-        lines += ["", *wrap(f"Why: {first.why}", 4, 2)]
-        lines += wrap(f"Document {first.seed}, section “{first.section}”.", 4, 2)
+        lines += ["", *wrap(f"Why: {own[0].why}", 4, 2)]
+        lines += wrap(f"Document {own[0].seed}, section “{own[0].section}”.", 4, 2)
     return lines
 
 
@@ -125,29 +128,27 @@ def cell_lines(rows: Sequence[Row]) -> list[str]:
     Why there is no time, or what is to be said of it, stands beneath: once for all that share it.
     """
     told = tables.results_table(rows).to_dict("records")
-    entries = [
-        {"variant": text["variant"]}
-        | _with_interval("time", text["time"])
-        | _with_interval("ratio", text["ratio"])
-        | {name: text[name] for name in ("of limit", "error", "n")}
-        for text in told
-    ]
+    entries = []
+    for text in told:
+        measured = _with_interval("time", text["time"]) | _with_interval("ratio", text["ratio"])
+        entries.append(
+            {"variant": text["variant"]} | measured | {name: text[name] for name in ("of limit", "error", "n")}
+        )
     head, *cells = table(entries, "variant", ("ratio 95%", "of limit", "time 95%", "error", "n"), indent=2)
-    groups: dict[str, list[tuple[Row, str, str]]] = {}
-    for row, text, cell in zip(rows, told, cells, strict=True):
-        clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
-        title = f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
-        groups.setdefault(title, []).append((row, text["status"], cell))
     lines = [head]
-    for title, own in groups.items():
+    for title, own in grouped(zip(rows, told, cells, strict=True), lambda one: _title(one[0], one[1])).items():
         lines += ["", *wrap(title, 4), *(cell for row, _, cell in own if row.status == "ok")]
-        remarks: dict[str, list[str]] = {}
-        for row, status, _ in own:
-            if status != "ok":
-                remarks.setdefault(status.removeprefix("ok").lstrip("; "), []).append(row.variant)
-        for remark, names in remarks.items():
-            lines += wrap(f"{', '.join(names)}: {remark}", 6, 4)
+        remarked = [(row.variant, text["status"]) for row, text, _ in own if text["status"] != "ok"]
+        for remark, named in grouped(remarked, itemgetter(1)).items():
+            names = ", ".join(name for name, _ in named)
+            lines += wrap(f"{names}: {remark.removeprefix('ok').lstrip('; ')}", 6, 4)
     return lines
+
+
+def _title(row: Row, text: Mapping[str, str]) -> str:
+    """What cells that stand together have in common; ``text`` is the row of the table of results."""
+    clock = "not timed" if row.clock == "none" else f"{row.clock} clock"
+    return f"{text['workload']}, {clock}, {row.machine} ({row.experiment})"
 
 
 def _with_interval(title: str, text: str) -> dict[str, str]:
@@ -158,13 +159,12 @@ def _with_interval(title: str, text: str) -> dict[str, str]:
 
 def _cell_counts(rows: Sequence[Row]) -> list[str]:
     """How many cells each machine has of which status, and what operations they are of."""
-    counts = Counter((row.machine, row.status) for row in rows)
     statuses = dict(Counter(row.status for row in rows).most_common())
     lines = []
-    for machine in dict.fromkeys(row.machine for row in rows):
-        own = {status.replace("_", " "): str(counts[machine, status]) for status in statuses}
-        total = sum(counts[machine, status] for status in statuses)
-        lines.append({"machine": machine, "cells": str(total)} | own)
+    for machine, own in grouped(rows, attrgetter("machine")).items():
+        counts = Counter(row.status for row in own)
+        found = {status.replace("_", " "): str(counts[status]) for status in statuses}
+        lines.append({"machine": machine, "cells": str(len(own))} | found)
     operations = Counter(row.operation for row in rows).most_common()
     said = ", ".join(f"{name} {count}" for name, count in operations)
     return [*table(lines, "machine"), "", *wrap(f"By operation: {said}.")]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import attrgetter
@@ -12,54 +10,31 @@ from typing import Any
 
 import click
 
-from hypatia_lab.cli.terminal import show
+from hypatia_lab import claims as ledger
+from hypatia_lab import records
+from hypatia_lab import results as tidy
+from hypatia_lab.cli import options
+from hypatia_lab.cli.terminal import grouped, show, table, tell, wrap
 from hypatia_lab.names import unknown
+from hypatia_lab.records import Record
 
-_records = click.option(
-    "--records",
-    "folders",
-    multiple=True,
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Folder of more records, such as the --output of judge, beside the committed ones; may be given again.",
-)
-_machines = click.option(
-    "--machine", "machines", multiple=True, help="Only this machine, or all chips of this model; may be given again."
-)
-as_json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, one array, for other programs.")
-paged_option = click.option(
-    "--no-pager", "paged", is_flag=True, flag_value=False, default=True, help="Print all at once."
-)
+_more = "Folder of more records, such as the --output of judge, beside the committed ones"
+_records = options.several("--records", "folders", options.THERE, _more)
+_machines = options.several("--machine", "machines", str, "Only this machine, or all chips of this model")
 
 
-def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = (), home: Path | None = None) -> list[Any]:
+def _load(folders: tuple[Path, ...], machines: tuple[str, ...] = (), home: Path | None = None) -> list[Record]:
     """The records in ``home`` (left out: the committed ones) and ``folders``."""
-    from hypatia_lab import records
-
     names = [records.machine_name(name) for name in machines]
     return records.load(home or records.COMMITTED, *map(root_of, folders), machines=names)
 
 
 def root_of(folder: Path) -> Path:
     """Where the records of ``folder`` lie: in the reader's book that it is, or at once below it."""
-    from hypatia_lab import records
-
     for root in (folder / "book" / "records", folder):
         if records.files(root):
             return root
     raise click.UsageError(f"{folder} holds no records")
-
-
-def print_json(rows: list[dict[str, Any]]) -> None:
-    """Print ``rows`` as one array, with null for what JSON has no number for."""
-    click.echo(json.dumps(_clean(rows), indent=1, ensure_ascii=False))
-
-
-def _clean(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _clean(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_clean(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _kept(rows: list[Any], read: Callable[[Any], str], what: str, wanted: Sequence[str]) -> list[Any]:
@@ -80,7 +55,7 @@ _FILTERS = ("experiment", "shape", "dtype", "math", "direction", "clock", "varia
 
 def _filtered(command: Any) -> Any:
     for name in reversed(_FILTERS):
-        command = click.option(f"--{name}", multiple=True, help=f"Only this {name}; may be given again.")(command)
+        command = options.several(f"--{name}", name, str, f"Only this {name}")(command)
     return command
 
 
@@ -89,8 +64,8 @@ def _filtered(command: Any) -> Any:
 @_filtered
 @_machines
 @_records
-@paged_option
-@as_json_option
+@options.paged
+@options.as_json
 def results(
     operations: tuple[str, ...],
     folders: tuple[Path, ...],
@@ -105,33 +80,26 @@ def results(
     machine's own ceilings allow, its error and its status. Filters narrow the cells down:
     hypatia-lab results linear_relu --clock graph --dtype bfloat16.
     """
-    from hypatia_lab import results as tidy
     from hypatia_lab.cli.printing import result_lines
 
     rows = _kept(tidy.rows(_load(folders, machines)), attrgetter("operation"), "operation", operations)
     for name in _FILTERS:
         given = [value.replace("×", "x") if name == "shape" else value for value in wanted[name]]
         rows = _kept(rows, attrgetter(name), name, given)
-    if as_json:
-        print_json([{key: getattr(row, key) for key in tidy.COLUMNS} for row in rows])
-    else:
-        show(result_lines(rows), paged)
+    cells = ({key: getattr(row, key) for key in tidy.COLUMNS} for row in rows)
+    tell(as_json, lambda: list(cells), lambda: result_lines(rows), paged)
 
 
 @click.command()
 @click.argument("ids", nargs=-1)
-@click.option("--seed", "seeds", multiple=True, help="Only this document, such as S003; may be given again.")
-@click.option("--verdict", "verdicts", multiple=True, help="Only this verdict, such as refuted; may be given again.")
+@options.several("--seed", "seeds", str, "Only this document, such as S003")
+@options.several("--verdict", "verdicts", str, "Only this verdict, such as refuted")
 @_machines
 @click.option("--parts", "as_parts", is_flag=True, help="Every part by itself: each way in which a claim is tested.")
-@click.option(
-    "--report",
-    type=click.Path(path_type=Path),
-    help="Folder of a report: its claims and records instead of the lab's.",
-)
+@click.option("--report", type=options.FILE, help="Folder of a report: its claims and records instead of the lab's.")
 @_records
-@paged_option
-@as_json_option
+@options.paged
+@options.as_json
 def claims(
     ids: tuple[str, ...],
     seeds: tuple[str, ...],
@@ -148,65 +116,58 @@ def claims(
     A claim is what a document says once; it may be tested in several ways, its parts. A whole id, such as S001-01,
     tells that claim in full: its parts, bands, intervals and reasons. With --json each claim has its parts.
     """
-    from hypatia_lab.claims import ANY, VERDICTS, judge, ledger, statements
     from hypatia_lab.cli import printing
 
     words = [word.strip().lower().replace(" ", "_").replace("-", "_") for word in verdicts]
     for word in words:
-        if word not in VERDICTS:
-            raise click.UsageError(unknown("verdict", word, VERDICTS))
-    home, known = (report / "records", _of_report(report)) if report else (None, ledger())
+        if word not in ledger.VERDICTS:
+            raise click.UsageError(unknown("verdict", word, ledger.VERDICTS))
+    home, known = (report / "records", _of_report(report)) if report else (None, ledger.ledger())
     # What shows a rewrite equal to its original may be another machine's record.
-    parts = judge(_load(folders, machines, home), known, beside=_load(folders, home=home) if machines else ())
-    if report and not as_json and not any(row.machine != ANY for row in parts):
-        _unmeasured(report, paged)
+    beside = _load(folders, home=home) if machines else ()
+    parts = ledger.judge(_load(folders, machines, home), known, beside=beside)
+    on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ledger.ANY]
+    if report and not as_json and not on:
+        show(_unmeasured(report), paged)
         return
-    stated = [] if as_parts else statements(parts, known)
+    stated = [] if as_parts else ledger.statements(parts, known)
     rows = _kept(stated or parts, attrgetter("seed"), "document", [seed.upper() for seed in seeds])
     rows, meant, whole = _named(rows, ids)
-    on = [name for name in dict.fromkeys(row.machine for row in parts) if name != ANY]
     rows = [row for row in rows if not words or row.verdict in words]
-    if as_json:
-        lines = [row.row() for row in rows]
-        for line, row in zip(lines, rows if stated else (), strict=False):
-            line["parts"] = [part.row() for part in row.parts]
-        print_json(lines)
-    elif not rows:
-        click.echo("no claim that was asked for has this verdict")
-    elif stated and whole:
-        told: dict[str, list[Any]] = {}
-        for row in rows:
-            told.setdefault(row.id, []).append(row)
-        texts = [printing.claim_in_full(own, meant) for own in told.values()]
-        show([line for text in texts for line in [*text, ""]][:-1], paged)
-    else:
-        show(printing.claim_lines(rows, on, everything=bool(words)), paged)
+
+    def lines() -> list[str]:
+        if not rows:
+            return ["no claim that was asked for has this verdict"]
+        if stated and whole:
+            return printing.claims_in_full(rows, meant)
+        return printing.claim_lines(rows, on, everything=bool(words))
+
+    told = (row.row() | ({"parts": [part.row() for part in row.parts]} if stated else {}) for row in rows)
+    tell(as_json, lambda: list(told), lines, paged)
 
 
-def _of_report(folder: Path) -> list[Any]:
+def _of_report(folder: Path) -> list[ledger.Claim]:
     """The claims of the report in ``folder``; how many drafts there are besides is said."""
     from hypatia_lab.book.report import ensure_report
-    from hypatia_lab.claims import gather
 
     ensure_report(folder)
-    found = gather(sorted((folder / "claims").glob("*.yaml")))
-    tell_drafts(found)
+    return told_claims(sorted((folder / "claims").glob("*.yaml")))
+
+
+def told_claims(files: Sequence[Path]) -> list[ledger.Claim]:
+    """The claims of ledger ``files``; how many drafts they hold is said, if any, where it is in nobody's way."""
+    found = ledger.gather(files)
+    if said := found.drafted:
+        click.echo(said, err=True)
     return list(found.claims)
 
 
-def tell_drafts(found: Any) -> None:
-    """Say how many drafts ledger files hold, if any, where it is in nobody's way."""
-    if said := found.drafted:
-        click.echo(said, err=True)
-
-
-def _unmeasured(folder: Path, paged: bool) -> None:
-    """Tell the claims of a report of which nothing is measured, or that there are none yet."""
-    from hypatia_lab.cli.terminal import table, wrap
+def _unmeasured(folder: Path) -> list[str]:
+    """The claims of a report of which nothing is measured, or that there are none yet."""
     from hypatia_lab.pages.report import NOTHING, read
 
     lines = [line for own in read(folder).unmeasured() for line in table(own.to_dict("records"), "claim", least=20)]
-    show([*wrap(NOTHING if lines else "There is no claim yet: put a draft into your own words."), "", *lines], paged)
+    return [*wrap(NOTHING if lines else "There is no claim yet: put a draft into your own words."), "", *lines]
 
 
 def _ids(row: Any) -> list[str]:
@@ -234,8 +195,8 @@ def _named(rows: list[Any], asked: Sequence[str]) -> tuple[list[Any], set[str], 
 @click.argument("machines", nargs=-1, required=True)
 @click.option("--all", "everything", is_flag=True, help="List ratios that agree and verdicts of one side alone, too.")
 @_records
-@paged_option
-@as_json_option
+@options.paged
+@options.as_json
 def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ...], paged: bool, as_json: bool) -> None:
     """Set MACHINES side by side: the ratios that are apart, farthest first, and the verdicts that differ.
 
@@ -251,11 +212,9 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
     With --json, of two: all verdicts that differ, those that both sides reached first. Of more: a line a ratio, a class
     of ratios and a verdict, told apart by their kind: ratio, expectation, verdict.
     """
-    from hypatia_lab import records
-    from hypatia_lab.claims import judge
     from hypatia_lab.cli import side_by_side
 
-    sides: list[tuple[str, list[Any]]] = []
+    sides: list[tuple[str, list[Record]]] = []
     for text in machines:
         for side in _sides(text, folders):
             if twin := [name for name, other in sides if other == side]:
@@ -270,36 +229,24 @@ def compare(machines: tuple[str, ...], everything: bool, folders: tuple[Path, ..
         for name, (_, side) in zip(names, sides, strict=True)
         for record in side
     ]
-    parts = judge(loaded, _own_ledger(*machines), beside=records.load())
-    found = side_by_side.of(names, loaded, parts)
-    if as_json:
-        print_json(side_by_side.json_rows(found))
-    else:
-        show(side_by_side.lines(found, everything=everything), paged)
+    found = side_by_side.of(names, loaded, ledger.judge(loaded, _own_ledger(*machines), beside=records.load()))
+    rows, lines = side_by_side.json_rows, side_by_side.lines
+    tell(as_json, lambda: rows(found), lambda: lines(found, everything=everything), paged)
 
 
-def _sides(text: str, folders: tuple[Path, ...]) -> list[list[Any]]:
+def _sides(text: str, folders: tuple[Path, ...]) -> list[list[Record]]:
     """The records of each side that ``text`` names: a machine, the chips of a model, a folder with one machine's."""
-    from hypatia_lab import records
-
     place = Path(text)
     named = not place.is_dir() or any(path.name == text for path in records.COMMITTED.glob("*/"))
-    sides: dict[str, list[Any]] = {}
-    for record in _load(folders, (text,)) if named else records.load(root_of(place)):
-        sides.setdefault(record.machine, []).append(record)
+    sides = grouped(_load(folders, (text,)) if named else records.load(root_of(place)), attrgetter("machine"))
     if not named and len(sides) > 1:
         raise click.UsageError(f"{text} holds records of {', '.join(sorted(sides))}; name one of its folders")
-    if text in sides and len(sides) == 2:  # with one chip beside it the machine of that name is meant
-        return [sides[text]]
-    return list(sides.values())
+    # With one chip beside it the machine of that name is meant.
+    return [sides[text]] if text in sides and len(sides) == 2 else list(sides.values())
 
 
-def _own_ledger(*places: str) -> list[Any]:
+def _own_ledger(*places: str) -> list[ledger.Claim]:
     """The lab's ledger, and the claims in the readers' books among ``places``; of an id twice the last one counts."""
-    from hypatia_lab.claims import ledger, load
-
-    claims = {claim.id: claim for claim in ledger()}
-    for place in places:
-        for path in sorted((Path(place) / "book" / "claims").glob("*.yaml")):
-            claims |= {claim.id: claim for claim in load(path)}
-    return list(claims.values())
+    books = [path for place in places for path in sorted((Path(place) / "book" / "claims").glob("*.yaml"))]
+    own = [claim for path in books for claim in ledger.load(path)]
+    return list({claim.id: claim for claim in (*ledger.ledger(), *own)}.values())

@@ -6,11 +6,13 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from hypatia_lab import claims, formats, results, spread
 from hypatia_lab.claims import Judgement
-from hypatia_lab.cli.terminal import wrap
+from hypatia_lab.cli.terminal import grouped, wrap
+from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 from hypatia_lab.spread import Across, Expectation
@@ -38,16 +40,15 @@ class SideBySide:
 def of(names: Sequence[str], records: Sequence[Record], parts: Sequence[Judgement]) -> SideBySide:
     """What the ``records`` of machines ``names`` say, of any kinds; ``parts`` as in :class:`SideBySide`."""
     rows, known = list(spread.facts(results.rows(records), records).values()), spread.chips(records)
-    devices: dict[str, dict[str, set[str]]] = {}  # model → machine → chips
-    for record in records:
-        devices.setdefault(record.device_name, {}).setdefault(record.machine, set()).update({record.chip} - {""})
     models = {}
-    for name, own in devices.items():
+    for name, own in grouped(records, attrgetter("device_name")).items():
+        machines = {record.machine for record in own}
         # A machine of which no record names a chip counts as one.
-        seen = {chip for machine, named in own.items() for chip in named or {machine}}
-        found = spread.across((row for row in rows if row.machine in own), known)
+        named = {(record.machine, record.chip) for record in own if record.chip}
+        seen = {chip for _, chip in named} | (machines - {machine for machine, _ in named})
+        found = spread.across((row for row in rows if row.machine in machines), known)
         models[name] = len(seen), spread.expectations(found)
-    return SideBySide(names, spread.across(rows, known), len(devices) == 1, models, parts)
+    return SideBySide(names, spread.across(rows, known), len(models) == 1, models, parts)
 
 
 def json_rows(found: SideBySide) -> list[dict[str, Any]]:
@@ -62,20 +63,18 @@ def json_rows(found: SideBySide) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for one in found.ratios:
         word, (low, high) = bounds(one, alike=found.alike)
-        named = dict(zip(("workload", "clock", "variant", "baseline"), spread.fact(one.row), strict=True))
-        own = {machine: _figures(row) for machine, row in one.rows.items()}
-        ends = {"bounds": word, "low": low, "high": high}
-        first = {"kind": "ratio", "experiment": one.row.experiment}
-        out.append(first | named | {"machines": own, "chips": len(one.values)} | ends)
+        line: dict[str, Any] = {"kind": "ratio", "experiment": one.row.experiment}
+        line |= zip(("workload", "clock", "variant", "baseline"), spread.fact(one.row), strict=True)
+        line["machines"] = {machine: _figures(row) for machine, row in one.rows.items()}
+        out.append(line | {"chips": len(one.values), "bounds": word, "low": low, "high": high})
     for model, (_, expected) in found.models.items():
         out += [{"kind": "expectation", "model": model} | vars(one) for one in expected]
     return out + [{"kind": "verdict"} | line for line in claims.agreement(found.parts)]
 
 
 def _figures(row: Row) -> dict[str, Any]:
-    speed = row.speed
-    own = {"ratio": speed.value, "low": speed.low, "high": speed.high, "n": speed.n, "doubt": speed.doubt}
-    return {"experiment": row.experiment} | own
+    own = {"experiment": row.experiment, "ratio": row.speed.value}
+    return own | {name: getattr(row.speed, name) for name in ("low", "high", "n", "doubt")}
 
 
 def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
@@ -90,7 +89,8 @@ def lines(found: SideBySide, *, everything: bool = False) -> list[str]:
     said += [line for title, own in groups.items() if own for line in wrap(f"{title}: {len(own)}.", 4, 2)]
     said += wrap(f"Verdicts that differ: {len(differ)} of {len(tested)} parts of claims that two or more could judge.")
     judged = {own[0].id for own in tested}
-    silent = [own for own in _by_part(found) if own[0].id not in judged and len({row.verdict for row in own}) > 1]
+    rest = [row for row in found.parts if row.machine in found.names and row.id not in judged]
+    silent = claims.differing(grouped(rest, attrgetter("id")).values())
     said += wrap(f"Parts that fewer than two could judge: {len(silent)} (--all tells them).") * bool(silent)
     said += _next_lines(found) if len(found.names) > 2 else []
     for own in [*differ, *silent] if everything else differ:
@@ -113,18 +113,18 @@ def _grouped(ratios: Sequence[Across]) -> dict[str, list[Across]]:
     return {
         APART: [one for one in found if far[id(one)] > edge],
         LESS: [one for one in found if 0 < far[id(one)] <= edge],
-        NOT: [one for one in found if not far[id(one)] and _sure(one) > 1],
-        UNSURE: [one for one in found if _sure(one) < 2],
+        NOT: [one for one in found if not far[id(one)] and len(_sure(one)) > 1],
+        UNSURE: [one for one in found if len(_sure(one)) < 2],
     }
 
 
-def _sure(one: Across) -> int:
-    return sum(not row.speed.doubt for row in one.rows.values())
+def _sure(one: Across) -> list[Interval]:
+    return [row.speed for row in one.rows.values() if not row.speed.doubt]
 
 
 def _apart(one: Across) -> float:
     """The logarithm of the largest quotient of two of its ratios whose intervals exclude each other; 0 of none."""
-    pairs = itertools.combinations([row.speed for row in one.rows.values() if not row.speed.doubt], 2)
+    pairs = itertools.combinations(_sure(one), 2)
     return max((abs(math.log(a.value / b.value)) for a, b in pairs if a.outside(b.low, b.high)), default=0.0)
 
 
@@ -161,21 +161,12 @@ def _next_lines(found: SideBySide) -> list[str]:
     for model, (seen, expected) in found.models.items():
         said += wrap(f"{model}, chips seen: {seen}. It takes {spread.CHIPS} that ran one ratio to say.", 4, 2)
         for one in expected:
-            tuned = " a tuner's" * one.tuned
-            text = (
-                f"{one.ratios}{tuned} ratios by the {one.clock} clock on {one.chips} chips or more: the furthest lies "
-            )
-            text += f"{formats.number(100 * one.within)}% from the chips' mean, 95% of the next within "
-            said += wrap(f"{text}{span(one.low, one.high)} times that mean.", 6, 4)
+            whose = f"{one.ratios} a tuner's ratios" if one.tuned else f"{one.ratios} ratios"
+            far = f"{formats.number(100 * one.within)}% from the chips' mean"
+            text = f"{whose} by the {one.clock} clock on {one.chips} chips or more: the furthest lies {far}, "
+            text += f"95% of the next within {span(one.low, one.high)} times that mean."
+            said += wrap(text, 6, 4)
     return said
-
-
-def _by_part(found: SideBySide) -> list[list[Judgement]]:
-    parts: dict[str, list[Judgement]] = {}
-    for row in found.parts:
-        if row.machine in found.names:
-            parts.setdefault(row.id, []).append(row)
-    return [own for own in parts.values() if len(own) > 1]
 
 
 def _verdict_lines(own: Sequence[Judgement]) -> list[str]:

@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from hypatia_lab.cli import options
+
 
 def _scene_options(command: Any) -> Any:
     """Add an option a field of the scene, under the field's name.
@@ -16,7 +18,7 @@ def _scene_options(command: Any) -> Any:
     One left out keeps the field's own default, which a test compares with the text here: reading it imports torch.
     """
     # Option, field if named otherwise, type, values in words, default, help.
-    options = (
+    scene = (
         ("--cell", "", float, "a b c α β γ", "100 100 100 90 90 90", "Unit cell in Å and degrees."),
         ("--misset", "", float, "x y z", "0 0 0", "Degrees about x, then y, then z."),
         ("--cells", "", int, "a b c", "5 5 5", "Unit cells along a, b and c."),
@@ -37,7 +39,7 @@ def _scene_options(command: Any) -> Any:
         ("--beam-centre", "", float, "SLOW FAST", "one pixel beyond the middle", "The beam, in mm from a corner."),
         ("--oversample", "", int, "N", "1", "Points along each side of a pixel."),
     )
-    for name, field, kind, metavar, default, text in reversed(options):
+    for name, field, kind, metavar, default, text in reversed(scene):
         names = (name, field) if field else (name,)
         shown = f"{text}  [default: {default}]"
         command = click.option(*names, type=kind, nargs=len(metavar.split()), metavar=metavar, help=shown)(command)
@@ -46,13 +48,13 @@ def _scene_options(command: Any) -> Any:
 
 @click.command()
 @_scene_options
-@click.option("--hkl", type=click.Path(path_type=Path), help="Structure factors: a text file, a line 'h k l F' each.")
-@click.option("--device", default="auto", show_default=True, help="auto, cpu or cuda.")
+@click.option("--hkl", type=options.FILE, help="Structure factors: a text file, a line 'h k l F' each.")
+@options.device
 @click.option("--dtype", default="float32", show_default=True, help="float32 or float64.")
 @click.option("--variant", default="", help="Who computes it, such as c_openmp or eager.  [default: the fastest ready]")
 @click.option(
     "--output",
-    type=click.Path(path_type=Path),
+    type=options.FILE,
     default=Path("image.npy"),
     show_default=True,
     help="Image file, replaced if there: .npy, or .f32 for bare float32, slow axis first.",
@@ -78,11 +80,9 @@ def simulate(device: str, dtype: str, variant: str, output: Path, **given: Any) 
     image = run(scene, device=place, dtype=dtype, variant=variant).cpu()
     seconds = time.perf_counter() - start
     _write_image(output, image)
-    slow, fast = image.shape
-    click.echo(
-        f"{output}: {slow} x {fast} pixels, {scene.steps} step{'s' * (scene.steps > 1)} a pixel, {dtype}, "
-        f"{variant} on {place}, {seconds:.3f} s, peak {float(image.max()):.6g}"
-    )
+    size = " x ".join(map(str, image.shape))
+    told = f"{size} pixels, {scene.steps} step{'s' * (scene.steps > 1)} a pixel, {dtype}, {variant} on {place}"
+    click.echo(f"{output}: {told}, {seconds:.3f} s, peak {float(image.max()):.6g}")
 
 
 def _scene(given: dict[str, Any]) -> Any:

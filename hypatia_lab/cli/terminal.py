@@ -1,13 +1,20 @@
-"""What people read in a terminal: as wide as that is, aligned, and paged where it is long."""
+"""What a command prints: lines for people, as wide as their terminal and paged where they are long, or JSON."""
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 import click
+
+_Item = TypeVar("_Item")
+_Key = TypeVar("_Key", bound=Hashable)
+_Rows = list[dict[str, Any]]
 
 FALLBACK = (100, 24)
 """Columns and lines where there is no terminal; ``COLUMNS`` and ``LINES`` count before either."""
@@ -22,9 +29,8 @@ def width() -> int:
 
 def wrap(text: str, hang: int = 0, indent: int = 0) -> list[str]:
     """``text`` in lines that fit: ``indent`` spaces before the first, ``hang`` before the others."""
-    return textwrap.wrap(
-        text, width(), initial_indent=" " * indent, subsequent_indent=" " * hang, break_on_hyphens=False
-    )
+    first, rest = " " * indent, " " * hang
+    return textwrap.wrap(text, width(), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
 
 
 def cut(text: str, most: int) -> str:
@@ -54,14 +60,19 @@ def table(
     right = {name for name in columns if name != elastic and all(row[name][:1] in "0123456789-–[" for row in rows)}
 
     def line(texts: Mapping[str, str]) -> str:
-        cells = [cut(texts[name], widths[name]) for name in columns]
-        set_ = [
-            cell.rjust(widths[n]) if n in right else cell.ljust(widths[n])
-            for n, cell in zip(columns, cells, strict=True)
-        ]
-        return (" " * indent + gap.join(set_)).rstrip()
+        cells = {name: cut(texts[name], widths[name]) for name in columns}
+        put = [cell.rjust(widths[name]) if name in right else cell.ljust(widths[name]) for name, cell in cells.items()]
+        return (" " * indent + gap.join(put)).rstrip()
 
     return [line({name: name for name in columns}), *map(line, rows)]
+
+
+def grouped(items: Iterable[_Item], key: Callable[[_Item], _Key]) -> dict[_Key, list[_Item]]:
+    """The ``items`` of each ``key``, keys and items in the order in which they come."""
+    found: dict[_Key, list[_Item]] = {}
+    for item in items:
+        found.setdefault(key(item), []).append(item)
+    return found
 
 
 def show(lines: Iterable[str], paged: bool = False) -> None:
@@ -75,3 +86,22 @@ def show(lines: Iterable[str], paged: bool = False) -> None:
         click.echo_via_pager(text)
     else:
         click.echo(text)
+
+
+def tell(as_json: bool, rows: Callable[[], _Rows], lines: Callable[[], Iterable[str]], paged: bool = False) -> None:
+    """Print ``rows`` as one JSON array, with null for what JSON has no number for, or else :func:`show` ``lines``.
+
+    Only what is printed is made.
+    """
+    if as_json:
+        click.echo(json.dumps(_clean(rows()), indent=1, ensure_ascii=False))
+    else:
+        show(lines(), paged)
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _clean(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_clean(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -49,18 +49,14 @@ class Report:
             return f"{said} {NOTHING}"
         found = Counter((row.machine, row.verdict) for row in self.stated())
         for machine in self.data.machines:
-            counts = [
-                f"{found[machine, verdict] + found[ANY, verdict]} {verdict.replace('_', ' ')}"
-                for verdict in VERDICTS
-                if found[machine, verdict] + found[ANY, verdict]
-            ]
-            said += f" Measured on {machine}: {formats.listing(counts)}."
+            counts = {verdict: found[machine, verdict] + found[ANY, verdict] for verdict in VERDICTS}
+            told = [f"{count} {verdict.replace('_', ' ')}" for verdict, count in counts.items() if count]
+            said += f" Measured on {machine}: {formats.listing(told)}."
         return said
 
     def documents(self) -> list[Any]:
         """A table of the documents, if the ledger names any: file and digest, a line a document."""
-        lines = [{"document": file, "sha256": digest} for file, digest in self.ledger.documents]
-        return [tables.frame(lines)] if lines else []
+        return _table([{"document": file, "sha256": digest} for file, digest in self.ledger.documents])
 
     def unmeasured(self) -> list[Any]:
         """A table of the claims that stands in for verdicts while there are no records, if there are claims.
@@ -72,24 +68,21 @@ class Report:
             if all(part.untestable for part in self.ledger.claims if part.lead == claim.lead):
                 known[claim.lead] = claim_tables.verdict_text("not_testable")
         wholes = {claim.lead: claim.statement for claim in self.ledger.claims}
-        lines = [
-            {"id": lead, "verdict": known.get(lead, UNMEASURED), "claim": statement}
-            for lead, statement in wholes.items()
-        ]
-        return [tables.frame(lines)] if lines else []
+        lines = [{"id": lead, "verdict": known.get(lead, UNMEASURED), "claim": text} for lead, text in wholes.items()]
+        return _table(lines)
 
     def unworded(self) -> list[Any]:
         """A table of the drafts, if there are any: id, where the figure stands, figure and kind."""
-        lines = [
-            {
-                "id": draft.id,
-                "where": draft.section,
-                "figure": claim_tables.claimed_text(_ends(draft.claimed), draft.unit),
-                "kind": draft.kind or MISSING,
-            }
-            for draft in self.ledger.drafts
-        ]
-        return [tables.frame(lines)] if lines else []
+        lines = []
+        for draft in self.ledger.drafts:
+            figure = claim_tables.claimed_text(_ends(draft.claimed), draft.unit)
+            lines.append({"id": draft.id, "where": draft.section, "figure": figure, "kind": draft.kind or MISSING})
+        return _table(lines)
+
+
+def _table(lines: list[dict[str, str]]) -> list[Any]:
+    """A table of ``lines``, if there are any."""
+    return [tables.frame(lines)] if lines else []
 
 
 def _many(count: int, what: str) -> str:
@@ -125,18 +118,16 @@ def measured(data: Evidence, machine: str) -> list[Any]:
     for line in data.details(machine=machine, topic="program"):
         values = [value for value in line["values"] if value is not None]
         unit = line["unit"].removesuffix("1")
-        text = formats.figure(rare(values), unit) if values else MISSING
         lines.append(
             {
                 "command": line["case"],
                 "figure": line["name"] or MISSING,
                 "of": line["variant"],
                 "size": formats.shape("x".join(map(str, line["shape"]))),
-                "measured": text,
+                "measured": formats.figure(rare(values), unit) if values else MISSING,
                 "n": str(len(values)),
                 "status": line["status"].replace("_", " ") + (f": {line['reason']}" if line["reason"] else ""),
             }
         )
-    found = [tables.frame(lines)] if lines else []
     rows = data.select(machine=machine)
-    return [*found, *([tables.results_table(rows).drop(columns="machine")] if rows else [])]
+    return _table(lines) + ([tables.results_table(rows).drop(columns="machine")] if rows else [])

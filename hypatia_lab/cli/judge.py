@@ -1,0 +1,204 @@
+"""The command that checks, measures and judges a kernel of the reader's own: judge."""
+
+from __future__ import annotations
+
+import math
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hypatia_lab import claims as ledger
+from hypatia_lab import places, records, variants
+from hypatia_lab.cli import execution, options
+from hypatia_lab.cli.execution import RUN
+from hypatia_lab.cli.reading import told_claims
+from hypatia_lab.cli.terminal import table, tell, wrap
+from hypatia_lab.names import unknown
+from hypatia_lab.tables import claims as claim_tables
+
+
+def _number(context: click.Context, option: click.Parameter, value: float | None) -> float | None:
+    """``value``, which lies in every range if it is NaN."""
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no number", context, option)
+    return value
+
+
+@click.command()
+@click.argument("file", type=options.FILE)
+@click.option(
+    "--task",
+    nargs=2,
+    type=(click.Choice(["kernelbench"]), options.FILE),
+    metavar="kernelbench PROBLEM",
+    help="FILE is a candidate (ModelNew) for PROBLEM, a file in the format of KernelBench (Model, get_inputs, "
+    "get_init_inputs).",
+)
+@click.option("--claims", "claims_file", type=options.FILE, help="YAML file of what you claim of it.")
+@click.option("--shapes", default="", help="Sizes instead of the file's own, such as 1024x512,64x64.")
+@click.option("--dtypes", default="", help="dtypes instead of the file's own, such as float32,bfloat16.")
+@click.option("--preset", default="quick", show_default=True, help="quick, seed or full.")
+@options.device
+@click.option("--machine", default="", help="Name for this machine.  [default: from its device's name]")
+@click.option(
+    "--output",
+    type=options.FOLDER,
+    help="Folder of your own book; nothing is written elsewhere.  [default: my_kernel_book for my_kernel.py]",
+)
+@click.option("--overwrite", is_flag=True, help="Measure again what is recorded there already.")
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(1, 1e6),
+    callback=_number,
+    default=300.0,
+    show_default=True,
+    help="Seconds of silence after which a variant is taken to hang.",
+)
+@click.option("--no-page", is_flag=True, help="Records and verdicts only: no notebook and no page.")
+@click.option(
+    "--fail-below",
+    type=click.FloatRange(0, 1e6, min_open=True),
+    callback=_number,
+    help="Lowest speed, as a multiple of that of --against, at which a kernel of yours passes, such as 1.05. Its 95% "
+    "interval decides: wholly below the limit it fails, wholly at or above it passes.",
+)
+@click.option(
+    "--against",
+    help="Variant that --fail-below is a multiple of: eager, compile or one of the file's.  [default: eager]",
+)
+@click.option(
+    "--undecided",
+    type=click.Choice(["fail", "pass"]),
+    help="What becomes of a kernel whose interval holds the limit.  [default: fail]",
+)
+@options.as_json
+@execution.resumable()
+def judge(
+    file: Path,
+    task: tuple[str, Path] | None,
+    claims_file: Path | None,
+    shapes: str,
+    dtypes: str,
+    preset: str,
+    device: str,
+    machine: str,
+    output: Path | None,
+    overwrite: bool,
+    time_limit: float,
+    no_page: bool,
+    fail_below: float | None,
+    against: str | None,
+    undecided: str | None,
+    as_json: bool,
+) -> None:
+    """Check and measure the kernel in FILE, judge its claims, and write a chapter of your own book.
+
+    FILE is a program of yours and runs as such; hypatia-lab new FILE writes one to begin with. The exit status is 1
+    when a variant is wrong, too fast to be believed, crashed or hung; a refuted claim is a result.
+
+    With --fail-below it is 1, too, when a variant of yours is slower than that at some shape and dtype, was skipped, or
+    cannot be compared. Where the limit lies within the interval nothing is decided: that fails, and the message says
+    what would decide; --undecided pass lets it through. --json prints an array with an entry for each variant of yours,
+    shape and dtype, and nothing else.
+    """
+    from hypatia_lab.book import own as own_book
+    from hypatia_lab.pages import own_kernel
+    from hypatia_lab.pages.evidence import PRESETS
+    from hypatia_lab.workloads import parse_shape
+
+    if preset not in PRESETS:
+        raise click.UsageError(unknown("preset", preset, PRESETS))
+    for option, value in (("--against", against), ("--undecided", undecided)):
+        if value is not None and fail_below is None:
+            raise click.UsageError(f"{option} {value} goes with --fail-below, such as --fail-below 1.05")
+    for option, value in (("--shapes", shapes), ("--dtypes", dtypes)):
+        if task and value:
+            raise click.UsageError(f"{option} is for a file of your own; {task[1]} says its own")
+    sizes = [parse_shape(text.strip()) for text in shapes.split(",") if text.strip()]
+    kinds = [text.strip() for text in dtypes.split(",") if text.strip()]
+    named = machine and records.machine_name(machine)
+    claimed = told_claims([claims_file] if claims_file else [])
+    folder = (output or Path(f"{file.stem}_book")).resolve()
+    from hypatia_lab import reader_kernel
+    from hypatia_lab.bench import composer
+    from hypatia_lab.cli.claim_names import ensure_named
+    from hypatia_lab.cli.printing import cell_lines
+    from hypatia_lab.judged import gate, rehearsal
+    from hypatia_lab.machine import choose_device, default_name
+    from hypatia_lab.tasks import kernelbench
+
+    place = choose_device(device)
+    problem = task[1] if task else None
+    for one in filter(None, (file, problem)):
+        reader_kernel.digest(one)  # before anything is started
+    own_book.ensure_ours(folder)
+    with tempfile.TemporaryDirectory() as scratch:
+        log = Path(scratch) / "log.txt"
+        found = rehearsal.rehearse(file, log, time_limit, problem=problem, shapes=sizes, dtypes=kinds)
+    text = reader_kernel.text(file)
+    experiment = kernelbench.experiment(file, problem, found) if problem else reader_kernel.experiment(file, found)
+    if problem:
+        click.echo(f"{found.name}: {found.summary}", err=True)
+    ensure_named(claimed, str(claims_file), experiment=found.name)
+    peer = against or variants.baseline(found.name)
+    gate.ensure_named(peer, variants.variants(found.name), found.name)
+    name = named or default_name(place)
+    records.ensure_writable(folder)
+    own_book.begin(folder)
+    click.echo(f"{found.name}: measuring {', '.join(found.variants)} on {name} ({place}), preset {preset}", err=True)
+    root = folder / "book" / "records"
+    how: dict[str, Any] = {"preset": preset, "device": place, "machine_name": name, "root": root}
+    composer.measure(experiment, **how, overwrite=overwrite, silence_s=time_limit)
+    data = own_kernel.read(root, found.name, name)
+    rows = data.select(machine=name, experiment=found.name)
+    rulings = gate.rulings(rows, data.primary(name), peer, fail_below)
+
+    def lines() -> list[str]:
+        told = cell_lines(rows)
+        if own := own_kernel.summary(data, name, found.name):
+            told += ["", *table(own, "variant", ("error", "against compile", "time", "at"))]
+        for row in ledger.judge(data.of(name), claimed) if claimed else []:
+            told += ["", *wrap(f"{claim_tables.verdict_text(row.verdict)}  {row.id}  {row.claim}", 2)]
+            told += wrap(row.reason, 2, 2)
+        passed = [one.message for one in rulings if one.outcome == gate.PASSED and fail_below is not None]
+        return [*told, *([""] if passed else []), *(line for one in passed for line in wrap(one, 2))]
+
+    tell(as_json, lambda: [one.entry() for one in rulings], lines)
+    if not no_page:
+        page = own_book.lay_out(folder, found.name, found.summary, text, claims_file, name)
+        _write_page(folder, page, quiet=as_json)
+    bad = own_kernel.failures(rows)
+    if fail_below is None and bad:
+        said = dict.fromkeys(f"{row.variant} ({row.status.replace('_', ' ')})" for row in bad)
+        click.echo(f"hypatia-lab: not right: {', '.join(said)}", err=True)
+        sys.exit(1)
+    stopped = [one for one in rulings if one.stops(let_undecided=undecided == "pass")]
+    for one in rulings:
+        if one in stopped or one.outcome == gate.UNDECIDED:
+            click.echo(f"hypatia-lab: {one.message}{'' if one in stopped else ' (let through)'}", err=True)
+    if stopped:
+        sys.exit(1)
+
+
+def _write_page(folder: Path, notebook: Path, quiet: bool) -> None:
+    """Execute the chapter ``notebook`` of the reader's book in ``folder`` and build the book, where it can be built.
+
+    ``quiet``: standard output is a program's.
+    """
+    from hypatia_lab.book import build as pages
+
+    if told := places.lacking("the chapter", "run", *RUN):
+        click.echo(f"{notebook}: {told}; what was measured is kept", err=True)
+        return
+    if not execution.execute(notebook, notebook.parent, {}, f"chapter {notebook.stem}"):
+        click.echo(f"the chapter is in {notebook}; what was measured is kept", err=True)
+        sys.exit(1)
+    if told := places.lacking("the page", "book", "jupyter_book"):
+        click.echo(f"{notebook}: {told}", err=True)
+        return
+    say = partial(click.echo, err=quiet)
+    say(f"\n{pages.build(repository=folder, output=folder / '_build' / 'html', say=say)}")

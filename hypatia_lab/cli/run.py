@@ -1,0 +1,182 @@
+"""The command that measures this machine: run."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import click
+
+from hypatia_lab import claims as ledger
+from hypatia_lab import places, records
+from hypatia_lab.cli import execution, options
+from hypatia_lab.cli.execution import RUN
+from hypatia_lab.cli.terminal import grouped, show, wrap
+from hypatia_lab.fleet.steps import Step
+from hypatia_lab.tables import claims as claim_tables
+
+
+@click.command()
+@click.argument("notebooks", nargs=-1)
+@click.option(
+    "--preset",
+    default="quick",
+    show_default=True,
+    help="quick (small sizes), seed (the documents' sizes) or full (the same and sweeps).",
+)
+@options.device
+@click.option(
+    "--machine", default="", help="Name for this machine in records and figures.  [default: from its device's name]"
+)
+@click.option(
+    "--shapes",
+    default="",
+    help="Sizes to measure instead of the preset's, such as 1024x784x2048,64x64x64 (batch x in x out); an experiment "
+    "takes those that have its number of extents.",
+)
+@click.option("--records", default="", help="Folder for this machine's records.  [default: book/records]")
+@click.option("--output", default="", help="Folder for the executed notebooks.  [default: _build/notebooks]")
+@click.option("--overwrite", is_flag=True, help="Measure again what is recorded already.")
+@options.several(
+    "--program", "programs", options.FILE, "Program file to measure first, and alone where no notebook is named"
+)
+@execution.resumable()
+def run(notebooks: tuple[str, ...], output: str, programs: tuple[Path, ...], **asked: Any) -> None:
+    """Measure this machine: execute NOTEBOOKS (all of them by default) in measure mode.
+
+    A notebook is named by its number or name: 02, 02_naive_vs_cublas. An interrupted run goes on where it
+    stopped when it is started again; finished records are kept. A notebook that fails does not stop the
+    others; the exit status is then 1. So it is when a program, or a part of one, fails. A program file
+    (see the page on programs from outside) is a program of yours and runs as such.
+    """
+    from hypatia_lab.pages.evidence import Parameters
+
+    chosen = execution.choose(notebooks) if notebooks or not programs else []
+    if chosen:
+        execution.require("a notebook", "run", *RUN)
+    asked["records"] = asked["records"] or ("" if places.CHECKOUT else str(places.BUILD / "records"))
+    if asked["shapes"] and not chosen:
+        raise click.UsageError("--shapes is for notebooks; a program file says its own")
+    parameters = Parameters("measure", **asked)
+    from hypatia_lab.bench import composer
+    from hypatia_lab.machine import choose_device, default_name
+
+    root, preset, device = parameters.root, parameters.preset, choose_device(parameters.device)
+    specs = _programs(programs, preset, device)
+    _plan(chosen, parameters.parsed_shapes(), preset, device)
+    records.ensure_writable(root)
+    machine, told = parameters.machine or default_name(device), parameters.records
+    given = asdict(parameters) | {"device": device, "machine": machine, "records": str(root) if told else ""}
+    folder = Path(output).resolve() if output else places.BUILD / "notebooks"
+    # Pages that only read what the others measured come last.
+    measuring = {experiment.notebook for experiment in composer.EXPERIMENTS.values()}
+    chosen.sort(key=lambda path: (path.stem not in measuring, path.stem))
+    click.echo(f"measuring {machine} ({device}) with preset {preset}; records: {told or 'book/records'}", err=True)
+    if not sys.stderr.isatty():  # a line a notebook will do, in a log
+        os.environ.setdefault("TQDM_DISABLE", "1")
+    campaign = composer.campaign(root / machine)
+    if parameters.overwrite and (done := campaign.begin()):
+        click.echo(f"going on with what was interrupted; measured already: {', '.join(done)}", err=True)
+    failed = [spec.name for spec in specs if not _measure(spec, given, root)]
+    for number, path in enumerate(chosen, 1):
+        if not execution.execute(path, folder, given, str(Step(number, len(chosen), path.stem))):
+            failed.append(path.stem)
+    if parameters.overwrite and not failed:
+        campaign.end()
+    if found := _found(chosen, root, machine, folder, told):
+        show(found)
+    if failed:
+        click.echo(f"failed: {', '.join(failed)}; their outputs are in {folder if chosen else root}", err=True)
+        sys.exit(1)
+    click.echo(f"done; executed notebooks are in {folder}" if chosen else f"done: {root}", err=True)
+
+
+def _found(notebooks: list[Path], root: Path, machine: str, executed: Path, given: str) -> list[str]:
+    """What became of the claims that ``notebooks`` show on ``machine``, and the commands that come next; empty where
+    nothing is recorded.
+
+    The lab's own findings have a line each, the documents' claims are counted. ``given`` is what was said of ``root``.
+    """
+    if not notebooks or machine not in {records.place(path)[0] for path in records.files(root)}:
+        return []
+    pages = {path.stem for path in notebooks}
+    shown = {claim.lead for claim in ledger.ledger() if pages.intersection(claim.pages)}
+    stated = ledger.statements(ledger.judge(records.load(root, machines=[machine]), beside=records.load()))
+    rows = [row for row in stated if row.id in shown and row.machine == machine and row.verdict != "not_testable"]
+    lines = []
+    for row in rows:
+        if row.seed == ledger.LAB:
+            told = f"asked {claim_tables.asked(row)}, measured {claim_tables.judged(row)}"
+            lines += wrap(f"{claim_tables.word(row)}  {row.claim} ({row.id}: {told})", 2)
+    words = [row.verdict for row in rows if row.seed != ledger.LAB]
+    if counts := [
+        f"{words.count(word)} {claim_tables.verdict_text(word)}" for word in ledger.VERDICTS if word in words
+    ]:
+        lines += wrap(f"Claims of the documents: {', '.join(counts)}.", 2)
+    more = [f"results --machine {machine}", f"claims --machine {machine}", f"book --notebooks {executed}"]
+    option = f" --records {given}" if given else ""
+    return [*lines, *([""] if lines else []), "next:", *(f"  hypatia-lab {command}{option}" for command in more)]
+
+
+def _plan(notebooks: list[Path], shapes: list[tuple[int, ...]], preset: str, device: str) -> None:
+    """Plan what ``notebooks`` measure: what is wrong with a size, a plan or a claim is said before anything runs."""
+    from hypatia_lab.bench import composer
+    from hypatia_lab.cli.claim_names import ensure_named
+
+    names = {path.stem for path in notebooks}
+    measured = [one for one in composer.EXPERIMENTS.values() if one.notebook in names]
+    for shape in shapes:
+        if measured and not any(one.fitting([shape]) for one in measured):
+            extents = dict.fromkeys(" x ".join(one.dims) for one in measured)
+            told = f"shape {'x'.join(map(str, shape))} fits no experiment of {', '.join(sorted(names))}"
+            raise click.UsageError(f"{told}; their shapes are {', '.join(extents)}")
+    for one in measured:
+        composer.plan(one, preset, device, one.fitting(shapes))
+    ensure_named(ledger.ledger())
+
+
+def _programs(paths: tuple[Path, ...], preset: str, device: str) -> list[Any]:
+    """The experiments of program files, each planned once: what is wrong with one is said before anything runs."""
+    from hypatia_lab import programs
+    from hypatia_lab.bench import composer
+
+    specs = [programs.experiment(path, programs.load(path)) for path in dict.fromkeys(map(Path.resolve, paths))]
+    for spec in specs:
+        composer.plan(spec, preset, device)
+    return specs
+
+
+def _measure(spec: Any, given: dict[str, Any], root: Path) -> bool:
+    """Measure the experiment of a program file and tell what it printed; False when it fails, or a part of it does."""
+    from hypatia_lab.bench import composer
+    from hypatia_lab.intervals import estimate
+
+    click.echo(f"{spec.name}: {spec.summary}", err=True)
+    how = {name: given[name] for name in ("preset", "device", "overwrite")}
+    try:
+        found = composer.measure(spec, **how, machine_name=given["machine"], root=root)
+    except (ValueError, RuntimeError) as cause:
+        if not execution.ours(cause):
+            raise
+        click.echo(f"{spec.name}: {cause}", err=True)
+        return False
+    for line in found.details:
+        if values := [value for value in line["values"] if value is not None]:
+            unit = line["unit"].removesuffix("1")
+            what = f"{line['case']} at {'x'.join(map(str, line['shape']))}: {line['name']}"
+            click.echo(f"{what}: {estimate(values).value:.5g} {unit} (n = {len(values)})")
+    # Why, which status, of what: a line is told once, however many processes and shapes it was so in.
+    told = dict.fromkeys(
+        (line["reason"], line["status"], line.get("case") or line["variant"])
+        for line in (*found.cells, *found.details)
+        if line["status"] != "ok"
+    )
+    bad = [one for one in told if one[1] != "skipped"]
+    for reason, own in grouped((one for one in told if one[1] == "skipped"), lambda one: one[0]).items():
+        click.echo(f"{spec.name}: skipped {', '.join(name for *_, name in own)}: {reason}", err=True)
+    for reason, status, name in bad:
+        click.echo(f"{spec.name}: {name}: {status.replace('_', ' ')}: {reason}", err=True)
+    return not bad

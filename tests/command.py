@@ -1,0 +1,39 @@
+"""Calling the command in a test's own process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from click.testing import CliRunner
+
+from hypatia_lab.cli import commands
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a call of the command left: exit code, standard output, lines of standard error."""
+
+    code: int
+    out: str
+    err: list[str]
+
+
+def call(*arguments: object) -> Outcome:
+    """Call the command; what it does not tell in words of its own is raised."""
+    asked = [str(one) for one in arguments]
+    done = CliRunner().invoke(commands.main, asked, prog_name="hypatia-lab", catch_exceptions=False)
+    return Outcome(done.exit_code, done.stdout, done.stderr.splitlines())
+
+
+def refused(*arguments: object) -> str:
+    """Call the command, which must refuse: the one line that it says, and nothing on standard output."""
+    found = call(*arguments)
+    (line,) = found.err
+    assert (found.code, found.out) == (2, "")
+    return line
+
+
+def files_below(folder: Path) -> list[str]:
+    """Every file and folder below ``folder``, hidden ones too."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
