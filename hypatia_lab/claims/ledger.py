@@ -201,15 +201,13 @@ def _pairs(file: _File, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...
 
 
 def _flag(file: _File, node: yaml.Node, key: str) -> bool:
-    if node.tag != f"{_TAG}bool":
+    value = file.loader.bool_values.get(str(node.value).lower()) if node.tag == f"{_TAG}bool" else None
+    if value is None:
         raise _Fault(node, f"{key} must be true or false")
-    return file.loader.construct_yaml_bool(node)
+    return value
 
 
 _READERS: dict[str, _Reader] = {
-    **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
-    **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
-    **dict.fromkeys(("program", "sense", "elsewhere", "band_set", "made_of"), _text),
     "rewrites": _pairs,
     **dict.fromkeys(("forecast", "gain"), _flag),
     **dict.fromkeys(("workloads", "conflicts", "models", "about"), _list),
@@ -218,7 +216,10 @@ _READERS: dict[str, _Reader] = {
     "claimed": _claimed,
     "band": _pair,
 }
-_ENTRY = (*_READERS, "parts", "kind")
+"""How keys are read that are not text."""
+_PART = tuple(dict.fromkeys(key for quantity in QUANTITIES for key in goes_with(quantity)))
+_ENTRY = ("id", *_PART, "parts", "kind")
+"""The keys of a part and of an entry; ``kind`` is that of a draft."""
 
 
 def _mapping(node: yaml.Node, known: Collection[str], what: str, such: str = "'- id: …'") -> Nodes:
@@ -241,7 +242,7 @@ def _mapping(node: yaml.Node, known: Collection[str], what: str, such: str = "'-
 def _values(file: _File, nodes: Nodes) -> dict[str, Any]:
     """Key → what its node says, of the keys that say something. Raises :class:`_Fault`."""
     said = {name: value for name, (_, value) in nodes.items() if value.tag != f"{_TAG}null"}
-    return {name: _READERS[name](file, value, name) for name, value in said.items()}
+    return {name: _READERS.get(name, _text)(file, value, name) for name, value in said.items()}
 
 
 def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
@@ -251,7 +252,7 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     for name in _WHOLE:
         if name not in shared:
             raise _Fault(node, f"key {name!r} is missing")
-    whole = {name: _READERS[name](file, shared[name][1], name) for name in _WHOLE}
+    whole = {name: _text(file, shared[name][1], name) for name in _WHOLE}
     seed = whole["id"].partition("-")[0]
     if seed.lower() != file.name and any(re.fullmatch(_SEED, name.upper()) for name in (seed, file.name)):
         raise _Fault(node, f"{whole['id']} belongs in {seed.lower()}.yaml")
@@ -265,7 +266,7 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     _values(file, shared)  # what every part says otherwise may not be wrong either
     found = []
     for letter, inner in zip(string.ascii_lowercase, listed.value, strict=False):
-        own = _mapping(inner, [name for name in _READERS if name != "id"], "a part")
+        own = _mapping(inner, _PART, "a part")
         found.append((inner, _one(file, inner, own, shared, lead | {"id": f"{whole['id']}{letter}"})))
     taken = {name for _, claim in found for name in goes_with(claim.quantity)}
     for name, (key, _) in shared.items():
@@ -405,7 +406,7 @@ def _header(plain: _File, root: yaml.Node) -> tuple[_File, tuple[tuple[str, str]
         names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
         if "document" in nodes:
             document = (_document(plain, nodes["document"][1]),)
-        known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
+        known = [name for name in _PART if name not in (*_WHOLE, "band_set")]  # each band has its own day
         defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
         plain = replace(plain, defaults=defaults, workloads=names)
         _values(plain, defaults)
@@ -474,7 +475,7 @@ def _parsed(path: Path, text: str) -> _Read:
         marks = [mark.line + 1 for mark in (cause.problem_mark, cause.context_mark) if mark is not None]
         inside = [line for line in marks if line <= text.count("\n")]  # what never ends is best named by its beginning
         raise ClaimError(f"{path}:{(inside or marks or [1])[0]}: not YAML ({cause.problem})") from None
-    except (ValueError, LookupError, OverflowError, RecursionError) as cause:  # PyYAML lets these escape on odd input
+    except (ValueError, OverflowError, RecursionError) as cause:  # PyYAML lets these escape on odd input
         if isinstance(cause, ClaimError):
             raise
         line = loader.get_mark().line + 1 if loader is not None else 1
