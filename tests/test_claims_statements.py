@@ -205,9 +205,15 @@ def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide
 # The page
 
 
-def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+@pytest.fixture
+def shown(monkeypatch) -> list[dict[str, str]]:
+    """What is displayed, as it comes."""
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: found.append(data))
+    return found
+
+
+def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims, shown):
     claim_tables.show_statements(committed, "h200")
     text = shown[0]["text/html"]
     rows = [row for row in committed if row.machine in ("h200", ANY)]
@@ -223,9 +229,7 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims,
         claim_tables.show_statements([], "h200")
 
 
-def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, shown):
     lead = replace(LEAD, claim="<script>alert(1)</script>", why="<b>Because</b>.")
     claims = [lead, replace(MORE, why="For so it is.", band_set="2026-11-23 after", program="library"), SUM]
     found = measured(*factors(10, 20))
@@ -249,9 +253,7 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     assert judged[0].reason in text
 
 
-def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measured, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measured, shown):
     (row,) = statements(judge(measured(cell(MEDIUM, "eager", 100)), [LEAD]), [LEAD])
     claim_tables.show_statements([row], "box")
     text = shown[0]["text/html"]

@@ -245,9 +245,8 @@ def _values(file: _File, nodes: Nodes) -> dict[str, Any]:
     return {name: _READERS.get(name, _text)(file, value, name) for name, value in said.items()}
 
 
-def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
-    """The parts of one entry, each with its node. Raises :class:`_Fault` at the node that is wrong."""
-    shared = _mapping(node, _ENTRY, "an entry")
+def _entry(file: _File, node: yaml.Node, shared: Nodes) -> list[tuple[yaml.Node, Claim]]:
+    """The parts of the entry whose keys are ``shared``, each with its node. Raises :class:`_Fault`."""
     shared.pop("kind", None)  # of its time as a draft
     for name in _WHOLE:
         if name not in shared:
@@ -275,9 +274,8 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     return found
 
 
-def _draft(file: _File, node: yaml.Node) -> Draft | None:
+def _draft(file: _File, node: yaml.Node, nodes: Nodes) -> Draft | None:
     """The entry as a draft, where a reader has left its wording empty. Raises :class:`_Fault`."""
-    nodes = _mapping(node, _ENTRY, "an entry")
     wording = nodes["claim"][1] if nodes.keys() >= {"id", "claim"} else node
     if not isinstance(wording, yaml.ScalarNode) or (wording.tag != f"{_TAG}null" and wording.value.strip()):
         return None
@@ -489,11 +487,12 @@ def _contents(plain: _File, root: yaml.Node) -> _Read:
     drafts: list[Draft] = []
     lines: dict[str, int] = {}
     for node in listed:
-        if draft := _draft(file, node):
+        nodes = _mapping(node, _ENTRY, "an entry")
+        if draft := _draft(file, node, nodes):
             drafts.append(draft)
             lead = draft.id
         else:
-            parts = _entry(file, node)
+            parts = _entry(file, node, nodes)
             claims += [(inner.start_mark.line + 1, claim) for inner, claim in parts]
             lead = parts[0][1].lead
         if lead in lines:
