@@ -233,11 +233,14 @@ def test_every_quantity_that_rows_give_has_a_unit_which_its_page_names():
 
 
 WORKLOADS = "[linear_relu/1024x784x2048/float32/ieee/forward]"
+SHORT = WHOLE.splitlines()[0]
+RATIO = f"ratio\n  bound: free_relu\n  variant: naive\n  workloads: {WORKLOADS.replace('linear_relu', 'relu')}"
 OVER = "{topic: start, name: call 2, case: empty, variant: compile}"
 FAULTS = {
     GOOD: [
         (GOOD, "", 1, "empty"),
         (GOOD, "a: 1\n", 1, "unknown key 'a'"),
+        (GOOD, "defaults: {}\n", 1, "key 'claims' is missing"),
         (GOOD, "7\n", 1, "a ledger file is a list"),
         (GOOD, "- 1\n", 1, "an entry must"),
         (GOOD, GOOD + GOOD, 13, "id S001-01 is used twice (first on line 1)"),
@@ -277,6 +280,14 @@ FAULTS = {
         ("  why:", "  gain: true\n  sense: at_most\n  why:", 11, "no gain"),
         ("  why:", "  forecast: yes please\n  why:", 11, "forecast"),
         ("  why:", "  forecast: true\n  why:", 11, "forecast"),
+        ("  why:", "  elsewhere: On another GPU.\n  why:", 11, "elsewhere is for what depends on the hardware"),
+        (
+            '"×"\n  quantity: slowdown',
+            "ms\n  quantity: time\n  bound: free_relu",
+            7,
+            "bound free_relu goes with quantity",
+        ),
+        (f"slowdown\n  variant: naive\n  workloads: {WORKLOADS}", RATIO, 9, "share, launch and free_relu are about"),
         ("2026-11-21 before", "yesterday", 12, "band_set 'yesterday'"),
         ("  why:", "  rewrites: {author_v1: naive}\n  why:", 11, "(program: author)"),
         ("rewrite", "author\n  rewrites: naive", 11, "rewrites"),
@@ -311,6 +322,8 @@ FAULTS = {
         ("expression:", "experiment: gemm_ladder, expression:", 11, "key 'experiment' does not go with"),
         ("4 / 2", "__import__('os')", 11, "cannot be worked out"),
         ("claims:\n", "claim:\n", 4, "did you mean 'claims'"),
+        (SHORT, "workloads: [medium]", 1, "workloads must give each a short name"),
+        (SHORT, "document: {file: README.md}", 1, "document must say file and sha256"),
         ("workloads: {medium", "workloads: {7", 1, "name must be text"),
         ("[medium]", "[meduim]", 2, "unknown workload 'meduim'; did you mean 'medium'"),
         ('unit: "%"', "units: x", 2, "did you mean 'unit'"),
