@@ -7,14 +7,13 @@ import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import product
 from statistics import geometric_mean
 
 import pytest
 from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, detail, entry, told, verdict, written  # noqa: F401  (measured)
 
 from hypatia_lab import claims
-from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge, ledger, statements
+from hypatia_lab.claims import Claim, Judgement, details, judge, ledger, statements
 from hypatia_lab.claims.claim import QUANTITIES, Figure
 from hypatia_lab.claims.ledger import HERE
 from hypatia_lab.claims.verdicts import ANY
@@ -552,67 +551,6 @@ def test_the_arithmetic_of_the_seeds_is_worked_out():
     rows = {row.id: row for row in judge([]) if row.quantity == "arithmetic"}
     assert all(math.isfinite(row.low) for row in rows.values())
     assert {row.verdict for row in rows.values()} == {"adds_up", "inconsistent"}
-
-
-UNITS = {"GPU time": "us", "in graph replay": "%", "top kernel": "%", "top three kernels": "%"}
-UNITS |= dict.fromkeys(("bytes read", "bytes written", "L2 bytes", "L2 written", "compulsory bytes"), "B")
-"""Units of the probes ``trace`` and ``counters`` where they do not count; those of ``start`` and ``process`` are ms."""
-EXACT = ("1", "B")
-
-
-def unit_of(claim: Claim, figure: Figure) -> str:
-    """The unit in which a record has ``figure``; an author's program prints whatever suits the claim."""
-    if figure.topic == "program" and claim.quantity == "figure":
-        return claim.unit if claim.unit in details.UNITS else "1"
-    return "ms" if figure.topic in ("start", "process", "program") else UNITS.get(figure.name, "1")
-
-
-def behind(claims: Sequence[Claim], primary: str) -> list[dict]:
-    """Cells and details from which every one of ``claims`` can be judged, by the authors' programs where they count."""
-    cells: dict[tuple[str, str, str], dict] = {}
-    probes: dict[tuple[str, Figure], dict] = {}
-
-    def time(workload: str, variant: str, clock: str) -> None:
-        us = {"linear": 90, "relu": 10}.get(workload.partition("/")[0], 100 + 10 * len(variant))
-        cells[workload, variant, clock] = cell(workload, variant, us, clock)
-
-    for claim in claims:
-        for own in claim.workloads:
-            for variant in (claim.variant, claim.baseline) if claim.variant else ():
-                time(own, variant, claim.clock or primary)
-            if claim.quantity in ("share", "launch") or claim.bound == "free_relu":
-                _, shape, dtype, math_mode, _ = own.split("/")
-                alone = [own.replace("linear_relu", "linear")]
-                if math_mode == "ieee":  # as the experiments do: a ReLU has no other math mode
-                    alone.append(f"relu/{'x'.join(shape.split('x')[::2])}/{dtype}/ieee/forward")
-                for workload, clock in product([own, *alone], (primary, "wall")):
-                    time(workload, "eager", clock)
-            for figure in claim.figures:
-                workload = figure.workload or own
-                if not figure.topic:
-                    time(workload, figure.variant, figure.clock or primary)
-                    continue
-                unit = unit_of(claim, figure)
-                values = [3.0] * 3 if unit in EXACT else [len(figure.name) * wobble for wobble in WOBBLE[:3]]
-                who = {"variant": figure.variant, "topic": figure.topic, "case": figure.case, "unit": unit}
-                probes[workload, figure] = detail(figure.name, values, workload, **who)
-    return [*cells.values(), *probes.values()]
-
-
-@pytest.mark.parametrize("device", ["cuda", "cpu"])
-def test_every_entry_gets_a_verdict_with_a_reason(measured, device):
-    rows = judge(measured(*behind(ledger(), {"cuda": "graph", "cpu": "hot"}[device]), device=device))
-    assert {row.id for row in rows} == {claim.id for claim in ledger()}
-    for row in rows:
-        assert row.verdict in VERDICTS
-        assert row.reason.endswith(".")
-        assert "nan" not in told(row).lower().split(), row.id
-        assert row.machine in ("box", ANY)
-        assert row.verdict in ("not_testable", "agrees", "differs", "undecided") or row.program != "rewrite"
-    judged = {row.verdict for row in rows if row.machine == "box"}
-    if device == "cuda":
-        assert [row.id for row in rows if details.MISSING in told(row)] == []
-        assert {"confirmed", "refuted", "not_testable", "agrees"} <= judged
 
 
 def test_no_time_of_a_start_is_judged_by_one_process():

@@ -173,8 +173,8 @@ def test_no_two_claims_have_the_same_words(claims):
 
 @pytest.fixture(scope="module")
 def committed(claims) -> list[Judgement]:
-    """The statements on the committed GPU, in half of the time that all machines take."""
-    return statements(judge(records.load(records.COMMITTED, machines=["h200"]), claims), claims)
+    """The statements on one of the committed GPUs and on the CPU, in half of the time that all machines take."""
+    return statements(judge(records.load(records.COMMITTED, machines=["h200", "epyc-2c"]), claims), claims)
 
 
 def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed, claims):
@@ -190,6 +190,10 @@ def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed,
         assert row.verdict in VERDICTS
         assert row.reason.endswith(".")
         assert {part.id for part in row.parts} == parts[row.id]
+        for part in row.parts:
+            assert part.reason.endswith(".")
+            assert "nan" not in " ".join([part.reason, *part.details]).lower().split(), part.id
+            assert part.verdict in ("not_testable", "agrees", "differs", "undecided") or part.program != "rewrite"
 
 
 def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide_it(committed):
