@@ -227,12 +227,13 @@ def _mapping(node: yaml.Node, known: Collection[str], what: str, such: str = "'-
     if not isinstance(node, yaml.MappingNode):
         raise _Fault(node, f"{what} must be a mapping such as {such}")
     nodes: Nodes = {}
+    groups = "quantity" in known
     for key, value in node.value:
-        grouped = key.value == "test" and isinstance(value, yaml.MappingNode) and "quantity" in known
+        grouped = groups and key.value == "test" and isinstance(value, yaml.MappingNode)
         for own, inner in value.value if grouped else [(key, value)]:
             name = own.value if isinstance(own, yaml.ScalarNode) else "?"
             if name not in known:
-                raise _Fault(own, unknown("key", name, known, what))
+                raise _Fault(own, unknown("key", name, known, "" if groups else what))
             if name in nodes:
                 raise _Fault(own, f"key {name!r} stands twice in {what}")
             nodes[name] = own, inner
