@@ -5,52 +5,25 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Any
+from functools import partial
 
+import claimed
 import pytest
+from claimed import entry, told, verdict, written  # noqa: F401  (the fixture measured)
 from scipy.special import stdtrit
-from synthetic import cell_line, detail_line, run_line
+from synthetic import run_line
 
-from hypatia_lab import records, scatter
-from hypatia_lab.claims import VERDICTS, Claim, Judgement, details, judge
+from hypatia_lab import scatter
+from hypatia_lab.claims import Claim, Judgement, details
 from hypatia_lab.claims.claim import Figure
 
 SMALL, LARGE = "diffraction/256x256/float32/ieee/forward", "diffraction/1024x1024/float32/ieee/forward"
 DOUBLE = LARGE.replace("float32", "float64")
+detail = partial(claimed.detail, workload=LARGE)
 
 
-def place(workload: str) -> dict:
-    operation, shape, dtype, math_mode, _ = workload.split("/")
-    return {
-        "operation": operation,
-        "shape": [int(n) for n in shape.split("x")],
-        "dtype": dtype,
-        "math": math_mode,
-    }
-
-
-def detail(name: str, values: Sequence[float | None], workload: str = LARGE, **changes) -> dict:
-    return detail_line(**place(workload) | {"name": name, "variant": "compile", "values": list(values)} | changes)
-
-
-def cell(variant: str, us: Sequence[float], workload: str = LARGE, **changes) -> dict:
-    fields = {"variant": variant, "medians_us": list(us), "samples_us": [], "clock": "wall"}
-    return cell_line(**place(workload) | fields | changes)
-
-
-@pytest.fixture
-def written(tmp_path):
-    """Writes lines as one record and reads all records written so far."""
-
-    def write(*lines: dict, experiment: str = "warm_up", device: str = "cuda") -> list[records.Record]:
-        cells = [line for line in lines if line["kind"] == "cell"]
-        details = [line for line in lines if line["kind"] == "detail"]
-        processes = max((len(line["medians_us"]) for line in cells), default=1) or 1
-        run = run_line(experiment=experiment, device=device, processes=processes)
-        records.write(tmp_path, run, cells, details, overwrite=True)
-        return records.load(tmp_path)
-
-    return write
+def cell(variant: str, us: Sequence[float], workload: str = LARGE, clock: str = "wall", **changes) -> dict:
+    return claimed.cell(workload, variant, us, clock, **changes)
 
 
 def start(name: str, variant: str = "compile", **more: str) -> Figure:
@@ -60,30 +33,16 @@ def start(name: str, variant: str = "compile", **more: str) -> Figure:
 SECOND, TWELFTH = start("call 2"), start("call 12")
 
 
-def claim_of(quantity: str, unit: str, band: tuple[float, float], fields: dict[str, Any]) -> Claim:
-    own: dict[str, Any] = {"id": "S003-01a", "lead": "S003-01", "section": "A", "claim": "A claim.", "why": "Because."}
-    own |= {"claimed": band, "band": band, "unit": unit, "quantity": quantity, "workloads": (LARGE,), "program": "own"}
-    return Claim(**own | fields)
+def claim_of(quantity: str, unit: str, band: tuple[float, float] = (9, 11), **more) -> Claim:
+    return entry(quantity, band[0], band, **{"unit": unit, "workloads": (LARGE,), "variant": ""} | more)
 
 
-def figure(*of: Figure, unit: str = "ms", band: tuple[float, float] = (9, 11), **more) -> Claim:
-    return claim_of("figure", unit, band, {"of": of, **more})
+def figure(*of: Figure, unit: str = "ms", **more) -> Claim:
+    return claim_of("figure", unit, of=of, **more)
 
 
-def quotient(
-    over: Sequence[Figure], under: Sequence[Figure], unit: str = "×", band: tuple[float, float] = (9, 11), **more
-) -> Claim:
-    return claim_of("quotient", unit, band, {"over": tuple(over), "under": tuple(under), **more})
-
-
-def verdict(found: list[records.Record], claim: Claim) -> Judgement:
-    [row] = judge(found, [claim])
-    assert row.verdict in VERDICTS
-    return row
-
-
-def told(row: Judgement) -> str:
-    return " ".join([row.reason, *row.details])
+def quotient(over: Sequence[Figure], under: Sequence[Figure], unit: str = "×", **more) -> Claim:
+    return claim_of("quotient", unit, over=tuple(over), under=tuple(under), **more)
 
 
 # One figure
@@ -101,8 +60,8 @@ def told(row: Judgement) -> str:
         ((), "not_testable"),
     ],
 )
-def test_a_time_is_judged_by_its_interval_over_processes(written, values, word):
-    row = verdict(written(detail("call 2", values)), figure(SECOND))
+def test_a_time_is_judged_by_its_interval_over_processes(measured, values, word):
+    row = verdict(measured(detail("call 2", values)), figure(SECOND))
     assert row.verdict == word
     assert row.workload == LARGE
     if word == "confirmed":
@@ -115,26 +74,26 @@ def test_a_time_is_judged_by_its_interval_over_processes(written, values, word):
 @pytest.mark.parametrize(
     ("values", "word"), [((10.0,), "confirmed"), ((10.0,) * 3, "confirmed"), ((12.0,) * 3, "refuted")]
 )
-def test_a_count_that_is_always_the_same_is_exact(written, values, word):
+def test_a_count_that_is_always_the_same_is_exact(measured, values, word):
     claim = figure(Figure("compile", "trace", "kernel launches"), unit="launches")
-    row = verdict(written(detail("kernel launches", values, topic="trace", unit="1")), claim)
+    row = verdict(measured(detail("kernel launches", values, topic="trace", unit="1")), claim)
     assert row.verdict == word
     assert row.low == row.measured == row.high == values[0]
     assert row.n == len(values)
 
 
-def test_an_exact_figure_is_not_rounded_into_its_band(written):
+def test_an_exact_figure_is_not_rounded_into_its_band(measured):
     claim = figure(Figure("compile", "accuracy", "correlation"), unit="correlation", band=(0.9999995, 1.0000005))
-    row = verdict(written(detail("correlation", [0.99998] * 3, topic="accuracy", unit="1")), claim)
+    row = verdict(measured(detail("correlation", [0.99998] * 3, topic="accuracy", unit="1")), claim)
     assert row.verdict == "refuted"
     assert "0.99998 correlation" in row.reason
 
 
-def test_a_figure_may_be_zero_or_negative(written):
+def test_a_figure_may_be_zero_or_negative(measured):
     claim = figure(Figure("compile", "trace", "in graph replay"), unit="%", band=(0, 1))
-    row = verdict(written(detail("in graph replay", [0.0, 0.0], topic="trace", unit="%")), claim)
+    row = verdict(measured(detail("in graph replay", [0.0, 0.0], topic="trace", unit="%")), claim)
     assert (row.verdict, row.measured) == ("confirmed", 0)
-    row = verdict(written(detail("in graph replay", [0.0, 0.01, 0.02], topic="trace", unit="%")), claim)
+    row = verdict(measured(detail("in graph replay", [0.0, 0.01, 0.02], topic="trace", unit="%")), claim)
     assert row.low < 0 < row.high
 
 
@@ -150,30 +109,30 @@ def test_a_figure_may_be_zero_or_negative(written):
         ("GB/s", "B/s", 1e-8),
     ],
 )
-def test_units_are_converted(written, unit, record, value):
-    row = verdict(written(detail("call 2", [10.0, 10.0], unit=record)), figure(SECOND, unit=unit))
+def test_units_are_converted(measured, unit, record, value):
+    row = verdict(measured(detail("call 2", [10.0, 10.0], unit=record)), figure(SECOND, unit=unit))
     assert row.measured == pytest.approx(value)
 
 
-def test_bytes_are_added_and_shown_in_megabytes(written):
+def test_bytes_are_added_and_shown_in_megabytes(measured):
     moved = [Figure("naive", "counters", name, "each kernel") for name in ("bytes read", "L2 written")]
     sizes = {"topic": "counters", "case": "each kernel", "unit": "B", "variant": "naive"}
-    found = written(detail("bytes read", [9.7e6], **sizes), detail("L2 written", [8.4e6], **sizes))
+    found = measured(detail("bytes read", [9.7e6], **sizes), detail("L2 written", [8.4e6], **sizes))
     row = verdict(found, figure(*moved, unit="MB", band=(16.2, 19.8)))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(18.1))  # one process: counts are exact
     assert "bytes read + L2 written (counters, each kernel) of naive" in told(row)
     assert "18.1 MB" in row.reason
 
 
-def test_figures_are_added_process_by_process(written):
-    found = written(detail("first image", [7.0, 8, 9]), detail("call 2", [3.0, 2, 1]))
+def test_figures_are_added_process_by_process(measured):
+    found = measured(detail("first image", [7.0, 8, 9]), detail("call 2", [3.0, 2, 1]))
     row = verdict(found, figure(start("first image"), SECOND))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert "first image + call 2 (start) of compile" in told(row)
 
 
-def test_units_that_do_not_go_together_are_refused(written):
-    found = written(detail("call 2", [1.0, 1.0]), detail("error over peak", [1.0, 1.0], unit="1"))
+def test_units_that_do_not_go_together_are_refused(measured):
+    found = measured(detail("call 2", [1.0, 1.0]), detail("error over peak", [1.0, 1.0], unit="1"))
     for claim in (
         figure(SECOND, unit="%"),
         figure(SECOND, start("error over peak")),
@@ -187,54 +146,54 @@ def test_units_that_do_not_go_together_are_refused(written):
 # One over another
 
 
-def test_quotients_are_paired_by_process(written):
-    found = written(detail("call 2", [10.0, 200, None, 30]), detail("call 12", [1.0, 20, 5, 3]))
+def test_quotients_are_paired_by_process(measured):
+    found = measured(detail("call 2", [10.0, 200, None, 30]), detail("call 12", [1.0, 20, 5, 3]))
     row = verdict(found, quotient([SECOND], [TWELFTH]))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert told(row).index("call 2 (start) of compile") < told(row).index("call 12 (start) of compile")
-    found = written(detail("call 2", [10.0, 10, 10]), detail("call 12", [1.0, 0, None]))
+    found = measured(detail("call 2", [10.0, 10, 10]), detail("call 12", [1.0, 0, None]))
     assert verdict(found, quotient([SECOND], [TWELFTH])).verdict == "undecided"  # one process is left
 
 
-def test_a_share_is_in_per_cent(written):
-    found = written(detail("first image", [1.0, 2.0]), detail("call 2", [9.0, 18.0]))
+def test_a_share_is_in_per_cent(measured):
+    found = measured(detail("first image", [1.0, 2.0]), detail("call 2", [9.0, 18.0]))
     row = verdict(found, quotient([start("first image")], [start("first image"), SECOND], unit="%"))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     first, _, whole = told(row).partition("first image (start) of compile")
     assert "first image + call 2 (start) of compile" in whole
 
 
-def test_cells_and_details_go_together(written):
+def test_cells_and_details_go_together(measured):
     trace = Figure("compile", "trace", "GPU time")
     claim = quotient([trace], [Figure("compile", clock="wall")], unit="%")
     gpu = detail("GPU time", [10.0, 10.1, 9.9], topic="trace", unit="us")
-    row = verdict(written(gpu, cell("compile", [100.0] * 8, throttled=True)), claim)
+    row = verdict(measured(gpu, cell("compile", [100.0] * 8, throttled=True)), claim)
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10, rel=1e-3))
     assert told(row).index("GPU time (trace) of compile") < told(row).index("(wall clock) of compile")
     assert "throttled" in told(row)
 
 
-def test_a_figure_may_have_a_workload_of_its_own(written):
+def test_a_figure_may_have_a_workload_of_its_own(measured):
     claim = quotient([Figure("cuda", workload=DOUBLE)], [Figure("cuda")])  # at the clock that verdicts rest on
     single, double = ([10.0, 20.0], LARGE), ([100.0, 200.0], DOUBLE)
-    found = written(*(cell("cuda", *which, clock="graph") for which in (single, double)))
+    found = measured(*(cell("cuda", *which, clock="graph") for which in (single, double)))
     row = verdict(found, claim)
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
     assert told(row).count("(graph clock) of cuda") == 2
     assert "(graph clock) of cuda at diffraction 1024×1024 float64" in told(row)
     assert row.workload == LARGE
-    found = written(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")
+    found = measured(*(cell("cuda", *which, clock="hot") for which in (single, double)), device="cpu")
     assert verdict(found, claim).verdict == "confirmed"
 
 
-def test_cases_variants_topics_and_workloads_are_told_apart(written):
-    found = written(
+def test_cases_variants_topics_and_workloads_are_told_apart(measured):
+    found = measured(
         detail("call 2", [10.0, 10.0], case="empty"),
         detail("call 2", [1.0, 1.0]),
         detail("call 2", [2.0, 2.0], variant="eager"),
         detail("call 2", [3.0, 3.0], topic="process"),
-        detail("call 2", [4.0, 4.0], SMALL),
-        detail("call 2", [5.0, 5.0], DOUBLE),
+        detail("call 2", [4.0, 4.0], workload=SMALL),
+        detail("call 2", [5.0, 5.0], workload=DOUBLE),
     )
     row = verdict(found, figure(start("call 2", case="empty")))
     assert (row.verdict, row.measured) == ("confirmed", 10)
@@ -243,93 +202,70 @@ def test_cases_variants_topics_and_workloads_are_told_apart(written):
     assert verdict(found, figure(SECOND, workloads=(SMALL,))).measured == 4
 
 
-def test_several_sizes_make_a_claim_conditional(written):
-    claim = figure(SECOND, workloads=(SMALL, LARGE))
-    found = written(detail("call 2", [1.0, 1.0], SMALL), detail("call 2", [10.0, 10.0]))
-    row = verdict(found, claim)
-    assert row.verdict == "conditional"
-    assert math.isnan(row.measured)
-    assert [case.reading for case in row.cases] == ["against", "in"]
-
-
 # What cannot be judged
 
 
-def test_what_is_not_recorded_is_not_testable(written):
-    row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [TWELFTH]))
+def test_what_is_not_recorded_is_not_testable(measured):
+    row = verdict(measured(detail("call 2", [1.0])), quotient([SECOND], [TWELFTH]))
     assert row.verdict == "not_testable"
     assert all(
         word in row.reason for word in ("box", details.MISSING, "call 12 (start) of compile", "1024×1024 float32")
     )
-    row = verdict(written(detail("call 2", [1.0])), quotient([SECOND], [Figure("triton", workload=DOUBLE)]))
+    row = verdict(measured(detail("call 2", [1.0])), quotient([SECOND], [Figure("triton", workload=DOUBLE)]))
     assert "(graph clock) of triton at diffraction 1024×1024 float64" in row.reason
 
 
 @pytest.mark.parametrize("status", ["wrong", "too_fast", "crashed", "timeout"])
-def test_a_probe_that_failed_judges_nothing(written, status):
+def test_a_probe_that_failed_judges_nothing(measured, status):
     failed = {"status": status, "reason": "NaN in the image"}
     for line in (detail("call 2", [10.0, 10.0], **failed), detail("set-up", [], **failed)):
-        row = verdict(written(line), figure(SECOND))
+        row = verdict(measured(line), figure(SECOND))
         assert row.verdict == "not_testable"
         assert f"{status}: NaN in the image" in row.reason
-    row = verdict(written(cell("compile", [1.0], **failed)), figure(Figure("compile", clock="wall")))
+    row = verdict(measured(cell("compile", [1.0], **failed)), figure(Figure("compile", clock="wall")))
     assert row.verdict == "not_testable"
 
 
-def test_a_skipped_probe_says_why(written):
-    row = verdict(written(detail("status", [], status="skipped", reason="no nvcc here")), figure(SECOND))
+def test_a_skipped_probe_says_why(measured):
+    row = verdict(measured(detail("status", [], status="skipped", reason="no nvcc here")), figure(SECOND))
     assert row.verdict == "not_testable"
     assert "no nvcc here" in row.reason
-    row = verdict(written(detail("call 2", [10.0, 10.0]), experiment="other"), figure(SECOND))
+    row = verdict(measured(detail("call 2", [10.0, 10.0]), experiment="other"), figure(SECOND))
     assert row.verdict == "confirmed"  # another experiment could
-
-
-def test_a_figure_of_other_hardware_stands_beside(written):
-    claim = figure(SECOND, elsewhere="Nobody has that GPU.")
-    row = verdict(written(detail("call 2", [10.0, 10.0])), claim)
-    assert (row.verdict, row.measured) == ("not_testable", 10)
-    assert row.reason == "Nobody has that GPU."
-    assert all(word in told(row) for word in ("box", "call 2 (start) of compile", "10 ms"))
-
-
-def test_a_claim_about_gpus_is_not_judged_on_a_cpu(written):
-    found = written(detail("call 2", [10.0, 10.0]), device="cpu")
-    assert verdict(found, figure(SECOND, device="cuda")).verdict == "not_testable"
-    assert verdict(found, figure(SECOND)).verdict == "confirmed"
 
 
 # Which experiment
 
 
-def test_figures_come_from_one_experiment_where_one_has_them_all(written):
-    written(detail("call 2", [10.0, 10.0]), detail("call 12", [1.0, 1.0]), experiment="both")
-    written(detail("call 2", [70.0] * 9), experiment="half")
-    found = written(detail("call 2", [70.0]), detail("call 12", [1.0]), experiment="few")
+def test_figures_come_from_one_experiment_where_one_has_them_all(measured):
+    measured(detail("call 2", [10.0, 10.0]), detail("call 12", [1.0, 1.0]), experiment="both")
+    measured(detail("call 2", [70.0] * 9), experiment="half")
+    found = measured(detail("call 2", [70.0]), detail("call 12", [1.0]), experiment="few")
     assert verdict(found, quotient([SECOND], [TWELFTH])).measured == pytest.approx(10)
 
 
-def test_figures_come_from_several_experiments_where_none_has_them_all(written):
-    written(detail("call 2", [10.0] * 3), experiment="warm_up")
+def test_figures_come_from_several_experiments_where_none_has_them_all(measured):
+    measured(detail("call 2", [10.0] * 3), experiment="warm_up")
     whole = detail("whole", [1.0] * 5, variant="c_openmp", topic="process")
-    found = written(whole, experiment="diffraction")
+    found = measured(whole, experiment="diffraction")
     row = verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")]))
     assert (row.verdict, row.measured) == ("confirmed", pytest.approx(10))
-    found = written(whole | {"status": "wrong", "reason": "half an image"}, experiment="again")
+    found = measured(whole | {"status": "wrong", "reason": "half an image"}, experiment="again")
     assert verdict(found, quotient([SECOND], [Figure("c_openmp", "process", "whole")])).verdict == "not_testable"
 
 
 # Figures of different runs
 
 
-def runs(written, over: Sequence[float], under: Sequence[float], clock: str, apart: bool) -> Judgement:
+def runs(measured, over: Sequence[float], under: Sequence[float], apart: bool) -> Judgement:
     """The verdict on a quotient of two cells, measured in one run or, ``apart``, in two."""
-    first, second = cell("cuda", over, clock=clock), cell("eager", under, clock=clock)
+    first, second = cell("cuda", over, clock="graph"), cell("eager", under, clock="graph")
     if apart:
-        written(first, experiment="one")
-        found = written(second, experiment="two")
+        measured(first, experiment="one")
+        found = measured(second, experiment="two")
     else:
-        found = written(first, second, experiment="both")
-    return verdict(found, quotient([Figure("cuda", clock=clock)], [Figure("eager", clock=clock)]))
+        found = measured(first, second, experiment="both")
+    return verdict(found, quotient([Figure("cuda", clock="graph")], [Figure("eager", clock="graph")]))
 
 
 NARROW = [100.0, 100.1, 99.9, 100.05] * 2, [10.0, 10.01, 9.99, 10.0] * 2
@@ -343,40 +279,36 @@ def scattered(monkeypatch):
     monkeypatch.setattr(scatter, "BETWEEN", {model: {"graph": (0.001, 0.01, 0.02)}})
 
 
-def test_a_quotient_of_two_runs_is_wider_by_what_lies_between_two_times(written, scattered):
-    row = runs(written, *NARROW, "graph", apart=True)
+def test_a_quotient_of_two_runs_is_wider_by_what_lies_between_two_times(measured, scattered):
+    row = runs(measured, *NARROW, apart=True)
     assert row.measured == pytest.approx(10, rel=1e-3)
     # Two runs differ independently: each end lies at least 1.96 times the root of both squares away.
     for end in (row.low, row.high):
         assert abs(math.log(end / row.measured)) == pytest.approx(1.96 * math.sqrt(2) * 0.04, rel=0.02)
 
 
-def test_a_quotient_of_one_run_is_wider_by_what_lies_between_two_ratios(written, scattered):
-    row = runs(written, *NARROW, "graph", apart=False)
+def test_a_quotient_of_one_run_is_wider_by_what_lies_between_two_ratios(measured, scattered):
+    row = runs(measured, *NARROW, apart=False)
     assert row.high / row.measured == pytest.approx(math.exp(1.96 * 0.01), rel=2e-3)
     (case,) = row.cases
     assert case.visit.high / case.visit.low < 1.01 < row.high / row.low
 
 
-def test_a_model_that_nobody_visited_twice_is_not_widened(written, monkeypatch):
+def test_a_model_that_nobody_visited_twice_is_not_widened(measured, monkeypatch):
     monkeypatch.setattr(scatter, "BETWEEN", {})
-    row = runs(written, *NARROW, "graph", apart=False)
+    row = runs(measured, *NARROW, apart=False)
     assert row.high / row.low < 1.01
 
 
-def test_a_close_call_of_two_runs_is_undecided_and_of_one_confirmed(written, scattered):
+@pytest.mark.parametrize(("apart", "word"), [(False, "confirmed"), (True, "undecided")])
+def test_a_close_call_of_two_runs_stays_open_and_of_one_does_not(measured, scattered, apart, word):
     over = [105.0, 105.1, 104.9, 105.05] * 2
-    assert runs(written, over, NARROW[1], "graph", apart=False).verdict == "confirmed"
+    assert runs(measured, over, NARROW[1], apart).verdict == word
 
 
-def test_a_close_call_of_two_runs_stays_open(written, scattered):
-    over = [105.0, 105.1, 104.9, 105.05] * 2
-    assert runs(written, over, NARROW[1], "graph", apart=True).verdict == "undecided"
-
-
-def test_what_was_measured_in_different_processes_uses_all_of_them(written):
+def test_what_was_measured_in_different_processes_uses_all_of_them(measured):
     few, many = [10.0, 11.0, 9.0], [1.0, 1.02, 0.98, 1.01, 0.99, 1.0, 1.03, 0.97]
-    found = written(detail("call 2", few), cell("eager", [us * 1000 for us in many]))
+    found = measured(detail("call 2", few), cell("eager", [us * 1000 for us in many]))
     row = verdict(found, quotient([SECOND], [Figure("eager", clock="wall")]))
     logs = [[math.log(value) for value in values] for values in (few, many)]
     a, b = (statistics.variance(own) / len(own) for own in logs)
@@ -388,10 +320,10 @@ def test_what_was_measured_in_different_processes_uses_all_of_them(written):
     assert case.visit.n == 3
 
 
-def test_counts_do_not_differ_between_runs(written):
+def test_counts_do_not_differ_between_runs(measured):
     launches = {"topic": "trace", "name": "kernel launches", "unit": "1"}
-    written(detail(values=[20.0], **launches), experiment="one")
-    found = written(detail(values=[2.0], **launches | {"variant": "eager"}), experiment="two")
+    measured(detail(values=[20.0], **launches), experiment="one")
+    found = measured(detail(values=[2.0], **launches | {"variant": "eager"}), experiment="two")
     over, under = (Figure(name, "trace", "kernel launches") for name in ("compile", "eager"))
     row = verdict(found, quotient([over], [under], unit="times the launches"))
     assert (row.verdict, row.low, row.high) == ("confirmed", 10, 10)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
-from test_claims import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
+from claimed import LARGE, MEDIUM, SMALL, WOBBLE, cell, entry, written  # noqa: F401  (the fixture measured)
 
 from hypatia_lab import records, tables
 from hypatia_lab.claims import GROUPS, VERDICTS, Claim, Judgement, judge, ledger, statements
@@ -173,8 +173,8 @@ def test_no_two_claims_have_the_same_words(claims):
 
 @pytest.fixture(scope="module")
 def committed(claims) -> list[Judgement]:
-    """The statements on the committed GPU, in half of the time that all machines take."""
-    return statements(judge(records.load(records.COMMITTED, machines=["h200"]), claims), claims)
+    """The statements on one of the committed GPUs and on the CPU, in half of the time that all machines take."""
+    return statements(judge(records.load(records.COMMITTED, machines=["h200", "epyc-2c"]), claims), claims)
 
 
 def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed, claims):
@@ -190,6 +190,10 @@ def test_every_statement_has_a_verdict_on_every_machine_with_a_reason(committed,
         assert row.verdict in VERDICTS
         assert row.reason.endswith(".")
         assert {part.id for part in row.parts} == parts[row.id]
+        for part in row.parts:
+            assert part.reason.endswith(".")
+            assert "nan" not in " ".join([part.reason, *part.details]).lower().split(), part.id
+            assert part.verdict in ("not_testable", "agrees", "differs", "undecided") or part.program != "rewrite"
 
 
 def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide_it(committed):
@@ -205,9 +209,15 @@ def test_few_statements_are_undecided_on_the_gpu_and_each_says_what_would_decide
 # The page
 
 
-def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+@pytest.fixture
+def shown(monkeypatch) -> list[dict[str, str]]:
+    """What is displayed, as it comes."""
+    found: list[dict[str, str]] = []
+    monkeypatch.setattr("IPython.display.display", lambda data, raw: found.append(data))
+    return found
+
+
+def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims, shown):
     claim_tables.show_statements(committed, "h200")
     text = shown[0]["text/html"]
     rows = [row for row in committed if row.machine in ("h200", ANY)]
@@ -223,9 +233,7 @@ def test_the_page_has_a_row_a_statement_with_its_parts_inside(committed, claims,
         claim_tables.show_statements([], "h200")
 
 
-def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measured, shown):
     lead = replace(LEAD, claim="<script>alert(1)</script>", why="<b>Because</b>.")
     claims = [lead, replace(MORE, why="For so it is.", band_set="2026-11-23 after", program="library"), SUM]
     found = measured(*factors(10, 20))
@@ -249,9 +257,7 @@ def test_a_part_is_shown_with_its_figures_and_what_is_hostile_is_escaped(measure
     assert judged[0].reason in text
 
 
-def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measured, monkeypatch):
-    shown: list[dict[str, str]] = []
-    monkeypatch.setattr("IPython.display.display", lambda data, raw: shown.append(data))
+def test_a_part_without_a_figure_has_its_reason_where_the_figure_would_be(measured, shown):
     (row,) = statements(judge(measured(cell(MEDIUM, "eager", 100)), [LEAD]), [LEAD])
     claim_tables.show_statements([row], "box")
     text = shown[0]["text/html"]

@@ -22,9 +22,9 @@ from __future__ import annotations
 import math
 import re
 import string
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -77,24 +77,21 @@ LAB = "LAB"
 """How the ids of the lab's own findings and goals begin."""
 _ID = r"S[0-9]{3}-[0-9]{2,3}|(?!S[0-9]{3}-)[A-Z][A-Z0-9]{0,31}-[0-9]{1,4}"
 """Of a seed, which has a file of its own; or of a claim of the lab's or a reader's, in a file of any name."""
+_NAME = r"[a-z][a-z0-9_]*"
+_WORKLOAD = (
+    r"[a-z0-9_]+/[0-9]+(x[0-9]+)*/[a-z0-9]+/[a-z0-9]+/(forward|forward_backward)",
+    "linear_relu/1024x784x2048/float32/ieee/forward",
+)
 _PATTERNS = {
     "id": (_ID, "S001-01 or MINE-1"),
-    **dict.fromkeys(
-        ("workloads", "workload"),
-        (
-            r"[a-z0-9_]+/[0-9]+(x[0-9]+)*/[a-z0-9]+/[a-z0-9]+/(forward|forward_backward)",
-            "linear_relu/1024x784x2048/float32/ieee/forward",
-        ),
-    ),
-    "variant": (r"[a-z][a-z0-9_]*", "naive"),
-    "baseline": (r"[a-z][a-z0-9_]*", "eager"),
-    "experiment": (r"[a-z][a-z0-9_]*", "aten_fusion"),
-    "made_of": (r"[a-z][a-z0-9_]*", "linear_relu"),
+    **dict.fromkeys(("workloads", "workload"), _WORKLOAD),
+    **dict.fromkeys(("variant", "baseline", "rewrites"), (_NAME, "naive")),
+    "experiment": (_NAME, "aten_fusion"),
+    "made_of": (_NAME, "linear_relu"),
     "conflicts": (f"({_ID})[a-z]", "S001-01a or MINE-1a"),
     "about": (f"({_ID})[a-z]?", "S001-01"),
     "page": (r"[0-9]{2}_[a-z_]+", "02_naive_vs_cublas"),
     "band_set": (r"[0-9]{4}-[0-9]{2}-[0-9]{2} (before|after)", "2026-11-21 before"),
-    "rewrites": (r"[a-z][a-z0-9_]*", "naive"),
     "sha256": (r"[0-9a-f]{64}", "the 64 hexadecimal digits that sha256sum prints"),
 }
 
@@ -126,8 +123,13 @@ class _File:
     workloads: dict[str, str]
 
 
+_Reader = Callable[[_File, yaml.Node, str], Any]
+"""What a node says under a key. Raises :class:`_Fault`."""
+_TAG = "tag:yaml.org,2002:"
+
+
 def _text(file: _File, node: yaml.Node, key: str) -> str:
-    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:str" or not node.value.strip():
+    if not isinstance(node, yaml.ScalarNode) or node.tag != f"{_TAG}str" or not node.value.strip():
         raise _Fault(node, f"{key} must be text; put it in quotes if it looks like a number")
     value = " ".join(node.value.split())
     if key in ("workload", "workloads") and "/" not in value and file.workloads:
@@ -141,60 +143,44 @@ def _text(file: _File, node: yaml.Node, key: str) -> str:
     return value
 
 
-def _texts(file: _File, node: yaml.Node, key: str) -> tuple[str, ...]:
-    if not isinstance(node, yaml.SequenceNode) or not node.value:
-        raise _Fault(node, f"{key} must be a list of texts")
-    values = tuple(_text(file, item, key) for item in node.value)
+def _list(file: _File, node: yaml.Node, key: str, *, item: _Reader = _text, or_one: bool = False) -> tuple[Any, ...]:
+    """What a list says, none of it twice; ``or_one``: its only item may stand there itself."""
+    listed = node.value if isinstance(node, yaml.SequenceNode) else [node] if or_one else []
+    values = tuple(item(file, one, key) for one in listed)
+    if not values:
+        raise _Fault(node, f"{key} must be a list of at least one")
     if len(set(values)) < len(values):
         raise _Fault(node, f"{key} names something twice")
     return values
 
 
 def _number(file: _File, node: yaml.Node, key: str) -> float:
-    read = {
-        "tag:yaml.org,2002:int": file.loader.construct_yaml_int,
-        "tag:yaml.org,2002:float": file.loader.construct_yaml_float,
-    }
-    if not isinstance(node, yaml.ScalarNode) or node.tag not in read:
-        raise _Fault(node, f"{key} must be a number (YAML wants 1.0e-6, not 1e-6)")
+    kind = node.tag.removeprefix(_TAG)
     try:
-        value = float(read[node.tag](node))
-    except (ValueError, OverflowError, IndexError) as cause:
-        raise _Fault(node, f"{key} must be a number ({cause})") from None
+        value = float(getattr(file.loader, f"construct_yaml_{kind}")(node)) if kind in ("int", "float") else math.nan
+    except (ValueError, OverflowError, IndexError):
+        value = math.nan
     if not math.isfinite(value):
-        raise _Fault(node, f"{key} must be finite")
+        raise _Fault(node, f"{key} must be a finite number (YAML wants 1.0e-6, not 1e-6)")
     return value
 
 
-def _pair(file: _File, node: yaml.Node, key: str) -> tuple[float, float]:
-    if not isinstance(node, yaml.SequenceNode) or len(node.value) != 2:
-        raise _Fault(node, f"{key} must be [low, high]")
-    low, high = (_number(file, item, key) for item in node.value)
-    if not low < high:
+def _pair(file: _File, node: yaml.Node, key: str) -> tuple[float, ...]:
+    ends = [_number(file, item, key) for item in node.value] if isinstance(node, yaml.SequenceNode) else []
+    if len(ends) != 2 or not ends[0] < ends[1]:
         raise _Fault(node, f"{key} must be [low, high] with low below high")
-    return low, high
+    return tuple(ends)
 
 
-def _figure(file: _File, node: yaml.Node, key: str) -> tuple[float, float]:
-    if isinstance(node, yaml.SequenceNode):
-        return _pair(file, node, key)
-    value = _number(file, node, key)
-    return value, value
+def _claimed(file: _File, node: yaml.Node, key: str) -> tuple[float, ...]:
+    return _pair(file, node, key) if isinstance(node, yaml.SequenceNode) else (_number(file, node, key),) * 2
 
 
-def _named(file: _File, node: yaml.Node, key: str) -> Figure:
+def _figure(file: _File, node: yaml.Node, key: str) -> Figure:
     """One figure of a record, ``{topic: start, name: call 2, variant: eager}`` or ``{clock: wall, variant: eager}``."""
-    if not isinstance(node, yaml.MappingNode):
-        raise _Fault(node, f"{key} must be a figure such as {{topic: start, name: call 2, variant: eager}}, or a list")
     known = [field.name for field in fields(Figure)]
-    found: dict[str, str] = {}
-    for name, value in node.value:
-        inner = name.value if isinstance(name, yaml.ScalarNode) else "?"
-        if inner not in known:
-            raise _Fault(name, unknown("key", inner, known, key))
-        if inner in found:
-            raise _Fault(name, f"key {inner!r} stands twice in one figure of {key}")
-        found[inner] = _text(file, value, inner)
+    nodes = _mapping(node, known, key, "{topic: start, name: call 2, variant: eager}, or a list of them")
+    found = {name: _text(file, value, name) for name, (_, value) in nodes.items()}
     if "variant" not in found:
         raise _Fault(node, f"a figure of {key} lacks its variant")
     if ("topic" in found) != ("name" in found) or ("topic" not in found and "case" in found):
@@ -202,14 +188,6 @@ def _named(file: _File, node: yaml.Node, key: str) -> Figure:
     if "topic" in found and "clock" in found:
         raise _Fault(node, f"a figure of {key} has a topic or a clock, not both")
     return Figure(**found)
-
-
-def _all_named(file: _File, node: yaml.Node, key: str) -> tuple[Figure, ...]:
-    """The figures that are added up: one, or a list of them."""
-    found = tuple(_named(file, item, key) for item in (node.value if isinstance(node, yaml.SequenceNode) else [node]))
-    if not found or len(set(found)) < len(found):
-        raise _Fault(node, f"{key} must name at least one figure, and none twice")
-    return found
 
 
 def _pairs(file: _File, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...]:
@@ -222,63 +200,59 @@ def _pairs(file: _File, node: yaml.Node, key: str) -> tuple[tuple[str, str], ...
     return tuple(found)
 
 
-def _one_or_more(file: _File, node: yaml.Node, key: str) -> tuple[str, ...]:
-    return _texts(file, node, key) if isinstance(node, yaml.SequenceNode) else (_text(file, node, key),)
-
-
 def _flag(file: _File, node: yaml.Node, key: str) -> bool:
-    if not isinstance(node, yaml.ScalarNode) or node.tag != "tag:yaml.org,2002:bool":
+    value = file.loader.bool_values.get(str(node.value).lower()) if node.tag == f"{_TAG}bool" else None
+    if value is None:
         raise _Fault(node, f"{key} must be true or false")
-    return file.loader.construct_yaml_bool(node)
+    return value
 
 
-_READERS: dict[str, Callable[[_File, yaml.Node, str], Any]] = {
-    **dict.fromkeys(("id", "section", "claim", "unit", "quantity", "why", "variant", "baseline"), _text),
-    **dict.fromkeys(("part", "bound", "device", "clock", "experiment", "expression", "untestable"), _text),
-    **dict.fromkeys(("program", "sense", "elsewhere", "band_set", "made_of"), _text),
+_READERS: dict[str, _Reader] = {
     "rewrites": _pairs,
     **dict.fromkeys(("forecast", "gain"), _flag),
-    **dict.fromkeys(("workloads", "conflicts", "models", "about"), _texts),
-    "page": _one_or_more,
-    **dict.fromkeys(("of", "over", "under"), _all_named),
-    "claimed": _figure,
+    **dict.fromkeys(("workloads", "conflicts", "models", "about"), _list),
+    "page": partial(_list, or_one=True),
+    **dict.fromkeys(("of", "over", "under"), partial(_list, item=_figure, or_one=True)),
+    "claimed": _claimed,
     "band": _pair,
 }
+"""How keys are read that are not text."""
+_PART = tuple(dict.fromkeys(key for quantity in QUANTITIES for key in goes_with(quantity)))
+_ENTRY = ("id", *_PART, "parts", "kind")
+"""The keys of a part and of an entry; ``kind`` is that of a draft."""
 
 
-def _mapping(node: yaml.Node, known: Sequence[str], what: str) -> Nodes:
-    """The keys of ``node``, and those that it groups under ``test``. Raises :class:`_Fault` for unknown keys."""
+def _mapping(node: yaml.Node, known: Collection[str], what: str, such: str = "'- id: …'") -> Nodes:
+    """The keys of ``node``, of an entry or part also those that it groups under ``test``. Raises :class:`_Fault`."""
     if not isinstance(node, yaml.MappingNode):
-        raise _Fault(node, f"{what} must be a mapping such as '- id: …'")
-    pairs = []
-    for key, value in node.value:
-        grouped = key.value == "test" and isinstance(value, yaml.MappingNode)
-        pairs += value.value if grouped else [(key, value)]
+        raise _Fault(node, f"{what} must be a mapping such as {such}")
     nodes: Nodes = {}
-    for key, value in pairs:
-        name = key.value if isinstance(key, yaml.ScalarNode) else "?"
-        if name not in known:
-            raise _Fault(key, unknown("key", name, known))
-        if name in nodes:
-            raise _Fault(key, f"key {name!r} stands twice in {what}")
-        nodes[name] = key, value
+    groups = "quantity" in known
+    for key, value in node.value:
+        grouped = groups and key.value == "test" and isinstance(value, yaml.MappingNode)
+        for own, inner in value.value if grouped else [(key, value)]:
+            name = own.value if isinstance(own, yaml.ScalarNode) else "?"
+            if name not in known:
+                raise _Fault(own, unknown("key", name, known, "" if groups else what))
+            if name in nodes:
+                raise _Fault(own, f"key {name!r} stands twice in {what}")
+            nodes[name] = own, inner
     return nodes
 
 
 def _values(file: _File, nodes: Nodes) -> dict[str, Any]:
     """Key → what its node says, of the keys that say something. Raises :class:`_Fault`."""
-    said = {name: value for name, (_, value) in nodes.items() if value.tag != "tag:yaml.org,2002:null"}
-    return {name: _READERS[name](file, value, name) for name, value in said.items()}
+    said = {name: value for name, (_, value) in nodes.items() if value.tag != f"{_TAG}null"}
+    return {name: _READERS.get(name, _text)(file, value, name) for name, value in said.items()}
 
 
-def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
-    """The parts of one entry, each with its node. Raises :class:`_Fault` at the node that is wrong."""
-    shared = _mapping(node, (*_READERS, "parts", "kind"), "an entry")
+def _entry(file: _File, node: yaml.Node, shared: Nodes) -> list[tuple[yaml.Node, Claim]]:
+    """The parts of the entry whose keys are ``shared``, each with its node. Raises :class:`_Fault`."""
     shared.pop("kind", None)  # of its time as a draft
     for name in _WHOLE:
         if name not in shared:
             raise _Fault(node, f"key {name!r} is missing")
-    whole = {name: _READERS[name](file, shared[name][1], name) for name in _WHOLE}
+    whole = {name: _text(file, shared[name][1], name) for name in _WHOLE}
     seed = whole["id"].partition("-")[0]
     if seed.lower() != file.name and any(re.fullmatch(_SEED, name.upper()) for name in (seed, file.name)):
         raise _Fault(node, f"{whole['id']} belongs in {seed.lower()}.yaml")
@@ -292,7 +266,7 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     _values(file, shared)  # what every part says otherwise may not be wrong either
     found = []
     for letter, inner in zip(string.ascii_lowercase, listed.value, strict=False):
-        own = _mapping(inner, [name for name in _READERS if name != "id"], "a part")
+        own = _mapping(inner, _PART, "a part")
         found.append((inner, _one(file, inner, own, shared, lead | {"id": f"{whole['id']}{letter}"})))
     taken = {name for _, claim in found for name in goes_with(claim.quantity)}
     for name, (key, _) in shared.items():
@@ -301,21 +275,17 @@ def _entry(file: _File, node: yaml.Node) -> list[tuple[yaml.Node, Claim]]:
     return found
 
 
-def _draft(file: _File, node: yaml.Node) -> Draft | None:
+def _draft(file: _File, node: yaml.Node, nodes: Nodes) -> Draft | None:
     """The entry as a draft, where a reader has left its wording empty. Raises :class:`_Fault`."""
-    nodes = _mapping(node, (*_READERS, "parts", "kind"), "an entry")
-    wording = nodes["claim"][1] if "claim" in nodes else None
-    if not isinstance(wording, yaml.ScalarNode) or "id" not in nodes:
+    wording = nodes["claim"][1] if nodes.keys() >= {"id", "claim"} else node
+    if not isinstance(wording, yaml.ScalarNode) or (wording.tag != f"{_TAG}null" and wording.value.strip()):
         return None
-    if wording.tag != "tag:yaml.org,2002:null" and wording.value.strip():
+    if re.match(f"{_SEED}-", _text(file, nodes["id"][1], "id")):
         return None
-    name = _text(file, nodes["id"][1], "id")
-    if re.match(f"{_SEED}-", name):
-        return None
-    said = {key: _text(file, nodes[key][1], key) for key in ("section", "unit", "kind") if key in nodes}
-    if "section" not in said:
+    if "section" not in nodes:
         raise _Fault(node, "key 'section' is missing")
-    return Draft(name, claimed=_figure(file, nodes["claimed"][1], "claimed") if "claimed" in nodes else None, **said)
+    told = [key for key in ("id", "section", "unit", "kind", "claimed") if key in nodes]
+    return Draft(**{key: _READERS.get(key, _text)(file, nodes[key][1], key) for key in told})
 
 
 def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[str, Any]) -> Claim:
@@ -351,62 +321,62 @@ def _one(file: _File, node: yaml.Node, own: Nodes, shared: Nodes, given: dict[st
     if "rewrites" not in own:  # those of the file, as far as they stand in for what the part names
         pairs = claim.rewrites if claim.program == "author" and not claim.printed else ()
         claim = replace(claim, rewrites=tuple(pair for pair in pairs if pair[0] in claim.programs))
-    values = {name: value for name, (_, value) in named.items()}
-    _check(claim, values)
-    if document:
-        _check_document(claim, node, values)
+    for key, message in (*_faults(claim), *(_faults_of_document(claim, named) if document else ())):
+        raise _Fault(named[key][1] if key in named else node, message)
     return claim
 
 
-def _check_document(claim: Claim, node: yaml.Node, nodes: dict[str, yaml.Node]) -> None:
-    """What holds of the claims of a document; a reader's own may do without. Raises :class:`_Fault`."""
+def _faults_of_document(claim: Claim, said: Collection[str]) -> Iterator[tuple[str, str]]:
+    """What is wrong with a document's claim, which ``said`` these keys, as :func:`_faults` has it; a reader's own may
+    do without."""
     if "band" not in QUANTITIES[claim.quantity][0] or claim.quantity == "arithmetic":
         return
     if not claim.band_set:
-        raise _Fault(node, "key 'band_set' is missing: the day, and before or after its first record")
+        yield "", "key 'band_set' is missing: the day, and before or after its first record"
     if claim.program == "author" and not any(name.startswith(AUTHOR) for name in claim.programs):
-        raise _Fault(node, f"program author, but no variant of the author's ({AUTHOR}…) is named")
-    if claim.quantity in ("time", "saving", "rate", "bandwidth") and "elsewhere" not in nodes and not claim.models:
+        yield "", f"program author, but no variant of the author's ({AUTHOR}…) is named"
+    if claim.quantity in ("time", "saving", "rate", "bandwidth") and "elsewhere" not in said and not claim.models:
         told = f"a {claim.quantity} holds on the document's own machine only: say so in elsewhere"
-        raise _Fault(node, f"{told}, or write 'elsewhere: ~' where it is said of any machine")
+        yield "", f"{told}, or write 'elsewhere: ~' where it is said of any machine"
     equal = claim.quantity == "ratio" and claim.claimed == (1.0, 1.0) and claim.sense == "about"
     if equal and claim.band != (usual := usual_band(claim.claimed, claim.unit)):
         told = f"1× is equal, which is the band {list(usual)}"
-        raise _Fault(nodes["band"], f"{told}; leave band out, or write 'sense: at_least' or 'at_most'")
+        yield "band", f"{told}; leave band out, or write 'sense: at_least' or 'at_most'"
 
 
-def _check(claim: Claim, nodes: dict[str, yaml.Node]) -> None:
-    """What no single key shows: each raise names the key at fault."""
+def _faults(claim: Claim) -> Iterator[tuple[str, str]]:
+    """What no single key shows: the key at fault (empty: the part itself), and what is wrong."""
     unit = UNITS.get(claim.quantity, claim.unit)
     if claim.unit != unit:
         told = f"unit {claim.unit!r} does not go with quantity {claim.quantity}, which is worked out in {unit}"
-        raise _Fault(nodes["unit"], f"{told}; write unit, claimed and band so")
+        yield "unit", f"{told}; write unit, claimed and band so"
     if claim.expression:
         try:
             arithmetic(claim.expression)
         except ValueError as cause:
-            raise _Fault(nodes["expression"], str(cause)) from None
-    if "band" in nodes and not claim.band[0] <= claim.claimed[0] <= claim.claimed[1] <= claim.band[1]:
-        raise _Fault(nodes["band"], "the band must contain what is claimed")
+            yield "expression", str(cause)
+    low, high = claim.band
+    if low > claim.claimed[0] or claim.claimed[1] > high:
+        yield "band", "the band must contain what is claimed"
     if claim.rewrites and claim.program != "author":
-        raise _Fault(nodes["rewrites"], "rewrites stand in for a program of the author's (program: author)")
+        yield "rewrites", "rewrites stand in for a program of the author's (program: author)"
     for own, _ in claim.rewrites:
         if own not in claim.programs:
-            raise _Fault(nodes["rewrites"], f"rewrites names {own}, which the part does not")
+            yield "rewrites", f"rewrites names {own}, which the part does not"
     if claim.gain and claim.sense != "about":
-        raise _Fault(nodes["gain"], f"what is claimed {claim.sense.replace('_', ' ')} cannot be understated: no gain")
+        yield "gain", f"what is claimed {claim.sense.replace('_', ' ')} cannot be understated: no gain"
     if claim.elsewhere and claim.unit not in HARDWARE:
         told = f"elsewhere is for what depends on the hardware ({', '.join(HARDWARE)}), not for {claim.unit}"
-        raise _Fault(nodes["elsewhere"], f"{told}; a figure of the claimed quantity is judged")
+        yield "elsewhere", f"{told}; a figure of the claimed quantity is judged"
     if claim.forecast and claim.program not in ("own", "library"):
-        raise _Fault(nodes["forecast"], "a forecast is judged by a program of the lab's own or a library's")
+        yield "forecast", "a forecast is judged by a program of the lab's own or a library's"
     if claim.bound == "free_relu" and claim.quantity != "ratio":
-        raise _Fault(nodes["bound"], "bound free_relu goes with quantity ratio only")
+        yield "bound", "bound free_relu goes with quantity ratio only"
     if claim.quantity == "constant" and len(claim.workloads) < 2:
-        raise _Fault(nodes["workloads"], "quantity constant needs at least two workloads")
+        yield "workloads", "quantity constant needs at least two workloads"
     needs_relu = claim.quantity in ("share", "launch") or claim.bound == "free_relu"
     if needs_relu and not all(re.match(r"linear_relu/\d+x\d+x\d+/", name) for name in claim.workloads):
-        raise _Fault(nodes["workloads"], "share, launch and free_relu are about linear_relu workloads")
+        yield "workloads", "share, launch and free_relu are about linear_relu workloads"
 
 
 def _short_names(file: _File, node: yaml.Node) -> dict[str, str]:
@@ -417,24 +387,25 @@ def _short_names(file: _File, node: yaml.Node) -> dict[str, str]:
 
 
 def _document(plain: _File, node: yaml.Node) -> tuple[str, str]:
-    """Name and sha256 of a document, ``{file: README.md, sha256: …}``."""
-    nodes = _mapping(node, ("file", "sha256"), "document")
+    """Name and sha256 of the file that the claims are of."""
+    nodes = _mapping(node, ("file", "sha256"), "document", "{file: README.md, sha256: …}")
     if len(nodes) != 2:
         raise _Fault(node, "document must say file and sha256 of the file that the claims are of")
     return _text(plain, nodes["file"][1], "file"), _text(plain, nodes["sha256"][1], "sha256")
 
 
-def _header(plain: _File, root: yaml.Node) -> tuple[_File, tuple[str, str] | None, list[yaml.Node]]:
+def _header(plain: _File, root: yaml.Node) -> tuple[_File, tuple[tuple[str, str], ...], list[yaml.Node]]:
     """What a file says once, its document and its entries: a list of them, or a mapping that has them as ``claims``."""
-    document = None
+    document: tuple[tuple[str, str], ...] = ()
     if isinstance(root, yaml.MappingNode):
         nodes = _mapping(root, ("document", "workloads", "defaults", "claims"), "a ledger file")
         if "claims" not in nodes:
             raise _Fault(root, "key 'claims' is missing: the list of entries")
         root = nodes["claims"][1]
         names = _short_names(plain, nodes["workloads"][1]) if "workloads" in nodes else {}
-        document = _document(plain, nodes["document"][1]) if "document" in nodes else None
-        known = [name for name in _READERS if name not in (*_WHOLE, "band_set")]  # each band has its own day
+        if "document" in nodes:
+            document = (_document(plain, nodes["document"][1]),)
+        known = [name for name in _PART if name not in (*_WHOLE, "band_set")]  # each band has its own day
         defaults = _mapping(nodes["defaults"][1], known, "defaults") if "defaults" in nodes else {}
         plain = replace(plain, defaults=defaults, workloads=names)
         _values(plain, defaults)
@@ -459,10 +430,11 @@ class Contents:
         return f"{len(self.drafts)} are drafts without words and are not judged." if self.drafts else ""
 
 
-_Lines = tuple[tuple[int, Claim], ...]
+_Read = tuple[tuple[tuple[int, Claim], ...], tuple[Draft, ...], tuple[tuple[str, str], ...]]
+"""Parts of claims, each with the line it starts on, drafts and documents of one file."""
 
 
-def load_file(path: Path) -> _Lines:
+def load_file(path: Path) -> tuple[tuple[int, Claim], ...]:
     """The parts of the claims of one ledger file, each with the line it starts on; drafts are left out.
 
     Raises :class:`ClaimError` naming file and line of the first fault: not YAML, not a list of entries, an
@@ -472,8 +444,7 @@ def load_file(path: Path) -> _Lines:
     return _read(path)[0]
 
 
-def _read(path: Path) -> tuple[_Lines, tuple[Draft, ...], tuple[tuple[str, str], ...]]:
-    """Parts of claims with their lines, drafts and documents of one file. Raises as :func:`load_file` does."""
+def _read(path: Path) -> _Read:
     try:
         raw = path.read_bytes()
     except OSError as cause:
@@ -486,27 +457,14 @@ def _read(path: Path) -> tuple[_Lines, tuple[Draft, ...], tuple[tuple[str, str],
 
 
 @lru_cache(maxsize=64)  # a page asks for the ledger again and again
-def _parsed(path: Path, text: str) -> tuple[_Lines, tuple[Draft, ...], tuple[tuple[str, str], ...]]:
+def _parsed(path: Path, text: str) -> _Read:
     loader = None
     try:
         loader = (_FAST if path.parent == HERE else yaml.SafeLoader)(text)
         root = loader.get_single_node()
         if root is None:
             raise ClaimError(f"{path}:1: empty; a ledger file is a list of entries")
-        file, document, listed = _header(_File(path.stem, loader, {}, {}), root)
-        claims: list[tuple[int, Claim]] = []
-        drafts: list[Draft] = []
-        lines: dict[str, int] = {}
-        for node in listed:
-            draft = _draft(file, node)
-            entry = [] if draft else _entry(file, node)
-            lead = draft.id if draft else entry[0][1].lead
-            if lead in lines:
-                raise _Fault(node, f"id {lead} is used twice (first on line {lines[lead]})")
-            lines[lead] = node.start_mark.line + 1
-            drafts += [draft] if draft else []
-            claims += [(inner.start_mark.line + 1, claim) for inner, claim in entry]
-        return tuple(claims), tuple(drafts), (document,) if document else ()
+        return _contents(_File(path.stem, loader, {}, {}), root)
     except _Fault as fault:
         raise ClaimError(f"{path}:{fault.line}: {fault}") from None
     except yaml.reader.ReaderError as cause:
@@ -521,6 +479,27 @@ def _parsed(path: Path, text: str) -> tuple[_Lines, tuple[Draft, ...], tuple[tup
             raise
         line = loader.get_mark().line + 1 if loader is not None else 1
         raise ClaimError(f"{path}:{line}: not YAML ({' '.join(str(cause).split())})") from None
+
+
+def _contents(plain: _File, root: yaml.Node) -> _Read:
+    """What a file holds. Raises :class:`_Fault`."""
+    file, documents, listed = _header(plain, root)
+    claims: list[tuple[int, Claim]] = []
+    drafts: list[Draft] = []
+    lines: dict[str, int] = {}
+    for node in listed:
+        nodes = _mapping(node, _ENTRY, "an entry")
+        if draft := _draft(file, node, nodes):
+            drafts.append(draft)
+            lead = draft.id
+        else:
+            parts = _entry(file, node, nodes)
+            claims += [(inner.start_mark.line + 1, claim) for inner, claim in parts]
+            lead = parts[0][1].lead
+        if lead in lines:
+            raise _Fault(node, f"id {lead} is used twice (first on line {lines[lead]})")
+        lines[lead] = node.start_mark.line + 1
+    return tuple(claims), tuple(drafts), documents
 
 
 def _linked(claims: Sequence[Claim], places: dict[str, str]) -> list[Claim]:
@@ -548,11 +527,11 @@ def load(path: Path) -> list[Claim]:
 
 
 def gather(paths: Iterable[Path]) -> Contents:
-    """What a reader's ledger files hold together, in order of file and line.
+    """What ledger files hold together, in order of file and line.
 
     Raises :class:`ClaimError` as :func:`load` does, and for an id that two files use.
     """
-    claims: list[tuple[int, Claim]] = []
+    claims: list[Claim] = []
     places: dict[str, str] = {}
     drafts: list[Draft] = []
     documents: list[tuple[str, str]] = []
@@ -563,11 +542,11 @@ def gather(paths: Iterable[Path]) -> Contents:
             if lead in taken:
                 raise ClaimError(f"{path}: id {lead} is used in {taken[lead].name} already")
             taken[lead] = path
-        claims += own
+        claims += [claim for _, claim in own]
         places |= {claim.id: f"{path}:{line}" for line, claim in own}
         drafts += more
         documents += named
-    return Contents(tuple(_linked([claim for _, claim in claims], places)), tuple(drafts), tuple(documents))
+    return Contents(tuple(_linked(claims, places)), tuple(drafts), tuple(documents))
 
 
 def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
@@ -576,15 +555,9 @@ def ledger(folder: Path = HERE, seeds: Sequence[str] = ()) -> list[Claim]:
     Raises :class:`ClaimError` for a malformed file (see :func:`load_file`), for a ``conflicts`` id that no part has,
     for a folder without ledger files and for a seed that has none.
     """
-    claims: list[Claim] = []
-    places: dict[str, str] = {}
-    for path in (*sorted(folder.glob("s[0-9][0-9][0-9].yaml")), *sorted(folder.glob("lab.yaml"))):
-        for line, claim in load_file(path):
-            places[claim.id] = f"{path}:{line}"
-            claims.append(claim)
+    claims = gather((*sorted(folder.glob("s[0-9][0-9][0-9].yaml")), *sorted(folder.glob("lab.yaml")))).claims
     if not claims:
         raise ClaimError(f"{folder}: no ledger files (s001.yaml and so on)")
-    claims = _linked(claims, places)
     known = {claim.seed for claim in claims}
     for seed in seeds:
         if seed not in known:
