@@ -98,14 +98,24 @@ def _telling(names: frozenset[str], known: Iterable[Record]) -> frozenset[str]:
     return frozenset(name for name in names if name.lower() not in taken)
 
 
-def _parcel(found: Iterable[Record], names: frozenset[str]) -> _Parcel:
+def _parcel(found: Sequence[Record], names: frozenset[str]) -> _Parcel:
     parcel = _Parcel()
     for record in found:
         rows = (record.run, *record.cells, *record.details)
         parcel.lines[record.experiment] = [_cleaned(row, names, parcel.taken_out) for row in rows]
-        for path in sorted((record.folder / "traces").glob("*.json.gz")):
-            if f"traces/{path.name}" not in parcel.traces:
-                _add_trace(parcel, path, names)
+    folders = {record.folder / "traces" for record in found}
+    for path in sorted(path for folder in folders for path in folder.glob("*.json.gz")):
+        name = f"traces/{path.name}"
+        try:
+            data = path.read_bytes()
+            clean, lost = private.without(bounded.parsed(bounded.unpacked(data)), names)
+        except (OSError, bounded.BoundError) as cause:
+            parcel.left_out.append(f"{name}: {cause}")
+            continue
+        if lost:
+            data = gzip.compress(json.dumps(clean, separators=(",", ":")).encode(), mtime=0)
+        parcel.taken_out.update(lost)
+        parcel.traces[name] = data
     return parcel
 
 
@@ -142,21 +152,6 @@ def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, A
         else:
             kept[key] = value
     return kept, gone
-
-
-def _add_trace(parcel: _Parcel, path: Path, names: frozenset[str]) -> None:
-    name = f"traces/{path.name}"
-    try:
-        data = path.read_bytes()
-        found = bounded.parsed(bounded.unpacked(data))
-    except (OSError, bounded.BoundError) as cause:
-        parcel.left_out.append(f"{name}: {cause}")
-        return
-    clean, lost = private.without(found, names)
-    parcel.taken_out.update(lost)
-    if lost:
-        data = gzip.compress(json.dumps(clean, separators=(",", ":")).encode(), mtime=0)
-    parcel.traces[name] = data
 
 
 def _fit(parcel: _Parcel) -> None:

@@ -51,9 +51,8 @@ def ask(layout: Layout, asked: Asked, count: int | None) -> tuple[Asked, list[in
         there = replace(there, overwrite=True, round=there.round + 1)
         layout.ask(there)
         standing = overview.lines(layout)
-    left = [line.number for line in standing if line.idle and line.state not in ENDED]
-    known = {line.number for line in standing}
-    return there, sorted({*left, *(set(range(count or 1)) - known)})
+    settled = {line.number for line in standing if line.state in ENDED or not line.idle}
+    return there, sorted({*layout.numbers(), *range(count or 1)} - settled)
 
 
 def works(
