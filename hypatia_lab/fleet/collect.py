@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from dataclasses import dataclass
@@ -122,4 +123,5 @@ def _copy_traces(folder: Path, target: Path) -> None:
         except OSError as cause:
             raise records.explain(cause, target / path.name) from None
         finally:
-            temporary.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                temporary.unlink()
