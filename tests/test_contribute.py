@@ -44,6 +44,7 @@ FACTS = {
     "versions": {"torch": "2.13.0+cu130", "cuda": "13.0", "cuda-core": "1.2.0.1"},
 }
 TRACE = {"traceEvents": [{"ph": "X", "name": "void at::native::relu<float, 4>(int)", "ts": 1.5, "dur": 2}]}
+TRACED = json.dumps(TRACE).encode()
 
 
 def run(experiment: str, **changes: Any) -> dict[str, Any]:
@@ -70,7 +71,7 @@ def measured(root: Path, **changes: Any) -> Path:
         own, details = ([one for one in rows if one["kind"] == kind] for kind in ("cell", "detail"))
         records.write(root, run(name, **changes), own, details)
     (root / "box" / "traces").mkdir()
-    (root / "box" / "traces" / "relu-2x3-eager-trace.json.gz").write_bytes(gzip.compress(json.dumps(TRACE).encode()))
+    (root / "box" / "traces" / "relu-2x3-eager-trace.json.gz").write_bytes(gzip.compress(TRACED))
     return root / "box"
 
 
@@ -254,6 +255,12 @@ PLAIN = [
 def test_what_records_say_is_not_private(text: str):
     assert private.found(text) == []
     assert private.scrubbed(text) == (text, [])
+
+
+@pytest.mark.parametrize("path", ["/home/ann/k.cu", "/Users/ann/k.cu", "/root/k.cu"])
+def test_a_private_path_is_found_behind_a_bracket_and_as_a_key(path: str):
+    assert private.found(f"f(x){path}") == [("path", path)]
+    assert private.told({"files": {path: "0"}}) == [("files", "path", path)]
 
 
 def test_every_fact_that_the_lab_writes_of_a_processor_may_be_told():
@@ -476,6 +483,7 @@ def test_a_copy_of_nothing_is_no_ceiling(clean: Files, faults: Faults) -> None:
         (lambda f: f.update({f"traces/{n}.json.gz": b"x" for n in range(500)}), ".", "size"),
         (lambda f: f.update({f"{n}.jsonl": b"0" * 10**6 for n in range(3)}), ".", "size"),
         (lambda f: f.update({manifest.NAME: b"[" * 10**5}), manifest.NAME, "depth"),
+        (lambda f: f.update({manifest.NAME: b'["\\"",' + b"[" * 10**5}), manifest.NAME, "depth"),
         (lambda f: f.update({manifest.NAME: b'{"schema": NaN}'}), manifest.NAME, "manifest"),
         (lambda f: f.update({manifest.NAME: b"\xff"}), manifest.NAME, "manifest"),
         (lambda f: f.update({"ceilings.jsonl": b'{"kind":' + b"[" * 10**5 + b"\n"}), "ceilings.jsonl", "depth"),
@@ -485,7 +493,7 @@ def test_a_copy_of_nothing_is_no_ceiling(clean: Files, faults: Faults) -> None:
         (lambda f: f.update({"traces/x.json.gz": gzip.compress(b" " * 10**7)}), "traces/x.json.gz", "size"),
         (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"[" * 10**5)}), "traces/x.json.gz", "depth"),
         (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"[]")}), "traces/x.json.gz", "schema"),
-        (lambda f: f.update({"traces/x.json.gz": gzip.compress(b"{}")[:-5]}), "traces/x.json.gz", "schema"),
+        (lambda f: f.update({"traces/x.json.gz": gzip.compress(TRACED)[:-5]}), "traces/x.json.gz", "schema"),
         (lambda f: f.update({"traces/x.json.gz": b"\x80\x04."}), "traces/x.json.gz", "schema"),
     ],
 )
@@ -495,6 +503,11 @@ def test_a_folder_that_is_no_contribution_is_refused_by_file_and_name(
     files = dict(clean)
     change(files)
     assert (file, name) in {(one.file, one.name) for one in faults(files)}
+
+
+def test_a_file_that_no_manifest_can_list_is_not_read(clean: Files, faults: Faults):
+    for name in (".x.jsonl", "x.jsonl.sh", "traces/.x.json.gz"):
+        assert {(one.file, one.name) for one in faults(clean | {name: b"["})} == {(name, "stray")}
 
 
 @pytest.mark.parametrize("target", ["/etc/passwd", "../box/ceilings.jsonl", "nowhere", "."])

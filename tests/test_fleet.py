@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, run_line, said
 
 from hypatia_lab import records
 from hypatia_lab.cli import commands
@@ -362,7 +362,7 @@ def test_finished_machines_are_collected_once_and_what_is_there_is_never_made_le
     assert outcomes(layout, into)["h200-aaaaaa/01_one"] == "kept"
     there = put(into, "h200-aaaaaa", ("eager", "compile"), chip="aaaaaa").read_text()
     assert outcomes(layout, into)["h200-aaaaaa/01_one"] == "kept"
-    assert records.leading(into / "h200-aaaaaa", "01_one").read_text() == there
+    assert said(records.leading(into / "h200-aaaaaa", "01_one")).read_text() == there
     put(layout.records, "h200-aaaaaa", ("eager", "compile", "naive"), chip="aaaaaa")
     put(layout.records, "h200-aaaaaa", chip="aaaaaa", page="02_two")
     put(into, "h200-aaaaaa", ("eager", "compile"), chip="aaaaaa", page="02_two")
