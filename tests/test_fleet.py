@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from synthetic import cell_line, run_line
+from synthetic import cell_line, run_line, said
 
 from hypatia_lab import records
 from hypatia_lab.cli import commands
@@ -113,24 +113,19 @@ def test_a_killed_and_a_preempted_job_go_on_and_a_chip_that_is_held_is_not_measu
     assert ask(layout, None) == []
 
 
+def run_one(folder: str) -> None:
+    """What the process does that the test below interrupts."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background have been told to ignore it
+    layout = Layout(Path(folder))
+    with records.held(layout.folder):
+        submit.box(layout, ask(layout, 1), True, print)
+
+
 def test_an_interrupt_ends_what_it_started_and_the_same_call_goes_on(layout, tmp_path):
     pytest.importorskip("submitit")
     pause = tmp_path / "pause-h200-aaaaaa-02_two"
     pause.touch()
-    program = f"""
-import signal
-import sys
-from hypatia_lab import records
-from hypatia_lab.fleet import submit
-from hypatia_lab.fleet.job import Programs
-from hypatia_lab.fleet.layout import Asked, Layout
-signal.signal(signal.SIGINT, signal.default_int_handler)  # tests in the background have been told to ignore it
-layout, programs = Layout({layout.folder!r}), Programs(*{(STAND_IN.chip, STAND_IN.run)!r})
-with records.held(layout.folder):
-    asked, numbers = submit.ask(layout, Asked({PAGES!r}, "quick", "cuda"), 1)
-    submit.box(layout, submit.works(layout, asked, numbers, "box", ["g0"], programs), True, print)
-"""
-    program = program.replace("PosixPath", "__import__('pathlib').Path")
+    program = f"import test_fleet; test_fleet.run_one({str(layout.folder)!r})"
     printed = tmp_path / "printed"
     with printed.open("w") as said, subprocess.Popen([sys.executable, "-c", program], stderr=said) as process:
         at = tmp_path / "at-h200-aaaaaa-02_two"
@@ -367,10 +362,13 @@ def test_finished_machines_are_collected_once_and_what_is_there_is_never_made_le
     assert outcomes(layout, into)["h200-aaaaaa/01_one"] == "kept"
     there = put(into, "h200-aaaaaa", ("eager", "compile"), chip="aaaaaa").read_text()
     assert outcomes(layout, into)["h200-aaaaaa/01_one"] == "kept"
-    assert records.leading(into / "h200-aaaaaa", "01_one").read_text() == there
+    assert said(records.leading(into / "h200-aaaaaa", "01_one")).read_text() == there
     put(layout.records, "h200-aaaaaa", ("eager", "compile", "naive"), chip="aaaaaa")
-    assert outcomes(layout, into)["h200-aaaaaa/01_one"] == "taken"
-    assert len(records.load(into)[0].cells) == 3
+    put(layout.records, "h200-aaaaaa", chip="aaaaaa", page="02_two")
+    put(into, "h200-aaaaaa", ("eager", "compile"), chip="aaaaaa", page="02_two")
+    both = {"h200-aaaaaa/01_one": "taken", "h200-aaaaaa/02_two": "kept"}
+    assert outcomes(layout, into) == both | {"h200-bbbbbb": "left"}
+    assert [len(record.cells) for record in records.load(into)] == [3, 2]
 
 
 def test_a_chip_under_another_name_a_mixed_folder_and_a_damaged_record_are_left_with_the_reason(layout, tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import stat
 import zlib
@@ -18,6 +17,7 @@ MAX_UNPACKED = 8_000_000
 """Nor is what a packed trace holds; the largest of an H200's is a fortieth of it."""
 MAX_DEPTH = 12
 """JSON is nested no deeper; records have four levels, traces five."""
+TOO_DEEP = f"nested deeper than {MAX_DEPTH} levels"
 _STRUCTURE = re.compile(r'[\[\]{}"\\]')
 
 
@@ -32,21 +32,16 @@ class BoundError(ValueError):
 def entries(folder: Path) -> Iterator[tuple[str, int, bool]]:
     """Name relative to ``folder``, size in bytes and whether it is a plain file, of all that lies in ``folder``.
 
-    No link is followed, and no more than :data:`MAX_FILES` + 1 entries are given. Of the folders in it only
-    ``traces`` is looked into; any other is an entry itself.
+    No link is followed. Of the folders in it only ``traces`` is looked into; any other is an entry itself.
     """
-    given = 0
-    for inside in (folder, folder / "traces"):
-        if not stat.S_ISDIR(inside.lstat().st_mode if os.path.lexists(inside) else 0):
+    traces = folder / "traces"
+    for inside in (folder, traces):
+        if inside.is_symlink() or not inside.is_dir():
             continue
         for path in inside.iterdir():
             status = path.lstat()
-            if path == folder / "traces" and stat.S_ISDIR(status.st_mode):
-                continue
-            yield path.relative_to(folder).as_posix(), status.st_size, stat.S_ISREG(status.st_mode)
-            given += 1
-            if given > MAX_FILES:
-                return
+            if path != traces or not stat.S_ISDIR(status.st_mode):
+                yield path.relative_to(folder).as_posix(), status.st_size, stat.S_ISREG(status.st_mode)
 
 
 def depth(text: str) -> int:
@@ -72,16 +67,13 @@ def _reject(constant: str) -> float:
 
 
 def parsed(data: bytes) -> Any:
-    """What the JSON ``data`` holds. Raises :class:`BoundError`: depth, or manifest where it is no JSON."""
+    """What the JSON ``data`` holds. Raises :class:`BoundError`: depth, or schema where it is no JSON."""
+    if depth(data.decode("utf-8", "replace")) > MAX_DEPTH:
+        raise BoundError("depth", TOO_DEEP)
     try:
-        text = data.decode("utf-8")
-        if depth(text) > MAX_DEPTH:
-            raise BoundError("depth", f"nested deeper than {MAX_DEPTH} levels")
-        return json.loads(text, parse_constant=_reject)
-    except BoundError:
-        raise
+        return json.loads(data.decode("utf-8"), parse_constant=_reject)
     except (ValueError, RecursionError) as cause:
-        raise BoundError("manifest", f"no JSON ({cause})") from None
+        raise BoundError("schema", f"no JSON ({cause})") from None
 
 
 def unpacked(data: bytes) -> bytes:

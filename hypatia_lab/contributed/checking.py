@@ -6,48 +6,17 @@ import datetime
 import json
 import re
 from collections.abc import Collection, Iterable
-from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records, results
-from hypatia_lab.contributed import bounded, commits, manifest, plausible, private
+from hypatia_lab.contributed import bounded, commits, forms, identity, manifest, plausible, private
 from hypatia_lab.contributed.faults import Report, shown
 from hypatia_lab.contributed.rates import possible
 from hypatia_lab.records import Record, RecordError
 
 _LETTER_BYTES = 50_000
-_STARTED = r"^20[0-9]{2}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z$"
-_STRICT: dict[str, dict[str, Any]] = {
-    "run": {
-        "started": {"type": "string", "pattern": _STARTED},
-        "facts": {"type": "object", "required": ["name"], "additionalProperties": False, "properties": private.FACTS},
-        "grown": {"type": "array", "items": {"properties": {"started": {"type": "string", "pattern": _STARTED}}}},
-    },
-    "cell": {
-        "baseline": {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,63}$"},
-        "splits": {
-            "anyOf": [
-                {"type": "null"},
-                {
-                    "type": "array",
-                    "items": [{"type": "string", "maxLength": 40}, {"type": "integer", "minimum": 1, "maximum": 9}],
-                    "minItems": 2,
-                    "maxItems": 2,
-                },
-            ]
-        },
-    },
-    "detail": {},
-}
-"""What the lab writes more narrowly than its schema of records says: kind of line → fields."""
-
-
-@cache
-def _strict(kind: str) -> Any:
-    import fastjsonschema
-
-    return fastjsonschema.compile({"type": "object", "properties": _STRICT[kind]})
 
 
 def written(row: dict[str, Any]) -> str:
@@ -58,8 +27,9 @@ def written(row: dict[str, Any]) -> str:
 def check(folder: Path, known: Iterable[Record] | None = None, names: frozenset[str] = private.NOBODY) -> Report:
     """All that is wrong with the contribution in ``folder``, and what it was held against.
 
-    ``known`` are the records that the lab has (default: the committed ones, but for those in ``folder`` itself);
-    ``names`` are words that nothing may tell, such as :func:`private.own_names`.
+    Of a record file whose form is wrong the first such line is told. ``known`` are the records that the lab has
+    (default: the committed ones, but for those in ``folder`` itself); ``names`` are words that nothing may tell, such
+    as :func:`private.own_names`.
     """
     report = Report()
     if folder.is_symlink() or not folder.is_dir():
@@ -67,40 +37,33 @@ def check(folder: Path, known: Iterable[Record] | None = None, names: frozenset[
         return report
     folder = folder.resolve()
     here = _files(folder, report)
-    told = _manifest(folder, here, report)
-    _digests(folder, here, told, report)
-    sound = [
-        found for name in sorted(here) if name.endswith(".jsonl") and (found := _record(folder / name, names, report))
-    ]
-    for name in sorted(here):
+    told = _manifest(folder, here, names, report)
+    files = [name for name in here if name.endswith(".jsonl")]
+    sound = [found for name in files if (found := _record(folder / name, names, report))]
+    for name in here:
         if name.startswith("traces/"):
             _trace(folder, name, names, report)
     if manifest.LETTER in here:
-        _letter(folder, names, report)
-    if told is not None:
-        _ensure_silent(told, manifest.NAME, 0, names, report)
-    if not any(name.endswith(".jsonl") for name in here):
+        text = (folder / manifest.LETTER).read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.split("\n"), 1):
+            _ensure_silent(line, manifest.LETTER, number, names, report)
+    if not files:
         report.fault(".", "missing", "no record")
     if sound:
         if known is None:
             known = [one for one in records.load() if one.folder != folder]
-        whole = len(sound) == sum(name.endswith(".jsonl") for name in here)
-        _together(sound, list(known), told if whole else None, report)
+        _together(sound, list(known), told if len(sound) == len(files) else None, report)
     return report
 
 
-def _files(folder: Path, report: Report) -> dict[str, int]:
-    """The files of ``folder`` that may be read, by name with their size; adds to ``report`` what is wrong with others.
+def _files(folder: Path, report: Report) -> list[str]:
+    """Names of the files of ``folder`` that may be read; adds to ``report`` what is wrong with others.
 
     None may where there are too many, or where they are too large together.
     """
+    found = list(islice(bounded.entries(folder), bounded.MAX_FILES + 1))
     here: dict[str, int] = {}
-    sizes = []
-    for number, (name, size, plain) in enumerate(bounded.entries(folder), 1):
-        if number > bounded.MAX_FILES:
-            report.fault(".", "size", f"more than {bounded.MAX_FILES} files; the rest was not looked at")
-            return {}
-        sizes.append(size)
+    for name, size, plain in found[: bounded.MAX_FILES]:
         if not plain:
             report.fault(name, "link", "no plain file")
         elif not _expected(name):
@@ -109,11 +72,13 @@ def _files(folder: Path, report: Report) -> dict[str, int]:
             report.fault(name, "size", f"{size:,} bytes")
         else:
             here[name] = size
+    if len(found) > bounded.MAX_FILES:
+        report.fault(".", "size", f"more than {bounded.MAX_FILES} files; the rest was not looked at")
+        return []
+    sizes = [size for _, size, _ in found]
     if sum(sizes) > bounded.MAX_BYTES:
         report.fault(".", "size", f"{sum(sizes):,} bytes in all, more than {bounded.MAX_BYTES:,}")
-        if sum(here.values()) > bounded.MAX_BYTES:
-            return {}
-    return here
+    return sorted(here) if sum(here.values()) <= bounded.MAX_BYTES else []
 
 
 def _expected(name: str) -> bool:
@@ -122,26 +87,20 @@ def _expected(name: str) -> bool:
     return any(re.fullmatch(pattern.strip("^$"), name) for pattern in (manifest.RECORD_FILE, manifest.TRACE_FILE))
 
 
-def _manifest(folder: Path, here: Collection[str], report: Report) -> dict[str, Any] | None:
+def _manifest(folder: Path, here: Collection[str], names: frozenset[str], report: Report) -> dict[str, Any] | None:
+    """The manifest, where it is one, once the files of ``folder`` have been held against it."""
     if manifest.NAME not in here:
         report.fault(manifest.NAME, "missing", "there is none to read; hypatia-lab contribute writes one")
         return None
     try:
         found = bounded.parsed((folder / manifest.NAME).read_bytes())
     except bounded.BoundError as cause:
-        report.fault(manifest.NAME, cause.name, str(cause))
+        report.fault(manifest.NAME, "depth" if cause.name == "depth" else "manifest", str(cause))
         return None
-    if told := manifest.fault(found):
+    if told := forms.mistake("manifest", found):
         report.fault(manifest.NAME, "manifest", told)
         return None
-    return found
-
-
-def _digests(folder: Path, here: Collection[str], told: dict[str, Any] | None, report: Report) -> None:
-    """Hold the files against the manifest, where there is one."""
-    if told is None:
-        return
-    listed = {name: entry for kind in ("records", "traces") for name, entry in told[kind].items()}
+    listed = found["records"] | found["traces"]
     for name in sorted({*listed, *here} - {manifest.NAME, manifest.LETTER}):
         if name not in here:
             report.fault(name, "missing", "the manifest lists it")
@@ -149,58 +108,35 @@ def _digests(folder: Path, here: Collection[str], told: dict[str, Any] | None, r
             report.fault(name, "stray", "the manifest does not list it")
         elif manifest.digest((folder / name).read_bytes()) != listed[name]:
             report.fault(name, "digest", "its size or its SHA-256 is not that of the manifest")
+    _ensure_silent(found, manifest.NAME, 0, names, report)
+    return found
 
 
 def _record(path: Path, names: frozenset[str], report: Report) -> Record | None:
     """The record in ``path`` if nothing is wrong with its form; adds to ``report`` what is."""
-    before = len(report.faults)
-    try:
-        lines = path.read_bytes().decode("utf-8").split("\n")
-    except UnicodeDecodeError:
-        report.fault(path.name, "schema", "not UTF-8")
-        return None
+    lines = path.read_bytes().decode("utf-8", "replace").split("\n")
     deep = [number for number, line in enumerate(lines, 1) if bounded.depth(line) > bounded.MAX_DEPTH]
     for number in deep:
-        report.fault(path.name, "depth", f"nested deeper than {bounded.MAX_DEPTH} levels", number)
+        report.fault(path.name, "depth", bounded.TOO_DEEP, number)
     if deep:
         return None
-    if not lines[-1]:
-        lines.pop()  # the end of the last line
-    rows = [_line(line, path, number, names, report) for number, line in enumerate(lines, 1)]
-    kinds = [row["kind"] if row else "" for row in rows]
-    odd = [
-        number for number, (line, row) in enumerate(zip(lines, rows, strict=True), 1) if row and line != written(row)
-    ]
-    if odd:
-        said = f"{len(odd)} lines are not written as hypatia-lab contribute writes them"
-        report.fault(path.name, "schema", said, odd[0])
-    if "" not in kinds and kinds != sorted(kinds, key=("run", "cell", "detail").index):
-        report.fault(path.name, "schema", "details before cells, or the run not first")
     try:
         found = records.load_file(path)
     except RecordError as cause:
-        told, number = _placed(str(cause), path)
-        if None not in rows:  # else it says again what was said of the first of them
+        report.fault(path.name, "schema", *_placed(str(cause), path))
+        return None
+    odd, mistaken = [], False
+    for number, (line, row) in enumerate(zip(lines, (found.run, *found.cells, *found.details), strict=False), 1):
+        if line != written(row):
+            odd.append(number)
+        if told := forms.mistake(row["kind"], row):
+            mistaken = True
             report.fault(path.name, "schema", told, number)
-        return None
-    return found if not any(one.name == "schema" for one in report.faults[before:]) else None
-
-
-def _line(line: str, path: Path, number: int, names: frozenset[str], report: Report) -> dict[str, Any] | None:
-    """What a ``line`` of a record holds, None where it is none; adds to ``report`` what is wrong with it alone."""
-    import fastjsonschema
-
-    try:
-        row = records.parse(line, str(path))
-    except RecordError as cause:
-        report.fault(path.name, "schema", _placed(str(cause), path)[0], number)
-        return None
-    try:
-        _strict(row["kind"])(row)
-    except fastjsonschema.JsonSchemaException as cause:
-        report.fault(path.name, "schema", str(cause), number)
-    _ensure_silent(row, path.name, number, names, report)
-    return row
+        _ensure_silent(row, path.name, number, names, report)
+    if odd:
+        said = f"{len(odd)} lines are not written, or not in the order, as hypatia-lab contribute writes them"
+        report.fault(path.name, "schema", said, odd[0])
+    return None if odd or mistaken else found
 
 
 def _placed(told: str, path: Path) -> tuple[str, int]:
@@ -219,29 +155,22 @@ def _trace(folder: Path, name: str, names: frozenset[str], report: Report) -> No
     try:
         found = bounded.parsed(bounded.unpacked((folder / name).read_bytes()))
     except bounded.BoundError as cause:
-        report.fault(name, "schema" if cause.name == "manifest" else cause.name, str(cause))
+        report.fault(name, cause.name, str(cause))
         return
     if not isinstance(found, dict) or not isinstance(found.get("traceEvents"), list):
         report.fault(name, "schema", "no trace: it has no traceEvents")
     _ensure_silent(found, name, 0, names, report)
 
 
-def _letter(folder: Path, names: frozenset[str], report: Report) -> None:
-    text = (folder / manifest.LETTER).read_bytes().decode("utf-8", "replace")
-    for number, line in enumerate(text.split("\n"), 1):
-        _ensure_silent(line, manifest.LETTER, number, names, report)
-
-
 def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | None, report: Report) -> None:
     """What the ``sound`` records say of each other, of ``known`` ones, and against the manifest where all are sound."""
-    alike = _machine(sound, known, report)
-    _commits(sound, report)
+    alike = identity.is_one(sound, known, report)
+    _origins(sound, report)
     for record in sound:
-        plausible.times(record, report)
-        plausible.work(record, report)
+        plausible.lines(record, report)
     if not alike:
         return
-    plausible.rates(sound, possible(sound, known), report)
+    plausible.rates(sound, *possible(sound, known), report)
     rows = results.rows(sound)
     control = results.agreement(sound, rows)
     plausible.intervals_hold(rows, report)
@@ -251,61 +180,18 @@ def _together(sound: list[Record], known: list[Record], told: dict[str, Any] | N
             report.fault(manifest.NAME, "manifest", f"{key} is {told[key]!r}, by the records {value!r}")
 
 
-def identity(found: Iterable[Record]) -> tuple[set[Any], set[str]]:
-    """What the machine of some records is: devices with their names and cores, and its chips' short hashes."""
-    facts = [(record.run["device"], record.run["facts"]) for record in found]
-    kinds = {(device, of.get("name"), of.get("cores") if device == "cpu" else None) for device, of in facts}
-    return kinds, {of["chip"] for _, of in facts if "chip" in of}
-
-
-def another(found: Iterable[Record], known: Iterable[Record]) -> str:
-    """Whose name the machine of the ``found`` records has, where that is another machine's among ``known``."""
-    found = list(found)
-    namesakes = [one for one in known if one.machine == found[0].machine]
-    if not namesakes:
-        return ""
-    (kinds, chips), (others, theirs) = identity(found), identity(namesakes)
-    if kinds & others and not (chips and theirs and not chips & theirs):
-        return ""
-    device, name, cores = min(others, key=str)
-    return f"{name}, {cores} cores" if device == "cpu" else f"{name}{', another chip' if kinds & others else ''}"
-
-
-def _machine(sound: list[Record], known: list[Record], report: Report) -> bool:
-    """Whether all records are of one device and model; adds to ``report`` where not, or where the name is taken."""
-    kinds, _ = identity(sound)
-    if len(kinds) > 1:
-        report.fault(
-            ".", "machine", f"records of {len(kinds)} machines: {', '.join(sorted(str(one[1]) for one in kinds))}"
-        )
-    elif whose := another(sound, known):
-        report.fault(".", "machine", f"{sound[0].machine} is the name of another machine in the repository ({whose})")
-    for chip in sorted(identity(sound)[1]):
-        others = {one.machine for one in known if one.run["facts"].get("chip") == chip} - {sound[0].machine}
-        if others:
-            report.notes.append(f"chip {chip} is that of {', '.join(sorted(others))} in the repository")
+def _origins(sound: list[Record], report: Report) -> None:
+    """Add to ``report`` what is wrong with when, and by what code, the ``sound`` records were measured."""
+    begun = {record.path.name: manifest.begun(record) for record in sound}
+    wrong = commits.wrong(one["commit"] for every in begun.values() for one in every)
     today = datetime.datetime.now(datetime.UTC) + datetime.timedelta(days=1)
-    for record in sound:
-        for one in (record.run, *record.run.get("grown", [])):
+    for file, every in begun.items():
+        for one in every:
             if one["started"] > f"{today:%Y-%m-%dT%H:%M:%SZ}":
-                report.fault(record.path.name, "date", f"started {one['started']}", 1)
-    return len(kinds) == 1
-
-
-def _commits(sound: list[Record], report: Report) -> None:
-    repository = commits.history()
-    named = {
-        record.path.name: {one["commit"] for one in (record.run, *record.run.get("grown", []))} for record in sound
-    }
-    formed = sorted({one for every in named.values() for one in every if commits.well_formed(one)})
-    lacking = commits.missing(tuple(formed), repository) if repository and formed else []
-    for file, every in named.items():
-        for one in sorted(every):
-            if one not in formed:
-                report.fault(file, "commit", f"{one!r} is no commit: nobody can tell what code measured", 1)
-            elif one in lacking:
-                report.fault(file, "commit", f"{one} is not in this repository", 1)
-    if repository is None:
+                report.fault(file, "date", f"started {one['started']}", 1)
+        for commit in sorted({one["commit"] for one in every} & wrong.keys()):
+            report.fault(file, "commit", wrong[commit], 1)
+    if commits.history() is None:
         report.notes.append("commits: no repository with its history is here, so only their form was checked")
-    if any(one["dirty"] for record in sound for one in (record.run, *record.run.get("grown", []))):
+    if any(one["dirty"] for every in begun.values() for one in every):
         report.notes.append("some records were measured with changes to the lab's code that no commit holds")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,9 +13,15 @@ from hypatia_lab import places
 _FORM = re.compile(r"[0-9a-f]{7,40}")
 
 
-def well_formed(commit: str) -> bool:
-    """Whether ``commit`` can name one: 7 to 40 hexadecimal digits."""
-    return bool(_FORM.fullmatch(commit))
+def wrong(commits: Iterable[str]) -> dict[str, str]:
+    """Those of ``commits`` that can be none or that :func:`history`, where there is one, lacks: commit → the fault."""
+    found = {one: f"{one!r} is no commit: nobody can tell what code measured" for one in commits}
+    formed = tuple(sorted(filter(_FORM.fullmatch, found)))
+    repository = history()
+    lacking = missing(formed, repository) if repository and formed else []
+    known = set(formed) - set(lacking)
+    found |= {one: f"{one} is not in this repository" for one in lacking}
+    return {one: told for one, told in found.items() if one not in known}
 
 
 @cache
@@ -33,7 +39,7 @@ def history() -> Path | None:
 
 @cache
 def missing(commits: tuple[str, ...], repository: Path) -> list[str]:
-    """Those of ``commits``, all :func:`well_formed`, that ``repository`` does not have."""
+    """Those of ``commits``, each 7 to 40 hexadecimal digits, that ``repository`` does not have."""
     asked = "".join(f"{commit}^{{commit}}\n" for commit in commits)
     found = _git(repository, ("cat-file", "--batch-check"), asked).splitlines()
     return [commit for commit, line in zip(commits, found, strict=True) if line.split()[1:2] != ["commit"]]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Sequence
-from functools import cache
 from typing import Any
 
 from hypatia_lab.records import Record
@@ -16,65 +15,10 @@ SCHEMA = 1
 RECORD_FILE = r"^[a-z0-9][a-z0-9_.-]{0,63}\.jsonl$"
 TRACE_FILE = r"^traces/[A-Za-z0-9][A-Za-z0-9_@-]{0,150}\.json\.gz$"
 
-_texts = {"type": "array", "items": {"type": "string", "maxLength": 300}, "maxItems": 1000}
-_file = {
-    "type": "object",
-    "required": ["sha256", "bytes"],
-    "additionalProperties": False,
-    "properties": {
-        "sha256": {"type": "string", "pattern": "^[0-9a-f]{64}$"},
-        "bytes": {"type": "integer", "minimum": 1},
-    },
-}
 
-
-def _files(pattern: str) -> dict[str, Any]:
-    return {"type": "object", "propertyNames": {"pattern": pattern}, "additionalProperties": _file}
-
-
-_told: dict[str, Any] = {
-    "machine": {"type": "string", "pattern": "^[a-z0-9][a-z0-9_-]{0,63}$"},
-    "device": {"enum": ["cpu", "cuda"]},
-    "model": {"type": "string"},
-    "chips": _texts,
-    "commits": _texts,
-    "dirty": {"type": "boolean"},
-    "presets": _texts,
-    "versions": {"type": "object", "additionalProperties": _texts},
-    "measured": {"type": "array", "items": {"type": "string"}, "minItems": 2, "maxItems": 2},
-    "control": {"anyOf": [{"type": "null"}, {"type": "object", "additionalProperties": {"type": "number"}}]},
-}
-_own: dict[str, Any] = {
-    "schema": {"const": SCHEMA},
-    "date": {"type": "string", "pattern": "^[0-9]{4}-[0-9]{2}-[0-9]{2}$"},
-    "records": _files(RECORD_FILE),
-    "traces": _files(TRACE_FILE),
-    "left_out": _texts,
-}
-MANIFEST = {
-    "type": "object",
-    "required": [*_told, *_own],
-    "additionalProperties": False,
-    "properties": _told | _own,
-}
-
-
-@cache
-def _validator() -> Any:
-    import fastjsonschema
-
-    return fastjsonschema.compile(MANIFEST)
-
-
-def fault(manifest: Any) -> str:
-    """What is wrong with the form of ``manifest``, from JSON; empty where nothing is."""
-    import fastjsonschema
-
-    try:
-        _validator()(manifest)
-    except fastjsonschema.JsonSchemaException as cause:
-        return str(cause)
-    return ""
+def begun(record: Record) -> list[dict[str, Any]]:
+    """When ``record`` was begun, and each time that it was added to: ``started``, ``commit`` and ``dirty`` of each."""
+    return [record.run, *record.run.get("grown", [])]
 
 
 def described(records: Sequence[Record], control: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -85,22 +29,24 @@ def described(records: Sequence[Record], control: Sequence[dict[str, Any]]) -> d
     ``control`` is what :func:`hypatia_lab.results.agreement` has of them.
     """
     runs = [record.run for record in records]
-    own = [one for run in runs for one in (run, *run.get("grown", []))]
+    own = [one for record in records for one in begun(record)]
     versions = [run["facts"].get("versions", {}) | {"driver": run["facts"].get("driver", "")} for run in runs]
+    # Other versions of the libraries may differ in the last digit.
+    pairs = [
+        {key: round(row[key], 6) for key in ("pairs", "differences", "rate", "rate_low", "rate_high")}
+        for row in control
+    ]
     return {
         "machine": runs[0]["machine"],
         "device": runs[0]["device"],
         "model": runs[0]["facts"].get("name", ""),
-        "chips": _each(run["facts"].get("chip", "") for run in runs),
+        "chips": _each(record.chip for record in records),
         "commits": _each(one["commit"] for one in own),
         "dirty": any(one["dirty"] for one in own),
         "presets": _each(run["preset"] for run in runs),
         "versions": {name: _each(of.get(name, "") for of in versions) for name in ("torch", "cuda", "driver")},
         "measured": [min(one["started"] for one in own), max(one["started"] for one in own)],
-        "control": None
-        if not control
-        # Other versions of the libraries may differ in the last digit.
-        else {name: round(control[0][name], 6) for name in ("pairs", "differences", "rate", "rate_low", "rate_high")},
+        "control": pairs[0] if pairs else None,
     }
 
 

@@ -9,21 +9,23 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from hypatia_lab import claims, formats, records, results
-from hypatia_lab.contributed import bounded, manifest, private, pull_request
-from hypatia_lab.contributed.checking import another, check, written
+from hypatia_lab.contributed import bounded, forms, manifest, private, pull_request
+from hypatia_lab.contributed.checking import check, written
 from hypatia_lab.contributed.faults import Report
+from hypatia_lab.contributed.identity import another
+from hypatia_lab.machine import chip
 from hypatia_lab.records import Record
 
 _ROOM, _ENTRY = 10_000, 200
 """Bytes kept for the manifest and the text of the pull request: in any case, and for each file."""
-_FREE = {"cell": ("reason",), "detail": ("reason", "case", "name")}
-"""Fields of free text, which are told without what is private; all others are names that the lab checks."""
+_FREE = {"run": {}, "cell": {"reason": None}, "detail": {"reason": None, "case": 64, "name": 200}}
+"""Fields of free text, which are told without what is private, and so many characters of each at most; all others are
+names that the lab checks."""
 
 Lines = list[dict[str, Any]]
 
@@ -65,7 +67,7 @@ def pack(machine: str, root: Path, output: Path, *, name: str = "", known: Seque
     found = records.load(root, machines=[records.machine_name(machine)])
     known = records.load() if known is None else known
     names = _telling(private.own_names(), known)
-    renamed = [Record(one.path, one.run | {"machine": name}, one.cells, one.digest, one.details) for one in found]
+    renamed = [replace(one, run=one.run | {"machine": name}) for one in found]
     target = output / name
     if whose := another(renamed, known):
         raise ContributionError(
@@ -78,11 +80,14 @@ def pack(machine: str, root: Path, output: Path, *, name: str = "", known: Seque
     records.ensure_writable(output)
     parcel = _parcel(renamed, names)
     _fit(parcel)
-    with tempfile.TemporaryDirectory(prefix=".contribute-", dir=output) as scratch:
-        folder = Path(scratch) / name
-        _write(folder, parcel, known)
-        report = check(folder, known, names)
-        os.replace(folder, target)
+    try:
+        with tempfile.TemporaryDirectory(prefix=".contribute-", dir=output) as scratch:
+            folder = Path(scratch) / name
+            _write(folder, parcel, known)
+            report = check(folder, known, names)
+            os.replace(folder, target)
+    except OSError as cause:
+        raise records.explain(cause, target) from None
     return Packed(target, parcel.left_out, dict(parcel.taken_out), report)
 
 
@@ -93,14 +98,24 @@ def _telling(names: frozenset[str], known: Iterable[Record]) -> frozenset[str]:
     return frozenset(name for name in names if name.lower() not in taken)
 
 
-def _parcel(found: Iterable[Record], names: frozenset[str]) -> _Parcel:
+def _parcel(found: Sequence[Record], names: frozenset[str]) -> _Parcel:
     parcel = _Parcel()
     for record in found:
         rows = (record.run, *record.cells, *record.details)
         parcel.lines[record.experiment] = [_cleaned(row, names, parcel.taken_out) for row in rows]
-        for path in sorted((record.folder / "traces").glob("*.json.gz")):
-            if f"traces/{path.name}" not in parcel.traces:
-                _add_trace(parcel, path, names)
+    folders = {record.folder / "traces" for record in found}
+    for path in sorted(path for folder in folders for path in folder.glob("*.json.gz")):
+        name = f"traces/{path.name}"
+        try:
+            data = path.read_bytes()
+            clean, lost = private.without(bounded.parsed(bounded.unpacked(data)), names)
+        except (OSError, bounded.BoundError) as cause:
+            parcel.left_out.append(f"{name}: {cause}")
+            continue
+        if lost:
+            data = gzip.compress(json.dumps(clean, separators=(",", ":")).encode(), mtime=0)
+        parcel.taken_out.update(lost)
+        parcel.traces[name] = data
     return parcel
 
 
@@ -110,55 +125,33 @@ def _cleaned(row: dict[str, Any], names: frozenset[str], gone: Counter[str]) -> 
     if row["kind"] == "run":
         row["facts"], lost = _facts(row["facts"], names)
         gone.update(lost)
-        if "provenance" in row:
-            row["provenance"] = [dict(one) for one in row["provenance"]]
-            for one in row["provenance"]:
-                for key in ("licence", "files"):
-                    one[key], lost = private.without(one[key], names)
-                    gone.update(lost)
-    for key in _FREE.get(row["kind"], ()):
-        row[key], lost = private.scrubbed(row[key], names)
-        row[key] = row[key][:200] if key == "name" else row[key][:64] if key == "case" else row[key]
+    if "provenance" in row:
+        told = [{key: one[key] for key in ("licence", "files")} for one in row["provenance"]]
+        told, lost = private.without(told, names)
         gone.update(lost)
+        row["provenance"] = [one | own for one, own in zip(row["provenance"], told, strict=True)]
+    for key, most in _FREE[row["kind"]].items():
+        clean, lost = private.scrubbed(row[key], names)
+        gone.update(lost)
+        row[key] = clean[:most]
     return row
 
 
 def _facts(facts: Mapping[str, Any], names: frozenset[str]) -> tuple[dict[str, Any], list[str]]:
     """The facts that a contribution tells, and what it does not; a whole UUID becomes the hash that stands for it."""
-    import fastjsonschema
-
-    from hypatia_lab.machine import chip
-
     kept, gone = {}, []
     for key, value in facts.items():
         if key == "chip" and isinstance(value, str) and private.found(value):
             value = chip(value)
             gone.append("GPU UUID")
-        if key in ("name", "cpu") and isinstance(value, str):
-            value, lost = private.scrubbed(value, names)
+        if key in ("name", "cpu"):
+            value, lost = private.without(value, names)
             gone += lost
-        try:
-            fastjsonschema.validate(private.FACTS[key], value)
-        except (KeyError, fastjsonschema.JsonSchemaException):
+        if forms.mistake("facts", {key: value}):
             gone.append(f"fact {key}")
         else:
             kept[key] = value
     return kept, gone
-
-
-def _add_trace(parcel: _Parcel, path: Path, names: frozenset[str]) -> None:
-    name = f"traces/{path.name}"
-    try:
-        data = path.read_bytes()
-        found = bounded.parsed(bounded.unpacked(data))
-    except (OSError, bounded.BoundError) as cause:
-        parcel.left_out.append(f"{name}: {cause}")
-        return
-    clean, lost = private.without(found, names)
-    parcel.taken_out.update(lost)
-    if lost:
-        data = gzip.compress(json.dumps(clean, separators=(",", ":")).encode(), mtime=0)
-    parcel.traces[name] = data
 
 
 def _fit(parcel: _Parcel) -> None:
@@ -167,49 +160,46 @@ def _fit(parcel: _Parcel) -> None:
     First traces; then raw samples, which no verdict and no figure reads; then whole records, those first that time
     nothing and that the fewest claims name, and the ceilings last.
     """
-    sizes = {name: len(_file(rows)) for name, rows in parcel.lines.items()}
-    sampled = {name: sizes[name] - len(_file(_unsampled(rows))) for name, rows in parcel.lines.items()}
-    spare = {name: size for name, size in sampled.items() if size}
+    traces = {name: _ENTRY + len(data) for name, data in parcel.traces.items()}
+    bare = {name: _unsampled(rows) for name, rows in parcel.lines.items()}
+    others = {name: _ENTRY + len(_file(rows)) for name, rows in bare.items()}
+    samples = {name: _ENTRY + len(_file(rows)) - others[name] for name, rows in parcel.lines.items()}
+    samples = {name: size for name, size in samples.items() if size}
+    last = {"ceilings": others.pop("ceilings")} if "ceilings" in others else {}
     asked = Counter(claim.experiment for claim in claims.ledger())
     # A claim that names no experiment may be judged by any that has timed cells.
     asked.update(name for name, rows in parcel.lines.items() if any(row["kind"] == "cell" for row in rows))
-    counts = {"traces": len(parcel.traces), "records": len(sizes)}
-    gone: dict[str, list[str]] = {"traces": [], "raw samples": [], "records": []}
-
-    def over() -> int:
-        room = _ROOM + _ENTRY * (len(sizes) + len(parcel.traces))
-        return room + sum(sizes.values()) + sum(map(len, parcel.traces.values())) - bounded.MAX_BYTES
-
-    while sizes and (excess := over()) > 0:
-        if parcel.traces:
-            chosen = _least({name: len(data) for name, data in parcel.traces.items()}, excess)
-            del parcel.traces[chosen]
-            gone["traces"].append(chosen)
-        elif spare:
-            chosen = _least(spare, excess)
-            parcel.lines[chosen] = _unsampled(parcel.lines[chosen])
-            sizes[chosen] -= spare.pop(chosen)
-            gone["raw samples"].append(chosen)
-        else:
-            chosen = _least({name: size for name, size in sizes.items() if name != "ceilings"} or sizes, excess, asked)
-            del sizes[chosen], parcel.lines[chosen]
-            gone["records"].append(chosen)
-    if not sizes:
+    excess = _ROOM + sum(sum(sizes.values()) for sizes in (traces, samples, others, last)) - bounded.MAX_BYTES
+    gone: list[list[str]] = []
+    for sizes, by in ((traces, {}), (samples, {}), (others, asked), (last, asked)):
+        gone.append(_spared(sizes, excess, by))
+        excess -= sum(sizes[name] for name in gone[-1])
+    dropped = [*gone[2], *gone[3]]
+    if len(dropped) == len(bare):
         raise ContributionError(f"not even one record fits into {bounded.MAX_BYTES:,} bytes; nothing was written")
-    if gone["traces"]:
-        parcel.left_out.append(f"{len(gone['traces'])} of {counts['traces']} traces")
-    if gone["raw samples"]:
-        parcel.left_out.append(f"raw samples of {len(gone['raw samples'])} of {counts['records']} records")
-    if gone["records"]:
-        parcel.left_out.append(f"the records of {formats.listing(sorted(gone['records']))}")
+    left_out = {
+        f"{len(gone[0])} of {len(traces)} traces": gone[0],
+        f"raw samples of {len(gone[1])} of {len(bare)} records": gone[1],
+        f"the records of {formats.listing(sorted(dropped))}": dropped,
+    }
+    parcel.left_out += [said for said, names in left_out.items() if names]
+    parcel.traces = {name: data for name, data in parcel.traces.items() if name not in gone[0]}
+    kept = {name: bare[name] if name in gone[1] else rows for name, rows in parcel.lines.items()}
+    parcel.lines = {name: rows for name, rows in kept.items() if name not in dropped}
 
 
-def _least(sizes: Mapping[str, int], over: int, asked: Mapping[str, int] = MappingProxyType({})) -> str:
-    """What to leave out of ``sizes``: of those of ``over`` bytes at least the least ``asked`` for, and of several such
-    the smallest; where there are none the largest."""
-    if enough := [name for name in sizes if sizes[name] >= over]:
-        return min(enough, key=lambda name: (asked.get(name, 0), sizes[name]))
-    return max(sizes, key=sizes.__getitem__)
+def _spared(sizes: Mapping[str, int], over: int, asked: Mapping[str, int]) -> list[str]:
+    """What to leave out of ``sizes`` until no byte is ``over``: of those that are enough the least ``asked`` for, and
+    of several such the smallest; where none is enough the largest first."""
+    left, gone = dict(sizes), []
+    while over > 0 and left:
+        if enough := [name for name in left if left[name] >= over]:
+            chosen = min(enough, key=lambda name: (asked.get(name, 0), left[name]))
+        else:
+            chosen = max(left, key=left.__getitem__)
+        over -= left.pop(chosen)
+        gone.append(chosen)
+    return gone
 
 
 def _unsampled(rows: Lines) -> Lines:
@@ -224,8 +214,9 @@ def _write(folder: Path, parcel: _Parcel, known: Sequence[Record]) -> None:
     """Write records, traces, manifest and letter into ``folder``."""
     contents = {f"{name}.jsonl": _file(rows) for name, rows in parcel.lines.items()}
     for name, data in {**contents, **parcel.traces}.items():
-        _put(folder / name, data)
-    packed = [_record(folder / f"{name}.jsonl", rows) for name, rows in sorted(parcel.lines.items())]
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    packed = [records.load_file(folder / name) for name in sorted(contents)]
     told = manifest.described(packed, results.agreement(packed)) | {
         "schema": manifest.SCHEMA,
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d}",
@@ -235,17 +226,3 @@ def _write(folder: Path, parcel: _Parcel, known: Sequence[Record]) -> None:
     }
     records.write_text(folder / manifest.NAME, json.dumps(told, indent=1, sort_keys=True) + "\n")
     records.write_text(folder / manifest.LETTER, pull_request.text(packed, told, known))
-
-
-def _record(path: Path, rows: Lines) -> Record:
-    """What the lab's loader makes of ``rows``, but for the digest, which the check is to find out."""
-    cells, details = (tuple(row for row in rows if row["kind"] == kind) for kind in ("cell", "detail"))
-    return Record(path, rows[0], cells, "", details)
-
-
-def _put(path: Path, data: bytes) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
-    except OSError as cause:
-        raise records.explain(cause, path) from None

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 from hypatia_lab import formats, intervals, results
 from hypatia_lab.contributed.faults import Report
-from hypatia_lab.contributed.rates import Possible, Rates
+from hypatia_lab.contributed.rates import Rates
 from hypatia_lab.records import Record
 from hypatia_lab.results import Row
 
@@ -28,55 +28,45 @@ _LONGEST = {"s": 1e6, "ms": 1e9, "us": 1e12, "%": MOST_PERCENT}
 """Highest value of a detail in its unit: eleven days."""
 
 
-def rates(records: Sequence[Record], possible: Possible, report: Report) -> None:
-    """Add to ``report`` the cells that are faster than ``possible``, or than their own machine's ceilings allow."""
+def rates(records: Sequence[Record], possible: Rates, source: str, report: Report) -> None:
+    """Add to ``report`` the cells that are faster than is ``possible``, by ``source``, or than their own machine's
+    ceilings allow."""
     own = {key: results.TOLERANCE * rate for key, rate in results.ceilings(records).items()}
-    report.notes.append(f"rates are held against {possible.source}")
+    report.notes.append(f"rates are held against {source}")
     if not own:
         report.notes.append("no ceilings were measured: rates are held against nothing of the machine's own")
-    bounds = ((possible.rates, "the machine can"), (own, "the machine's own ceilings and a tenth allow"))
+    bounds = ((possible, "the machine can"), (own, "the machine's own ceilings and a tenth allow"))
     for record in records:
         for number, cell in enumerate(record.cells, 2):
             times = [us for us in cell["medians_us"] if us is not None]
             if not times or cell["status"] != "ok" or cell["clock"] == "none":
                 continue
-            for most, what in bounds:
-                if told := _beyond(cell, min(times), most, what):
-                    report.fault(record.path.name, "rate", told, number)
-                    break
+            told = [said for most, what in bounds if (said := _beyond(cell, min(times), most, what))]
+            if told:
+                report.fault(record.path.name, "rate", told[0], number)
 
 
 def _beyond(cell: dict[str, Any], us: float, most: Rates, what: str) -> str:
     limit = results.least_us(cell, most)
     if math.isnan(limit) or us >= limit:
         return ""
-    seconds = us * 1e-6
-    done = ("flops", "FLOP/s") if cell["flops"] and cell["operation"] != "copy" else ("traffic", "B/s")
-    reached = formats.scaled(cell[done[0]] / seconds, done[1])
+    work, unit = ("flops", "FLOP/s") if cell["flops"] and cell["operation"] != "copy" else ("traffic", "B/s")
+    reached = formats.scaled(cell[work] / (us * 1e-6), unit)
     return f"{cell['variant']}: {formats.duration(us)}, {reached}, {formats.number(limit / us)} times as fast as {what}"
 
 
-def times(record: Record, report: Report) -> None:
-    """Add to ``report`` times, clocks, powers and shares of ``record`` that cannot be."""
+def lines(record: Record, report: Report) -> None:
+    """Add to ``report`` every line of ``record`` whose times, clocks, powers, shares or counts cannot be."""
     facts = record.run["facts"]
     limits = {
         "sm_mhz": OVER["sm_mhz"] * facts.get("sm_mhz_max", MOST_MHZ),
         "power_w": OVER["power_w"] * facts.get("power_limit_w", MOST_W),
     }
     for number, cell in enumerate(record.cells, 2):
-        medians = [us for us in cell["medians_us"] if us is not None]
-        if medians and cell["samples_us"]:
-            factor = min(medians) / min(cell["samples_us"])
-            if not 1 / APART <= factor <= APART:
-                said = f"{cell['variant']}: its medians are {formats.number(factor)} times its raw samples"
-                report.fault(record.path.name, "time", said, number)
-        out = cell["outliers"]
-        if out["mild"] + out["severe"] > out["of"]:
-            report.fault(record.path.name, "time", f"{cell['variant']}: more outliers than samples", number)
-        for name, most in limits.items():
-            if any(not 0 <= value <= most for value in cell[name]):
-                said = f"{cell['variant']}: {name} beyond 0 to {most:g}"
-                report.fault(record.path.name, "time", said, number)
+        for said in _times(cell, limits):
+            report.fault(record.path.name, "time", f"{cell['variant']}: {said}", number)
+        if told := _work(cell):
+            report.fault(record.path.name, "work", told, number)
     for number, detail in enumerate(record.details, 2 + len(record.cells)):
         values = [value for value in detail["values"] if value is not None]
         most = _LONGEST.get(detail["unit"], math.inf)
@@ -84,6 +74,51 @@ def times(record: Record, report: Report) -> None:
             worst = max(values, key=lambda value: max(-value, value - most))
             said = f"{detail['variant']}: {detail['name']} is {worst:g} {detail['unit']}"
             report.fault(record.path.name, "time", said, number)
+
+
+def _times(cell: dict[str, Any], limits: Mapping[str, float]) -> Iterator[str]:
+    medians = [us for us in cell["medians_us"] if us is not None]
+    if medians and cell["samples_us"]:
+        factor = min(medians) / min(cell["samples_us"])
+        if not 1 / APART <= factor <= APART:
+            yield f"its medians are {formats.number(factor)} times its raw samples"
+    out = cell["outliers"]
+    if out["mild"] + out["severe"] > out["of"]:
+        yield "more outliers than samples"
+    for name, most in limits.items():
+        if any(not 0 <= value <= most for value in cell[name]):
+            yield f"{name} beyond 0 to {most:g}"
+
+
+def _work(cell: dict[str, Any]) -> str:
+    """Why no call does the operations and moves the bytes of ``cell``, by the lab's own count; empty where one does."""
+    found = _counted(cell["operation"], tuple(cell["shape"]), cell["dtype"], cell["math"], cell["direction"])
+    if found is None or isinstance(found, str):
+        return found or ""
+    if found == (cell["flops"], cell["traffic"], cell.get("fewest_flops", found[2])):
+        return ""
+    counted = f"{cell['flops']} FLOP and {cell['traffic']} B a call"
+    return f"{cell['operation']}: {counted}, where the lab counts {found[0]} and {found[1]}"
+
+
+@cache
+def _counted(
+    operation: str, shape: tuple[int, ...], dtype: str, math: str, direction: str
+) -> tuple[int, int, int] | str | None:
+    """The lab's count of operations and bytes of one call, and of operations by the cheapest method; why there can be
+    no such call; or None where the lab knows no such operation."""
+    # Imported for what they register.
+    from hypatia_lab import diffraction, operations, workloads  # noqa: F401
+
+    if operation not in workloads.operations():
+        return None
+    if len(shape) > 1 and max(shape) > LARGEST_EXTENT:
+        return f"an extent of {operation} of more than {LARGEST_EXTENT:,}"
+    try:
+        work = workloads.Workload(operation, shape, dtype, math, direction)
+        return work.flops, work.traffic, work.fewest_flops
+    except workloads.WorkloadError as cause:
+        return str(cause)
 
 
 def intervals_hold(rows: Sequence[Row], report: Report) -> None:
@@ -112,38 +147,3 @@ def control(found: Sequence[dict[str, Any]], report: Report) -> None:
             report.fault(".", "control", said)
         else:
             report.notes.append(said)
-
-
-@cache
-def _counted(
-    operation: str, shape: tuple[int, ...], dtype: str, math: str, direction: str
-) -> tuple[int, int, int] | str:
-    """The lab's count of operations and bytes of one call, and of operations by the cheapest method; why there can be
-    no such call; or zeros where the lab knows no such operation."""
-    # Imported for what they register.
-    from hypatia_lab import diffraction, operations, workloads  # noqa: F401
-
-    if operation not in workloads.operations():
-        return 0, 0, 0
-    if len(shape) > 1 and max(shape) > LARGEST_EXTENT:
-        return f"an extent of {operation} of more than {LARGEST_EXTENT:,}"
-    try:
-        work = workloads.Workload(operation, shape, dtype, math, direction)
-        return work.flops, work.traffic, work.fewest_flops
-    except workloads.WorkloadError as cause:
-        return str(cause)
-
-
-def work(record: Record, report: Report) -> None:
-    """Add to ``report`` the cells of ``record`` whose operations or bytes are not those that the lab counts."""
-    for number, cell in enumerate(record.cells, 2):
-        key = cell["operation"], tuple(cell["shape"]), cell["dtype"], cell["math"], cell["direction"]
-        found = _counted(*key)
-        if isinstance(found, str):
-            report.fault(record.path.name, "work", found, number)
-        elif any(found) and (
-            found[:2] != (cell["flops"], cell["traffic"]) or cell.get("fewest_flops", found[2]) != found[2]
-        ):
-            counted = f"{cell['flops']} FLOP and {cell['traffic']} B a call"
-            said = f"{cell['operation']}: {counted}, where the lab counts {found[0]} and {found[1]}"
-            report.fault(record.path.name, "work", said, number)

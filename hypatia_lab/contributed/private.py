@@ -171,23 +171,19 @@ def without(value: Any, names: frozenset[str] = NOBODY) -> tuple[Any, list[str]]
 
     Keys that become alike are numbered.
     """
-    if isinstance(value, str):
-        return scrubbed(value, names)
     gone: list[str] = []
-    if isinstance(value, list):
-        out = []
-        for inner in value:
-            new, lost = without(inner, names)
-            out.append(new)
-            gone += lost
-        return out, gone
-    if not isinstance(value, dict):
-        return value, gone
-    kept: dict[str, Any] = {}
-    for key, inner in value.items():
-        name, lost = scrubbed(key, names)
-        gone += lost
-        new, lost = without(inner, names)
-        gone += lost
-        kept[name if name not in kept else f"{name} {len(kept)}"] = new
-    return kept, gone
+
+    def clean(value: Any) -> Any:
+        if isinstance(value, str):
+            value, lost = scrubbed(value, names)
+            gone.extend(lost)
+        elif isinstance(value, list):
+            value = [clean(inner) for inner in value]
+        elif isinstance(value, dict):
+            pairs, value = value.items(), {}
+            for key, inner in pairs:
+                name = clean(key)
+                value[name if name not in value else f"{name} {len(value)}"] = clean(inner)
+        return value
+
+    return clean(value), gone

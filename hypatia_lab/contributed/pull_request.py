@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from hypatia_lab import claims, formats, results
@@ -12,66 +13,65 @@ from hypatia_lab.tables.claims import verdict_text
 
 
 def text(records: Sequence[Record], manifest: Mapping[str, Any], known: Sequence[Record]) -> str:
-    """Markdown on the ``records`` of one machine, which ``manifest`` describes; ``known`` are the lab's own, which
-    may show a rewrite equal to its original."""
-    versions = [f"{name} {', '.join(of)}" for name, of in manifest["versions"].items() if of]
-    first, last = (moment.partition("T")[0] for moment in manifest["measured"])
+    """Markdown, as ``pull_request.md`` has it, on the ``records`` of one machine, which ``manifest`` describes;
+    ``known`` are the lab's own, which may show a rewrite equal to its original."""
+    apart = [f"With {len(manifest['traces'])} traces."] if manifest["traces"] else []
+    apart += [f"Left out: {'; '.join(manifest['left_out'])}."] if manifest["left_out"] else []
+    template = Path(__file__).with_suffix(".md").read_text(encoding="utf-8")
+    return template.format(
+        machine=manifest["machine"],
+        model=manifest["model"],
+        facts=_facts(manifest),
+        records="\n".join(map(_measured, records)),
+        apart="".join(f"\n{line}\n" for line in apart),
+        control=_control(manifest["control"]),
+        ceilings=_ceilings(records),
+        verdicts=_verdicts(records, known),
+    )
+
+
+def _facts(manifest: Mapping[str, Any]) -> str:
+    chips, dirty = ", ".join(manifest["chips"]), manifest["dirty"]
+    commits = ", ".join(commit[:12] for commit in manifest["commits"])
     facts = {
         "Machine": manifest["machine"],
-        "Model": manifest["model"] + (f" (chip {', '.join(manifest['chips'])})" if manifest["chips"] else ""),
-        "Versions": ", ".join(versions),
+        "Model": manifest["model"] + (f" (chip {chips})" if chips else ""),
+        "Versions": ", ".join(f"{name} {', '.join(of)}" for name, of in manifest["versions"].items() if of),
         "Presets": ", ".join(manifest["presets"]),
-        "Measured": first if first == last else f"{first} to {last}",
-        "Commits": ", ".join(commit[:12] for commit in manifest["commits"])
-        + (" (some with changes that no commit holds)" if manifest["dirty"] else ""),
+        "Measured": " to ".join(dict.fromkeys(moment.partition("T")[0] for moment in manifest["measured"])),
+        "Commits": commits + (" (some with changes that no commit holds)" if dirty else ""),
     }
-    lines = [f"# Records of {manifest['machine']}: {manifest['model']}", ""]
-    lines += [f"- {name}: {value}" for name, value in facts.items() if value]
-    lines += ["", "## What was measured", "", "| experiment | preset | processes | cells | details |"]
-    lines += ["| --- | --- | --- | --- | --- |"]
-    for record in records:
-        run = record.run
-        numbers = f"{run['processes']} | {len(record.cells)} | {len(record.details)}"
-        lines.append(f"| {run['experiment']} | {run['preset']} | {numbers} |")
-    if manifest["traces"]:
-        lines += ["", f"With {len(manifest['traces'])} traces."]
-    if manifest["left_out"]:
-        lines += ["", f"Left out: {'; '.join(manifest['left_out'])}."]
-    lines += ["", "## A/A control", "", _control(manifest["control"]), "", "## Ceilings", "", *_ceilings(records)]
-    return "\n".join([*lines, "", "## Verdicts", "", *_verdicts(records, known), ""])
+    return "\n".join(f"- {name}: {value}" for name, value in facts.items() if value)
+
+
+def _measured(record: Record) -> str:
+    run = record.run
+    counts = f"{run['processes']} | {len(record.cells)} | {len(record.details)}"
+    return f"| {run['experiment']} | {run['preset']} | {counts} |"
 
 
 def _control(control: Mapping[str, float] | None) -> str:
     if control is None:
         return "No pair of identical code was measured."
-    low, high = (100 * control[name] for name in ("rate_low", "rate_high"))
     pairs, differences = control["pairs"], control["differences"]
-    share = formats.interval(100 * control["rate"], low, high, "%")
+    value, low, high = (100 * control[name] for name in ("rate", "rate_low", "rate_high"))
+    share = formats.interval(value, low, high, "%")
     return f"{differences} of {pairs} pairs of identical code seemed different: {share}, where 5% is expected."
 
 
-def _ceilings(records: Sequence[Record]) -> list[str]:
+def _ceilings(records: Sequence[Record]) -> str:
     best = results.ceilings(records)
     if not best:
-        return ["None were measured."]
-    kinds = [(quantity, kind) for quantity, kind, _ in best]
+        return "None were measured."
+    kinds = list(dict.fromkeys((quantity, kind) for quantity, kind, _ in best))
     lines = ["| what | clock | best |", "| --- | --- | --- |"]
-    for quantity, kind in dict.fromkeys(kinds):
-        for clock in [clock for one, of, clock in best if (one, of) == (quantity, kind)]:
-            unit = "FLOP/s" if quantity == "matmul" else "B/s"
-            rate = formats.scaled(best[quantity, kind, clock], unit)
-            lines.append(f"| {f'products, {kind}' if kind else 'copying'} | {clock} | {rate} |")
-    return lines
+    for quantity, kind, clock in sorted(best, key=lambda key: kinds.index(key[:2])):
+        rate = formats.scaled(best[quantity, kind, clock], "FLOP/s" if quantity == "matmul" else "B/s")
+        lines.append(f"| {f'products, {kind}' if kind else 'copying'} | {clock} | {rate} |")
+    return "\n".join(lines)
 
 
-def _verdicts(records: Sequence[Record], known: Sequence[Record]) -> list[str]:
-    machine = records[0].machine
+def _verdicts(records: Sequence[Record], known: Sequence[Record]) -> str:
     rows = claims.statements(claims.judge(records, beside=known))
-    found = Counter(row.verdict for row in rows if row.machine == machine)
-    lines = [
-        f"Of the ledger's claims that a machine decides, on {machine}:",
-        "",
-        "| verdict | claims |",
-        "| --- | --- |",
-    ]
-    return lines + [f"| {verdict_text(name)} | {found[name]} |" for name in claims.VERDICTS if found[name]]
+    found = Counter(row.verdict for row in rows if row.machine == records[0].machine)
+    return "\n".join(f"| {verdict_text(name)} | {found[name]} |" for name in claims.VERDICTS if found[name])

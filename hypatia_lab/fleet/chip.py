@@ -7,27 +7,16 @@ from __future__ import annotations
 
 import sys
 
-
-def name(device: str, job: int) -> str:
-    """The machine folder of job number ``job``: a GPU's by its chip, a CPU's by the job.
-
-    Raises :class:`hypatia_lab.machine.MachineError` without a GPU.
-    """
-    from hypatia_lab import machine
-
-    if device == "cpu":
-        end = f"-{job}"
-        return machine.default_name(device)[: 64 - len(end)] + end
-    return machine.chip_machine(device)
+from hypatia_lab import machine
 
 
 def main(device: str, job: str) -> None:
-    """Print it, or say in one line why not and end with status 2."""
-    from hypatia_lab.machine import MachineError
-
+    """Print the machine folder: a GPU's by its chip, a CPU's by the job. Without a GPU say so in one line, and end with
+    status 1."""
+    end = f"-{job}"
     try:
-        print(name(device, int(job)))
-    except MachineError as cause:
+        print(machine.chip_machine(device) if device != "cpu" else machine.default_name(device)[: 64 - len(end)] + end)
+    except machine.MachineError as cause:
         sys.exit(f"hypatia-lab: {cause}")
 
 

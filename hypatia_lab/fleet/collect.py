@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
-import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,43 +36,35 @@ def collect(layout: Layout, into: Path) -> list[Item]:
     jobs = {line.machine: line for line in sorted(told, key=lambda line: line.state == "done")}
     out: list[Item] = []
     for folder in sorted(path for path in layout.records.glob("*") if path.is_dir()):
-        line = jobs.get(folder.name)
-        if line is None or line.state != "done":
-            out.append(Item(folder.name, "left", _unfinished(line)))
-            continue
         try:
-            found = [records.load_file(path) for path in records.files(folder)]
+            found = _finished(folder, jobs.get(folder.name), into)
         except RecordError as cause:
             out.append(Item(folder.name, "left", str(cause)))
             continue
-        if why := _unfit(folder.name, found, into):
-            out.append(Item(folder.name, "left", why))
-            continue
         own = [_take(record, into / folder.name) for record in found]
         if any(item.outcome == "taken" for item in own):
-            _copy_others(folder, into / folder.name)
+            _copy_traces(folder / "traces", into / folder.name / "traces")
         out += own
     return out
 
 
-def _unfinished(line: Line | None) -> str:
-    if line is None:
-        return "no job of the fleet has finished it"
-    return f"job {line.number} is {line.state}" + (f": {line.reason}" if line.reason else "")
-
-
-def _unfit(machine: str, found: Sequence[Record], into: Path) -> str:
-    """Why nothing of a finished ``machine`` is taken; "" where it is."""
+def _finished(folder: Path, job: Line | None, into: Path) -> list[Record]:
+    """The records of the machine ``folder``; raises :class:`RecordError` that says why nothing of it is to be taken."""
+    if job is None:
+        raise RecordError("no job of the fleet has finished it")
+    if job.state != "done":
+        raise RecordError(f"job {job.number} is {job.state}" + (f": {job.reason}" if job.reason else ""))
+    found = [records.load_file(path) for path in records.files(folder)]
     if not found:
-        return "it holds no record"
-    chips = {record.run["facts"].get("chip", "") for record in found}  # none on a CPU
+        raise RecordError("it holds no record")
+    chips = {record.chip for record in found}  # none on a CPU
     if len(chips) > 1:
-        return f"its records are of several chips: {', '.join(sorted(filter(None, chips))) or 'none'}"
+        raise RecordError(f"its records are of several chips: {', '.join(sorted(filter(None, chips)))}")
     (own,) = chips
     for path in records.files(into) if own else []:
-        if records.place(path)[0] != machine and _chip_of(path) == own:
-            return f"chip {own} is there already, as {records.place(path)[0]}"
-    return ""
+        if (name := records.place(path)[0]) != folder.name and _chip_of(path) == own:
+            raise RecordError(f"chip {own} is there already, as {name}")
+    return found
 
 
 def _chip_of(path: Path) -> str:
@@ -86,23 +77,25 @@ def _chip_of(path: Path) -> str:
 
 
 def _take(record: Record, target: Path) -> Item:
-    what, before = f"{record.machine}/{record.experiment}", records.leading(target, record.experiment)
-    if before is not None:
-        try:
-            there = records.load_file(before)
-        except RecordError as cause:
-            there, why = None, f"what was there cannot be read: {cause}"
-        else:
-            why = _as_whole(record, there)
-            if there.digest == record.digest:
-                return Item(what, "kept", "the same is there already")
-            if why:
-                return Item(what, "kept", why)
-            why = "it holds all that was there"
-    else:
-        why = ""
-    records.write_text(target / record.path.relative_to(record.folder), record.path.read_text(encoding="utf-8"))
-    return Item(what, "taken", why)
+    """Write ``record`` into the machine folder ``target``, unless more is there already."""
+    outcome, why = _against(record, records.leading(target, record.experiment))
+    if outcome == "taken":
+        records.write_text(target / record.path.relative_to(record.folder), record.path.read_text(encoding="utf-8"))
+    return Item(f"{record.machine}/{record.experiment}", outcome, why)
+
+
+def _against(record: Record, before: Path | None) -> tuple[str, str]:
+    """What becomes of ``record``, and why, where ``before`` is the record that is there."""
+    if before is None:
+        return "taken", ""
+    try:
+        there = records.load_file(before)
+    except RecordError as cause:
+        return "taken", f"what was there cannot be read: {cause}"
+    if there.digest == record.digest:
+        return "kept", "the same is there already"
+    why = _as_whole(record, there)
+    return ("kept", why) if why else ("taken", "it holds all that was there")
 
 
 def _as_whole(new: Record, there: Record) -> str:
@@ -119,22 +112,16 @@ def _as_whole(new: Record, there: Record) -> str:
     return ""
 
 
-def _copy_others(folder: Path, target: Path) -> None:
-    """Copy what lies beside the records of ``folder``, such as traces, each file whole or not at all."""
-    for path in sorted(folder.rglob("*")):
-        relative = path.relative_to(folder)
-        if not path.is_file() or relative.parts[0] == ".parts" or len(relative.parts) == 1:
-            continue
-        place, temporary = target / relative, ""
+def _copy_traces(folder: Path, target: Path) -> None:
+    """Copy the files of ``folder`` to ``target``, each whole or not at all."""
+    for path in sorted(path for path in folder.glob("*") if path.is_file()):
+        temporary = target / f".{path.name}.{os.getpid()}.tmp"
         try:
-            place.parent.mkdir(parents=True, exist_ok=True)
-            handle, temporary = tempfile.mkstemp(prefix=".", suffix=".tmp", dir=place.parent)
-            os.close(handle)
+            target.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, temporary)
-            os.chmod(temporary, 0o644)
-            os.replace(temporary, place)
+            os.replace(temporary, target / path.name)
         except OSError as cause:
-            raise records.explain(cause, place) from None
+            raise records.explain(cause, target / path.name) from None
         finally:
-            if temporary and os.path.exists(temporary):
-                os.unlink(temporary)
+            with contextlib.suppress(OSError):
+                temporary.unlink()

@@ -14,7 +14,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -147,8 +147,6 @@ def _read(path: Path, kind: type[_Kind]) -> _Kind | None:
     """What ``path`` holds; None where it is not there, or not of this kind."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        known = {one.name for one in fields(kind)}  # pyright: ignore[reportArgumentType]
-        own = {name: tuple(value) if isinstance(value, list) else value for name, value in found.items()}
-        return kind(**own) if set(own) <= known else None
+        return kind(**{name: tuple(value) if isinstance(value, list) else value for name, value in found.items()})
     except (OSError, ValueError, TypeError, AttributeError):
         return None

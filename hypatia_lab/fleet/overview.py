@@ -12,7 +12,6 @@ from hypatia_lab.fleet.layout import Asked, FleetError, Layout, Submission, Told
 STATES = ("waiting", "running", "done", "twice", "failed", "preempted")
 """``twice``: another job has measured its chip, or does. ``preempted``: it had to make room, and waits to go on."""
 SILENT = "it ended without a word"
-_Seen = tuple[Submission | None, Told | None, bool]
 
 
 @dataclass(frozen=True)
@@ -43,66 +42,68 @@ def wanted(layout: Layout) -> Asked:
 def lines(layout: Layout) -> list[Line]:
     """A line a job. Raises :class:`FleetError` where there is no fleet."""
     asked = wanted(layout)
-    found = {number: _seen(layout, number, asked) for number in layout.numbers()}
-    slurm = any(sent and sent.place == "slurm" for sent, _, _ in found.values())
-    queue = scheduler.queue() if slurm else {}
-    out = [_line(layout, number, seen, queue) for number, seen in found.items()]
+    seen = {number: _seen(layout, number, asked) for number in layout.numbers()}
+    names = {number: job.name for number, job in seen.items() if job.place == "slurm"}
+    queue = scheduler.queue() if names else {}
+    out = [_line(layout, number, job, queue) for number, job in seen.items()]
     taken = {line.machine for line in out if line.state != "twice"}
-    out = [_left(line) if line.state == "twice" and line.machine not in taken else line for line in out]
-    silent = [line.number for line in out if line.reason == SILENT]
-    names = {number: name for number in silent if (name := _name(*found[number][:2]))}
-    ended = scheduler.accounts(names.values()) if slurm else {}
-    return [_with_account(line, ended.get(names.get(line.number, ""), "")) for line in out]
+    # Its chip was begun by another job, which was put back into the queue and then got a different chip.
+    left = {"state": "waiting", "reason": "whoever was measuring this chip has left it", "idle": True}
+    out = [replace(line, **left) if line.state == "twice" and line.machine not in taken else line for line in out]
+    silent = {line.number: names[line.number] for line in out if line.reason == SILENT and names.get(line.number)}
+    ended = scheduler.accounts(silent.values())
+    said = {number: f"{SILENT}; Slurm says {ended[name]}" for number, name in silent.items() if name in ended}
+    return [replace(line, reason=said.get(line.number, line.reason)) for line in out]
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What is known of a job: how it was ``sent``, what it ``told`` and whether a process has it ``held``."""
+
+    sent: Submission | None
+    told: Told | None
+    held: bool
+
+    @property
+    def place(self) -> str:
+        return self.sent.place if self.sent else ""
+
+    @property
+    def name(self) -> str:
+        return (self.sent.name if self.sent else "") or (self.told.name if self.told else "")
 
 
 def _seen(layout: Layout, number: int, asked: Asked) -> _Seen:
-    """What is known of a job, and whether a process holds it: seen between two readings that tell the same."""
+    """What is known of a job: seen between two readings that tell the same."""
     while True:
         sent, told = layout.submission(number, asked), layout.told(number, asked)
         held = records.is_held(layout.job(number))
         if told == layout.told(number, asked):
-            return sent, told, held
+            return _Seen(sent, told, held)
 
 
-def _left(line: Line) -> Line:
-    """A job whose chip another one began and, put back into the queue, left for a different chip."""
-    return replace(line, state="waiting", reason="whoever was measuring this chip has left it", idle=True)
-
-
-def _name(sent: Submission | None, told: Told | None) -> str:
-    return (sent.name if sent else "") or (told.name if told else "")
-
-
-def _with_account(line: Line, state: str) -> Line:
-    return replace(line, reason=f"{line.reason}; Slurm says {state}") if state else line
-
-
-def _line(layout: Layout, number: int, seen: _Seen, queue: dict[str, str] | None) -> Line:
-    state, reason, idle = _state(layout, *seen, queue)
-    told = seen[1]
-    if told is None:
-        return Line(number, state, reason=reason, idle=idle)
+def _line(layout: Layout, number: int, job: _Seen, queue: dict[str, str] | None) -> Line:
+    state, reason, idle = _state(layout, job, queue)
+    told = job.told or Told(0, 0, state)
     step = f"{told.number}/{told.of}" if told.of else ""
     return Line(number, state, told.machine, told.notebook, step, reason, told.log, idle)
 
 
-def _state(
-    layout: Layout, sent: Submission | None, told: Told | None, held: bool, queue: dict[str, str] | None
-) -> tuple[str, str, bool]:
+def _state(layout: Layout, job: _Seen, queue: dict[str, str] | None) -> tuple[str, str, bool]:
     """State, reason, and whether nothing works on it."""
-    if sent is None:
+    told, name = job.told, job.name
+    if job.sent is None:
         return "waiting", "not submitted yet", True
     if told and told.state in ENDED:
         return told.state, told.reason, True
-    if held:
+    if job.held:
         return (told.state if told else "running"), "", False
     begun = "preempted" if told else "waiting"
-    name = _name(sent, told)
-    if sent.place == "slurm" and queue and name in queue and queue[name] not in scheduler.RUNNING:
+    if job.place == "slurm" and queue and name in queue and queue[name] not in scheduler.RUNNING:
         return begun, "", False  # a job that Slurm itself puts back is told to end first, and may say that it failed
     if told and told.state == "failed":
         return "failed", told.reason, True
-    if sent.place == "box":
+    if job.place == "box":
         if told and told.state == "running":
             return "failed", SILENT, True
         # It is about to start, or between two attempts, for as long as somebody sees to it.
@@ -112,6 +113,4 @@ def _state(
         return begun, "Slurm does not answer here (squeue)", False
     if name in queue:
         return "running", "", False
-    if not name:
-        return "waiting", "not known to be submitted", True
-    return "failed", SILENT, True
+    return ("failed", SILENT, True) if name else ("waiting", "not known to be submitted", True)

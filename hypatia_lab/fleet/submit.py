@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +23,7 @@ MINUTES = 120
 """A Slurm job's time where none is asked for: submitit's own five minutes are over before anything is measured."""
 FOR_EVER = 60 * 24 * 365
 """Minutes of a job on this machine, which is ended by nobody but itself; submitit's own two are too few."""
+_NEXT_PARAMETER = re.compile(r",(?=[^,=]*=)")
 BEAT_S = 1.0
 ALL_TOLD_S = 2.0
 """Seconds in which jobs that were interrupted with this process have ended."""
@@ -51,9 +53,8 @@ def ask(layout: Layout, asked: Asked, count: int | None) -> tuple[Asked, list[in
         there = replace(there, overwrite=True, round=there.round + 1)
         layout.ask(there)
         standing = overview.lines(layout)
-    left = [line.number for line in standing if line.idle and line.state not in ENDED]
-    known = {line.number for line in standing}
-    return there, sorted({*left, *(set(range(count or 1)) - known)})
+    settled = {line.number for line in standing if line.state in ENDED or not line.idle}
+    return there, sorted({*layout.numbers(), *range(count or 1)} - settled)
 
 
 def works(
@@ -89,19 +90,12 @@ def slurm_parameters(texts: Sequence[str], device: str) -> dict[str, Any]:
     """
     from submitit import SlurmExecutor
 
-    pairs: list[list[str]] = []
-    for text in texts:
-        for number, part in enumerate(text.split(",")):
-            name, equals, value = part.partition("=")
-            if equals:
-                pairs.append([name.strip(), value.strip()])
-            elif number:
-                pairs[-1][1] += f",{part}"
-            else:
-                raise FleetError(f"--slurm {text!r}: parameters look like partition=gpu,account=x,time=120")
     found: dict[str, Any] = {"job_name": "hypatia-fleet", "time": MINUTES}
     known = SlurmExecutor._valid_parameters()
-    for name, value in pairs:
+    for part in (part for text in texts for part in _NEXT_PARAMETER.split(text)):
+        name, equals, value = map(str.strip, part.partition("="))
+        if not equals:
+            raise FleetError(f"--slurm {part!r}: parameters look like partition=gpu,account=x,time=120")
         if name not in known:
             raise FleetError(f"--slurm: {unknown('parameter', name, sorted(known))}")
         if name == "setup":
