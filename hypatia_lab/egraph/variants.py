@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.egraph import backend, calls, saturation
+from hypatia_lab.egraph import calls, saturation
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
@@ -99,22 +99,6 @@ def egraph(workload: Workload, inputs: Inputs) -> Run:
 def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
     """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
     return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
-
-
-@variant(
-    "mlp",
-    "egraph_compile",
-    origin="own",
-    needs=_differentiates,
-    directions=DIRECTIONS[1:],
-    label="the graph optimizer behind torch.compile",
-    tags=("graph",),
-)
-def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
-    module = module_of(inputs)
-    compiled = torch.compile(module, backend=backend.hypatia_lab, dynamic=False, fullgraph=True)
-    return _bind(compiled, inputs, module.parameters())
 
 
 @variant(
