@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -126,28 +127,12 @@ def reachable(chosen: Mapping[int, ENode], roots: Iterable[int]) -> set[int]:
 
 def total(chosen: Mapping[int, ENode], roots: Iterable[int], ways: Ways) -> float:
     """Weight of a selection, every e-class once; infinite where it is incomplete, impossible or has a cycle."""
-    weight, state = 0.0, {}
-    stack = list(roots)
-    while stack:
-        number = stack[-1]
-        if state.get(number) == 2:
-            stack.pop()
-        elif state.get(number) == 1:
-            state[number] = 2
-            stack.pop()
-        else:
-            way = chosen.get(number)
-            cost = next((cost for own, cost in ways.get(number, ()) if own == way), None)
-            if way is None or cost is None:
-                return math.inf
-            state[number] = 1
-            weight += cost
-            for child in way.children:
-                if state.get(child) == 1:
-                    return math.inf
-                if child not in state:
-                    stack.append(child)
-    return weight
+    try:
+        reads = {number: chosen[number].children for number in reachable(chosen, roots)}
+        TopologicalSorter(reads).prepare()
+        return math.fsum(dict(ways[number])[chosen[number]] for number in reads)
+    except (KeyError, CycleError):
+        return math.inf
 
 
 def _greedy(ways: Ways, order: list[int]) -> dict[int, ENode]:
