@@ -168,9 +168,9 @@ def _attribute(module: torch.nn.Module, name: Any) -> Any:
     return module
 
 
-def _term(node: fx.Node, sizes: Sizes) -> Term | None:
-    """The term of an operation; None where there is none, or where its type is not the node's."""
-    reading, kind = READINGS.get(node.target), sizes.type(node.meta.get("val"))
+def _term(node: fx.Node, kind: Type | None, sizes: Sizes) -> Term | None:
+    """The term of an operation; None where there is none, or where its type is not ``kind``, the node's."""
+    reading = READINGS.get(node.target)
     term = None if reading is None or kind is None else reading(_bound(node), kind, sizes)
     if term is None:
         return None
@@ -193,7 +193,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._parent: dict[Any, Any] = {}
-        self._written: list[Any] = []
+        self.writes: list[Any] = []
+        """What is written into."""
 
     def find(self, item: Any) -> Any:
         """The representative of all that may share memory with ``item``."""
@@ -206,13 +207,9 @@ class Memory:
         """``first`` and ``second`` may share memory."""
         self._parent[self.find(first)] = self.find(second)
 
-    def write(self, item: Any) -> None:
-        """The memory of ``item`` is written into."""
-        self._written.append(item)
-
     def written(self) -> set[Any]:
         """Representatives of all memory that is written into."""
-        return {self.find(item) for item in self._written}
+        return {self.find(item) for item in self.writes}
 
 
 def nodes_in(value: Any) -> list[fx.Node]:
@@ -225,12 +222,16 @@ def nodes_in(value: Any) -> list[fx.Node]:
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
 """What computations with symbolic sizes give."""
 
-OURS: dict[Any, Any] = {operator.target: operator for operator in OPERATORS.values()}
-"""Function that a rebuilt graph calls → its operator: none of them writes into anything."""
-
+OURS = {o.target for o in OPERATORS.values() if not isinstance(o.target, torch._ops.OpOverload)}
+"""Functions that a rebuilt graph calls: none writes into anything, and what each returns is new."""
 
 WRITING_STATISTICS = {aten.batch_norm.default: "training", aten.instance_norm.default: "use_input_stats"}
 """Operation that may write into running statistics → the argument that says whether it does."""
+
+
+def _apart(node: fx.Node) -> bool:
+    """Whether it neither writes into what it reads nor returns a part of it, and that is plain to see."""
+    return node.target in OURS or isinstance(node.meta.get("val"), NUMBERS)
 
 
 def _own(source: fx.Node, reader: fx.Node) -> bool:
@@ -242,7 +243,7 @@ def _writes(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory this one may write into."""
     if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem or guards(node):
         return []
-    if node.target in OURS or isinstance(node.meta.get("val"), NUMBERS):
+    if _apart(node):
         return []
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.all_input_nodes
@@ -262,12 +263,10 @@ def _writes(node: fx.Node) -> list[fx.Node]:
 
 def _shares(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory the result of this one may share."""
-    if isinstance(node.meta.get("val"), NUMBERS):
+    if node.op == "output" or _apart(node):
         return []
-    if node.target in OURS and not isinstance(node.target, torch._ops.OpOverload):
-        return [] if OURS[node.target].kernels else node.all_input_nodes
     if not isinstance(node.target, torch._ops.OpOverload):
-        return [] if node.op == "output" else node.all_input_nodes
+        return node.all_input_nodes
     aliasing = any(result.alias_info is not None for result in node.target._schema.returns)
     return node.all_input_nodes if aliasing or torch.Tag.maybe_aliasing_or_mutating in node.target.tags else []
 
@@ -293,8 +292,7 @@ def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
                 memory.share(node, value.untyped_storage().data_ptr())
         for source in _shares(node):
             memory.share(node, source)
-        for target in _writes(node):
-            memory.write(target)
+        memory.writes += _writes(node)
     # Two inputs may be views of one tensor; where one is written into, so may be the other.
     if {memory.find(node) for node in placeholders} & memory.written():
         for node in placeholders:
@@ -312,31 +310,25 @@ def read(module: fx.GraphModule) -> Terms:
     effects: list[str] = []
     outputs: tuple[str, ...] = ()
     for node in module.graph.nodes:
+        kind, inputs = sizes.type(node.meta.get("val")), tuple(source.name for source in node.all_input_nodes)
+        value = _attribute(module, node.target) if node.op == "get_attr" else None
         if node.op == "output":
-            outputs = tuple(source.name for source in node.all_input_nodes)
+            outputs = inputs
             continue
         if node.op == "placeholder":
-            nodes.append(Node(node.name, "Input", (node.name,), sizes.type(node.meta.get("val"))))
-            continue
-        if node.op == "get_attr":
-            value = _attribute(module, node.target)
-            if isinstance(value, torch.Tensor):
-                # One tensor under two names is one parameter: weight tying is equality.
-                name = names.setdefault(id(value), str(node.target))
-                nodes.append(Node(node.name, "Param", (name,), sizes.type(value)))
-                continue
-        touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
-        writes = bool(_writes(node))
-        term = None if writes or touched else _term(node, sizes)
-        if term is not None:
-            nodes.append(Node(node.name, *term, sizes.type(node.meta.get("val"))))
-            continue
-        # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
-        acts = writes or node.is_impure() or _random(node)
-        inputs = tuple(source.name for source in node.all_input_nodes)
-        nodes.append(Node(node.name, "Opaque", (node.name,), sizes.type(node.meta.get("val")), inputs))
-        if acts or touched:
-            pinned.add(node.name)
-        if acts:
-            effects.append(node.name)
+            term = "Input", (node.name,)
+        elif isinstance(value, torch.Tensor):
+            # One tensor under two names is one parameter: weight tying is equality.
+            term, kind = ("Param", (names.setdefault(id(value), str(node.target)),)), sizes.type(value)
+        else:
+            writes = bool(_writes(node))
+            touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
+            term = None if writes or touched else _term(node, kind, sizes)
+            # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
+            acts = term is None and (writes or node.is_impure() or _random(node))
+            if acts or touched:
+                pinned.add(node.name)
+            if acts:
+                effects.append(node.name)
+        nodes.append(Node(node.name, *(term or ("Opaque", (node.name,))), kind, inputs))
     return Terms(tuple(nodes), frozenset(pinned), tuple(effects), outputs, sizes)

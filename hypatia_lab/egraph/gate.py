@@ -27,21 +27,23 @@ LARGE = (0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e200, -1e200)
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 """Edge values. Denormals and large numbers never meet: underflow on one side only could be an error of any size."""
 
-RANKS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "Linear": ((1, 2, 3), (2,), (1,)),
-    "LinearRelu": ((1, 2, 3), (2,), (1,)),
+Ranks = tuple[int | None, ...]
+
+MAYBE: Ranks = (1, 1, 1, 1, None)
+"""Of a vector that may be absent, as it then is every fifth time."""
+
+RANKS: dict[str, tuple[Ranks, ...]] = {
+    "Linear": ((1, 2, 3), (2,), MAYBE),
+    "LinearRelu": ((1, 2, 3), (2,), MAYBE),
     "Mlp2": ((1, 2, 3), (2,), (1,), (2,), (1,)),
     "Mm": ((2,), (2,)),
     "Addmm": ((0, 1, 2), (2,), (2,)),
     "Transpose": ((1, 2, 3),),
-    "Conv2d": ((4,), (4,), (1,)),
-    "BatchNorm": ((2, 3, 4), (1,), (1,), (1,), (1,)),
+    "Conv2d": ((4,), (4,), MAYBE),
+    "BatchNorm": ((2, 3, 4), MAYBE, MAYBE, (1,), (1,)),
     "InstanceNorm": ((3, 4), (1,), (1,)),
 }
 """Operator → ranks worth trying for its tensors; any other operator's tensors have rank 0 to 3."""
-
-OPTIONAL = {("Linear", 2), ("LinearRelu", 2), ("Conv2d", 2), ("BatchNorm", 1), ("BatchNorm", 2)}
-"""(Operator, argument) that may be absent."""
 
 
 @dataclass(frozen=True)
@@ -151,34 +153,27 @@ def _reshaped(rng: random.Random, x: torch.Tensor) -> tuple[int, ...]:
     return (last, rows) if rng.random() < 0.5 else (x.numel(),)
 
 
-def _variables(left: Expression, operators: Mapping[str, Operator]) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Tensor variables of the left side: ranks worth trying, and whether the variable may be absent."""
-    found: dict[str, tuple[tuple[int, ...], bool]] = {}
+def _variables(left: Expression, operators: Mapping[str, Operator]) -> dict[str, Ranks]:
+    """Tensor variables of the left side, and the ranks worth trying for each."""
+    found: dict[str, Ranks] = {}
     if not isinstance(left, tuple) or left[0] == "Absent":
         return found
-    name = str(left[0])
-    ranks = RANKS.get(name, ())
-    for position, (sort, argument) in enumerate(zip(operators[name].sorts, left[1:], strict=True)):
-        if sort != "T":
-            continue
-        if isinstance(argument, str):
-            own = ranks[position] if position < len(ranks) else (0, 1, 2, 3)
-            found.setdefault(argument, (own, (name, position) in OPTIONAL))
-        else:
-            found |= {key: value for key, value in _variables(argument, operators).items() if key not in found}
+    own = operators[str(left[0])]
+    tensors = own.tensors(left[1:])
+    for ranks, argument in zip(RANKS.get(own.name, ((0, 1, 2, 3),) * len(tensors)), tensors, strict=True):
+        found = ({argument: ranks} if isinstance(argument, str) else _variables(argument, operators)) | found
     return found
 
 
-def _hollow(
-    rng: random.Random, variables: Mapping[str, tuple[tuple[int, ...], bool]]
-) -> dict[str, torch.Tensor | None]:
+def _hollow(rng: random.Random, variables: Mapping[str, Ranks]) -> dict[str, torch.Tensor | None]:
     """Tensors of random shapes, not filled yet."""
     # Few different sizes a trial: tensors drawn independently then fit together often enough.
     sizes = rng.choice(([1], [2], [3], [5], [0], [1, 3], [2, 3], [3, 4], [0, 2], [0, 3], [1, 2, 5]))
     tensors: dict[str, torch.Tensor | None] = {}
-    for name, (ranks, optional) in variables.items():
-        shape = [rng.choice(sizes) for _ in range(rng.choice(ranks))]
-        tensors[name] = None if optional and rng.random() < 0.2 else torch.empty(shape, dtype=torch.float64)
+    for name, ranks in variables.items():
+        rank = rng.choice(ranks)
+        shape = [rng.choice(sizes) for _ in range(rank or 0)]
+        tensors[name] = None if rank is None else torch.empty(shape, dtype=torch.float64)
     return tensors
 
 

@@ -31,7 +31,7 @@ class Node:
     arguments: tuple[Any, ...]
     type: Type | None = None
     inputs: tuple[str, ...] = ()
-    """What an opaque node reads, by name."""
+    """What it reads, by name."""
 
 
 @dataclass(frozen=True)

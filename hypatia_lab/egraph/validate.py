@@ -26,7 +26,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hypatia_lab.egraph.fx_in import draws_random_numbers
-from hypatia_lab.egraph.module import Rewrite
+from hypatia_lab.egraph.module import Plain, Rewrite
 
 TOLERANCE = 1000
 """Largest ‖new − old‖/‖old‖ of a result, in units of its dtype's machine epsilon: roundings pass, errors do not."""
@@ -165,17 +165,13 @@ def _gradients(module: torch.nn.Module, state: torch.nn.Module, args: Any, kwarg
     parameters = [parameter for parameter in state.parameters() if parameter.requires_grad]
     if not parameters:
         return []
-    leaves = [leaf(value) for value in pytree.tree_leaves((tuple(args), dict(kwargs)))]
-    inputs = [value for value in leaves if isinstance(value, torch.Tensor) and value.requires_grad]
-    args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((tuple(args), dict(kwargs))))
+    arguments = pytree.tree_map(leaf, (tuple(args), dict(kwargs)))
+    inputs = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor) and one.requires_grad]
     with _restored(state), torch.enable_grad():
         # Copies: what is a leaf must not be written into.
-        given = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, (args, kwargs))
-        outputs = [
-            out
-            for out in pytree.tree_leaves(module(*given[0], **given[1]))
-            if isinstance(out, torch.Tensor) and out.requires_grad
-        ]
+        args, kwargs = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, arguments)
+        results = pytree.tree_leaves(module(*args, **kwargs))
+        outputs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
         if not outputs:
             return []
         total = torch.zeros((), dtype=torch.float64, device=outputs[0].device)
@@ -202,12 +198,9 @@ def _in_float64(old: torch.nn.Module, new: fx.GraphModule, args: Any, kwargs: An
                 tensor.data = tensor.data.double()
     except Exception:  # a module may hold anything
         return None
-    codegen: Any = second.graph._codegen
-    if hasattr(codegen, "arguments"):
-        codegen.arguments = {
-            name: (shape, torch.float64 if dtype.is_floating_point else dtype, device)
-            for name, (shape, dtype, device) in codegen.arguments.items()
-        }
+    if isinstance(second.graph._codegen, Plain):
+        # It would refuse arguments of another dtype.
+        second.graph.set_codegen(Plain({}))
         second.recompile()
     return (first, second, *pytree.tree_map(wide, (tuple(args), dict(kwargs))))
 
