@@ -27,6 +27,7 @@ from hypatia_lab.egraph import (
     Rule,
     Time,
     Unchanged,
+    backend,
     calls,
     measure,
     optimize,
@@ -327,6 +328,16 @@ def test_a_relu_in_place_is_fused_where_nobody_else_reads_what_it_writes_into():
     result, own, other = optimized(inplace, x.clone()), x.clone(), x.clone()
     torch.testing.assert_close(result(own), inplace(other))
     torch.testing.assert_close(own, other)
+
+
+class Scaled(nn.Module):
+    def forward(self, x, w):
+        return torch.add(x, x @ w, alpha=2), torch.addmm(x, x, w, beta=3), torch.addmm(x, x, w, alpha=0.5)
+
+
+def test_a_scaled_sum_is_no_plain_one():
+    module, x, w = Scaled(), torch.randn(4, 4), torch.randn(4, 4)
+    torch.testing.assert_close(optimized(module, x, w)(x, w), module(x, w))
 
 
 class Branching(nn.Module):
@@ -677,18 +688,21 @@ def test_unknown_modes_and_goals_are_refused():
         optimize(mlp(1), (torch.ones(1, 16),), rules=("magic",))
 
 
-def test_a_compiled_module_trains_as_eager_does_whatever_the_batch(monkeypatch):
-    from hypatia_lab.egraph import backend
-
-    reports = []
-    rewrite = backend.rewrite_graph
+@pytest.fixture
+def reports(monkeypatch):
+    """The reports of all graphs that torch.compile's backend rewrites."""
+    found, rewrite = [], backend.rewrite_graph
 
     def spied(*args, **options):
         result = rewrite(*args, **options)
-        reports.append(result.report)
+        found.append(result.report)
         return result
 
     monkeypatch.setattr(backend, "rewrite_graph", spied)
+    return found
+
+
+def test_a_compiled_module_trains_as_eager_does_whatever_the_batch(reports):
     backend.register()
     module = mlp(3, 8)
     compiled = torch.compile(module, backend="hypatia_lab", dynamic=True)
@@ -711,8 +725,6 @@ def test_the_backend_is_known_to_torch_compile_by_its_name():
 def test_the_backend_leaves_the_authors_name_free():
     from torch._dynamo import list_backends
 
-    from hypatia_lab.egraph import backend
-
     backend.register()
     assert "hypatia_lab" in list_backends(exclude_tags=None)
     registered = entry_points(group="torch_dynamo_backends")
@@ -722,18 +734,7 @@ def test_the_backend_leaves_the_authors_name_free():
     assert list(project["project"]["entry-points"]["torch_dynamo_backends"]) == ["hypatia_lab"]
 
 
-def test_the_compiled_forward_graph_is_fused_after_differentiation(monkeypatch):
-    from hypatia_lab.egraph import backend
-
-    reports = []
-    rewrite = backend.rewrite_graph
-
-    def spied(*args, **options):
-        result = rewrite(*args, **options)
-        reports.append(result.report)
-        return result
-
-    monkeypatch.setattr(backend, "rewrite_graph", spied)
+def test_the_compiled_forward_graph_is_fused_after_differentiation(reports):
     module, x = mlp(3, 8), torch.randn(4, 8)
     torch.compile(module, backend=backend.hypatia_lab, dynamic=False)(x).sum().backward()
     forward, backward = reports
