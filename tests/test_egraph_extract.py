@@ -10,7 +10,7 @@ import pytest
 
 from hypatia_lab.egraph import DEFAULT, Costs, Time
 from hypatia_lab.egraph.cost import LAUNCH_US, key, weights
-from hypatia_lab.egraph.extract import _greedy, _ways, extract, reachable, total
+from hypatia_lab.egraph.extract import extract, reachable, total
 from hypatia_lab.egraph.rules import rules_of
 from hypatia_lab.egraph.saturation import EGraph, ENode, Node, saturate
 from hypatia_lab.egraph.terms import Type
@@ -59,15 +59,12 @@ def test_a_chain_of_200_residual_blocks_is_fused_block_by_block():
 def test_a_shared_product_is_not_computed_twice():
     nodes = inputs(node("y", "Linear", "x", "w", "b"), node("r", "Relu", "y"), node("s", "Add", "r", "y"))
     large = [replace(n, type=Type((512,) if n.name == "b" else (512, 512), "float64")) for n in nodes]
-    egraph, found = best(large, "s")
+    found = best(large, "s")[1]
     assert operators(found) == ["Add", "Linear", "Relu"]
     assert found.gap < 1e-6
-    # Greedy alone doubles the product; the original graph, raced against it, is still there.
-    weight = weights(egraph, CUDA)
-    roots = [egraph.class_of["s"]]
-    ways, order = _ways(egraph, roots, weight)
-    assert total(_greedy(ways, order), roots, ways) > 1.2 * found.weight
-    assert operators(best(large, "s", seconds=0)[1]) == ["Add", "Linear", "Relu"]
+    # Greedy alone doubles the product; the original graph, held against it, is still there.
+    kept = best(large, "s", seconds=0)[1]
+    assert (operators(kept), kept.method) == (["Add", "Linear", "Relu"], "original")
 
 
 def test_two_transposes_are_none_and_no_cycle_is_a_computation():

@@ -10,7 +10,6 @@ from hypatia_lab.egraph.cost import Costs, Time
 from hypatia_lab.egraph.gate import Verdict, admit, examine
 from hypatia_lab.egraph.module import Optimized, Report, Rewrite
 from hypatia_lab.egraph.optimize import Unchanged, optimize, rewrite_graph
-from hypatia_lab.egraph.replay import replay
 from hypatia_lab.egraph.rules import DEFAULT, GOALS, Grade, Rule
 
 __all__ = [
@@ -28,6 +27,5 @@ __all__ = [
     "admit",
     "examine",
     "optimize",
-    "replay",
     "rewrite_graph",
 ]

@@ -201,6 +201,7 @@ SWIFT: dict[Any, Any] = {
     aten.t.default: torch.t,
     aten.transpose.int: torch.transpose,
     aten.reshape.default: torch.reshape,
+    aten.view.default: torch.reshape,
     aten.conv2d.default: torch.conv2d,
     aten.batch_norm.default: torch.batch_norm,
     aten.instance_norm.default: torch.instance_norm,

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from hypatia_lab.egraph.saturation import EGraph, ENode, typed
-from hypatia_lab.egraph.terms import OPERATORS, Type
+from hypatia_lab.egraph.terms import LEAVES, OPERATORS, Operator, Type
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,14 @@ DISPATCH_US = 0.2
 """What changes only a view launches nothing, and is still a call: it must not be free, or views would pile up."""
 
 
+class Application(NamedTuple):
+    """An operator, its ``arguments`` (types for tensors, attributes as they are) and the type of its result."""
+
+    operator: Operator
+    arguments: tuple[Any, ...]
+    out: Type
+
+
 @dataclass(frozen=True)
 class Costs:
     """The cost model of one device (``cuda`` or ``cpu``).
@@ -56,34 +64,38 @@ class Costs:
         if self.device not in RATES:
             raise ValueError(f"no costs for {self.device!r}: the devices are {', '.join(RATES)}")
 
+    def application(self, egraph: EGraph, number: int, way: ENode) -> Application | None:
+        """What one way to compute an e-class runs; None where that is no operator, or no kernel can."""
+        if way.operator not in OPERATORS or any(c not in egraph.types for c in (number, *way.children)):
+            return None
+        operator, out = OPERATORS[way.operator], _sized(egraph.types[number], egraph.hints)
+        arguments = operator.each(typed(egraph, way), lambda kind: _sized(kind, egraph.hints))
+        if out is None or operator.missing(self.device, *arguments):
+            return None
+        return Application(operator, arguments, out)
+
     def time(self, egraph: EGraph, number: int, way: ENode) -> Time | None:
         """Time of one way to compute an e-class; None where no kernel can."""
-        out = _sized(egraph.types.get(number), egraph.hints)
-        if way.operator in ("Input", "Param", "Absent"):
-            return FREE
         if way.operator == "Opaque":
-            return self._opaque(out, [_sized(egraph.types.get(child), egraph.hints) for child in way.children])
-        if out is None or any(child not in egraph.types for child in way.children):
+            # The same in every selection: it tells where a graph's time goes, and decides nothing.
+            types = [_sized(egraph.types.get(own), egraph.hints) for own in (number, *way.children)]
+            return FREE if types[0] is None else self._roofline(types[0].dtype, 0, types, 1)
+        if way.operator in LEAVES:
+            return FREE
+        found = self.application(egraph, number, way)
+        if found is None:
             return None
-        operator, arguments = OPERATORS[way.operator], sized(egraph, way)
-        if operator.missing(self.device, *arguments):
-            return None
+        operator, arguments, out = found
         if self.measured and (known := self.measured.get(key(way.operator, arguments, out))) is not None:
             return known
-        tensors = [a for sort, a in zip(operator.sorts, arguments, strict=True) if sort == "T"]
-        launches = operator.kernels(self.device)
+        launches = operator.kernels + operator.more_on_cpu * (self.device == "cpu")
         if not launches:
             return Time(DISPATCH_US, DISPATCH_US, DISPATCH_US)
-        moved = out.bytes + sum(t.bytes for t in tensors if t is not None)
-        return self._roofline(out.dtype, operator.flops(out, *arguments), moved, launches)
+        tensors = [out, *operator.tensors(arguments)]
+        return self._roofline(out.dtype, operator.flops(out, *arguments), tensors, launches)
 
-    def _opaque(self, out: Type | None, inputs: list[Type | None]) -> Time:
-        # The same in every selection: it tells where a graph's time goes, and decides nothing.
-        if out is None:
-            return FREE
-        return self._roofline(out.dtype, 0, out.bytes + sum(t.bytes for t in inputs if t is not None), 1)
-
-    def _roofline(self, dtype: str, flops: int, moved: int, launches: int) -> Time:
+    def _roofline(self, dtype: str, flops: float, tensors: Sequence[Type | None], launches: int) -> Time:
+        moved = sum(tensor.bytes for tensor in tensors if tensor is not None)
         rates = RATES[self.device]
         rate = self.ceilings.get(("matmul", f"{dtype}/ieee", self.clock), rates.get(dtype, rates["float64"]))
         bandwidth = self.ceilings.get(("copy", "", self.clock), BANDWIDTH[self.device])
@@ -91,13 +103,9 @@ class Costs:
         return Time(time, time, time)
 
 
-def _sized(kind: Any, hints: Mapping[int, int]) -> Any:
-    return Type(tuple(hints.get(n, n) for n in kind.shape), kind.dtype) if hints and isinstance(kind, Type) else kind
-
-
-def sized(egraph: EGraph, way: ENode) -> tuple[Any, ...]:
-    """Arguments of an operator, types for tensors, attributes as they are; symbolic sizes as in the example."""
-    return tuple(_sized(argument, egraph.hints) for argument in typed(egraph, way))
+def _sized(kind: Type | None, hints: Mapping[int, int]) -> Type | None:
+    """A type with symbolic sizes as in the example."""
+    return Type(tuple(hints.get(n, n) for n in kind.shape), kind.dtype) if hints and kind is not None else kind
 
 
 def key(operator: str, arguments: Sequence[Any], out: Type) -> str:

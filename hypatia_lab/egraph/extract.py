@@ -5,9 +5,9 @@ cost is the sum over its distinct e-classes. Three candidates, the cheapest wins
 original graph, a greedy selection, and an integer linear program within a time limit, whose dual bound states how far
 from the optimum the winner can be at most.
 
-Greedy: every e-class keeps the set of e-classes that its best way so far needs, as the extraction gym's greedy DAG
-extractors do. Program: Y. Yang et al., Equality Saturation for Tensor Graph Superoptimization (TENSAT, 2021), with an
-order of the e-classes against cycles, which only e-classes on a cycle need.
+Greedy: every e-class keeps the e-classes that its best way so far needs, with their costs, as the extraction gym's
+greedy DAG extractors do. Program: Y. Yang et al., Equality Saturation for Tensor Graph Superoptimization (TENSAT,
+2021), with an order of the e-classes against cycles, which only e-classes on a cycle need.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 import numpy as np
@@ -126,65 +127,35 @@ def reachable(chosen: Mapping[int, ENode], roots: Iterable[int]) -> set[int]:
 
 def total(chosen: Mapping[int, ENode], roots: Iterable[int], ways: Ways) -> float:
     """Weight of a selection, every e-class once; infinite where it is incomplete, impossible or has a cycle."""
-    weight, state = 0.0, {}
-    stack = list(roots)
-    while stack:
-        number = stack[-1]
-        if state.get(number) == 2:
-            stack.pop()
-        elif state.get(number) == 1:
-            state[number] = 2
-            stack.pop()
-        else:
-            way = chosen.get(number)
-            cost = next((cost for own, cost in ways.get(number, ()) if own == way), None)
-            if way is None or cost is None:
-                return math.inf
-            state[number] = 1
-            weight += cost
-            for child in way.children:
-                if state.get(child) == 1:
-                    return math.inf
-                if child not in state:
-                    stack.append(child)
-    return weight
+    try:
+        reads = {number: chosen[number].children for number in reachable(chosen, roots)}
+        TopologicalSorter(reads).prepare()
+        return math.fsum(dict(ways[number])[chosen[number]] for number in reads)
+    except (KeyError, CycleError):
+        return math.inf
 
 
 def _greedy(ways: Ways, order: list[int]) -> dict[int, ENode]:
-    best: dict[int, tuple[float, ENode, frozenset[int]]] = {}
-    own_cost: dict[int, float] = {}
-    for _ in range(len(order)):
+    best: dict[int, tuple[ENode, float, dict[int, float]]] = {}
+    for _ in order:
         changed = False
         for number in order:
             for way, cost in ways[number]:
-                found = _needed(way, best, own_cost)
-                if found is None or number in found[1]:
+                if any(child not in best for child in way.children):
                     continue
-                if number not in best or cost + found[0] < best[number][0] * (1 - 1e-12):
-                    best[number] = (cost + found[0], way, found[1] | {number})
-                    own_cost[number] = cost
+                needed: dict[int, float] = {}
+                for child in way.children:
+                    needed |= best[child][2]
+                if number in needed:
+                    continue
+                needed[number] = cost
+                weight = sum(needed.values())
+                if number not in best or weight < best[number][1] * (1 - 1e-12):
+                    best[number] = way, weight, needed
                     changed = True
         if not changed:
             break
-    return {number: entry[1] for number, entry in best.items()}
-
-
-def _needed(
-    way: ENode, best: Mapping[int, tuple[float, ENode, frozenset[int]]], own_cost: Mapping[int, float]
-) -> tuple[float, frozenset[int]] | None:
-    """Weight and e-classes that a way's arguments need together; None while one of them has no way yet."""
-    children = list(dict.fromkeys(way.children))
-    if any(child not in best for child in children):
-        return None
-    weight, needed = 0.0, frozenset()
-    for child in sorted(children, key=lambda child: -len(best[child][2])):
-        cost, _, own = best[child]
-        if not needed:
-            weight, needed = cost, own
-        elif more := own - needed:
-            weight += sum(own_cost[number] for number in more)
-            needed |= more
-    return weight, needed
+    return {number: way for number, (way, _, _) in best.items()}
 
 
 def _cyclic(ways: Ways) -> dict[int, int]:

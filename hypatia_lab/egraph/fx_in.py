@@ -15,12 +15,13 @@ from __future__ import annotations
 
 import operator as python
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import fx
 
+from hypatia_lab.egraph.module import guards
 from hypatia_lab.egraph.saturation import Node
 from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Type, aten
 
@@ -39,7 +40,7 @@ class Terms:
     pinned: frozenset[str]
     effects: tuple[str, ...]
     outputs: tuple[str, ...]
-    sizes: Sizes = field(default_factory=lambda: Sizes())
+    sizes: Sizes
 
 
 class Sizes:
@@ -64,7 +65,8 @@ class Sizes:
         if not size.node.has_hint():
             return None
         for symbol in expression.free_symbols:
-            self._symbols.setdefault(symbol, sympy.nextprime(1_000_000 + 1000 * len(self._symbols)))
+            # Small enough for 64 bits to count the bytes of a tensor that has three such sizes.
+            self._symbols.setdefault(symbol, sympy.nextprime(100_000 + 1000 * len(self._symbols)))
         value = int(expression.xreplace({symbol: sympy.Integer(p) for symbol, p in self._symbols.items()}))
         if not expression.free_symbols:
             return value
@@ -89,100 +91,75 @@ def _bound(node: fx.Node) -> dict[str, Any]:
     return values | node.kwargs
 
 
-Reading = Callable[[fx.Node, Type, Sizes], "Term | None"]
+Reading = Callable[[dict[str, Any], Type, Sizes], "Term | None"]
+"""From an operation's arguments by name and its result's type to its term, or to None where no term says the same."""
 
 
-def _plain(operator: str, *names: str) -> Reading:
-    return lambda node, kind, sizes: (operator, tuple(_bound(node)[name] for name in names))
+def _plain(operator: str, *names: str, **only: Any) -> Reading:
+    """``operator`` of the arguments ``names``, where those named in ``only`` are what stands there."""
+
+    def reading(bound: dict[str, Any], *_: Any) -> Term | None:
+        fits = all(bound[name] == wanted for name, wanted in only.items())
+        return (operator, tuple(bound[name] for name in names)) if fits else None
+
+    return reading
 
 
-def _add(node: fx.Node, *_: Any) -> Term | None:
-    bound = _bound(node)
-    return ("Add", (bound["self"], bound["other"])) if bound["alpha"] == 1 else None
-
-
-def _addmm(node: fx.Node, *_: Any) -> Term | None:
-    bound = _bound(node)
-    if bound["beta"] != 1 or bound["alpha"] != 1:
-        return None
-    return "Addmm", (bound["self"], bound["mat1"], bound["mat2"])
-
-
-def _view(node: fx.Node, kind: Type, sizes: Sizes) -> Term | None:
+def _view(bound: dict[str, Any], kind: Type, sizes: Sizes) -> Term | None:
     # On the way back a symbolic size is a -1, of which a view can have one, beside no zero.
     symbolic = sum(size in sizes.hints for size in kind.shape)
-    return None if symbolic > 1 or (symbolic and 0 in kind.shape) else ("View", (node.args[0], kind.shape))
+    return None if symbolic > 1 or (symbolic and 0 in kind.shape) else ("View", (bound["self"], kind.shape))
 
 
-def _swap(node: fx.Node, first: int, second: int) -> Term | None:
-    rank = len(node.meta["val"].shape)
+def _swap(x: fx.Node, rank: int, first: int, second: int) -> Term | None:
     first, second = sorted((first % rank, second % rank)) if rank else (0, 0)
-    return ("Transpose", (node.args[0], first, second)) if first < second else None
+    return ("Transpose", (x, first, second)) if first < second else None
 
 
-def _permute(node: fx.Node, *_: Any) -> Term | None:
-    dims = [dim % len(_bound(node)["dims"]) for dim in _bound(node)["dims"]]
-    moved = [position for position, dim in enumerate(dims) if position != dim]
-    return _swap(node, *moved) if len(moved) == 2 else None
+def _permute(bound: dict[str, Any], kind: Type, _: Sizes) -> Term | None:
+    rank = len(kind.shape)
+    moved = [position for position, dim in enumerate(bound["dims"]) if position != dim % rank]
+    return _swap(bound["self"], rank, *moved) if len(moved) == 2 else None
 
 
-def _dropout(node: fx.Node, *_: Any) -> Term | None:
-    bound = _bound(node)
-    return None if bound["train"] else ("Dropout", (bound["input"], str(bound["p"]), False))
-
-
-def _conv2d(node: fx.Node, *_: Any) -> Term:
-    bound = _bound(node)
+def _conv2d(bound: dict[str, Any], *_: Any) -> Term:
     pairs = [bound[name] for name in ("stride", "padding", "dilation")]
     dims = tuple(size for pair in pairs for size in (pair * 2 if len(pair) == 1 else pair))
     return "Conv2d", (bound["input"], bound["weight"], bound["bias"], (*dims, bound["groups"]))
 
 
-def _batch_norm(node: fx.Node, *_: Any) -> Term | None:
-    bound = _bound(node)
-    names = ("input", "weight", "bias", "running_mean", "running_var")
-    return None if bound["training"] else ("BatchNorm", (*(bound[name] for name in names), repr(bound["eps"])))
-
-
-def _instance_norm(node: fx.Node, *_: Any) -> Term | None:
-    bound = _bound(node)
-    if not bound["use_input_stats"] or bound["running_mean"] is not None:
-        return None
-    return "InstanceNorm", (bound["input"], bound["weight"], bound["bias"], repr(bound["eps"]))
-
+VIEWS = (
+    aten.view.default,
+    aten.reshape.default,
+    aten._unsafe_view.default,
+    aten.flatten.using_ints,
+    aten.unflatten.int,
+    aten.unsqueeze.default,
+    aten.squeeze.default,
+    aten.squeeze.dim,
+)
+NORMED = ("input", "weight", "bias")
 
 READINGS: dict[Any, Reading] = {
     aten.linear.default: _plain("Linear", "input", "weight", "bias"),
     torch.ops.hypatia.linear_relu_epilogue.default: _plain("LinearRelu", "x", "weight", "bias"),
     aten.relu.default: _plain("Relu", "self"),
     aten.relu_.default: _plain("Relu", "self"),
-    aten.add.Tensor: _add,
+    aten.add.Tensor: _plain("Add", "self", "other", alpha=1),
     aten.mm.default: _plain("Mm", "self", "mat2"),
     aten.matmul.default: _plain("Mm", "self", "other"),
-    aten.addmm.default: _addmm,
-    **dict.fromkeys(
-        (
-            aten.view.default,
-            aten.reshape.default,
-            aten._unsafe_view.default,
-            aten.flatten.using_ints,
-            aten.unflatten.int,
-            aten.unsqueeze.default,
-            aten.squeeze.default,
-            aten.squeeze.dim,
-        ),
-        _view,
-    ),
-    aten.t.default: lambda node, kind, sizes: _swap(node, 0, 1),
-    aten.transpose.int: lambda node, kind, sizes: _swap(node, _bound(node)["dim0"], _bound(node)["dim1"]),
+    aten.addmm.default: _plain("Addmm", "self", "mat1", "mat2", beta=1, alpha=1),
+    **dict.fromkeys(VIEWS, _view),
+    aten.t.default: lambda bound, kind, _: _swap(bound["self"], len(kind.shape), 0, 1),
+    aten.transpose.int: lambda bound, kind, _: _swap(bound["self"], len(kind.shape), bound["dim0"], bound["dim1"]),
     aten.permute.default: _permute,
-    aten.dropout.default: _dropout,
+    aten.dropout.default: _plain("Dropout", "input", "p", "train", train=False),
     aten.conv2d.default: _conv2d,
-    aten.batch_norm.default: _batch_norm,
-    aten.instance_norm.default: _instance_norm,
+    aten.batch_norm.default: _plain("BatchNorm", *NORMED, "running_mean", "running_var", "eps", training=False),
+    aten.instance_norm.default: _plain("InstanceNorm", *NORMED, "eps", use_input_stats=True, running_mean=None),
     aten.gelu.default: _plain("Gelu", "self", "approximate"),
 }
-"""ATen operation → the term of such a node, or None where no term says the same."""
+"""ATen operation → its reading."""
 
 
 def _attribute(module: torch.nn.Module, name: Any) -> Any:
@@ -191,27 +168,24 @@ def _attribute(module: torch.nn.Module, name: Any) -> Any:
     return module
 
 
-def _term(node: fx.Node, sizes: Sizes) -> Term | None:
-    """The term of an operation; None where there is none, or where its type is not the node's."""
-    reading, kind = READINGS.get(node.target), sizes.type(node.meta.get("val"))
-    term = None if reading is None or kind is None else reading(node, kind, sizes)
+def _term(node: fx.Node, kind: Type | None, sizes: Sizes) -> Term | None:
+    """The term of an operation; None where there is none, or where its type is not ``kind``, the node's."""
+    reading = READINGS.get(node.target)
+    term = None if reading is None or kind is None else reading(_bound(node), kind, sizes)
     if term is None:
         return None
     name, arguments = term
-    sorts = OPERATORS[name].sorts
-    known: list[Any] = []
-    for sort, argument in zip(sorts, arguments, strict=True):
-        if sort == "T" and argument is not None:
-            argument = sizes.type(argument.meta.get("val")) if isinstance(argument, fx.Node) else None
-            if argument is None:
-                return None
-        known.append(argument)
+    operator = OPERATORS[name]
+    arguments = tuple(float(a) if sort == "f64" else a for sort, a in zip(operator.sorts, arguments, strict=True))
+    types = operator.each(arguments, lambda x: sizes.type(x.meta.get("val")) if isinstance(x, fx.Node) else None)
+    if any(x is not None and known is None for x, known in zip(arguments, types, strict=True)):
+        return None
     try:
-        if OPERATORS[name].shape(*known) != kind:
+        if operator.type(*types) != kind:
             return None
     except IllTyped:
         return None
-    return name, tuple(argument.name if isinstance(argument, fx.Node) else argument for argument in arguments)
+    return name, operator.each(arguments, lambda x: x and x.name)
 
 
 class Memory:
@@ -219,7 +193,8 @@ class Memory:
 
     def __init__(self) -> None:
         self._parent: dict[Any, Any] = {}
-        self._written: list[Any] = []
+        self.writes: list[Any] = []
+        """What is written into."""
 
     def find(self, item: Any) -> Any:
         """The representative of all that may share memory with ``item``."""
@@ -232,16 +207,13 @@ class Memory:
         """``first`` and ``second`` may share memory."""
         self._parent[self.find(first)] = self.find(second)
 
-    def write(self, item: Any) -> None:
-        """The memory of ``item`` is written into."""
-        self._written.append(item)
-
     def written(self) -> set[Any]:
         """Representatives of all memory that is written into."""
-        return {self.find(item) for item in self._written}
+        return {self.find(item) for item in self.writes}
 
 
-def _nodes(value: Any) -> list[fx.Node]:
+def nodes_in(value: Any) -> list[fx.Node]:
+    """The nodes in an argument or a container of arguments, in order; one that stands twice twice."""
     found: list[fx.Node] = []
     fx.map_arg(value, found.append)
     return found
@@ -250,8 +222,16 @@ def _nodes(value: Any) -> list[fx.Node]:
 NUMBERS = (torch.SymInt, torch.SymFloat, torch.SymBool, int, float)
 """What computations with symbolic sizes give."""
 
-OURS: dict[Any, Any] = {operator.target: operator for operator in OPERATORS.values()}
-"""Function that a rebuilt graph calls → its operator: none of them writes into anything."""
+OURS = {o.target for o in OPERATORS.values() if not isinstance(o.target, torch._ops.OpOverload)}
+"""Functions that a rebuilt graph calls: none writes into anything, and what each returns is new."""
+
+WRITING_STATISTICS = {aten.batch_norm.default: "training", aten.instance_norm.default: "use_input_stats"}
+"""Operation that may write into running statistics → the argument that says whether it does."""
+
+
+def _apart(node: fx.Node) -> bool:
+    """Whether it neither writes into what it reads nor returns a part of it, and that is plain to see."""
+    return node.target in OURS or isinstance(node.meta.get("val"), NUMBERS)
 
 
 def _own(source: fx.Node, reader: fx.Node) -> bool:
@@ -261,11 +241,9 @@ def _own(source: fx.Node, reader: fx.Node) -> bool:
 
 def _writes(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory this one may write into."""
-    if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem:
+    if node.op in ("placeholder", "get_attr", "output") or node.target is python.getitem or guards(node):
         return []
-    if node.target in OURS or isinstance(node.meta.get("val"), NUMBERS):
-        return []
-    if node.op == "call_module" and str(node.target).startswith("_guards_fn"):  # torch.export's check of the inputs
+    if _apart(node):
         return []
     if not isinstance(node.target, torch._ops.OpOverload):
         return node.all_input_nodes
@@ -276,26 +254,19 @@ def _writes(node: fx.Node) -> list[fx.Node]:
         bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
     ]
     # Two operations whose schema does not say so.
-    if (
-        node.target is aten.batch_norm.default
-        and bound["training"]
-        or node.target is aten.instance_norm.default
-        and bound["use_input_stats"]
-    ):
+    if bound.get(WRITING_STATISTICS.get(node.target)):
         written += [bound["running_mean"], bound["running_var"]]
     elif torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in READINGS:
         written += node.all_input_nodes
-    return _nodes(written)
+    return nodes_in(written)
 
 
 def _shares(node: fx.Node) -> list[fx.Node]:
     """The nodes whose memory the result of this one may share."""
-    if isinstance(node.meta.get("val"), NUMBERS):
+    if node.op == "output" or _apart(node):
         return []
-    if node.target in OURS and not isinstance(node.target, torch._ops.OpOverload):
-        return [] if OURS[node.target].kernels("cpu") else node.all_input_nodes
     if not isinstance(node.target, torch._ops.OpOverload):
-        return [] if node.op == "output" else node.all_input_nodes
+        return node.all_input_nodes
     aliasing = any(result.alias_info is not None for result in node.target._schema.returns)
     return node.all_input_nodes if aliasing or torch.Tag.maybe_aliasing_or_mutating in node.target.tags else []
 
@@ -321,8 +292,7 @@ def memory_of(module: fx.GraphModule, graph: fx.Graph) -> Memory:
                 memory.share(node, value.untyped_storage().data_ptr())
         for source in _shares(node):
             memory.share(node, source)
-        for target in _writes(node):
-            memory.write(target)
+        memory.writes += _writes(node)
     # Two inputs may be views of one tensor; where one is written into, so may be the other.
     if {memory.find(node) for node in placeholders} & memory.written():
         for node in placeholders:
@@ -340,31 +310,25 @@ def read(module: fx.GraphModule) -> Terms:
     effects: list[str] = []
     outputs: tuple[str, ...] = ()
     for node in module.graph.nodes:
+        kind, inputs = sizes.type(node.meta.get("val")), tuple(source.name for source in node.all_input_nodes)
+        value = _attribute(module, node.target) if node.op == "get_attr" else None
         if node.op == "output":
-            outputs = tuple(source.name for source in node.all_input_nodes)
+            outputs = inputs
             continue
         if node.op == "placeholder":
-            nodes.append(Node(node.name, "Input", (node.name,), sizes.type(node.meta.get("val"))))
-            continue
-        if node.op == "get_attr":
-            value = _attribute(module, node.target)
-            if isinstance(value, torch.Tensor):
-                # One tensor under two names is one parameter: weight tying is equality.
-                name = names.setdefault(id(value), str(node.target))
-                nodes.append(Node(node.name, "Param", (name,), sizes.type(value)))
-                continue
-        touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
-        writes = bool(_writes(node))
-        term = None if writes or touched else _term(node, sizes)
-        if term is not None:
-            nodes.append(Node(node.name, *term, sizes.type(node.meta.get("val"))))
-            continue
-        # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
-        acts = writes or node.is_impure() or _random(node)
-        inputs = tuple(source.name for source in node.all_input_nodes)
-        nodes.append(Node(node.name, "Opaque", (node.name,), sizes.type(node.meta.get("val")), inputs))
-        if acts or touched:
-            pinned.add(node.name)
-        if acts:
-            effects.append(node.name)
+            term = "Input", (node.name,)
+        elif isinstance(value, torch.Tensor):
+            # One tensor under two names is one parameter: weight tying is equality.
+            term, kind = ("Param", (names.setdefault(id(value), str(node.target)),)), sizes.type(value)
+        else:
+            writes = bool(_writes(node))
+            touched = any(memory.find(near) in written for near in (node, *node.all_input_nodes))
+            term = None if writes or touched else _term(node, kind, sizes)
+            # Dropout is random by its tag; as a term it is dropout in evaluation, which is not.
+            acts = term is None and (writes or node.is_impure() or _random(node))
+            if acts or touched:
+                pinned.add(node.name)
+            if acts:
+                effects.append(node.name)
+        nodes.append(Node(node.name, *(term or ("Opaque", (node.name,))), kind, inputs))
     return Terms(tuple(nodes), frozenset(pinned), tuple(effects), outputs, sizes)

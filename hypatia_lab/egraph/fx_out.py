@@ -7,13 +7,15 @@ module is seen. Every computation stands once, however many read it; nodes that 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
 from torch import fx
 
 from hypatia_lab.egraph.calls import SWIFT
-from hypatia_lab.egraph.fx_in import Terms, memory_of
+from hypatia_lab.egraph.fx_in import Terms, memory_of, nodes_in
+from hypatia_lab.egraph.module import simplify
 from hypatia_lab.egraph.saturation import EGraph, ENode
 from hypatia_lab.egraph.terms import OPERATORS
 
@@ -21,7 +23,8 @@ from hypatia_lab.egraph.terms import OPERATORS
 def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> fx.Graph:
     """A graph computing the chosen e-node of every e-class that is needed, with the original's signature.
 
-    ``chosen`` maps each e-class to one e-node, without cycles, and covers the outputs and the nodes with effects.
+    ``chosen`` maps each e-class that the outputs and the nodes with effects need, and no other, to one e-node, without
+    cycles.
     """
     graph = fx.Graph()
     graph.set_codegen(module.graph._codegen)
@@ -31,33 +34,27 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
     for node in terms.nodes:
         source.setdefault(egraph.class_of[node.name], old[node.name])
 
-    def copied(node: fx.Node) -> fx.Node:
+    def kept(node: fx.Node) -> fx.Node:
         return graph.node_copy(node, lambda argument: made[egraph.class_of[argument.name]])  # pyright: ignore[reportArgumentType]
-
-    def static(dims: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(-1 if size in terms.sizes.hints else size for size in dims)
 
     def create(number: int) -> fx.Node | None:
         way = chosen[number]
         if way.operator == "Absent":
             return None
         if way.operator == "Opaque":
-            made_here = copied(old[way.arguments[0]])
-            made_here.meta["class"] = number
-            return made_here
-        if way.operator == "Param":
-            made_here = graph.get_attr(way.arguments[0])
+            result = kept(old[way.arguments[0]])
+        elif way.operator == "Param":
+            result = graph.get_attr(way.arguments[0])
         else:
             operator = OPERATORS[way.operator]
-            values = [
-                made[argument] if sort == "T" else static(argument) if sort == "Dims" else argument
-                for sort, argument in zip(operator.sorts, way.arguments, strict=True)
-            ]
-            made_here = graph.call_function(operator.target, operator.arguments(*values), operator.keywords(*values))
+            values = operator.each(way.arguments, made.__getitem__)
+            if operator.name == "View":
+                values = values[0], [-1 if size in terms.sizes.hints else size for size in values[1]]
+            result = graph.call_function(operator.target, *operator.call(*values))
         if number in source:
-            made_here.meta = dict(source[number].meta)
-        made_here.meta["class"] = number
-        return made_here
+            result.meta = dict(source[number].meta)
+        result.meta["class"] = number
+        return result
 
     def demand(number: int) -> None:
         stack = [number]
@@ -70,20 +67,30 @@ def rebuild(module: fx.GraphModule, terms: Terms, egraph: EGraph, chosen: Mappin
             else:
                 made[stack.pop()] = create(top)
 
-    needed = _reachable(terms, egraph, chosen)
     for node in module.graph.nodes:
         if node.op == "placeholder":
-            made[egraph.class_of[node.name]] = copied(node)
+            made[egraph.class_of[node.name]] = kept(node)
     for node in module.graph.nodes:
-        if node.name in terms.pinned and egraph.class_of[node.name] in needed:
+        if node.name in terms.pinned and egraph.class_of[node.name] in chosen:
             demand(egraph.class_of[node.name])
         elif node.op == "output":
             for name in terms.outputs:
                 demand(egraph.class_of[name])
-            copied(node)
+            kept(node)
     _apart(module, graph)
+    return _finished(graph)
+
+
+def copied(module: fx.GraphModule) -> fx.Graph:
+    """The graph of ``module`` as it is, called as a rebuilt one would be."""
+    return _finished(copy.deepcopy(module.graph))
+
+
+def _finished(graph: fx.Graph) -> fx.Graph:
+    """``graph`` with the fastest calls and the plainest signature that it can have."""
     for node in graph.nodes:
         node.target = SWIFT.get(node.target, node.target)
+    simplify(graph)
     graph.lint()
     return graph
 
@@ -95,7 +102,7 @@ def _apart(module: fx.GraphModule, graph: fx.Graph) -> None:
     """
     old, new = memory_of(module, module.graph), memory_of(module, graph)
     (before,), (after,) = (g.find_nodes(op="output") for g in (module.graph, graph))
-    pairs = [*_inputs(module.graph, graph), *zip(_results(before), _results(after), strict=True)]
+    pairs = [*_inputs(module.graph, graph), *zip(nodes_in(before.args), nodes_in(after.args), strict=True)]
     known: dict[fx.Node, object] = {}
     copies: dict[int, fx.Node] = {}
     for position, (was, now) in enumerate(pairs):
@@ -104,27 +111,12 @@ def _apart(module: fx.GraphModule, graph: fx.Graph) -> None:
                 copies[position] = graph.call_function(torch.ops.aten.clone.default, (now,))
                 copies[position].meta = dict(now.meta)
     if copies:
-        rest = iter([copies.get(position, now) for position, (_, now) in enumerate(pairs)][-len(_results(after)) :])
+        rest = iter(
+            [copies.get(position, now) for position, (_, now) in enumerate(pairs)][-len(nodes_in(after.args)) :]
+        )
         after.args = fx.map_arg(after.args, lambda _: next(rest))
 
 
 def _inputs(old: fx.Graph, new: fx.Graph) -> list[tuple[fx.Node, fx.Node]]:
     stored = {(node.op, node.target): node for node in old.nodes}
     return [(stored[node.op, node.target], node) for node in new.nodes if node.op in ("placeholder", "get_attr")]
-
-
-def _results(output: fx.Node) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.map_arg(output.args, found.append)
-    return found
-
-
-def _reachable(terms: Terms, egraph: EGraph, chosen: Mapping[int, ENode]) -> set[int]:
-    todo = [egraph.class_of[name] for name in (*terms.outputs, *terms.effects)]
-    found: set[int] = set()
-    while todo:
-        number = todo.pop()
-        if number not in found:
-            found.add(number)
-            todo += chosen[number].children
-    return found

@@ -10,14 +10,14 @@ so many trials did not refute.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hypatia_lab.egraph.rules import Grade, Rule
-from hypatia_lab.egraph.terms import OPERATORS, Expression, IllTyped, Operator, Type, parse
+from hypatia_lab.egraph.terms import OPERATORS, REFUSALS, Expression, IllTyped, Operator, parse
 
 UNIT = 2.0**-53
 """Unit roundoff of float64."""
@@ -27,21 +27,23 @@ LARGE = (0.0, -0.0, 1.0, -1.0, 1e30, -1e30, 1e200, -1e200)
 NOT_FINITE = (float("inf"), float("-inf"), float("nan"), 0.0, -0.0)
 """Edge values. Denormals and large numbers never meet: underflow on one side only could be an error of any size."""
 
-RANKS: dict[str, tuple[tuple[int, ...], ...]] = {
-    "Linear": ((1, 2, 3), (2,), (1,)),
-    "LinearRelu": ((1, 2, 3), (2,), (1,)),
+Ranks = tuple[int | None, ...]
+
+MAYBE: Ranks = (1, 1, 1, 1, None)
+"""Of a vector that may be absent, as it then is every fifth time."""
+
+RANKS: dict[str, tuple[Ranks, ...]] = {
+    "Linear": ((1, 2, 3), (2,), MAYBE),
+    "LinearRelu": ((1, 2, 3), (2,), MAYBE),
     "Mlp2": ((1, 2, 3), (2,), (1,), (2,), (1,)),
     "Mm": ((2,), (2,)),
     "Addmm": ((0, 1, 2), (2,), (2,)),
     "Transpose": ((1, 2, 3),),
-    "Conv2d": ((4,), (4,), (1,)),
-    "BatchNorm": ((2, 3, 4), (1,), (1,), (1,), (1,)),
+    "Conv2d": ((4,), (4,), MAYBE),
+    "BatchNorm": ((2, 3, 4), MAYBE, MAYBE, (1,), (1,)),
     "InstanceNorm": ((3, 4), (1,), (1,)),
 }
 """Operator → ranks worth trying for its tensors; any other operator's tensors have rank 0 to 3."""
-
-OPTIONAL = {("Linear", 2), ("LinearRelu", 2), ("Conv2d", 2), ("BatchNorm", 1), ("BatchNorm", 2)}
-"""(Operator, argument) that may be absent."""
 
 
 @dataclass(frozen=True)
@@ -58,65 +60,60 @@ class Verdict:
 
 @dataclass
 class _Trial:
-    """One drawing: shapes of the tensor variables, values of the attribute variables."""
+    """One drawing: the tensor variables, and the values of the attribute variables once they were met."""
 
     rng: random.Random
     operators: Mapping[str, Operator]
-    types: dict[str, Type | None]
+    tensors: Mapping[str, torch.Tensor | None]
     attributes: dict[str, Any]
+    roundings: int = 0
+    """Those on the way to the values that were asked for."""
+    added: bool = False
+    """Whether what an operator subtracts is added: on absolute values every sum is one over absolute values then."""
 
-    def value(self, expression: Expression, tensors: Mapping[str, torch.Tensor | None], *, magnitude: bool) -> Any:
+    def value(self, expression: Expression) -> Any:
+        """What an expression is. Raises one of :data:`terms.REFUSALS` where it is nothing."""
         if not isinstance(expression, tuple):
-            if isinstance(expression, str):
-                return tensors[expression] if expression in tensors else self.attributes[expression]
-            return expression
+            if not isinstance(expression, str):
+                return expression
+            return self.tensors[expression] if expression in self.tensors else self.attributes[expression]
         if expression[0] == "Absent":
             return None
         operator = self.operators[str(expression[0])]
-        values = [self.value(argument, tensors, magnitude=magnitude) for argument in expression[1:]]
-        if magnitude and operator.magnitude is not None:
-            return operator.magnitude(*values)
-        return operator.evaluate(*values)
-
-    def type(self, expression: Expression) -> tuple[Any, int]:
-        """Type of an expression and the roundings on the way to it; attributes not drawn yet are drawn."""
-        if not isinstance(expression, tuple):
-            if isinstance(expression, str):
-                return (self.types[expression] if expression in self.types else self.attributes[expression]), 0
-            return expression, 0
-        if expression[0] == "Absent":
-            return None, 0
-        operator = self.operators[str(expression[0])]
-        found: list[Any] = []
-        roundings = 0
+        values: list[Any] = []
         for position, (sort, argument) in enumerate(zip(operator.sorts, expression[1:], strict=True)):
             if sort != "T" and isinstance(argument, str) and argument not in self.attributes:
-                self.attributes[argument] = self._draw(operator.name, sort, position, found)
-            kind, count = self.type(argument)
-            found.append(kind)
-            roundings += count
-        return operator.shape(*found), roundings + operator.roundings(*found)
+                self.attributes[argument] = self._draw(operator.name, sort, position, values)
+            values.append(self.value(argument))
+        for position in operator.subtracts if self.added else ():
+            values[position] = -values[position]
+        result = operator.evaluate(*values)
+        self.roundings += operator.roundings + operator.summands(*values)
+        return result
 
     def _draw(self, operator: str, sort: str, position: int, found: list[Any]) -> Any:
         rng = self.rng
         if sort == "bool":
             return rng.random() < 0.5
         if sort == "String":
-            return {"Gelu": rng.choice(("none", "tanh")), "Dropout": "0.5"}.get(operator, "1e-05")
+            return rng.choice(("none", "tanh"))
+        if sort == "f64":
+            return 0.5 if operator == "Dropout" else 1e-5
         if sort == "i64":
-            rank = len(found[0].shape)
+            rank = found[0].dim()
             if rank < 2:
                 raise IllTyped("no two dimensions")
             return rng.randrange(rank - 1) if position == 1 else rng.randrange(found[1] + 1, rank)
         if operator == "Conv2d":
-            return [rng.choice((1, 2)), rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0, 1)), 1, 1, 1]
+            return (rng.choice((1, 2)), rng.choice((1, 2)), rng.choice((0, 1)), rng.choice((0, 1)), 1, 1, 1)
         return _reshaped(rng, found[0])
 
     def holds(self, condition: Expression) -> bool:
         """Whether a condition holds here. A list or size that does not exist makes it false, as in egglog."""
         assert isinstance(condition, tuple)
-        left, right = (self._integer(side) for side in condition[1:])
-        if left is None or right is None:
+        try:
+            left, right = (self._integer(side) for side in condition[1:])
+        except IndexError:
             return False
         return left > right if condition[0] == ">" else left == right
 
@@ -124,70 +121,68 @@ class _Trial:
         if not isinstance(expression, tuple):
             return self.attributes[expression] if isinstance(expression, str) else expression
         if expression[0] == "dims":
-            kind, _ = self.type(expression[1])
-            return None if kind is None else list(kind.shape)
-        values = [self._integer(argument) for argument in expression[1:]]
-        if any(value is None for value in values):
-            return None
-        if expression[0] == "vec-length":
-            return len(values[0])
-        if expression[0] == "-":
-            return values[0] - values[1]
-        if expression[0] != "vec-get":
+            tensor = self.value(expression[1])
+            if tensor is None:
+                raise IndexError("what is absent has no sizes")
+            return tuple(tensor.shape)
+        if expression[0] not in FUNCTIONS:
             raise ValueError(f"conditions know no {expression[0]}")
-        return values[0][values[1]] if 0 <= values[1] < len(values[0]) else None
+        return FUNCTIONS[str(expression[0])](*map(self._integer, expression[1:]))
 
 
-def _reshaped(rng: random.Random, kind: Type) -> list[int]:
+def _get(sizes: tuple[int, ...], index: int) -> int:
+    if index < 0:
+        raise IndexError("before the first")
+    return sizes[index]
+
+
+FUNCTIONS: dict[str, Callable[..., Any]] = {"vec-length": len, "vec-get": _get, "-": lambda a, b: a - b}
+"""What a condition may compute, by egglog's names."""
+
+
+def _reshaped(rng: random.Random, x: torch.Tensor) -> tuple[int, ...]:
     way = rng.randrange(3)
     if way == 0:
-        return list(kind.shape)
-    last = kind.shape[-1] if kind.shape and kind.shape[-1] else 1
-    rows = kind.numel // last
+        return tuple(x.shape)
+    last = x.shape[-1] if x.dim() and x.shape[-1] else 1
+    rows = x.numel() // last
     divisors = [n for n in range(1, rows + 1) if rows % n == 0] or [1]
     first = rng.choice(divisors)
     if way == 1:
-        return [first, rows // first, last] if rng.random() < 0.5 else [rows, last]
-    return [last, rows] if rng.random() < 0.5 else [kind.numel]
+        return (first, rows // first, last) if rng.random() < 0.5 else (rows, last)
+    return (last, rows) if rng.random() < 0.5 else (x.numel(),)
 
 
-def _variables(left: Expression, operators: Mapping[str, Operator]) -> dict[str, tuple[tuple[int, ...], bool]]:
-    """Tensor variables of the left side: ranks worth trying, and whether the variable may be absent."""
-    found: dict[str, tuple[tuple[int, ...], bool]] = {}
+def _variables(left: Expression, operators: Mapping[str, Operator]) -> dict[str, Ranks]:
+    """Tensor variables of the left side, and the ranks worth trying for each."""
+    found: dict[str, Ranks] = {}
     if not isinstance(left, tuple) or left[0] == "Absent":
         return found
-    name = str(left[0])
-    ranks = RANKS.get(name, ())
-    for position, (sort, argument) in enumerate(zip(operators[name].sorts, left[1:], strict=True)):
-        if sort != "T":
-            continue
-        if isinstance(argument, str):
-            own = ranks[position] if position < len(ranks) else (0, 1, 2, 3)
-            found.setdefault(argument, (own, (name, position) in OPTIONAL))
-        else:
-            found |= {key: value for key, value in _variables(argument, operators).items() if key not in found}
+    own = operators[str(left[0])]
+    tensors = own.tensors(left[1:])
+    for ranks, argument in zip(RANKS.get(own.name, ((0, 1, 2, 3),) * len(tensors)), tensors, strict=True):
+        found = ({argument: ranks} if isinstance(argument, str) else _variables(argument, operators)) | found
     return found
 
 
-def _draw_types(rng: random.Random, variables: Mapping[str, tuple[tuple[int, ...], bool]]) -> dict[str, Type | None]:
+def _hollow(rng: random.Random, variables: Mapping[str, Ranks]) -> dict[str, torch.Tensor | None]:
+    """Tensors of random shapes, not filled yet."""
     # Few different sizes a trial: tensors drawn independently then fit together often enough.
     sizes = rng.choice(([1], [2], [3], [5], [0], [1, 3], [2, 3], [3, 4], [0, 2], [0, 3], [1, 2, 5]))
-    types: dict[str, Type | None] = {}
-    for name, (ranks, optional) in variables.items():
-        shape = tuple(rng.choice(sizes) for _ in range(rng.choice(ranks)))
-        types[name] = None if optional and rng.random() < 0.2 else Type(shape, "float64")
-    return types
+    tensors: dict[str, torch.Tensor | None] = {}
+    for name, ranks in variables.items():
+        rank = rng.choice(ranks)
+        shape = [rng.choice(sizes) for _ in range(rank or 0)]
+        tensors[name] = None if rank is None else torch.empty(shape, dtype=torch.float64)
+    return tensors
 
 
-def _draw_tensor(rng: random.Random, generator: torch.Generator, kind: Type, edges: tuple[float, ...]) -> torch.Tensor:
-    values = torch.randn(kind.shape, generator=generator, dtype=torch.float64)
+def _fill(rng: random.Random, generator: torch.Generator, tensor: torch.Tensor, edges: tuple[float, ...]) -> None:
+    tensor.normal_(generator=generator)
     if edges and rng.random() < 0.8:
-        choice = torch.tensor(edges, dtype=torch.float64)[
-            torch.randint(len(edges), kind.shape, generator=generator, dtype=torch.int64)
-        ]
+        choice = torch.tensor(edges, dtype=torch.float64)[torch.randint(len(edges), tensor.shape, generator=generator)]
         share = rng.choice((0.1, 0.5, 1.0))
-        values = torch.where(torch.rand(kind.shape, generator=generator) < share, choice, values)
-    return values
+        tensor.copy_(torch.where(torch.rand(tensor.shape, generator=generator) < share, choice, tensor))
 
 
 def _equal_bits(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
@@ -210,19 +205,19 @@ def examine(
     for _ in range(200 * trials):
         if done == trials:
             return Verdict(grade, against, done)
-        trial = _Trial(rng, known, _draw_types(rng, variables), {})
+        trial = _Trial(rng, known, _hollow(rng, variables), {})
         try:
-            kind, roundings = trial.type(left)
-            if not all(trial.holds(condition) for condition in conditions):
-                continue
-        except IllTyped:
+            trial.value(left)
+        except REFUSALS:
+            continue
+        if not all(trial.holds(condition) for condition in conditions):
             continue
         done += 1
         edges = ((), SMALL, LARGE, NOT_FINITE)[done % 4]
-        tensors = {
-            name: None if own is None else _draw_tensor(rng, generator, own, edges) for name, own in trial.types.items()
-        }
-        weaker, reason = _compare(trial, left, right, kind, roundings, tensors, edges)
+        for tensor in trial.tensors.values():
+            if tensor is not None:
+                _fill(rng, generator, tensor, edges)
+        weaker, reason = _compare(trial, left, right, edges)
         if weaker is None:
             return Verdict(None, reason, done)
         if weaker > grade:
@@ -230,32 +225,25 @@ def examine(
     return Verdict(None, f"only {done} of {trials} drawings are well typed: not tested", done)
 
 
-def _compare(
-    trial: _Trial,
-    left: Expression,
-    right: Expression,
-    kind: Type,
-    roundings: int,
-    tensors: Mapping[str, torch.Tensor | None],
-    edges: tuple[float, ...],
-) -> tuple[Grade | None, str]:
+def _compare(trial: _Trial, left: Expression, right: Expression, edges: tuple[float, ...]) -> tuple[Grade | None, str]:
     """The strongest grade this drawing leaves open, and what stands against a stronger one."""
-    where = _told(trial, tensors)
+    trial.roundings = 0
+    a = trial.value(left)
     try:
-        other, more = trial.type(right)
-        a = trial.value(left, tensors, magnitude=False)
-        b = trial.value(right, tensors, magnitude=False)
-    except (IllTyped, RuntimeError, ValueError, IndexError) as error:
-        return None, f"the right side cannot be computed ({str(error).splitlines()[0]}) for {where}"
-    if other != kind or a.shape != b.shape or a.dtype != b.dtype:
+        b = trial.value(right)
+    except REFUSALS as error:
+        return None, f"the right side cannot be computed ({str(error).splitlines()[0]}) for {_told(trial)}"
+    where, n = _told(trial), 2 * trial.roundings
+    if a.shape != b.shape or a.dtype != b.dtype:
         return None, f"{tuple(a.shape)} against {tuple(b.shape)} for {where}"
     same = _equal_bits(a, b)
     if bool(same.all()):
         return Grade.EXACT, ""
-    sizes = {name: None if t is None else t.abs() for name, t in tensors.items()}
+    sizes = {name: None if t is None else t.abs() for name, t in trial.tensors.items()}
+    absolute = replace(trial, tensors=sizes, added=True)
     # Products in another order overflow elsewhere: what overflows on either side, of large numbers, is not compared.
-    magnitude = torch.maximum(*(trial.value(side, sizes, magnitude=True) for side in (left, right)))
-    bound = 2 * (roundings + more) * (UNIT * magnitude + (1e-300 if roundings + more else 0.0))
+    magnitude = torch.maximum(absolute.value(left), absolute.value(right))
+    bound = n * (UNIT * magnitude + (1e-300 if n else 0.0))
     comparable = a.isfinite() & b.isfinite() & magnitude.isfinite()
     wrong = comparable & ((a - b).abs() > bound)
     if bool(wrong.any()):
@@ -274,13 +262,13 @@ def _at(mask: torch.Tensor, a: torch.Tensor, b: torch.Tensor, where: str) -> str
     return f"{a[index].item()!r} against {b[index].item()!r} at {index} for {where}"
 
 
-def _told(trial: _Trial, tensors: Mapping[str, torch.Tensor | None]) -> str:
+def _told(trial: _Trial) -> str:
     def told(tensor: torch.Tensor | None) -> str:
         if tensor is None:
             return "absent"
         return repr(tensor.tolist()) if tensor.numel() <= 6 else f"{tuple(tensor.shape)}"
 
-    parts = [f"{name} = {told(tensor)}" for name, tensor in tensors.items()]
+    parts = [f"{name} = {told(tensor)}" for name, tensor in trial.tensors.items()]
     return ", ".join(parts + [f"{name} = {value!r}" for name, value in trial.attributes.items()])
 
 

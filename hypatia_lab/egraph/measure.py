@@ -11,8 +11,9 @@ import contextlib
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +23,9 @@ from torch.utils._pytree import tree_leaves
 
 from hypatia_lab import clock as timer
 from hypatia_lab import intervals, machine
-from hypatia_lab.egraph.cost import Costs, Time, key, sized
+from hypatia_lab.egraph.cost import Application, Costs, Time, key
 from hypatia_lab.egraph.saturation import EGraph
-from hypatia_lab.egraph.terms import OPERATORS, Type
+from hypatia_lab.egraph.terms import Type
 from hypatia_lab.kernels import loader
 
 BUDGET_S = 0.03
@@ -63,21 +64,24 @@ def stored(device: str, clock: str = "hot") -> Costs:
     is replayed as a CUDA graph. An unreadable file counts as none. Raises ``ValueError`` for another device.
     """
     found: dict[str, Time] = {}
-    with contextlib.suppress(OSError, ValueError, TypeError, AttributeError):
-        kept = json.loads(cost_file(device).read_text(encoding="utf-8")).get(_section(clock), {})
+    with contextlib.suppress(ValueError, TypeError, AttributeError):
+        kept = _kept(device).get(_section(clock), {})
         found = {name: Time(*map(float, times)) for name, times in kept.items()}
     return Costs(device, measured=found, clock=clock)
 
 
-def _store(costs: Costs, fresh: Mapping[str, Time]) -> None:
-    path = cost_file(costs.device)
+def _kept(device: str) -> dict[str, Any]:
     try:
-        kept: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return json.loads(cost_file(device).read_text(encoding="utf-8"))
     except (OSError, ValueError):
-        kept = {}
+        return {}
+
+
+def _store(costs: Costs, fresh: Mapping[str, Time]) -> None:
+    kept, section = _kept(costs.device), _section(costs.clock)
     times = {name: [time.low, time.estimate, time.high] for name, time in fresh.items()}
-    kept[_section(costs.clock)] = kept.get(_section(costs.clock), {}) | times
-    loader.store(path, json.dumps(kept, indent=0, sort_keys=True).encode())
+    kept[section] = kept.get(section, {}) | times
+    loader.store(cost_file(costs.device), json.dumps(kept, indent=0, sort_keys=True).encode())
 
 
 def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
@@ -87,35 +91,23 @@ def measure(costs: Costs, egraph: EGraph, seconds: float = 20.0) -> Costs:
     """
     if not any(len(ways) > 1 for ways in egraph.classes.values()):
         return costs
-    wanted: dict[str, tuple[Any, ...]] = {}
-    for number, ways in egraph.classes.items():
-        out = egraph.types.get(number)
-        for way in ways:
-            if out is None or way.operator not in OPERATORS or any(c not in egraph.types for c in way.children):
-                continue
-            operator, arguments = OPERATORS[way.operator], sized(egraph, way)
-            name = key(way.operator, arguments, out)
-            possible = operator.kernels(costs.device) and not operator.missing(costs.device, *arguments)
-            if possible and name not in costs.measured and costs.time(egraph, number, way) is not None:
-                wanted[name] = (operator, arguments)
+    ways = [(number, way) for number, own in egraph.classes.items() for way in own]
+    applied = [one for number, way in ways if (one := costs.application(egraph, number, way)) and one.operator.kernels]
+    wanted = {key(one.operator.name, one.arguments, one.out): one for one in applied}
+    wanted = {name: one for name, one in wanted.items() if name not in costs.measured}
     if not wanted:
         return costs
-    tensors: dict[Type, torch.Tensor] = {}
 
-    def value(sort: str, argument: Any) -> Any:
-        if sort != "T" or argument is None:
-            return argument
-        if argument not in tensors:
-            tensors[argument] = torch.randn(argument.shape, device=costs.device).to(getattr(torch, argument.dtype))
-        return tensors[argument]
+    @cache
+    def tensor(kind: Type | None) -> torch.Tensor | None:
+        return None if kind is None else torch.randn(kind.shape, device=costs.device).to(getattr(torch, kind.dtype))
 
-    def bound(operator: Any, arguments: tuple[Any, ...]) -> Any:
-        values = [value(sort, argument) for sort, argument in zip(operator.sorts, arguments, strict=True)]
-        given, keywords = operator.arguments(*values), operator.keywords(*values)
-        return lambda: operator.target(*given, **keywords)
+    def bound(one: Application) -> Callable[[], torch.Tensor]:
+        given, keywords = one.operator.call(*one.operator.each(one.arguments, tensor))
+        return lambda: one.operator.target(*given, **keywords)
 
     with torch.no_grad():
-        runs = {name: bound(*what) for name, what in wanted.items()}
+        runs = {name: bound(one) for name, one in wanted.items()}
         budget_s = min(BUDGET_S, seconds / len(runs))
         timings = timer.measure(runs, costs.clock, costs.device, budget_s=budget_s)
     found = {name: time for name, timing in timings.items() if (time := _time(timing)) is not None}

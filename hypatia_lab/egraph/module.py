@@ -18,8 +18,8 @@ class Rewrite:
     """One rewriting in the result: names of the ``rules`` that met, ``at`` which nodes of the captured graph, and the
     operator that computes them now (a leaf's name where they are just another value).
 
-    ``term`` is the whole replacement over names of nodes, from which :func:`replay.replay` makes the graph again.
-    ``error`` is ‖new − old‖/‖old‖ of that node's value on the example inputs (NaN: not compared).
+    ``term`` is the whole replacement over names of nodes. ``error`` is ‖new − old‖/‖old‖ of that value on the example
+    inputs (NaN: not compared), ``node`` the node of the rewritten graph that computes it.
     """
 
     rules: tuple[str, ...]
@@ -27,6 +27,7 @@ class Rewrite:
     into: str
     term: str = ""
     error: float = float("nan")
+    node: str = ""
 
 
 @dataclass(frozen=True)
@@ -142,6 +143,11 @@ def _refuse(name: str, given: torch.Tensor, shape: torch.Size, dtype: torch.dtyp
     )
 
 
+def guards(node: fx.Node) -> bool:
+    """Whether it is torch.export's check of the inputs."""
+    return node.op == "call_module" and str(node.target).startswith("_guards_fn")
+
+
 def simplify(graph: fx.Graph) -> None:
     """Give ``graph``, of torch.export, a plain signature where its arguments and its results are tensors and no
     containers, and compare the arguments there instead of in torch.export's own guards.
@@ -164,9 +170,8 @@ def simplify(graph: fx.Graph) -> None:
         return
     arguments = {name: (v.shape, v.dtype, v.device) for name, v in zip(names, values, strict=True)}
     graph.set_codegen(Plain(arguments))
-    for node in graph.find_nodes(op="call_module"):
-        if str(node.target).startswith("_guards_fn"):
-            graph.erase_node(node)
+    for node in filter(guards, list(graph.nodes)):
+        graph.erase_node(node)
     for node, name in zip(places, names, strict=True):
         node.target = name
     output.args = (results[0] if info.out_spec.is_leaf() else tuple(results),)

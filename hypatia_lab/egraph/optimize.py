@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -16,10 +17,9 @@ import hypatia_lab.egraph.measure as measuring
 from hypatia_lab.egraph.cost import Costs, weights
 from hypatia_lab.egraph.extract import extract
 from hypatia_lab.egraph.fx_in import read
-from hypatia_lab.egraph.fx_out import rebuild
-from hypatia_lab.egraph.module import Optimized, Report, simplify
-from hypatia_lab.egraph.replay import log as log_of
-from hypatia_lab.egraph.replay import replay
+from hypatia_lab.egraph.fx_out import copied, rebuild
+from hypatia_lab.egraph.log import log
+from hypatia_lab.egraph.module import Optimized, Report, guards
 from hypatia_lab.egraph.rules import DEFAULT, rules_of
 from hypatia_lab.egraph.saturation import EGraph, saturate
 from hypatia_lab.egraph.terms import OPERATORS
@@ -75,47 +75,46 @@ def optimize(
         raise ValueError(f"no mode {mode!r}: the modes are {', '.join(MODES)}")
     goals = (*rules, "split") if split and "split" not in rules else tuple(rules)
     rules_of(goals)
-    start = time.perf_counter()
-    keywords = dict(kwargs or {})
+    keywords, seconds_of = dict(kwargs or {}), {}
     try:
-        captured = _capture(module, tuple(example_inputs), keywords, dynamic_shapes)
+        with _timed(seconds_of, "capture"):
+            captured = _capture(module, tuple(example_inputs), keywords, dynamic_shapes)
     except Exception as error:  # whatever it met, the original still runs
         return _unchanged(module, Report(f"cannot be captured: {_first_line(error)}"), mode)
-    capture = time.perf_counter() - start
     costs = costs or measuring.stored(_device(module, example_inputs, keywords))
     try:
-        result, pairs = _rewrite(captured, goals, costs, measure, seconds)
-        if measure and result.report.rewrites and not _acts(captured):
-            start = time.perf_counter()
-            result, pairs = _faster(captured, result, pairs, example_inputs, keywords, costs)
-            took = {**result.report.seconds, "race": time.perf_counter() - start}
-            result.report = replace(result.report, seconds=took)
+        result, acts = _rewrite(captured, goals, costs, measure, seconds, seconds_of)
+        if measure and result.report.rewrites and not acts:
+            with _timed(seconds_of, "race"):
+                result = _faster(captured, result, example_inputs, keywords, costs)
     except Exception as error:  # the original still runs
         return _unchanged(module, Report(f"cannot be rewritten: {_first_line(error)}"), mode)
     for part in result.modules():
         part.training = module.training
-    report = replace(result.report, seconds={"capture": capture, **result.report.seconds})
-    if mode != "off":
-        start = time.perf_counter()
+    if mode == "off":
+        return result
+    with _timed(seconds_of, "compare"):
         found = compare(module, result, example_inputs, keywords, tolerance)
-        report = replace(
-            report, reason=found.reason, errors=found.errors, left_out=found.left_out, checksum=found.checksum
-        )
+        report = replace(result.report, **vars(found))
         if not found.reason:
             try:
-                errors = step_errors(captured, result, pairs, example_inputs, keywords)
+                steps = step_errors(captured, result, report.rewrites, example_inputs, keywords)
+                report = replace(report, rewrites=steps)
             except Exception as error:  # the outputs were compared already
                 report = replace(report, left_out={**report.left_out, "steps": _first_line(error)})
-            else:
-                steps = [replace(step, error=errors.get(step.at[0], float("nan"))) for step in report.rewrites]
-                report = replace(report, rewrites=tuple(steps))
-        report = replace(report, seconds={**report.seconds, "compare": time.perf_counter() - start})
-        if report.reason:
-            if mode == "strict":
-                return _unchanged(module, report, mode)
-            warnings.warn(f"optimized, but {report.reason}", stacklevel=2)
+    if report.reason and mode == "strict":
+        return _unchanged(module, report, mode)
+    if report.reason:
+        warnings.warn(f"optimized, but {report.reason}", stacklevel=2)
     result.report = report
     return result
+
+
+@contextmanager
+def _timed(seconds: dict[str, float], name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    yield
+    seconds[name] = time.perf_counter() - start
 
 
 def _capture(
@@ -143,86 +142,62 @@ def rewrite_graph(
 
     Arguments as of :func:`optimize`. Raises ``ValueError`` for an unknown goal.
     """
-    return _rewrite(captured, tuple(rules), costs, measure, seconds)[0]
+    return _rewrite(captured, tuple(rules), costs, measure, seconds, {})[0]
 
 
 def _rewrite(
-    captured: fx.GraphModule, goals: tuple[str, ...], costs: Costs, measure: bool, seconds: float
-) -> tuple[Optimized, dict[str, str]]:
-    """The result, and for the first node of every rewriting the node of the result that computes it."""
-    marks = [time.perf_counter()]
-    terms = read(captured)
-    marks.append(time.perf_counter())
-    egraph = saturate(terms.nodes, rules_of(goals))
-    egraph.hints = terms.sizes.hints
-    marks.append(time.perf_counter())
-    if measure:
-        costs = measuring.measure(costs, egraph)
-    marks.append(time.perf_counter())
-    roots = [egraph.class_of[name] for name in (*terms.outputs, *terms.effects)]
-    extraction = extract(egraph, roots, weights(egraph, costs), seconds=seconds)
-    steps = log_of(terms, egraph, extraction.chosen)
-    marks.append(time.perf_counter())
-    graph = rebuild(captured, terms, egraph, extraction.chosen)
-    simplify(graph)
-    result = Optimized(captured, graph)
-    marks.append(time.perf_counter())
-    names = ("read", "saturate", "measure", "extract", "rebuild")
+    captured: fx.GraphModule,
+    goals: tuple[str, ...],
+    costs: Costs,
+    measure: bool,
+    seconds: float,
+    seconds_of: dict[str, float],
+) -> tuple[Optimized, bool]:
+    """The result, and whether a call does more than compute: it writes somewhere, or draws random numbers."""
+    with _timed(seconds_of, "read"):
+        terms = read(captured)
+    with _timed(seconds_of, "saturate"):
+        egraph = saturate(terms.nodes, rules_of(goals))
+        egraph.hints = terms.sizes.hints
+    with _timed(seconds_of, "measure"):
+        costs = measuring.measure(costs, egraph) if measure else costs
+    with _timed(seconds_of, "extract"):
+        roots = [egraph.class_of[name] for name in (*terms.outputs, *terms.effects)]
+        extraction = extract(egraph, roots, weights(egraph, costs), seconds=seconds)
+    with _timed(seconds_of, "rebuild"):
+        result = Optimized(captured, rebuild(captured, terms, egraph, extraction.chosen))
+    made = {node.meta["class"]: node.name for node in result.graph.nodes if "class" in node.meta}
     result.report = Report(
         nodes_before=_calls(captured),
         nodes_after=_calls(result),
-        rewrites=steps,
+        rewrites=log(egraph, extraction.chosen, made),
         cost_before=_cost(egraph, costs, [(egraph.class_of[name], way) for name, way in egraph.original.items()]),
         cost_after=_cost(egraph, costs, list(extraction.chosen.items())),
         gap=extraction.gap,
         method=extraction.method,
         measured=_measured(egraph, costs),
-        seconds=dict(zip(names, (b - a for a, b in zip(marks, marks[1:], strict=False)), strict=True)),
+        seconds=seconds_of,
     )
-    made = {node.meta["class"]: node.name for node in result.graph.nodes if "class" in node.meta}
-    pairs = {step.at[0]: made.get(egraph.class_of[step.at[0]], "") for step in steps}
-    return result, {name: other for name, other in pairs.items() if other}
+    return result, any(node.name in terms.effects and not guards(node) for node in captured.graph.nodes)
 
 
 def _faster(
-    captured: fx.GraphModule,
-    rewritten: Optimized,
-    pairs: dict[str, str],
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any],
-    costs: Costs,
-) -> tuple[Optimized, dict[str, str]]:
+    captured: fx.GraphModule, rewritten: Optimized, args: Sequence[Any], kwargs: Mapping[str, Any], costs: Costs
+) -> Optimized:
     """The rewritten graph, or the original one where the rewritten is not faster as a whole."""
-    original, report = replay(captured, ()), rewritten.report
+    original, report = Optimized(captured, copied(captured)), rewritten.report
     times = measuring.race(original, rewritten, args, kwargs, costs)
     if not times or "rewritten" in times:
         rewritten.report = replace(report, raced=times)
-        return rewritten, pairs
-    original.report = replace(
-        report,
-        nodes_after=report.nodes_before,
-        rewrites=(),
-        cost_after=report.cost_before,
-        method="original",
-        raced=times,
-    )
-    return original, {}
-
-
-def _acts(captured: fx.GraphModule) -> bool:
-    """Whether a call does more than compute: it writes somewhere, or draws random numbers."""
-    effects = read(captured).effects
-    return any(node.name in effects and not _guards(node) for node in captured.graph.nodes)
-
-
-def _guards(node: fx.Node) -> bool:
-    """Whether it is torch.export's check of the inputs."""
-    return str(node.target).startswith("_guards_fn")
+        return rewritten
+    kept = {"nodes_after": report.nodes_before, "cost_after": report.cost_before, "rewrites": (), "method": "original"}
+    original.report = replace(report, raced=times, **kept)
+    return original
 
 
 def _calls(module: fx.GraphModule) -> int:
     """Calls in the graph, without the check of the inputs."""
-    return sum(node.op.startswith("call") and not _guards(node) for node in module.graph.nodes)
+    return sum(node.op.startswith("call") and not guards(node) for node in module.graph.nodes)
 
 
 def _cost(egraph: EGraph, costs: Costs, ways: list[tuple[int, Any]]) -> float:
@@ -232,14 +207,10 @@ def _cost(egraph: EGraph, costs: Costs, ways: list[tuple[int, Any]]) -> float:
 
 def _measured(egraph: EGraph, costs: Costs) -> float:
     """Share of the ways that launch something, where there is a choice, whose time is a measured one."""
-    known = total = 0
-    for number, ways in egraph.classes.items():
-        for way in ways if len(ways) > 1 else ():
-            if way.operator in OPERATORS and OPERATORS[way.operator].kernels(costs.device):
-                time = costs.time(egraph, number, way)
-                total += time is not None
-                known += time is not None and time.low < time.high
-    return known / total if total else 0.0
+    choices = [(number, way) for number, ways in egraph.classes.items() if len(ways) > 1 for way in ways]
+    launched = [(number, way) for number, way in choices if getattr(OPERATORS.get(way.operator), "kernels", 0)]
+    times = [time for number, way in launched if (time := costs.time(egraph, number, way)) is not None]
+    return sum(time.low < time.high for time in times) / len(times) if times else 0.0
 
 
 def _device(module: torch.nn.Module, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:

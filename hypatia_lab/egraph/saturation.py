@@ -5,6 +5,7 @@ Every node of the graph is one flat egglog command, so the depth of a network co
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -30,7 +31,7 @@ class Node:
     arguments: tuple[Any, ...]
     type: Type | None = None
     inputs: tuple[str, ...] = ()
-    """What an opaque node reads, by name."""
+    """What it reads, by name."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +48,7 @@ class ENode:
     def children(self) -> tuple[int, ...]:
         """The e-classes it reads."""
         if self.operator in OPERATORS:
-            sorts = OPERATORS[self.operator].sorts
-            return tuple(argument for sort, argument in zip(sorts, self.arguments, strict=True) if sort == "T")
+            return OPERATORS[self.operator].tensors(self.arguments)
         return self.arguments[1:] if self.operator == "Opaque" else ()
 
 
@@ -89,31 +89,25 @@ def schema() -> str:
 """
 
 
-def _text(value: Any) -> str:
+def _text(value: Any, sort: str = "") -> str:
+    if sort == "T":
+        return "(Absent)" if value is None else _class(value)
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
+    if isinstance(value, (int, float)):
+        return repr(value)
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     return f"(vec-of {' '.join(map(str, value))})" if value else "(vec-empty)"
 
 
 def _class(name: str) -> str:
-    return f"(class-of {json.dumps(name, ensure_ascii=False)})"
+    return f"(class-of {_text(name)})"
 
 
 def _command(node: Node) -> str:
-    if node.operator in OPERATORS:
-        sorts = OPERATORS[node.operator].sorts
-        arguments = [
-            ("(Absent)" if argument is None else _class(argument)) if sort == "T" else _text(argument)
-            for sort, argument in zip(sorts, node.arguments, strict=True)
-        ]
-        term = f"({node.operator} {' '.join(arguments)})"
-    else:
-        term = f"({node.operator} {' '.join(map(_text, node.arguments))})"
-    text = f"(set {_class(node.name)} {term})"
+    sorts = OPERATORS[node.operator].sorts if node.operator in OPERATORS else ("String",)
+    text = f"(set {_class(node.name)} ({node.operator} {' '.join(map(_text, node.arguments, sorts))}))"
     return text if node.type is None else f"{text} (set (dims {_class(node.name)}) {_text(node.type.shape)})"
 
 
@@ -173,57 +167,38 @@ def _read(entries: Mapping[str, Mapping[str, Any]], nodes: Sequence[Node]) -> EG
             if number(entry) not in enode.children:
                 classes.setdefault(number(entry), []).append(enode)
     egraph = EGraph(classes, class_of, {}, tuple(fired))
-    absent = next((c for c, ways in classes.items() if ENode("Absent", ()) in ways), None)
+    absent = next((own for own, ways in classes.items() if ENode("Absent", ()) in ways), None)
+    if absent is not None:
+        egraph.types[absent] = None
     for node in nodes:
-        own = class_of[node.name]
         if node.type is not None:
-            egraph.types.setdefault(own, node.type)
-        egraph.original[node.name] = _original(node, class_of, inputs, absent)
+            egraph.types.setdefault(class_of[node.name], node.type)
+        if node.operator in OPERATORS:
+            way = OPERATORS[node.operator].each(node.arguments, lambda name: absent if name is None else class_of[name])
+        else:
+            way = (*node.arguments, *inputs[node.name])
+        egraph.original[node.name] = ENode(node.operator, way)
     _complete(egraph)
     return egraph
 
 
-def _original(node: Node, class_of: Mapping[str, int], inputs: Mapping[str, tuple[int, ...]], absent: Any) -> ENode:
-    if node.operator not in OPERATORS:
-        return ENode(node.operator, (*node.arguments, *inputs[node.name]))
-    sorts = OPERATORS[node.operator].sorts
-    return ENode(
-        node.operator,
-        tuple(
-            (absent if argument is None else class_of[argument]) if sort == "T" else argument
-            for sort, argument in zip(sorts, node.arguments, strict=True)
-        ),
-    )
-
-
 def _complete(egraph: EGraph) -> None:
     """Types of the e-classes that rewriting made, from those of their arguments."""
-    readers: dict[int, list[tuple[int, ENode]]] = {}
-    todo: list[tuple[int, ENode]] = []
-    for own, ways in egraph.classes.items():
-        if any(way.operator == "Absent" for way in ways):
-            egraph.types[own] = None
-        if own in egraph.types:
-            continue
-        for way in ways:
-            todo.append((own, way))
-            for child in way.children:
-                readers.setdefault(child, []).append((own, way))
-    while todo:
-        own, way = todo.pop()
-        if own in egraph.types or way.operator not in OPERATORS:
-            continue
-        if all(child in egraph.types for child in way.children):
-            try:
-                egraph.types[own] = OPERATORS[way.operator].shape(*typed(egraph, way))
-            except IllTyped:
+    todo = [(own, way) for own, ways in egraph.classes.items() if own not in egraph.types for way in ways]
+    waiting = -1
+    while len(todo) != waiting:
+        waiting, later = len(todo), []
+        for own, way in todo:
+            if own in egraph.types or way.operator not in OPERATORS:
                 continue
-            todo += readers.get(own, [])
+            if any(child not in egraph.types for child in way.children):
+                later.append((own, way))
+                continue
+            with contextlib.suppress(IllTyped):
+                egraph.types[own] = OPERATORS[way.operator].type(*typed(egraph, way))
+        todo = later
 
 
 def typed(egraph: EGraph, way: ENode) -> tuple[Any, ...]:
     """Arguments of an operator with types for tensors, attributes as they are."""
-    sorts = OPERATORS[way.operator].sorts
-    return tuple(
-        egraph.types[argument] if sort == "T" else argument for sort, argument in zip(sorts, way.arguments, strict=True)
-    )
+    return OPERATORS[way.operator].each(way.arguments, egraph.types.__getitem__)

@@ -1,18 +1,20 @@
 """The terms: what a graph of tensor operations is written in, for the e-graph, for the gate and for the way back.
 
 A term is an operator and its arguments, written as an S-expression: ``(Relu (Linear x w b))``. Every operator is one
-entry of :data:`OPERATORS`: the sorts of its arguments, the type (shape and dtype) of its result, its FLOPs, its kernel
-launches, its roundings, and the torch operation that computes it. The torch operation is the same in the graph that is
-rebuilt and in the gate that fuzzes the rules, so what is tested is what runs.
+entry of :data:`OPERATORS`: the sorts of its arguments, the torch operation that computes it, how many numbers it sums,
+its kernel launches and its roundings. The torch operation is the same in the graph that is rebuilt and in the gate that
+fuzzes the rules, so what is tested is what runs; the type (shape and dtype) of a result is what it gives without data.
 
-Sorts: ``T`` a tensor (or the absent bias, ``(Absent)``), ``Dims`` a list of integers, ``i64``, ``bool``, ``String``.
+Sorts: ``T`` a tensor (or the absent bias, ``(Absent)``), ``Dims`` a list of integers, ``i64``, ``f64``, ``bool``,
+``String``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import torch
@@ -44,348 +46,208 @@ class IllTyped(ValueError):
     """The arguments of an operator do not fit."""
 
 
-def _fits(condition: bool, message: str) -> None:
-    if not condition:
-        raise IllTyped(message)
+REFUSALS = (RuntimeError, ValueError, IndexError, TypeError)
+"""What torch raises where arguments do not fit; :class:`IllTyped` is one of them."""
 
 
 @dataclass(frozen=True)
 class Operator:
     """One operator of the term language.
 
-    ``shape(*arguments)`` maps argument types (attributes as they are) to the result's type, or raises
-    :class:`IllTyped`. ``target`` is the torch operation, called with ``arguments(*values)`` and
-    ``keywords(*values)``. ``flops(out, *types)`` counts a multiplication and an addition as two;
-    ``kernels(device)`` counts launches (0: only the view changes). ``roundings(*types)`` bounds the roundings that an
-    element goes through, and ``magnitude(*tensors)`` evaluates the operator with every sum taken over absolute values
-    (by default as it is, on absolute values), both for the gate's error bounds (:mod:`gate`).
-    ``missing(device, *types)`` says why no kernel can compute it there; empty when one can.
+    ``target`` is the torch operation, called with ``arguments(*values)``, the last by name: ``keywords``.
+    ``fits(*arguments)`` says of arguments that torch takes whether a term may have them: what it broadcasts or reads
+    in another way, a rule or a kernel need not. ``summands(*arguments)`` counts the products that an element of the
+    result sums, ``roundings`` what it goes through beside those; they make the FLOPs, too, of which ``pace`` of the
+    dtype's own take as long as one. ``subtracts`` are positions of arguments that are subtracted: by the gate's bounds
+    they add (:mod:`gate`). ``kernels`` counts launches on a GPU (0: only the view changes), ``more_on_cpu`` those that
+    a CPU adds. ``missing(device, *types)`` says why no kernel can compute it there; empty when one can.
+
+    Wherever they are asked, arguments are tensors or their types, and attributes as they are.
     """
 
     name: str
     sorts: tuple[str, ...]
-    shape: Callable[..., Type]
     target: Callable[..., Any]
     arguments: Callable[..., tuple[Any, ...]] = lambda *values: values
-    keywords: Callable[..., dict[str, Any]] = lambda *values: {}
-    flops: Callable[..., int] = lambda out, *types: 0
-    roundings: Callable[..., int] = lambda *types: 0
-    magnitude: Callable[..., torch.Tensor] | None = None
-    kernels: Callable[[str], int] = lambda device: 1
+    keywords: tuple[str, ...] = ()
+    fits: Callable[..., bool] = lambda *arguments: True
+    summands: Callable[..., int] = lambda *arguments: 0
+    roundings: int = 0
+    pace: float = 1.0
+    subtracts: tuple[int, ...] = ()
+    kernels: int = 1
+    more_on_cpu: int = 0
     missing: Callable[..., str] = lambda device, *types: ""
 
+    def each(self, arguments: Iterable[Any], tensor: Callable[[Any], Any]) -> tuple[Any, ...]:
+        """``arguments`` with ``tensor`` of every tensor, and of what is absent."""
+        return tuple(tensor(a) if sort == "T" else a for sort, a in zip(self.sorts, arguments, strict=True))
+
+    def tensors(self, arguments: Iterable[Any]) -> tuple[Any, ...]:
+        """The tensors among ``arguments``, and what is absent."""
+        return tuple(a for sort, a in zip(self.sorts, arguments, strict=True) if sort == "T")
+
+    def call(self, *values: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """What ``target`` is called with: its arguments by position and by name."""
+        given = self.arguments(*values)
+        plain = len(given) - len(self.keywords)
+        return given[:plain], dict(zip(self.keywords, given[plain:], strict=True))
+
     def evaluate(self, *values: Any) -> torch.Tensor:
-        """The operator on tensors and attributes."""
-        return self.target(*self.arguments(*values), **self.keywords(*values))
+        """The operator on tensors and attributes. Raises one of :data:`REFUSALS` where they do not fit."""
+        given, keywords = self.call(*values)
+        result = self.target(*given, **keywords)
+        if not self.fits(*values):
+            raise IllTyped(f"{self.name} does not take {[getattr(value, 'shape', value) for value in values]}")
+        return result
+
+    def type(self, *arguments: Any) -> Type:
+        """Type of the result, from the types of tensors. Raises :class:`IllTyped` where they do not fit, and for more
+        than one dtype."""
+        return _type(self, arguments)
+
+    def flops(self, out: Type, *arguments: Any) -> float:
+        """Operations for a result of type ``out``, a multiplication and an addition as two."""
+        return 2 * self.pace * out.numel * self.summands(*arguments)
 
 
-def _same(x: Type, *rest: Any) -> Type:
-    _fits(x is not None, "no tensor")
-    return x
-
-
-def _one_dtype(*types: Type | None) -> None:
-    _fits(len({t.dtype for t in types if t is not None}) == 1, "more than one dtype")
-
-
-def _linear(x: Type, w: Type, b: Type | None) -> Type:
-    _fits(x is not None and w is not None, "no tensor")
-    _one_dtype(x, w, b)
-    _fits(len(w.shape) == 2 and len(x.shape) >= 1 and x.shape[-1] == w.shape[1], "x is (..., in), w (out, in)")
-    _fits(b is None or b.shape == w.shape[:1], "b is (out)")
-    return Type((*x.shape[:-1], w.shape[0]), x.dtype)
-
-
-def _mlp_shape(x: Type, *parameters: Type) -> Type:
-    out = x
-    for w, b in zip(parameters[::2], parameters[1::2], strict=True):
-        _fits(b is not None and w.shape == (out.shape[-1], out.shape[-1]), "w is (width, width), b (width)")
-        out = _linear(out, w, b)
-    return out
-
-
-def _broadcast(x: Type, y: Type) -> Type:
-    _fits(x is not None and y is not None, "no tensor")
-    _one_dtype(x, y)
+@cache
+def _type(operator: Operator, arguments: tuple[Any, ...]) -> Type:
+    if len({argument.dtype for argument in arguments if isinstance(argument, Type)}) > 1:
+        raise IllTyped("more than one dtype")
     try:
-        return Type(tuple(torch.broadcast_shapes(x.shape, y.shape)), x.dtype)
-    except RuntimeError as error:
+        result = operator.evaluate(*map(_hollow, arguments))
+    except REFUSALS as error:
         raise IllTyped(str(error)) from None
+    return Type(tuple(result.shape), str(result.dtype).removeprefix("torch."))
 
 
-def _mm(a: Type, b: Type) -> Type:
-    _fits(a is not None and b is not None, "no tensor")
-    _one_dtype(a, b)
-    _fits(len(a.shape) == len(b.shape) == 2 and a.shape[1] == b.shape[0], "a is (n, k), b (k, m)")
-    return Type((a.shape[0], b.shape[1]), a.dtype)
+def _hollow(argument: Any) -> Any:
+    """For a type a tensor of it that has no data."""
+    if not isinstance(argument, Type):
+        return argument
+    return torch.empty(argument.shape, dtype=getattr(torch, argument.dtype), device="meta")
 
 
-def _addmm(c: Type, a: Type, b: Type) -> Type:
-    out = _mm(a, b)
-    _fits(_broadcast(c, out) == out, "c is broadcast to (n, m)")
-    return out
+def _channels(count: int, *parameters: Any) -> bool:
+    """Whether each is a vector of ``count`` numbers, or absent."""
+    return all(p is None or tuple(p.shape) == (count,) for p in parameters)
 
 
-def _view(x: Type, dims: Sequence[int]) -> Type:
-    _fits(math.prod(dims) == x.numel, "as many elements")
-    return Type(tuple(dims), x.dtype)
+def _linear(x: Any, w: Any, b: Any) -> bool:
+    return len(w.shape) == 2 and _channels(w.shape[0], b)
 
 
-def _transpose(x: Type, first: int, second: int) -> Type:
-    _fits(0 <= first < second < len(x.shape), "first < second < rank")
-    shape = list(x.shape)
-    shape[first], shape[second] = shape[second], shape[first]
-    return Type(tuple(shape), x.dtype)
+def _square(x: Any, *parameters: Any) -> bool:
+    width = x.shape[-1]
+    weights, biases = parameters[::2], parameters[1::2]
+    given = all(b is not None for b in biases)
+    return given and all(w.shape == (width, width) for w in weights) and _channels(width, *biases)
 
 
-def _conv2d(x: Type, w: Type, b: Type | None, dims: Sequence[int]) -> Type:
-    _one_dtype(x, w, b)
-    _fits(len(dims) == 7 and len(x.shape) == len(w.shape) == 4, "x is (n, in, h, w), w (out, in / groups, kh, kw)")
-    groups = dims[6]
-    _fits(x.shape[1] == w.shape[1] * groups and w.shape[0] % groups == 0, "channels and groups fit")
-    _fits(b is None or b.shape == w.shape[:1], "b is (out)")
-    sizes = [
-        (x.shape[2 + n] + 2 * dims[2 + n] - dims[4 + n] * (w.shape[2 + n] - 1) - 1) // dims[n] + 1 for n in range(2)
-    ]
-    _fits(min(sizes) > 0 and min(w.shape) > 0, "the kernel fits into the image")
-    return Type((x.shape[0], w.shape[0], *sizes), x.dtype)
-
-
-def _norm(x: Type, *parameters: Any) -> Type:
-    channels = [p for p in parameters if isinstance(p, Type)]
-    _one_dtype(x, *channels)
-    _fits(len(x.shape) >= 2 and all(p.shape == (x.shape[1],) for p in channels), "x is (n, c, ...), parameters (c)")
-    return x
-
-
-def _batch_norm(x: Type, g: Type, b: Type, mean: Type, var: Type, eps: str) -> Type:
-    _fits(mean is not None and var is not None, "running statistics are needed")
-    return _norm(x, g, b, mean, var)
-
-
-def _instance_norm(x: Type, g: Type, b: Type, eps: str) -> Type:
-    _fits(len(x.shape) >= 3 and math.prod(x.shape[2:]) > 1, "more than one element a channel")
-    return _norm(x, g, b)
-
-
-def _conv_block(x: Type, w: Type, b: Type, g: Type, c: Type, dims: Any, eps: str, kind: str) -> Type:
-    return _instance_norm(_conv2d(x, w, b, dims), g, c, eps)
-
-
-def _folded_weight(w: Type, g: Type, var: Type, eps: str) -> Type:
-    _fits(w is not None and var is not None, "no tensor")
-    _one_dtype(w, g, var)
-    _fits(all(p.shape == w.shape[:1] for p in (g, var) if p is not None), "one number an output channel")
-    return w
-
-
-def _folded_bias(b: Type, g: Type, c: Type, mean: Type, var: Type, eps: str) -> Type:
-    _fits(mean is not None and var is not None and len(var.shape) == 1, "running statistics are needed")
-    _one_dtype(b, g, c, mean, var)
-    _fits(all(p.shape == var.shape for p in (b, g, c, mean) if p is not None), "one number a channel")
-    return var
+def _conv2d(x: Any, w: Any, b: Any, dims: Sequence[int]) -> bool:
+    return len(x.shape) == 4 and min(w.shape) > 0 and w.shape[0] % dims[6] == 0 and _channels(w.shape[0], b)
 
 
 def _conv_arguments(x: Any, w: Any, b: Any, dims: Sequence[int]) -> tuple[Any, ...]:
     return x, w, b, list(dims[:2]), list(dims[2:4]), list(dims[4:6]), dims[6]
 
 
-def _norm_arguments(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> tuple[Any, ...]:
-    return x, g, b, mean, var, False, 0.0, float(eps), torch.backends.cudnn.enabled
+def _apart_missing(device: str, x: Type, w: Type, b: Type) -> str:
+    return calls.apart_missing(device, x.dtype)
 
 
-def _norm_magnitude(x: Any, g: Any, b: Any, mean: Any, var: Any, eps: str) -> torch.Tensor:
-    size = [1, -1] + [1] * (x.dim() - 2)
-    scale = (1.0 if g is None else g) * torch.rsqrt(var + float(eps))
-    return (x + mean.view(size)) * scale.view(size) + (0.0 if b is None else b.view(size))
-
-
-def _with_eps(*values: Any) -> tuple[Any, ...]:
-    return (*values[:-1], float(values[-1]))
-
-
-def _folded_bias_magnitude(b: Any, g: Any, c: Any, mean: Any, var: Any, eps: str) -> torch.Tensor:
-    return calls.folded_bias(mean if b is None else b + mean, g, c, torch.zeros_like(mean), var, float(eps))
-
-
-def _mlp_magnitude(x: torch.Tensor, *parameters: torch.Tensor) -> torch.Tensor:
-    for w, b in zip(parameters[::2], parameters[1::2], strict=True):
-        x = aten.linear.default(x, w, b)
-    return x
-
-
-def _linear_flops(out: Type, x: Type, w: Type, *rest: Any) -> int:
-    return 2 * out.numel * w.shape[1]
-
-
-def _split_flops(out: Type, x: Type, w: Type, *rest: Any) -> int:
-    # As many float32 operations as take that long: three products by tensor cores of about eight times the rate.
-    return 3 * _linear_flops(out, x, w) // 8
-
-
-def _mlp_flops(out: Type, x: Type, *parameters: Type) -> int:
-    return sum(2 * x.numel * w.shape[0] for w in parameters[::2])
-
-
-def _unfused(device: str, x: Type, *parameters: Type) -> str:
+def _mlp_missing(device: str, x: Type, *parameters: Type) -> str:
     # A float32 product in the fused kernel is a TF32 one: other values, so never by itself.
     return _mlp.unfusable(x.shape[-1], x.dtype, "ieee") if device == "cuda" else "layer by layer, nothing to gain"
 
 
-def _two(device: str) -> int:
-    return 2
-
-
-def _joined(device: str, x: Type, w: Type, b: Type) -> str:
-    return calls.apart_missing(device, x.dtype)
-
-
 def _linear_operator(name: str, target: Any, **more: Any) -> Operator:
-    """x·Wᵀ + b, with a ReLU behind it or not, by ``target``; ``more`` are fields that differ."""
-    own = {"flops": _linear_flops, "roundings": lambda x, w, b: w.shape[1] + 1, "magnitude": aten.linear.default}
-    return Operator(name, ("T", "T", "T"), _linear, target, **own | more)
+    """x·Wᵀ + b, with a ReLU behind it or not, by ``target``; ``more`` are other fields."""
+    return Operator(name, ("T",) * 3, target, fits=_linear, summands=lambda x, w, b: w.shape[1], roundings=1, **more)
 
 
 def _mlp_operator(layers: int) -> Operator:
     return Operator(
         f"Mlp{layers}",
         ("T",) * (1 + 2 * layers),
-        _mlp_shape,
         calls.mlp,
-        flops=_mlp_flops,
-        roundings=lambda x, *parameters: sum(w.shape[1] + 1 for w in parameters[::2]),
-        magnitude=_mlp_magnitude,
-        missing=_unfused,
+        fits=_square,
+        summands=lambda x, *parameters: sum(w.shape[1] for w in parameters[::2]),
+        roundings=layers,
+        missing=_mlp_missing,
     )
-
-
-def _first(x: torch.Tensor, *rest: Any) -> torch.Tensor:
-    return x
-
-
-def _no_launch(device: str) -> int:
-    return 0
 
 
 OPERATORS: dict[str, Operator] = {
     operator.name: operator
     for operator in (
-        _linear_operator("Linear", aten.linear.default, magnitude=None),
-        Operator("Relu", ("T",), _same, aten.relu.default, magnitude=_first),
+        _linear_operator("Linear", aten.linear.default),
+        Operator("Relu", ("T",), aten.relu.default),
         # On a CPU there is no epilogue: a product, then a ReLU in place.
-        _linear_operator("LinearRelu", calls.linear_relu, kernels=lambda device: 1 if device == "cuda" else 2),
-        _linear_operator("LinearApart", calls.linear_apart, kernels=_two, missing=_joined),
-        _linear_operator("LinearReluApart", calls.linear_relu_apart, kernels=_two, missing=_joined),
+        _linear_operator("LinearRelu", calls.linear_relu, more_on_cpu=1),
+        _linear_operator("LinearApart", calls.linear_apart, kernels=2, missing=_apart_missing),
+        _linear_operator("LinearReluApart", calls.linear_relu_apart, kernels=2, missing=_apart_missing),
         _linear_operator(
             "LinearReluSplit",
             calls.linear_relu_split,
-            flops=_split_flops,
-            kernels=_two,
+            # Three products by tensor cores of about eight times the rate.
+            pace=3 / 8,
+            kernels=2,
             missing=lambda device, x, w, b: calls.split_missing(device, x.dtype),
         ),
         _mlp_operator(2),
         _mlp_operator(3),
-        Operator("Add", ("T", "T"), _broadcast, aten.add.Tensor, roundings=lambda x, y: 1),
-        Operator(
-            "Mm",
-            ("T", "T"),
-            _mm,
-            aten.mm.default,
-            flops=lambda out, a, b: 2 * out.numel * a.shape[1],
-            roundings=lambda a, b: a.shape[1],
-        ),
-        Operator(
-            "Addmm",
-            ("T", "T", "T"),
-            _addmm,
-            aten.addmm.default,
-            flops=lambda out, c, a, b: 2 * out.numel * a.shape[1],
-            roundings=lambda c, a, b: a.shape[1] + 1,
-        ),
+        Operator("Add", ("T", "T"), aten.add.Tensor, roundings=1),
+        Operator("Mm", ("T", "T"), aten.mm.default, summands=lambda a, b: a.shape[1]),
+        Operator("Addmm", ("T", "T", "T"), aten.addmm.default, summands=lambda c, a, b: a.shape[1], roundings=1),
         # reshape, not view: once moved, a view may stand behind strides that view refuses.
-        Operator(
-            "View",
-            ("T", "Dims"),
-            _view,
-            aten.reshape.default,
-            lambda x, dims: (x, list(dims)),
-            kernels=_no_launch,
-        ),
-        Operator("Transpose", ("T", "i64", "i64"), _transpose, aten.transpose.int, kernels=_no_launch),
-        Operator(
-            "Dropout",
-            ("T", "String", "bool"),
-            _same,
-            aten.dropout.default,
-            lambda x, p, training: (x, float(p), training),
-            kernels=_no_launch,
-            magnitude=_first,
-        ),
+        Operator("View", ("T", "Dims"), aten.reshape.default, kernels=0),
+        Operator("Transpose", ("T", "i64", "i64"), aten.transpose.int, kernels=0),
+        Operator("Dropout", ("T", "f64", "bool"), aten.dropout.default, kernels=0),
         Operator(
             "Conv2d",
             ("T", "T", "T", "Dims"),
-            _conv2d,
             aten.conv2d.default,
             _conv_arguments,
-            flops=lambda out, x, w, b, dims: 2 * out.numel * math.prod(w.shape[1:]),
-            roundings=lambda x, w, b, dims: math.prod(w.shape[1:]) + 1,
+            fits=_conv2d,
+            summands=lambda x, w, b, dims: math.prod(w.shape[1:]),
+            roundings=1,
         ),
         Operator(
             "BatchNorm",
-            ("T", "T", "T", "T", "T", "String"),
-            _batch_norm,
+            ("T", "T", "T", "T", "T", "f64"),
             aten.batch_norm.default,
-            _norm_arguments,
-            flops=lambda out, *types: 2 * out.numel,
-            roundings=lambda *types: 8,
-            magnitude=_norm_magnitude,
+            lambda x, g, b, mean, var, eps: (x, g, b, mean, var, False, 0.0, eps, torch.backends.cudnn.enabled),
+            fits=lambda x, g, b, mean, var, eps: _channels(x.shape[1], g, b, mean, var),
+            roundings=8,
+            subtracts=(3,),
         ),
         Operator(
             "InstanceNorm",
-            ("T", "T", "T", "String"),
-            _instance_norm,
+            ("T", "T", "T", "f64"),
             aten.instance_norm.default,
-            lambda x, g, b, eps: (x, g, b, None, None, True, 0.0, float(eps), torch.backends.cudnn.enabled),
-            flops=lambda out, *types: 6 * out.numel,
+            lambda x, g, b, eps: (x, g, b, None, None, True, 0.0, eps, torch.backends.cudnn.enabled),
+            fits=lambda x, g, b, eps: math.prod(x.shape[2:]) > 1 and _channels(x.shape[1], g, b),
         ),
-        Operator(
-            "Gelu",
-            ("T", "String"),
-            _same,
-            aten.gelu.default,
-            lambda x, kind: (x,),
-            lambda x, kind: {"approximate": kind},
-            magnitude=_first,
-        ),
+        Operator("Gelu", ("T", "String"), aten.gelu.default, keywords=("approximate",)),
         Operator(
             "ConvBlock",
-            ("T", "T", "T", "T", "T", "Dims", "String", "String"),
-            _conv_block,
+            ("T", "T", "T", "T", "T", "Dims", "f64", "String"),
             calls.conv_block,
-            lambda x, w, b, g, c, dims, eps, kind: (x, w, b, g, c, dims, float(eps), kind),
-            flops=lambda out, x, w, *rest: 2 * out.numel * math.prod(w.shape[1:]),
+            summands=lambda x, w, *rest: math.prod(w.shape[1:]),
             missing=lambda device, x, w, b, g, c, dims, eps, kind: calls.block_missing(
-                device, x.dtype, w.shape, g is not None and c is not None, dims, float(eps)
+                device, x.dtype, w.shape, g is not None and c is not None, dims, eps
             ),
         ),
-        Operator(
-            "FoldedWeight",
-            ("T", "T", "T", "String"),
-            _folded_weight,
-            calls.folded_weight,
-            _with_eps,
-            roundings=lambda *types: 4,
-            kernels=lambda device: 4,
-        ),
+        Operator("FoldedWeight", ("T", "T", "T", "f64"), calls.folded_weight, roundings=4, kernels=4),
         Operator(
             "FoldedBias",
-            ("T", "T", "T", "T", "T", "String"),
-            _folded_bias,
+            ("T", "T", "T", "T", "T", "f64"),
             calls.folded_bias,
-            _with_eps,
-            roundings=lambda *types: 6,
-            magnitude=_folded_bias_magnitude,
-            kernels=lambda device: 6,
+            roundings=6,
+            subtracts=(3,),
+            kernels=6,
         ),
     )
 }

@@ -18,7 +18,7 @@ import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -26,6 +26,7 @@ from torch import fx
 from torch.utils import _pytree as pytree
 
 from hypatia_lab.egraph.fx_in import draws_random_numbers
+from hypatia_lab.egraph.module import Plain, Rewrite
 
 TOLERANCE = 1000
 """Largest ‖new − old‖/‖old‖ of a result, in units of its dtype's machine epsilon: roundings pass, errors do not."""
@@ -91,45 +92,49 @@ def compare(
 
 
 def step_errors(
-    old: fx.GraphModule, new: fx.GraphModule, pairs: Mapping[str, str], args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> dict[str, float]:
-    """‖new − old‖/‖old‖ of single values, by node of ``old``; ``pairs`` has the node of ``new`` that computes it.
+    old: fx.GraphModule, new: fx.GraphModule, steps: Sequence[Rewrite], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> tuple[Rewrite, ...]:
+    """``steps`` with the ``error`` of each, where its value is a tensor of both graphs.
 
     Both graphs run once on the example inputs; what a graph writes into is restored.
     """
-    state: torch.nn.Module = old
-    values: list[dict[str, Any]] = []
-    for module, wanted in ((old, set(pairs)), (new, set(pairs.values()))):
-        seen: dict[str, Any] = {}
+    before = _values(old, {step.at[0] for step in steps}, old, args, kwargs)
+    after = _values(new, {step.node for step in steps}, old, args, kwargs)
+    both = [step.at[0] in before and step.node in after for step in steps]
+    return tuple(
+        replace(step, error=_difference(before[step.at[0]], after[step.node])[0]) if there else step
+        for step, there in zip(steps, both, strict=True)
+    )
 
-        class Watching(fx.Interpreter):
-            def run_node(self, n: fx.Node, seen: dict[str, Any] = seen, wanted: set[str] = wanted) -> Any:
-                out = super().run_node(n)
-                if n.name in wanted and isinstance(out, torch.Tensor):
-                    seen[n.name] = out.detach().clone()
-                return out
 
-        own_args, own_kwargs = pytree.tree_map(_own, (tuple(args), dict(kwargs)))
-        with _restored(state), torch.no_grad():
-            torch.manual_seed(0)
-            # The interpreter wants the arguments as the graph has them.
-            flat = pytree.tree_leaves((own_args, own_kwargs))
-            Watching(module).run(*flat, enable_io_processing=False)
-        values.append(seen)
-    return {
-        name: _difference(values[0][name], values[1][other])[0]
-        for name, other in pairs.items()
-        if name in values[0] and other in values[1]
-    }
+def _values(
+    module: fx.GraphModule, wanted: set[str], state: torch.nn.Module, args: Any, kwargs: Any
+) -> dict[str, torch.Tensor]:
+    """The tensors that the nodes ``wanted`` compute, by name."""
+    seen: dict[str, torch.Tensor] = {}
+
+    class Watching(fx.Interpreter):
+        def run_node(self, n: fx.Node) -> Any:
+            out = super().run_node(n)
+            if n.name in wanted and isinstance(out, torch.Tensor):
+                seen[n.name] = _own(out)
+            return out
+
+    # The interpreter wants the arguments as the graph has them.
+    flat = pytree.tree_leaves(pytree.tree_map(_own, (tuple(args), dict(kwargs))))
+    with _restored(state), torch.no_grad():
+        Watching(module).run(*flat, enable_io_processing=False)
+    return seen
 
 
 @contextmanager
 def _restored(module: torch.nn.Module) -> Iterator[None]:
-    """Run something and put every parameter, buffer and random number generator back as it was."""
+    """Run something by one seed, and put every parameter, buffer and random number generator back as it was."""
     tensors = [*module.parameters(), *module.buffers()]
     kept = [tensor.detach().clone() for tensor in tensors]
     try:
         with torch.random.fork_rng():
+            torch.manual_seed(0)
             yield
     finally:
         with torch.no_grad():
@@ -146,7 +151,6 @@ def _outputs(module: torch.nn.Module, state: torch.nn.Module, args: Any, kwargs:
     """Outputs, then arguments and ``state``'s buffers after the call: what is written into is a result too."""
     args, kwargs = pytree.tree_map(_own, (tuple(args), dict(kwargs)))
     with _restored(state), torch.no_grad():
-        torch.manual_seed(0)
         outputs = module(*args, **kwargs)
         return [_own(leaf) for leaf in pytree.tree_leaves((outputs, args, kwargs, list(state.buffers())))]
 
@@ -161,18 +165,13 @@ def _gradients(module: torch.nn.Module, state: torch.nn.Module, args: Any, kwarg
     parameters = [parameter for parameter in state.parameters() if parameter.requires_grad]
     if not parameters:
         return []
-    leaves = [leaf(value) for value in pytree.tree_leaves((tuple(args), dict(kwargs)))]
-    inputs = [value for value in leaves if isinstance(value, torch.Tensor) and value.requires_grad]
-    args, kwargs = pytree.tree_unflatten(leaves, pytree.tree_structure((tuple(args), dict(kwargs))))
+    arguments = pytree.tree_map(leaf, (tuple(args), dict(kwargs)))
+    inputs = [one for one in pytree.tree_leaves(arguments) if isinstance(one, torch.Tensor) and one.requires_grad]
     with _restored(state), torch.enable_grad():
-        torch.manual_seed(0)
         # Copies: what is a leaf must not be written into.
-        given = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, (args, kwargs))
-        outputs = [
-            out
-            for out in pytree.tree_leaves(module(*given[0], **given[1]))
-            if isinstance(out, torch.Tensor) and out.requires_grad
-        ]
+        args, kwargs = pytree.tree_map(lambda v: v.clone() if isinstance(v, torch.Tensor) else v, arguments)
+        results = pytree.tree_leaves(module(*args, **kwargs))
+        outputs = [out for out in results if isinstance(out, torch.Tensor) and out.requires_grad]
         if not outputs:
             return []
         total = torch.zeros((), dtype=torch.float64, device=outputs[0].device)
@@ -199,12 +198,9 @@ def _in_float64(old: torch.nn.Module, new: fx.GraphModule, args: Any, kwargs: An
                 tensor.data = tensor.data.double()
     except Exception:  # a module may hold anything
         return None
-    codegen: Any = second.graph._codegen
-    if hasattr(codegen, "arguments"):
-        codegen.arguments = {
-            name: (shape, torch.float64 if dtype.is_floating_point else dtype, device)
-            for name, (shape, dtype, device) in codegen.arguments.items()
-        }
+    if isinstance(second.graph._codegen, Plain):
+        # It would refuse arguments of another dtype.
+        second.graph.set_codegen(Plain({}))
         second.recompile()
     return (first, second, *pytree.tree_map(wide, (tuple(args), dict(kwargs))))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hypatia_lab.egraph import backend, calls, saturation
+from hypatia_lab.egraph import calls, saturation
 from hypatia_lab.egraph.measure import stored
 from hypatia_lab.egraph.module import Optimized
 from hypatia_lab.egraph.optimize import optimize
@@ -19,9 +18,10 @@ from hypatia_lab.operations.unet import PARAMETERS, unet
 from hypatia_lab.variants import variant
 from hypatia_lab.workloads import DIRECTIONS
 
+Needs = Callable[["Workload", str], str]
+
 if TYPE_CHECKING:
-    from hypatia_lab.egraph.cost import Costs
-    from hypatia_lab.variants import Run
+    from hypatia_lab.variants import Factory, Run
     from hypatia_lab.workloads import Inputs, Workload
 
 
@@ -45,12 +45,17 @@ def optimized(module: torch.nn.Module, inputs: Inputs, **options: Any) -> Optimi
     return found
 
 
-def _bind(module: Callable[..., torch.Tensor], inputs: Inputs, parameters: Iterable[torch.Tensor]) -> Run:
-    x = inputs["x"]
-    if "grad" not in inputs:
-        return lambda: module(x)
-    leaves = [x.detach().requires_grad_(), *parameters]
-    return lambda: step(module(leaves[0]), leaves, inputs["grad"])
+class UNet(torch.nn.Module):
+    """The U-Net of ``inputs`` as a module, on those very tensors."""
+
+    def __init__(self, inputs: Inputs) -> None:
+        super().__init__()
+        held = (torch.nn.Parameter(inputs[name], requires_grad=False) for name in PARAMETERS)
+        self.held = torch.nn.ParameterList(held)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        """The U-Net of x (N, C, H, W)."""
+        return unet(x, list(self.held))
 
 
 def _saturates(workload: Workload, device: str) -> str:
@@ -69,114 +74,43 @@ def _split(workload: Workload, device: str) -> str:
     return _on_gpu(workload, device) or calls.split_missing(device, workload.dtype)
 
 
-_replayed = partial(
-    variant,
-    name="egraph_replayed",
-    origin="own",
-    needs=_on_gpu,
-    label="the graph optimizer, for replaying",
-    tags=("graph", "replayed"),
+def _factory(build: Callable[[Inputs], torch.nn.Module], clock: str, options: Mapping[str, Any]) -> Factory:
+    """The module through the e-graph, by costs measured here: as of calls that a caller waits for (``clock`` hot), or
+    as of a replayed CUDA graph (graph), where a launch costs little."""
+
+    def bind(workload: Workload, inputs: Inputs) -> Run:
+        x, built = inputs["x"], build(inputs).eval()
+        module = optimized(built, inputs, costs=stored(x.device.type, clock), measure=True, **options)
+        if "grad" not in inputs:
+            return lambda: module(x)
+        leaves = [x.detach().requires_grad_(), *(module.get_parameter(name) for name, _ in built.named_parameters())]
+        return lambda: step(module(leaves[0]), leaves, inputs["grad"])
+
+    return bind
+
+
+SPLIT = {"maths": ("ieee",), "splits": ("float16/ieee", 3)}
+BLOCKS = {"rules": (*DEFAULT, "conv_block")}
+
+FORMS: tuple[tuple[str, str, str, Needs, dict[str, Any], dict[str, Any]], ...] = (
+    ("mlp", "egraph", "hot", _differentiates, {}, {"directions": DIRECTIONS}),
+    ("mlp", "egraph_replayed", "graph", _on_gpu, {}, {}),
+    # Split products have float32's accuracy, but are not IEEE float32.
+    ("mlp", "egraph_split", "graph", _split, {"split": True}, SPLIT),
+    ("mlp", "egraph_split_called", "hot", _split, {"split": True}, SPLIT),
+    ("unet", "egraph", "hot", _saturates, BLOCKS, {}),
+    ("unet", "egraph_replayed", "graph", _on_gpu, BLOCKS, {}),
 )
+"""Operation, variant, clock of its costs, why it cannot be somewhere, options of :func:`optimize`, of the variant."""
 
-
-@variant(
-    "mlp",
-    "egraph",
-    origin="own",
-    needs=_differentiates,
-    directions=DIRECTIONS,
-    label="the graph optimizer",
-    tags=("graph",),
-)
-def egraph(workload: Workload, inputs: Inputs) -> Run:
-    """The module through the e-graph: costs measured here, called back to back as a caller waits for it."""
-    module = optimized(module_of(inputs), inputs, costs=stored(inputs["x"].device.type, "hot"), measure=True)
-    names = [name for name, _ in module_of(inputs).named_parameters()]
-    return _bind(module, inputs, [module.get_parameter(name) for name in names])
-
-
-@_replayed("mlp")
-def egraph_replayed(workload: Workload, inputs: Inputs) -> Run:
-    """The module through the e-graph by costs as of a replayed CUDA graph, where a launch costs little."""
-    return _bind(optimized(module_of(inputs), inputs, costs=stored("cuda", "graph"), measure=True), inputs, ())
-
-
-@variant(
-    "mlp",
-    "egraph_compile",
-    origin="own",
-    needs=_differentiates,
-    directions=DIRECTIONS[1:],
-    label="the graph optimizer behind torch.compile",
-    tags=("graph",),
-)
-def egraph_compile(workload: Workload, inputs: Inputs) -> Run:
-    """torch.compile of the module with the e-graph as backend: rewritten after differentiation, no code generated."""
-    module = module_of(inputs)
-    compiled = torch.compile(module, backend=backend.hypatia_lab, dynamic=False, fullgraph=True)
-    return _bind(compiled, inputs, module.parameters())
-
-
-@variant(
-    "mlp",
-    "egraph_split",
-    origin="own",
-    needs=_split,
-    maths=("ieee",),
-    label="the graph optimizer, split products, for replaying",
-    tags=("graph", "replayed"),
-    splits=("float16/ieee", 3),
-)
-def egraph_split(workload: Workload, inputs: Inputs) -> Run:
-    """The same with split products allowed (float32's accuracy, not IEEE float32), costs those of a replayed graph."""
-    return _splitting(inputs, "graph")
-
-
-@variant(
-    "mlp",
-    "egraph_split_called",
-    origin="own",
-    needs=_split,
-    maths=("ieee",),
-    label="the graph optimizer, split products",
-    tags=("graph",),
-    splits=("float16/ieee", 3),
-)
-def egraph_split_called(workload: Workload, inputs: Inputs) -> Run:
-    """The same by costs as a caller waits for them."""
-    return _splitting(inputs, "hot")
-
-
-def _splitting(inputs: Inputs, clock: str) -> Run:
-    costs = stored("cuda", clock)
-    return _bind(optimized(module_of(inputs), inputs, costs=costs, measure=True, split=True), inputs, ())
-
-
-class UNet(torch.nn.Module):
-    """The U-Net of ``inputs`` as a module, on those very tensors."""
-
-    def __init__(self, inputs: Inputs) -> None:
-        super().__init__()
-        held = (torch.nn.Parameter(inputs[name], requires_grad=False) for name in PARAMETERS)
-        self.held = torch.nn.ParameterList(held)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The U-Net of x (N, C, H, W)."""
-        return unet(x, list(self.held))
-
-
-def _unet(inputs: Inputs, costs: Costs) -> Run:
-    rules = (*DEFAULT, "conv_block")
-    return _bind(optimized(UNet(inputs).eval(), inputs, rules=rules, costs=costs, measure=True), inputs, ())
-
-
-@variant("unet", "egraph", origin="own", needs=_saturates, label="the graph optimizer", tags=("graph",))
-def egraph_unet(workload: Workload, inputs: Inputs) -> Run:
-    """The module through the e-graph, convolution blocks included; costs as of calls that a caller waits for."""
-    return _unet(inputs, stored(inputs["x"].device.type, "hot"))
-
-
-@_replayed("unet")
-def egraph_unet_replayed(workload: Workload, inputs: Inputs) -> Run:
-    """The same by costs as of a replayed CUDA graph, where a launch costs little."""
-    return _unet(inputs, stored("cuda", "graph"))
+for _operation, _name, _clock, _needs, _options, _more in FORMS:
+    _replayed = _clock == "graph"
+    variant(
+        _operation,
+        _name,
+        origin="own",
+        needs=_needs,
+        label="the graph optimizer" + ", split products" * ("split" in _options) + ", for replaying" * _replayed,
+        tags=("graph", "replayed") if _replayed else ("graph",),
+        **_more,
+    )(_factory(module_of if _operation == "mlp" else UNet, _clock, _options))

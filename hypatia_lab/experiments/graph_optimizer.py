@@ -46,7 +46,7 @@ def _models(preset: str, device: str, shapes: Shapes) -> list[Group]:
     for shape in shapes or trained:
         # 16-bit gradients cannot be judged: see hypatia_lab.operations.mlp.
         work = Workload("mlp", shape, "float32", direction="forward_backward")
-        steps = ("eager", "eager" + AGAIN, "egraph", *asked(preset, device, "egraph_compile", "compile"))
+        steps = ("eager", "eager" + AGAIN, "egraph", *asked(preset, device, "compile"))
         groups.append(Group(work, steps, ("graph", "wall") if gpu else ("hot",), 0.1 if gpu else 0.2))
     # Fused convolution blocks are for 16-bit numbers on a GPU.
     if gpu and not quick and not shapes:
