@@ -12,8 +12,8 @@ from hypatia_lab.egraph.terms import OPERATORS, IllTyped, Operator, Type, parse
 RULES = [rule for rules in GOALS.values() for rule in rules]
 
 
-def _pointwise(name, function, arguments=1, **more):
-    return Operator(name, ("T",) * arguments, function, **{"roundings": 1} | more)
+def _pointwise(name, function, arguments=1, roundings=1, subtracts=()):
+    return Operator(name, ("T",) * arguments, function, roundings=roundings, subtracts=subtracts)
 
 
 def _of_rows(name, function, summands, roundings):

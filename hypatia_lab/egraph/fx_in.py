@@ -254,7 +254,7 @@ def _writes(node: fx.Node) -> list[fx.Node]:
         bound[a.name] for a in node.target._schema.arguments if a.alias_info is not None and a.alias_info.is_write
     ]
     # Two operations whose schema does not say so.
-    if bound.get(WRITING_STATISTICS.get(node.target)):
+    if bound.get(WRITING_STATISTICS.get(node.target, "")):
         written += [bound["running_mean"], bound["running_var"]]
     elif torch.Tag.maybe_aliasing_or_mutating in node.target.tags and node.target not in READINGS:
         written += node.all_input_nodes

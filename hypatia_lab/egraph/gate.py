@@ -69,7 +69,7 @@ class _Trial:
     roundings: int = 0
     """Those on the way to the values that were asked for."""
     added: bool = False
-    """Whether what an operator subtracts is added: on absolute values every sum is one over absolute values then."""
+    """Whether signs are left out, so that on absolute values every sum is one over absolute values."""
 
     def value(self, expression: Expression) -> Any:
         """What an expression is. Raises one of :data:`terms.REFUSALS` where it is nothing."""
@@ -89,7 +89,7 @@ class _Trial:
             values[position] = -values[position]
         result = operator.evaluate(*values)
         self.roundings += operator.roundings + operator.summands(*values)
-        return result
+        return result.abs() if self.added else result
 
     def _draw(self, operator: str, sort: str, position: int, found: list[Any]) -> Any:
         rng = self.rng
