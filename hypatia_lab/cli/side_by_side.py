@@ -161,10 +161,10 @@ def _next_lines(found: SideBySide) -> list[str]:
     for model, (seen, expected) in found.models.items():
         said += wrap(f"{model}, chips seen: {seen}. It takes {spread.CHIPS} that ran one ratio to say.", 4, 2)
         for one in expected:
-            whose = f"{one.ratios} a tuner's ratios" if one.tuned else f"{one.ratios} ratios"
+            tuned = " a tuner's" * one.tuned
             far = f"{formats.number(100 * one.within)}% from the chips' mean"
-            text = f"{whose} by the {one.clock} clock on {one.chips} chips or more: the furthest lies {far}, "
-            text += f"95% of the next within {span(one.low, one.high)} times that mean."
+            text = f"{one.ratios}{tuned} ratios by the {one.clock} clock on {one.chips} chips or more: "
+            text += f"the furthest lies {far}, 95% of the next within {span(one.low, one.high)} times that mean."
             said += wrap(text, 6, 4)
     return said
 
