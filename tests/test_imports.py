@@ -24,8 +24,8 @@ ALLOWED: dict[str, set[str]] = {
     "operators": {"kernels"},
     "records": {"names", "places"},
     "source_file": set(),
-    "variants": {"names", "workloads"},
     "workloads": {"names"},
+    "variants": {"names", "workloads"},
     # What is computed, and whether it is right.
     "clock": {"failures", "kernels"},
     "check": {"variants", "workloads"},
