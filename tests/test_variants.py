@@ -90,11 +90,11 @@ ROWS = [
     Rows("mlp", MLP, ("float32", "float16", "float64")),
     Rows("mlp2", [(1, 16), (129, 77)], ("float32", "float16", "float64")),
     Rows("mlp3", [(7, 128), (1000, 32)], ("float32", "float16", "float64")),
-    Rows("mlp", MLP[1:2], ("float32", "float16", "float64"), who=measures),
+    Rows("mlp", MLP, ("float32", "float16", "float64"), who=measures),
     Rows("mlp", MLP[1:2], SINGLE, who=compiled, marks=slow),
     Rows("mlp2", [(33, 48)], SINGLE, who=compiled, marks=slow),
     *(
-        Rows(name, [(rows, width) for rows in (1, 63, 65, 129, 1000, 20000, 65536) for width in mlp_cuda.WIDTHS])
+        Rows(name, [(rows, width) for rows in (1, 63, 64, 65, 129, 1000, 20000, 65536) for width in mlp_cuda.WIDTHS])
         for name in mlp.FUSED
         if DEVICE == "cuda"
     ),
@@ -121,6 +121,8 @@ ROWS = [
         for name in ("unet", "unet_autocast")
     ),
     Rows("unet", [ODD], SINGLE, who=measures),
+    *(Rows("unet", [SMALL], (dtype,), who=measures) for dtype in ("float64", "bfloat16", "float16")),
+    Rows("unet", [SMALL], SINGLE, directions=[BOTH], who=measures),
     *(
         Rows(name, operations()[name].small_shapes[:1], ("float32", "bfloat16"), who=measures)
         for name in ("linear_relu", "conv_block", "conv_block_tanh", "mlp2", "mlp3")
