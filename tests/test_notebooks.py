@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tomllib
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -28,6 +29,7 @@ def code_cells(path: Path) -> list[dict]:
     return [cell for cell in cells if cell["cell_type"] == "code" and "".join(cell["source"]).strip()]
 
 
+@cache
 def printed(path: Path) -> str:
     return "".join(
         "".join(output.get("text", "")) for cell in code_cells(path) for output in cell["outputs"] if "text" in output
@@ -134,13 +136,14 @@ def test_nothing_of_the_machine_that_rendered_it_is_left(path: Path) -> None:
     assert "papermill" not in text
 
 
-@pytest.mark.parametrize("source", RECORDS, ids=lambda path: f"{path.parent.name}/{path.stem}")
+@pytest.mark.parametrize("source", RECORDS, ids=lambda path: "/".join([*records.place(path), path.stem]))
 def test_a_record_altered_by_a_fifth_shows_in_a_notebook(source: Path, tmp_path: Path) -> None:
     record = records.load_file(source)
-    line = f"{record.machine}/{record.experiment}  {record.digest}"
-    assert any(line in printed(path) for path in NOTEBOOKS), "no notebook names this record as it is"
-    target = tmp_path / source.parent.name / source.name
-    target.parent.mkdir()
+    named = f"{record.machine}/{record.experiment}"
+    lines = (f"{named}  {record.digest}", f"{named}/{source.stem}  {record.digest}")
+    assert any(line in printed(path) for path in NOTEBOOKS for line in lines), "no notebook names this record as it is"
+    target = tmp_path / source.relative_to(records.COMMITTED)
+    target.parent.mkdir(parents=True)
     altered(source, target)
     assert records.load_file(target).digest != record.digest
 
@@ -155,7 +158,7 @@ def test_nbval_fails_on_an_altered_record(tmp_path: Path) -> None:
     code = [cell for cell in whole["cells"] if cell["cell_type"] == "code"]
     notebook.write_text(json.dumps(whole | {"cells": [*code[:3], code[-1]]}), encoding="utf-8")
     source = next(path for path in RECORDS if records.load_file(path).digest in shown)
-    target = tmp_path / "book" / "records" / source.parent.name / source.name
+    target = tmp_path / "book" / "records" / source.relative_to(records.COMMITTED)
     altered(source, target)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--nbval", str(notebook)],

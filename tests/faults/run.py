@@ -83,9 +83,14 @@ def outcome(files: str, words: str) -> str:
     """What becomes of the selected tests in this worker's copy. Whoever is not through in time has failed."""
     command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-m", USUAL, *shlex.split(files)]
     command += ["-k", words] if words else []
-    there = {"cwd": OWN.copy, "env": os.environ | {"PYTHONPATH": str(OWN.copy)}}
-    silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    with subprocess.Popen(command, **there, **silent, start_new_session=True) as process:
+    with subprocess.Popen(
+        command,
+        cwd=OWN.copy,
+        env=os.environ | {"PYTHONPATH": str(OWN.copy)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as process:
         try:
             code = process.wait(LIMIT_S)
         except subprocess.TimeoutExpired:
