@@ -498,7 +498,8 @@ def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], o
         drawn = figure.to_plotly_json()["data"]
         texts += [said for trace in drawn for said in trace.get("hovertext", []) if isinstance(said, str)]
         assert all(math.isfinite(end) for trace in drawn if "error_x" in trace for end in trace["error_x"]["array"])
-    assert {text: width for text, width in widths("\n".join(texts)).items() if width > 101} == {}
+    # A low end of two digits, 0.11 of 0.1145, is rounded by up to a twentieth.
+    assert {text: width for text, width in widths("\n".join(texts)).items() if width > 105} == {}
 
 
 @pytest.mark.parametrize(
