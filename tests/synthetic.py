@@ -26,6 +26,11 @@ _NUMBER = r"[-−]?[\d,]*\.?\d+(?:e[-+]?\d+)?"
 _PRINTED = re.compile(rf"({_NUMBER})\S* ?\S* \[({_NUMBER}), ({_NUMBER})\]")
 
 
+WIDEST = 105.1
+"""The widest factor between printed bounds: those of an interval a hundredfold wide around 1.05, 0.105 to 10.5, of
+which the low end may be printed as 0.10 for 0.105 (a twentieth too low) and the high end with three digits."""
+
+
 def widths(text: str) -> dict[str, float]:
     """Each estimate with an interval that ``text`` shows, as pages write it, and the factor between its bounds.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic import ceilings, cell_line, detail_line, played, widths, write_records
+from synthetic import WIDEST, ceilings, cell_line, detail_line, played, widths, write_records
 
 from hypatia_lab import claims, planted, records, variants
 from hypatia_lab.bench import composer
@@ -126,7 +126,7 @@ def test_a_page_reads_well_whatever_was_recorded(
     text = played(page, roots[state], monkeypatch)
     assert text
     assert not re.search(r"\bnan\b|\x00", text)
-    assert {where: width for where, width in widths(text).items() if width > 101} == {}  # of rounded bounds
+    assert {where: width for where, width in widths(text).items() if width > WIDEST} == {}
     for row in shown:
         assert row.verdict in claims.VERDICTS
         assert claim_tables.word(row) in text

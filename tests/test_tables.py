@@ -11,7 +11,7 @@ import pandas
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import cell_line, judgement, row, run_line, widths
+from synthetic import WIDEST, cell_line, judgement, row, run_line, widths
 
 from hypatia_lab import formats, records, results, tables
 from hypatia_lab.claims import ANY, GROUPS
@@ -498,8 +498,7 @@ def test_no_interval_wider_than_a_hundredfold_is_printed(scatter: list[float], o
         drawn = figure.to_plotly_json()["data"]
         texts += [said for trace in drawn for said in trace.get("hovertext", []) if isinstance(said, str)]
         assert all(math.isfinite(end) for trace in drawn if "error_x" in trace for end in trace["error_x"]["array"])
-    # A low end of two digits, 0.11 of 0.1145, is rounded by up to a twentieth.
-    assert {text: width for text, width in widths("\n".join(texts)).items() if width > 105} == {}
+    assert {text: width for text, width in widths("\n".join(texts)).items() if width > WIDEST} == {}
 
 
 @pytest.mark.parametrize(
