@@ -18,7 +18,7 @@ from hypatia_lab.kernels import plans
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# What an argument of a gradient's operator is; the numbers are those of kernels/aten/launch.cpp.
+# What an argument of a gradient's operator is; the numbers are those of kernels/launch.cpp.
 _GRADIENT, _ARGUMENT, _RESULT, _NEEDED = range(4)
 
 _attaching = threading.Lock()

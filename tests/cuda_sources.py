@@ -7,7 +7,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,6 @@ import torch
 from hypatia_lab.kernels import loader
 
 HERE = Path(__file__).resolve().parent
-HEADER = '#include "hopper.cuh"\n'
 
 
 def symbol(instance: str) -> str:
@@ -26,13 +25,24 @@ def symbol(instance: str) -> str:
     return re.sub(r"\W+", "_", instance)
 
 
-def _emulated_source(name: str) -> str:
-    """The kernels of a source, without the section of its instructions, which the emulator has its own of."""
-    text = (loader.CUDA_SOURCES / f"{name}.cu").read_text()
-    _, kernels = text.split("// ---- kernels\n")
-    if HEADER in text:
-        _, shared = (loader.CUDA_SOURCES / "hopper.cuh").read_text().split("// ---- built on them\n")
-        kernels = shared + kernels
+def _kernels(path: Path, taken: set[Path]) -> str:
+    """The kernels of a source and of what it includes, each once, without the sections of instructions, which the
+    emulator has its own of.
+    """
+    if path in taken:
+        return ""
+    taken.add(path)
+    text = path.read_text()
+    _, own = re.split("// ---- (?:kernels|built on them)\n", text)
+    folders = (path.parent, loader.SOURCES)
+    named = re.findall(r'^#include "(.+)"$', text, re.MULTILINE)
+    included = [next(folder / name for folder in folders if (folder / name).exists()) for name in named]
+    return "".join(_kernels(one, taken) for one in included) + own
+
+
+def _emulated_source(names: Sequence[str]) -> str:
+    taken: set[Path] = set()
+    kernels = "".join(_kernels(loader.SOURCES / f"{name}.cu", taken) for name in names)
     return re.sub(r"extern __shared__ .*dynamic_shared\[\];", "", kernels)
 
 
@@ -44,12 +54,12 @@ extern "C" const char* {symbol}(const unsigned* grid, const unsigned* block, uns
 
 
 @cache
-def emulator(name: str, instances: tuple[str, ...]) -> ctypes.CDLL:
-    """A library for a CPU of those kernels of ``cuda/<name>.cu``, such as ``relu_inplace<float, float>``."""
+def emulator(names: str, instances: tuple[str, ...]) -> ctypes.CDLL:
+    """A library for a CPU of those kernels of one or several ``<name>.cu``, such as ``relu_inplace<float, float>``."""
     entries = [ENTRY.format(symbol=symbol(instance), instance=instance) for instance in instances]
-    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', _emulated_source(name), *entries]
+    unit = [f'#include "{HERE / "cuda_emulation.hpp"}"', _emulated_source(names.split()), *entries]
     with tempfile.TemporaryDirectory() as folder:
-        source, library = Path(folder, f"{name}.cpp"), Path(folder, f"{name}.so")
+        source, library = Path(folder, "kernels.cpp"), Path(folder, "kernels.so")
         source.write_text("\n".join(unit))
         # Fibers jump from stack to stack, which a fortified library takes for a mistake.
         flags = ["-std=c++17", "-O1", "-ftree-vectorize", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]
@@ -63,40 +73,36 @@ def emulation(
     instances: Mapping[str, Sequence[str]],
     *,
     processors: int = 4,
-    kept: Sequence[Any] = (),
     at_once: Callable[[str, int, int], int] = lambda instance, blocks, cluster: cluster,
 ) -> Any:
     """A fixture: launches go to emulators of those kernels of each source, of a GPU of so many multiprocessors.
 
-    A source that is not named is built with each kernel that is launched. ``kept``: caches of launchers, emptied before
-    and after. ``at_once`` says how many blocks run at once, given an instance, its grid's blocks and the cluster that
-    its launcher was asked for.
+    Sources that are named together, a blank between, are built together. A source that is not named is built with each
+    kernel that is launched. ``at_once`` says how many blocks run at once, given an instance, its grid's blocks and the
+    cluster that its launcher was asked for.
     """
 
     @pytest.fixture
-    def emulation(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    def emulation(monkeypatch: pytest.MonkeyPatch) -> None:
         if missing := loader.cpp_missing():
             pytest.skip(missing)
 
-        def launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool = False) -> Any:
+        def launcher(name: str, kernel: str, *template: str | int, shared: int = 0, cluster: int = 1, **_: Any) -> Any:
             assert shared <= 227 * 1024
-            library = emulator(name, tuple(instances.get(name, (instance,))))
+            instance = loader.instance_of(kernel, *template)
+            together = next((names for names in instances if name in names.split()), name)
+            library = emulator(together, tuple(instances.get(together, (instance,))))
             return lambda grid, block, *given: launch(
                 library, instance, grid, block, given, at_once(instance, grid[0], cluster)
             )
 
         def made(*given: Any, **how: Any) -> torch.Tensor:
-            name, own = next(iter(instances.items()))  # emulators make maps alike
-            return tensor_map(emulator(name, tuple(own)), *given, **how)
+            names, own = next(iter(instances.items()))  # emulators make maps alike
+            return tensor_map(emulator(names, tuple(own)), *given, **how)
 
         monkeypatch.setattr(loader, "cuda_launcher", launcher)
         monkeypatch.setattr(loader, "tensor_map", made)
         monkeypatch.setattr(loader, "multiprocessors", lambda device: processors)
-        for one in kept:
-            one.cache_clear()
-        yield
-        for one in kept:
-            one.cache_clear()
 
     return emulation
 
@@ -140,16 +146,15 @@ def launch(
 
 
 def machine_code(folder: Path, name: str, instances: Sequence[str]) -> str:
-    """What nvcc says of the kernels of ``cuda/<name>.cu`` that it makes machine code of; skips where there is none."""
+    """What nvcc says of the kernels of ``<name>.cu`` that it makes machine code of; skips where there is none."""
     nvcc = shutil.which("nvcc")
     if nvcc is None:
         pytest.skip("no nvcc on this machine: the CUDA sources are not compiled")
-    unit = folder / f"{name}.cu"
-    source = (loader.CUDA_SOURCES / f"{name}.cu").read_text()
+    unit, path = folder / "kernels.cu", loader.SOURCES / f"{name}.cu"
     taken = [f"const void* taken_{number} = (const void*){one};" for number, one in enumerate(instances)]
-    unit.write_text("\n".join([source, *taken]))
+    unit.write_text("\n".join([path.read_text(), *taken]))
     options = ["-std=c++17", "-gencode=arch=compute_90a,code=sm_90a", "-cubin", "-Xptxas", "-v"]
-    command = [nvcc, *options, f"-I{loader.CUDA_SOURCES}", "-o", str(folder / "out.cubin"), str(unit)]
+    command = [nvcc, *options, f"-I{loader.SOURCES}", f"-I{path.parent}", "-o", str(folder / "out.cubin"), str(unit)]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return done.stderr

@@ -17,7 +17,7 @@ from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import Experiment, Group
 from hypatia_lab.figures import language
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import linear_relu_backward
+from hypatia_lab.operations.linear_relu import own_backward as linear_relu_backward
 from hypatia_lab.planted import both_passes, gradients
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload, WorkloadError
@@ -425,7 +425,7 @@ def test_three_float16_products_are_as_good_as_eager_and_repeat(shape: tuple[int
 @on_hopper
 @pytest.mark.parametrize("rows", [True, False], ids=["rows", "columns"])
 def test_rows_and_columns_may_each_have_their_own_magnitude(rows: bool) -> None:
-    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
+    from hypatia_lab.kernels.linear_relu.gradient_products_split import gradient_products_split
 
     x, weight, grad = on_device((200, 96), (160, 96), (200, 160))
     up = torch.linspace(-140, 100, 200 if rows else 160, device=DEVICE, dtype=torch.float64).round()
@@ -445,7 +445,7 @@ def test_rows_and_columns_may_each_have_their_own_magnitude(rows: bool) -> None:
 @on_hopper
 @pytest.mark.parametrize("shape", [(200, 96, 160), (1024, 784, 2048)])
 def test_every_plan_of_the_split_gradients_is_right(shape: tuple[int, int, int]) -> None:
-    from hypatia_lab.kernels.triton.gradient_products_split import candidates, gradient_products_split
+    from hypatia_lab.kernels.linear_relu.gradient_products_split import candidates, gradient_products_split
 
     batch, inner, outer = shape
     x, weight, grad, y = on_device((batch, inner), (outer, inner), (batch, outer), (batch, outer))

@@ -28,10 +28,10 @@ from hypatia_lab.experiments import graph_optimizer
 from hypatia_lab.kernels import loader, plans
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import conv_block, mlp
-from hypatia_lab.operations import conv_block_kernels as blocks
-from hypatia_lab.operations import linear_relu_backward as backward
-from hypatia_lab.operations import tensor_cores as tensor
-from hypatia_lab.operations.mlp_layers import mlp_layers
+from hypatia_lab.operations.conv_block import own as blocks
+from hypatia_lab.operations.linear_relu import own_backward as backward
+from hypatia_lab.operations.linear_relu import tensor_cores as tensor
+from hypatia_lab.operations.mlp.layers import mlp_layers
 from hypatia_lab.operators import Operator
 from hypatia_lab.variants import load, variants
 from hypatia_lab.workloads import Workload
@@ -837,7 +837,8 @@ FRESH = """
 import sys, time
 import torch
 from hypatia_lab.kernels import plans
-from hypatia_lab.operations import conv_block_kernels, tensor_cores
+from hypatia_lab.operations.conv_block import own as conv_block_kernels
+from hypatia_lab.operations.linear_relu import tensor_cores
 
 plans.DEVICES = {"cuda"}
 kind = {"device": "cuda", "dtype": torch.bfloat16}

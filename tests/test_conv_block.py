@@ -21,9 +21,11 @@ from hypatia_lab.check import Problem, check, judge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import conv_block, conv_block_kernels, conv_block_pipeline
+from hypatia_lab.operations import conv_block
 from hypatia_lab.operations.conv_block import GRADIENTS, OPERATIONS, PARAMETERS
-from hypatia_lab.operations.conv_block_pipeline import WAYS, pipeline
+from hypatia_lab.operations.conv_block import own as conv_block_kernels
+from hypatia_lab.operations.conv_block import pipeline as conv_block_pipeline
+from hypatia_lab.operations.conv_block.pipeline import WAYS, pipeline
 from hypatia_lab.planted import BLOCK_FAULTS, block
 from hypatia_lab.variants import baseline, variants
 from hypatia_lab.workloads import MATH, Workload
@@ -529,7 +531,7 @@ def instances(dtypes: tuple[str, ...]) -> list[str]:
     ]
 
 
-emulation = cuda_sources.emulation({"conv_block": instances(KINDS)})
+emulation = cuda_sources.emulation({"conv_block/conv_block": instances(KINDS)})
 
 
 def emulated(given: tuple[torch.Tensor | None, ...], approximate: str = "none", p: float = 0.0) -> torch.Tensor:
@@ -603,4 +605,4 @@ def test_memory_of_the_driver_is_given_back(monkeypatch: pytest.MonkeyPatch, emu
 
 
 def test_the_cuda_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compiles_without_spills(tmp_path, "conv_block", instances(tuple(loader.SCALARS)))
+    compiles_without_spills(tmp_path, "conv_block/conv_block", instances(tuple(loader.SCALARS)))

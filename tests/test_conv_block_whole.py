@@ -12,9 +12,9 @@ import torch
 from torch.nn import functional
 
 pytest.importorskip("triton")
+from hypatia_lab.kernels.conv_block import conv_block_whole as whole
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import conv_block_whole as whole
-from hypatia_lab.operations import ladder
+from hypatia_lab.operations.linear_relu import ladder
 from hypatia_lab.workloads import tail
 
 DEVICE = choose_device("auto")
@@ -35,8 +35,7 @@ KINDS = [
 INSTANCES = [f"conv_block_whole<{', '.join(kind)}>" for kind in KINDS]
 GRADIENT_INSTANCES = ["conv_block_gradient<__half, true>"]
 emulation = cuda_sources.emulation(
-    {"conv_block_whole": INSTANCES, "conv_block_gradient": GRADIENT_INSTANCES},
-    kept=[whole._launcher],
+    {"conv_block/conv_block_whole": INSTANCES, "conv_block/conv_block_gradient": GRADIENT_INSTANCES},
     at_once=lambda instance, blocks, cluster: blocks,
 )
 
@@ -300,8 +299,10 @@ def test_every_image_is_launched_once_and_what_is_launched_runs_at_once(size: tu
 
 
 # One of each source, the one of most registers; all by `make sweep`.
-COMPILED = [("conv_block_whole", instance) for instance in reversed(INSTANCES)]
-COMPILED += [("conv_block_gradient", f"conv_block_gradient<{of}>") for of in ("__half, true", "__nv_bfloat16, false")]
+COMPILED = [("conv_block/conv_block_whole", instance) for instance in reversed(INSTANCES)]
+COMPILED += [
+    ("conv_block/conv_block_gradient", f"conv_block_gradient<{of}>") for of in ("__half, true", "__nv_bfloat16, false")
+]
 QUICKLY_COMPILED = (INSTANCES[-1], GRADIENT_INSTANCES[0])
 
 

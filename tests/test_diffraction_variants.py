@@ -249,4 +249,4 @@ def test_a_planted_mistake_is_named(operation: str) -> None:
 
 def test_the_cuda_kernel_builds_to_machine_code(tmp_path: Path) -> None:
     kinds = ("float, 5, 5, 5, 1, 0", "double, 5, 5, 5, 1, 0", "float, 4, 20, 1, 0, 1")
-    cuda_sources.machine_code(tmp_path, "diffraction", [f"diffraction<{kind}>" for kind in kinds])
+    cuda_sources.machine_code(tmp_path, "diffraction/diffraction", [f"diffraction<{kind}>" for kind in kinds])

@@ -117,7 +117,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda *_: (9, 0))
     monkeypatch.setattr(machine, "facts", lambda device: {"name": "a GPU", "cores": 1, "memory_gib": 1, "versions": {}})
     monkeypatch.setattr(machine, "default_name", lambda device: "a-gpu")
-    monkeypatch.setattr("hypatia_lab.operations.conv_block_kernels.fits", lambda *_, **__: True)
+    monkeypatch.setattr("hypatia_lab.operations.conv_block.own.fits", lambda *_, **__: True)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -143,7 +143,7 @@ def test_a_kernel_that_does_not_build_counts_as_missing(monkeypatch):
 
     monkeypatch.setattr(loader, "cuda_missing", lambda device="cuda": loader.BROKEN.get("cuda", ""))
     monkeypatch.setattr("torch.ones", lambda *_, **__: -1)  # no GPU to hold it
-    monkeypatch.setattr(loader, "launch_cuda", broken)
+    monkeypatch.setattr(loader, "cuda_launcher", broken)
     report = doctor.examine("cuda")
     assert "cuda_fp16.h" in found(report, "tool")["CUDA C++"]
     assert found(report, "linear_relu")["step_mma"] == found(report, "tool")["CUDA C++"]

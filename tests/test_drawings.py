@@ -14,7 +14,7 @@ from hypatia_lab.drawings import fusion, geometry, memory, tensor_cores
 from hypatia_lab.drawings.bars import ROOM, Bar, bars
 from hypatia_lab.drawings.canvas import WIDTH
 from hypatia_lab.drawings.constants import constants
-from hypatia_lab.kernels.loader import CUDA_SOURCES
+from hypatia_lab.kernels.loader import SOURCES
 
 SVG = "{http://www.w3.org/2000/svg}"
 GROUNDS = ("#ffffff", "#121212")
@@ -162,7 +162,7 @@ def test_the_swizzle_gives_eight_rows_all_banks_and_loses_nothing():
         assert len(banks(memory.swizzled, pack)) == memory.BANKS
         assert len(banks(memory.plainly, pack)) == 16 // memory.BANK
     assert all({memory.swizzled(row, pack) for pack in range(8)} == set(range(8)) for row in range(8))
-    assert "(pack ^ row % 8) * 16" in (CUDA_SOURCES / "ladder_tensor.cu").read_text(encoding="utf-8")
+    assert "(pack ^ row % 8) * 16" in (SOURCES / "ladder/step_8_mma.cu").read_text(encoding="utf-8")
 
 
 def test_what_a_split_leaves_out_is_as_small_as_said():
@@ -191,15 +191,15 @@ def test_the_reflection_lies_on_the_circle_and_on_the_lattice():
 
 def test_sizes_and_rules_are_those_of_the_code():
     from hypatia_lab.egraph.rules import GOALS
-    from hypatia_lab.operations import ladder, mlp_cuda
-    from hypatia_lab.operations.conv_block_whole import CHANNELS
+    from hypatia_lab.kernels.conv_block.conv_block_whole import CHANNELS
+    from hypatia_lab.kernels.mlp import mlp_cuda
+    from hypatia_lab.operations.linear_relu import ladder
 
-    said = constants("ladder.cu")
     steps = ladder.STEPS
-    assert steps["step_shared"].launch.rows == said["SHARED_TILE"]  # pyright: ignore[reportFunctionMemberAccess]
-    assert steps["step_registers_2d"].launch.rows == said["TILE"]  # pyright: ignore[reportFunctionMemberAccess]
-    assert constants("mlp.cu")["TILE_ROWS"] == mlp_cuda.TILE_ROWS
-    assert constants("conv_block_whole.cu")["CHANNELS"] == CHANNELS
+    assert steps["step_shared"].launch.rows == constants("ladder/step_2_shared.cu")["SHARED_TILE"]  # pyright: ignore[reportFunctionMemberAccess]
+    assert steps["step_registers_2d"].launch.rows == constants("ladder/ladder.cuh")["TILE"]  # pyright: ignore[reportFunctionMemberAccess]
+    assert constants("mlp/mlp.cu")["TILE_ROWS"] == mlp_cuda.TILE_ROWS
+    assert constants("conv_block/conv_block_whole.cu")["CHANNELS"] == CHANNELS
     assert {rule.name for rules in GOALS.values() for rule in rules} >= set(fusion.RULES)
 
 

@@ -564,7 +564,7 @@ def test_a_dynamic_batch_is_fused_and_runs_at_any_size():
 
 BIAS_RELU = """
 import torch
-from hypatia_lab.kernels.triton.bias_relu import bias_relu
+from hypatia_lab.kernels.linear_relu.bias_relu import bias_relu
 
 for rows, columns in ((1, 1), (3, 7), (4, 256), (5, 257), (130, 33), (0, 4), (4, 0)):
     g = torch.Generator().manual_seed(rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import itertools
 import re
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,8 +16,8 @@ from test_linear_relu import agrees
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder
-from hypatia_lab.operations.ladder import STEPS, TILES, Tile
+from hypatia_lab.operations.linear_relu import ladder
+from hypatia_lab.operations.linear_relu.ladder import STEPS, TILES, Tile
 
 DEVICE = choose_device("auto")
 CORES = [name for name, step in STEPS.items() if isinstance(step.launch, ladder._Cores)]
@@ -151,8 +150,12 @@ def test_a_launch_passes_its_arguments_as_the_driver_wants_them(monkeypatch: pyt
 EMULATED_TILES = (Tile(2, 256, 4, 2, 1.0), Tile(2, 128, 3, 1, 1.0), Tile(1, 64, 2, 2, 1.0))
 
 
-def instances(name: str) -> list[str]:
-    if name == "ladder":
+CORE_STEPS = [ladder.source_of(step) for step in ladder.ORDER[:7]]
+TENSOR_STEPS = [ladder.source_of(step) for step in ladder.ORDER[7:]]
+
+
+def instances(cores: bool) -> list[str]:
+    if cores:
         scalars = [loader.SCALARS[dtype] for dtype in ("float32", "float64", "bfloat16")]
         kernels = [step.launch.kernel for step in STEPS.values() if isinstance(step.launch, ladder._Cores)]
         return [f"linear_relu_{kernel}<{', '.join(pair)}>" for kernel in kernels for pair in scalars]
@@ -169,7 +172,8 @@ def blocks_at_once(instance: str, blocks: int, cluster: int) -> int:
 
 
 emulation = cuda_sources.emulation(
-    {name: instances(name) for name in ("ladder_tensor", "ladder")}, at_once=blocks_at_once
+    {" ".join(TENSOR_STEPS): instances(cores=False), " ".join(CORE_STEPS): instances(cores=True)},
+    at_once=blocks_at_once,
 )
 
 
@@ -216,31 +220,25 @@ def test_what_tma_cannot_fetch_goes_to_the_mma_kernel(emulation: None) -> None:
 # ---------------------------------------------------------------- machine code
 
 
-def tensor_instances(dtype: str) -> list[str]:
+def tensor_instances(step: str, dtype: str) -> list[str]:
     scalar = loader.SCALARS[dtype][0]
-    return [
-        *(f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")),
-        *(
-            f"linear_relu_wgmma<{scalar}, {tile.consumers}, {tile.width}, {tile.stages}, {cluster}>"
-            for tile in TILES
-            for cluster in (1, 2)
-        ),
-    ]
+    if step == "mma":
+        return [f"linear_relu_mma<{scalar}, {aligned}>" for aligned in ("true", "false")]
+    cuts = [f"{tile.consumers}, {tile.width}, {tile.stages}" for tile in TILES]
+    return [f"linear_relu_wgmma<{scalar}, {cut}, {1 if step == 'wgmma' else 2}>" for cut in cuts]
 
 
-def test_the_cuda_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compiles_without_spills(tmp_path, "ladder", [name for name in instances("ladder") if "<float" in name])
-
-
-def test_the_tensor_cores_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("bfloat16"))
+@pytest.mark.parametrize("step", ladder.ORDER)
+def test_a_step_builds_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
+    tensor = tensor_instances(step, "bfloat16")
+    cores = [f"linear_relu_{step}<float, float>"]
+    compiles_without_spills(tmp_path, ladder.source_of(step), cores if step in ladder.ORDER[:7] else tensor)
 
 
 @pytest.mark.slow
-def test_the_other_dtypes_build_to_machine_code_without_spills(tmp_path: Path) -> None:
-    # Each kernel in one of them, each dtype in several kernels: all of them take three times as long.
-    pairs = itertools.cycle(loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16"))
-    kernels = [name.split("<")[0] for name in instances("ladder") if "<float" in name]
-    wanted = [f"{kernel}<{', '.join(pair)}>" for kernel, pair in zip(kernels, pairs, strict=False)]
-    compiles_without_spills(tmp_path, "ladder", wanted)
-    compiles_without_spills(tmp_path, "ladder_tensor", tensor_instances("float16"))
+@pytest.mark.parametrize("step", ladder.ORDER)
+def test_the_other_dtypes_build_to_machine_code_without_spills(step: str, tmp_path: Path) -> None:
+    pairs = [loader.SCALARS[dtype] for dtype in ("float64", "bfloat16", "float16")]
+    cores = [loader.instance_of(f"linear_relu_{step}", *pair) for pair in pairs]
+    tensor = tensor_instances(step, "float16")
+    compiles_without_spills(tmp_path, ladder.source_of(step), cores if step in ladder.ORDER[:7] else tensor)

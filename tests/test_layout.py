@@ -7,7 +7,7 @@ import torch
 
 from hypatia_lab.check import Problem, check
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import layout
+from hypatia_lab.operations.linear_relu import layout
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 

@@ -12,7 +12,8 @@ import torch
 
 from hypatia_lab.kernels import loader
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import ladder, linear_relu
+from hypatia_lab.operations import linear_relu
+from hypatia_lab.operations.linear_relu import ladder
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import MATH, Workload, unaligned
 
@@ -126,7 +127,10 @@ def test_the_cuda_sources_name_every_dtype() -> None:
     assert set(loader.SCALARS) == set(MATH)
 
 
-@pytest.mark.parametrize("source", ["linear_relu_naive", "relu_inplace"])
-def test_the_cuda_sources_build_to_machine_code(source: str, tmp_path: Path) -> None:
-    instances = [f"{source}<{', '.join(pair)}>" for pair in loader.SCALARS.values()]
+@pytest.mark.parametrize(
+    ("source", "kernel"),
+    [("linear_relu/naive", "linear_relu_naive"), ("linear_relu/relu_inplace", "relu_inplace")],
+)
+def test_the_cuda_sources_build_to_machine_code(source: str, kernel: str, tmp_path: Path) -> None:
+    instances = [loader.instance_of(kernel, *pair) for pair in loader.SCALARS.values()]
     cuda_sources.compiles_without_spills(tmp_path, source, instances)

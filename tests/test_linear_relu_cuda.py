@@ -11,13 +11,13 @@ import cuda_sources
 import pytest
 import torch
 
-from hypatia_lab.kernels import linear_relu_cuda as tiles
-from hypatia_lab.kernels import loader
-from hypatia_lab.kernels.linear_relu_cuda import LARGE, MEDIUM, SMALL, TALL, WIDE, Plan
+from hypatia_lab.kernels import hopper, loader
+from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.kernels.linear_relu.linear_relu_cuda import LARGE, MEDIUM, SMALL, TALL, WIDE, Plan
 from hypatia_lab.machine import choose_device
 from hypatia_lab.operations import mlp
-from hypatia_lab.operations.mlp_layers import mlp_layers
-from hypatia_lab.operations.tensor_cores import linear_relu_cuda
+from hypatia_lab.operations.linear_relu.tensor_cores import linear_relu_cuda
+from hypatia_lab.operations.mlp.layers import mlp_layers
 
 DEVICE = choose_device("auto")
 needs_compiler = pytest.mark.skipif(bool(loader.cpp_missing()), reason=loader.cpp_missing())
@@ -56,7 +56,7 @@ ROWS = [
     for rows, pack, share in product((1, 3, tiles.FEW), (1, 16 // dtype.itemsize), (1, 2, 4))
 ]
 emulation = cuda_sources.emulation(
-    {"linear_relu": [*TILED, *(f"pack_rows<{scalar(dtype)}>" for dtype in TOLERANCES), *ROWS]}, kept=[tiles._launcher]
+    {"linear_relu/linear_relu": [*TILED, *(f"pack_rows<{scalar(dtype)}>" for dtype in TOLERANCES), *ROWS]}
 )
 
 
@@ -181,7 +181,7 @@ PAIRED = {
 def agreeing(pair: int) -> None:
     """Fails unless small tiles, alone or in pairs, are right by the sources as they are, in an emulator of its own."""
     plan = replace(SMALL, pair=pair)
-    library = cuda_sources.emulator.__wrapped__("linear_relu", (instance(torch.bfloat16, plan),))
+    library = cuda_sources.emulator.__wrapped__("linear_relu/linear_relu", (instance(torch.bfloat16, plan),))
     x, weight, bias = drawn(130, 712, 136, torch.bfloat16)
     x[3, 5] = float("nan")
     out = torch.full((130, 136), float("nan"), dtype=x.dtype)
@@ -205,11 +205,12 @@ def test_the_emulator_sees_a_planted_fault(
     fault: str, pair: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, wrong = (FAULTS | PAIRED)[fault]
-    for name in ("linear_relu.cu", "hopper.cuh"):
-        text = (loader.CUDA_SOURCES / name).read_text()
+    (tmp_path / "linear_relu").mkdir()
+    for name in ("linear_relu/linear_relu.cu", "hopper.cuh"):
+        text = (loader.SOURCES / name).read_text()
         assert name == "hopper.cuh" or text.count(right) == 1
         (tmp_path / name).write_text(text.replace(right, wrong))
-    monkeypatch.setattr(loader, "CUDA_SOURCES", tmp_path)
+    monkeypatch.setattr(loader, "SOURCES", tmp_path)
     with pytest.raises(AssertionError):
         agreeing(pair)
 
@@ -274,7 +275,7 @@ def test_every_plan_fits_a_multiprocessor() -> None:
 
 def test_every_plan_builds_to_machine_code_without_spills(tmp_path: Path) -> None:
     rows = [one for one in ROWS if f", {tiles.FEW}, " in one and one.endswith(", 4>")]
-    cuda_sources.compiles_without_spills(tmp_path, "linear_relu", TILED + rows)
+    cuda_sources.compiles_without_spills(tmp_path, "linear_relu/linear_relu", TILED + rows)
 
 
 # ---------------------------------------------------------------- the operator and the variant
@@ -303,7 +304,7 @@ def test_what_it_cannot_compute_is_said() -> None:
 def test_the_operator_takes_any_rank_and_stride_and_has_gradients(
     dtype: torch.dtype, precision: str, emulation: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "ensure_hopper", lambda x: None)
+    monkeypatch.setattr(hopper, "ensure", lambda x: None)
     generator = torch.Generator().manual_seed(0)
 
     def normal(*shape: int) -> torch.Tensor:
@@ -348,7 +349,7 @@ def test_rows_are_copied_only_where_they_cannot_be_fetched(dtype: torch.dtype, e
 def test_layers_of_any_widths_agree_with_float64(
     rows: tuple[int, ...], widths: tuple[int, ...], dtype: torch.dtype, emulation: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loader, "ensure_hopper", lambda x: None)
+    monkeypatch.setattr(hopper, "ensure", lambda x: None)
     generator = torch.Generator().manual_seed(sum(widths))
 
     def normal(*shape: int) -> torch.Tensor:

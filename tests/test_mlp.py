@@ -77,7 +77,7 @@ def test_the_fused_kernel_agrees_with_float64(operation: str, width: int) -> Non
 @on_gpu
 @pytest.mark.parametrize("width", [16, 40, 64, 128])
 def test_every_tile_computes_the_same(width: int) -> None:
-    from hypatia_lab.kernels.triton.mlp import Tile, forward
+    from hypatia_lab.kernels.mlp.mlp_triton import Tile, forward
 
     x, weights, biases = tensors(1001, width=width, dtype=torch.bfloat16)
     expected = forward(x, weights, biases)

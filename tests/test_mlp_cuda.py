@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.mlp import mlp_cuda, mlp_streamed
+from hypatia_lab.kernels.mlp.mlp_cuda import Plan
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import mlp, mlp_cuda, mlp_streamed
-from hypatia_lab.operations.mlp_cuda import Plan
+from hypatia_lab.operations import mlp
 from hypatia_lab.variants import variants
 from hypatia_lab.workloads import Workload
 
@@ -70,11 +71,10 @@ def streamed_instance(scalar: str, plan: mlp_streamed.Plan) -> str:
 
 emulation = cuda_sources.emulation(
     {
-        "mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
-        "mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED],
+        "mlp/mlp": [instance("__nv_bfloat16", *case) for case in EMULATED],
+        "mlp/mlp_streamed": [streamed_instance("__nv_bfloat16", plan) for plan in STREAMED],
     },
     processors=3,
-    kept=[mlp_cuda._launcher, mlp_streamed.launcher],
 )
 
 
@@ -126,7 +126,7 @@ PLANS = (Plan(6), Plan(2, 2, room=3), Plan(2, 4, cluster=2))
 """Beside the defaults."""
 
 
-def machine_code(folder: Path, names: list[str], source: str = "mlp") -> None:
+def machine_code(folder: Path, names: list[str], source: str = "mlp/mlp") -> None:
     cuda_sources.compiles_without_spills(folder, source, [*dict.fromkeys(names)])
 
 
@@ -138,7 +138,7 @@ def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> Non
 def test_streamed_weights_build_to_machine_code_without_spills(tmp_path: Path) -> None:
     plans = map(mlp_streamed.default_plan, (1, 2**18))
     names = [streamed_instance(scalar, plan) for plan in plans for scalar in ("__nv_bfloat16", "__half")]
-    machine_code(tmp_path, names, "mlp_streamed")
+    machine_code(tmp_path, names, "mlp/mlp_streamed")
 
 
 @pytest.mark.slow
@@ -171,13 +171,11 @@ def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loader, "cuda_launcher", launcher)
     monkeypatch.setattr(loader, "tensor_map", lambda matrix, *box: (matrix, box))
     monkeypatch.setattr(loader, "multiprocessors", lambda device: 3)
-    mlp_cuda._launcher.cache_clear()
     x, weights, biases = tensors(1000, 128, 2)
     plan = Plan(2, 3, programs=1, room=1, cluster=2, dependent=False)
     found = mlp_cuda.forward(x, weights, biases, plan=plan)
-    mlp_cuda._launcher.cache_clear()
     ((given, options, grid, block, arguments),) = calls
-    assert given == ("mlp", "mlp<__nv_bfloat16, 128, 2, 2, 3, 1, 2>")
+    assert given == ("mlp/mlp", "mlp", "__nv_bfloat16", 128, 2, 2, 3, 1, 2)
     assert options == {"shared": plan.shared(128, 2), "cluster": 2, "dependent": False}
     assert (grid, block) == ((4,), (256,))
     assert arguments[:2] == ((x, (64, 64)), (found, (16, 64)))
@@ -190,7 +188,7 @@ def test_a_plan_becomes_a_launch(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_machine_code_kept_depends_on_the_headers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "some.cu").write_text('#include "own.cuh"\n#include <cuda_fp16.h>\n')
     (tmp_path / "own.cuh").write_text("int first;")
-    monkeypatch.setattr(loader, "CUDA_SOURCES", tmp_path)
+    monkeypatch.setattr(loader, "SOURCES", tmp_path)
     first = loader._source("some")
     assert first[0].startswith("#include")
     (tmp_path / "own.cuh").write_text("int second;")

@@ -16,7 +16,9 @@ from hypatia_lab import check, variants
 from hypatia_lab.bench.cells import Session
 from hypatia_lab.experiments import EXPERIMENTS, Group
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations import peer_cudnn, peer_freezing, peer_jax, peer_nvmath
+from hypatia_lab.operations import peer_freezing, peer_jax
+from hypatia_lab.operations.conv_block import peer_cudnn
+from hypatia_lab.operations.linear_relu import peer_nvmath
 from hypatia_lab.workloads import Workload, operations
 
 LIBRARIES = ("nvmath", "jax", "cudnn")

@@ -275,10 +275,11 @@ class Hopper:
     get_current_stream = staticmethod(lambda device: 0)
 
 triton.runtime.driver.set_active(Hopper())
-import hypatia_lab.kernels.triton.conv_block as block, hypatia_lab.kernels.triton.convolution as convolution
-import hypatia_lab.kernels.triton.gradient_products as products, hypatia_lab.kernels.triton.linear_relu as whole
-import hypatia_lab.kernels.triton.masked_gradient as masked
-from hypatia_lab.operations import conv_block_kernels, linear_relu_backward, tensor_cores
+from hypatia_lab.kernels.conv_block import conv_block_triton as block, convolution
+from hypatia_lab.kernels.linear_relu import gradient_products as products, linear_relu_triton as whole
+from hypatia_lab.kernels.linear_relu import masked_gradient as masked
+from hypatia_lab.operations.conv_block import own as conv_block_kernels
+from hypatia_lab.operations.linear_relu import own_backward as linear_relu_backward, tensor_cores
 
 for module in (block, convolution, products, whole, masked):
     module.hopper = lambda tensor: True
@@ -361,8 +362,10 @@ def test_triton_kernels_get_the_parameters_that_their_machine_code_has(
 
 HAND_WRITTEN = """
 from types import SimpleNamespace
-from hypatia_lab.kernels import linear_relu_cuda, split_products
-from hypatia_lab.operations import conv_block_whole, ladder, mlp_cuda
+from hypatia_lab.kernels.linear_relu import linear_relu_cuda, split_products
+from hypatia_lab.kernels.conv_block import conv_block_whole
+from hypatia_lab.kernels.mlp import mlp_cuda
+from hypatia_lab.operations.linear_relu import ladder
 
 loader._cubin = lambda name, instance: (instance.encode(), b"machine code")
 loader._cuda_kernel = lambda name, instance: SimpleNamespace(handle=driver.a_kernel())

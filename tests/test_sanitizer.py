@@ -15,7 +15,7 @@ from collections.abc import Callable
 
 import pytest
 
-from hypatia_lab.kernels.loader import CUDA_SOURCES
+from hypatia_lab.kernels.loader import SOURCES
 from hypatia_lab.machine import choose_device
 from hypatia_lab.variants import find, load
 from hypatia_lab.workloads import Workload
@@ -32,7 +32,7 @@ def needs_sanitizer(test: Callable[..., None]) -> Callable[..., None]:
 
 KERNELS = sorted(
     name
-    for path in CUDA_SOURCES.glob("*.cu")
+    for path in SOURCES.rglob("*.cu")
     for name in re.findall(r"__global__[^;{]*?\b(?!__)(\w+)\((?=[^)]*\*|\s)", path.read_text())
 )
 
@@ -86,16 +86,17 @@ from hypatia_lab.variants import find, load
 from hypatia_lab.workloads import Workload
 
 if "planted" in sys.argv:
-    loader.launch_cuda("relu_inplace", "float32", (1,), (256,), torch.ones(64, device="cuda"), 65)
+    launch = loader.cuda_launcher("linear_relu/relu_inplace", "relu_inplace", "float", "float")
+    launch((1,), (256,), torch.ones(64, device="cuda"), 65)
     torch.cuda.synchronize()
     sys.exit()
 load()
 plain, launched = loader.cuda_launcher, set()
 
 
-def noting(name, instance, **how):
-    launched.add(instance.partition("<")[0])
-    return plain(name, instance, **how)
+def noting(name, kernel, *template, **how):
+    launched.add(kernel)
+    return plain(name, kernel, *template, **how)
 
 
 loader.cuda_launcher = noting
@@ -127,7 +128,7 @@ def sanitized(tool: str, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_no_kernel_is_forgotten() -> None:
-    assert len(KERNELS) == sum(path.read_text().count("__global__") for path in CUDA_SOURCES.glob("*.cu"))
+    assert len(KERNELS) == sum(path.read_text().count("__global__") for path in SOURCES.rglob("*.cu"))
 
 
 def test_every_row_asks_for_what_its_variants_compute() -> None:

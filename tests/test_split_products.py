@@ -8,8 +8,9 @@ import cuda_sources
 import pytest
 import torch
 
-from hypatia_lab.kernels import loader, split_products
-from hypatia_lab.kernels.split_products import Plan, Terms
+from hypatia_lab.kernels import hopper, loader
+from hypatia_lab.kernels.linear_relu import split_products
+from hypatia_lab.kernels.linear_relu.split_products import Plan, Terms
 from hypatia_lab.machine import choose_device
 
 DEVICE = choose_device("auto")
@@ -26,8 +27,7 @@ def instance(kernel: str, plan: Plan) -> str:
 
 SPLITS = [f"split_rows<{warps}, {packed}>" for warps in (1, 4) for packed in ("true", "false")]
 emulation = cuda_sources.emulation(
-    {"split_products": [*(instance(name, plan) for name in KERNELS for plan in PLANS), *SPLITS]},
-    kept=[split_products._launcher],
+    {"linear_relu/split_products": [*(instance(name, plan) for name in KERNELS for plan in PLANS), *SPLITS]},
 )
 
 
@@ -138,11 +138,11 @@ def test_no_multiprocessor_takes_many_more_of_a_short_kernels_blocks_than_its_sh
     monkeypatch.setattr(loader, "multiprocessors", lambda device: 132)
     whole, static = 228 * 1024, 1024  # of a multiprocessor's shared memory, and of a block's at most
     for blocks in (1, 132, 133, 256, 264, 768, 1000, 4224):
-        share, own = -(-blocks // 132), loader.share_of_memory(blocks, 0) + 1024
+        share, own = -(-blocks // 132), hopper.share_of_memory(blocks, 0) + 1024
         assert own - 1024 + static <= 227 * 1024
         assert share <= whole // (own + static)
         assert whole // own <= share + max(1, share // 4)
-    assert loader.share_of_memory(4225, 0) == 0
+    assert hopper.share_of_memory(4225, 0) == 0
 
 
 def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
@@ -156,7 +156,7 @@ def test_blocks_share_where_there_are_many_tiles_and_few_without_rows() -> None:
 def test_the_kernels_build_to_machine_code_without_spills(tmp_path: Path) -> None:
     plans = map(split_products.default_plan, (LARGE, LONG))
     wanted = [instance(kernel, plan) for plan in plans for kernel in KERNELS]
-    cuda_sources.compiles_without_spills(tmp_path, "split_products", wanted + SPLITS)
+    cuda_sources.compiles_without_spills(tmp_path, "linear_relu/split_products", wanted + SPLITS)
 
 
 def test_what_it_cannot_run_on_is_said() -> None:
@@ -177,8 +177,8 @@ on_hopper = pytest.mark.skipif(
 @pytest.mark.parametrize("plan", [*PLANS, Plan(cluster=2, group=4), Plan(group=3)])
 @pytest.mark.parametrize("shape", [(1024, 784, 2048), (1000, 777, 2001), (129, 1, 300), (9, 1501, 60)])
 def test_every_plan_is_right_on_a_gpu(shape: tuple[int, int, int], plan: Plan) -> None:
-    from hypatia_lab.kernels.triton.gradient_products_split import gradient_products_split
-    from hypatia_lab.kernels.triton.linear_relu_split import linear_relu_split
+    from hypatia_lab.kernels.linear_relu.gradient_products_split import gradient_products_split
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split
 
     batch, inner, outer = shape
     x, weight, bias, grad = (

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations.tensor_cores import two_terms
+from hypatia_lab.operations.linear_relu.tensor_cores import two_terms
 
 DEVICE = choose_device("auto")
 
@@ -90,7 +90,7 @@ def test_two_terms_hold_22_bits_and_float16_ends_far_below_the_largest(kind: str
 @pytest.mark.parametrize("shape", [(129, 64, 512), (256, 256, 512), (1024, 784, 2048)])
 def test_every_tile_rounds_to_the_nearest_tf32(shape: tuple[int, int, int]) -> None:
     pytest.importorskip("triton")
-    from hypatia_lab.kernels.triton import linear_relu as whole
+    from hypatia_lab.kernels.linear_relu import linear_relu_triton as whole
 
     x, weight, bias = (normal(*sizes).to(DEVICE) for sizes in ((shape[0], shape[1]), (shape[2], shape[1]), (shape[2],)))
     exact = torch.relu(x.double() @ weight.double().T + bias.double())

@@ -14,8 +14,9 @@ import pytest
 from hypatia_lab import check, dispatch
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS
 from hypatia_lab.kernels import loader
+from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.machine import choose_device
-from hypatia_lab.operations import mlp, mlp_cuda
+from hypatia_lab.operations import mlp
 from hypatia_lab.variants import Variant, find, load, variants
 from hypatia_lab.workloads import DIRECTIONS, DTYPES, SPLIT, Workload, operations, parse_shape
 

@@ -84,7 +84,7 @@ def _gpu(device: str) -> str:
 def _cpp(device: str) -> str:
     if missing := loader.cpp_missing():
         return missing
-    loader.cpp_library("linear_relu")
+    loader.cpp_library("linear_relu/linear_relu")
     return ""
 
 
@@ -94,7 +94,8 @@ def _cuda(device: str) -> str:
     if missing := loader.cuda_missing(device):
         return missing
     numbers = -torch.ones(1, device=device)
-    loader.launch_cuda("relu_inplace", "float32", (1,), (32,), numbers, 1)
+    launch = loader.cuda_launcher("linear_relu/relu_inplace", "relu_inplace", "float", "float")
+    launch((1,), (32,), numbers, 1)
     return "" if numbers.item() == 0 else "a kernel that was launched has computed nothing (is the driver too old?)"
 
 
@@ -103,7 +104,7 @@ def _triton(device: str) -> str:
 
     if missing := loader.triton_missing(device):
         return missing
-    from hypatia_lab.kernels.triton.masked_gradient import masked_gradient
+    from hypatia_lab.kernels.linear_relu.masked_gradient import masked_gradient
 
     ones = torch.ones(1, 1, device=device)
     masked_gradient(ones, ones)

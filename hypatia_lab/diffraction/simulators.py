@@ -123,7 +123,7 @@ def c_pixelwise(workload: Workload, inputs: Inputs) -> Run:
 
 def _c_run(name: str, workload: Workload, inputs: Inputs) -> Run:
     layout = _layout(inputs)
-    function = getattr(loader.cpp_library("diffraction", fast_math=True), f"{name}_{workload.dtype}")
+    function = getattr(loader.cpp_library("diffraction/diffraction", fast_math=True), f"{name}_{workload.dtype}")
     versions: list[int] = []
     host: list[torch.Tensor] = []
 
@@ -145,7 +145,7 @@ def _c_run(name: str, workload: Workload, inputs: Inputs) -> Run:
 
 def triton(workload: Workload, inputs: Inputs) -> Run:
     """One Triton kernel of our own: anchored differences, one launch, nothing in between."""
-    from hypatia_lab.kernels.triton.diffraction import diffraction
+    from hypatia_lab.kernels.diffraction.diffraction_triton import diffraction
 
     layout, dtype = _layout(inputs), _dtype(workload)
     arguments: dict[str, Any] = {name: inputs[name] for name in NAMES}
@@ -178,13 +178,12 @@ def cuda(workload: Workload, inputs: Inputs) -> Run:
     images = crystals.shape[0] if workload.operation == BATCH else 1
     steps, table = crystals.shape[-3] * len(sources), int(structure.numel() > 1)
     single = int(steps == 1 and layout.oversample == 1 and not table)
-    real = loader.SCALARS[workload.dtype][0]
-    instance = f"diffraction<{real}, {', '.join(map(str, (*layout.cells, single, table)))}>"
+    template = (loader.scalar(dtype), *layout.cells, single, table)
     rows = _cuda_rows(layout, images)
     grid = (-(-layout.fast // CUDA_TILE_FAST), -(-layout.slow // (rows * CUDA_WARPS)), images)
     sizes = (crystals.shape[-3], len(sources), *structure.shape, *layout.miller_low)
     sizes += (layout.slow, layout.fast, layout.oversample, rows)
-    launch = loader.cuda_launcher("diffraction", instance)
+    launch = loader.cuda_launcher("diffraction/diffraction", "diffraction", *template)
 
     def run() -> torch.Tensor:
         out = torch.empty(workload.shape, dtype=dtype, device=crystals.device)

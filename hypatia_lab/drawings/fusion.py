@@ -21,7 +21,7 @@ def _one_by_one(draw: Canvas, y: float, kernels: Sequence[str]) -> None:
 
 def fused_mlp() -> Canvas:
     """Three layers by five kernels with a trip of activations each way, and by one kernel."""
-    rows = constants("mlp.cu")["TILE_ROWS"]
+    rows = constants("mlp/mlp.cu")["TILE_ROWS"]
     kernels = ("Linear", "ReLU", "Linear", "ReLU", "Linear")
     draw = Canvas(
         "fused_mlp",
@@ -54,7 +54,7 @@ def fused_mlp() -> Canvas:
 
 def fused_conv_block() -> Canvas:
     """The convolution block by three operations and by one kernel whose blocks wait for each other's moments."""
-    channels = constants("conv_block_whole.cu")["CHANNELS"]
+    channels = constants("conv_block/conv_block_whole.cu")["CHANNELS"]
     draw = Canvas(
         "fused_conv_block",
         "One kernel keeps the convolution's sums in registers, and its blocks exchange moments only",

@@ -46,7 +46,7 @@ def coalescing() -> Canvas:
 
 def tiles() -> Canvas:
     """A block's tile of y, the strips of x and w that it needs, and the step that lies in shared memory."""
-    side = constants("ladder.cu")["SHARED_TILE"]
+    side = constants("ladder/step_2_shared.cu")["SHARED_TILE"]
     down, across, deep, size = 4, 5, 6, 32
     row, column, step = 2, 3, 2
     draw = Canvas(
@@ -94,7 +94,7 @@ def tiles() -> Canvas:
 
 def registers() -> Canvas:
     """A thread's square of sums as an outer product of two short columns out of shared memory."""
-    ladder = constants("ladder.cu")
+    ladder = constants("ladder/ladder.cuh")
     side, tile, depth = ladder["SIDE"], ladder["TILE"], ladder["DEPTH"]
     runs, cell = tile // side, 22
     draw = Canvas(
@@ -176,7 +176,7 @@ def swizzle() -> Canvas:
 
 def async_stages() -> Canvas:
     """Copies and products on a time line, one after the other and by stages."""
-    stages = constants("ladder.cu")["STAGES"]
+    stages = constants("ladder/step_7_async.cu")["STAGES"]
     ahead, periods = stages - 1, 6
     left, wide, high = 64, 61, 32
     draw = Canvas(

@@ -15,7 +15,7 @@ import torch.nn.functional as functional
 
 import hypatia_lab.operations.mlp as fused
 from hypatia_lab.kernels import loader
-from hypatia_lab.operations import tensor_cores
+from hypatia_lab.operations.linear_relu import tensor_cores
 from hypatia_lab.operators import operator
 
 aten = torch.ops.aten
@@ -75,7 +75,7 @@ def linear_apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> t
 @operator("linear_relu_apart", planned=True)
 def _apart(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor) -> torch.Tensor:
     """max(0, x·Wᵀ + b), float32 on a GPU: the library's product, then one Triton kernel in its place."""
-    from hypatia_lab.kernels.triton.bias_relu import bias_relu
+    from hypatia_lab.kernels.linear_relu.bias_relu import bias_relu
 
     y = torch.matmul(x, weight.t()).contiguous()
     bias_relu(y.view(-1, weight.shape[0]), bias.contiguous())
@@ -179,7 +179,7 @@ def conv_block(
     """
     given = gamma is not None and beta is not None
     if not block_missing(x.device.type, str(x.dtype).removeprefix("torch."), weight.shape, given, dims, eps):
-        from hypatia_lab.operations.conv_block_kernels import fused_conv_block
+        from hypatia_lab.operations.conv_block.own import fused_conv_block
 
         assert gamma is not None
         assert beta is not None

@@ -7,8 +7,8 @@ import random
 from collections.abc import Callable, Iterator, Sequence
 
 from hypatia_lab.experiments.plan import Experiment, Group, Shapes
-from hypatia_lab.kernels import linear_relu_cuda
-from hypatia_lab.operations import mlp_cuda
+from hypatia_lab.kernels.linear_relu import linear_relu_cuda
+from hypatia_lab.kernels.mlp import mlp_cuda
 from hypatia_lab.variants import AGAIN
 from hypatia_lab.workloads import Workload, operations
 

@@ -1,1 +1,1 @@
-"""Hand-written kernels (``cuda/*.cu``, ``cpu/*.cpp``, ``aten/*.cpp``) and the one loader that builds them."""
+"""Hand-written kernels, a folder an operation, with how they are launched; and the one loader that builds them."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     import torch
 
 SOURCES = Path(__file__).resolve().parent
-CUDA_SOURCES = SOURCES / "cuda"
 
 SCALARS = {
     "float64": ("double", "double"),
@@ -35,6 +34,16 @@ SCALARS = {
     "float16": ("__half", "float"),
 }
 """dtype → CUDA C++ type of the data, and of the accumulator."""
+
+
+def dtype_name(dtype: torch.dtype) -> str:
+    """``float32`` of ``torch.float32``."""
+    return str(dtype).removeprefix("torch.")
+
+
+def scalar(dtype: torch.dtype) -> str:
+    """CUDA C++ type of the data."""
+    return SCALARS[dtype_name(dtype)][0]
 
 
 NO_GPU = "needs a CUDA GPU"
@@ -104,7 +113,7 @@ def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so
 
     ``native``: for this very processor. What is not is found again without asking the compiler, in no time.
     """
-    compile_with, depends = compiler(), [source.read_text(), *flags, against]
+    compile_with, depends = compiler(), [source.read_text(), _included(source), *flags, against]
     if not compile_with:
         raise BuildError(f"{source.name}: {cpp_missing()}")
     if native:
@@ -123,7 +132,7 @@ def _build(source: Path, flags: list[str], against: str = "", suffix: str = ".so
         done = subprocess.run(
             [
                 *(compile_with, "-std=c++20", "-O3", *(["-march=native"] if native else [])),
-                *(str(source), "-o", temporary, *flags),
+                *(str(source), f"-I{SOURCES}", "-o", temporary, *flags),
             ],
             capture_output=True,
             text=True,
@@ -144,35 +153,30 @@ SHARED = ["-shared", "-fPIC"]
 
 @cache
 def cpp_library(name: str, *, fast_math: bool = False) -> ctypes.CDLL:
-    """The plain C library built from ``cpu/<name>.cpp`` (OpenMP on). Raises :class:`BuildError`."""
+    """The plain C library built from ``<name>.cpp``, such as ``linear_relu/linear_relu`` (OpenMP on). Raises
+    :class:`BuildError`."""
     # With -ffast-math, gcc links start-up code that makes the whole process flush denormals to zero, torch included;
     # the library's own arithmetic needs no start-up code.
     flags = ["-fopenmp", *(["-ffast-math", "-nostartfiles"] if fast_math else [])]
-    source = SOURCES / "cpu" / f"{name}.cpp"
-    return ctypes.CDLL(str(_build(source, [*SHARED, *flags], against=_included(source))))
+    return ctypes.CDLL(str(_build(SOURCES / f"{name}.cpp", [*SHARED, *flags])))
 
 
 def call_cpp(name: str, function: str, *arguments: torch.Tensor | int | None) -> None:
-    """Call ``function`` of ``cpu/<name>.cpp``: tensors are passed as pointers, None as a null pointer, whole numbers as
+    """Call ``function`` of ``<name>.cpp``: tensors are passed as pointers, None as a null pointer, whole numbers as
     64-bit integers. Raises :class:`BuildError`.
     """
     getattr(cpp_library(name), function)(*map(_parameter, arguments))
 
 
 @cache
-def cpp_program(name: str, *, includes: str) -> Path:
-    """The program built from ``cpu/<name>.cpp``, which includes ``cpu/<includes>.cpp`` (OpenMP and fast math on).
-
-    Raises :class:`BuildError`.
-    """
-    source = SOURCES / "cpu" / f"{name}.cpp"
-    part = (source.parent / f"{includes}.cpp").read_text()
-    return _build(source, ["-fopenmp", "-ffast-math"], against=part, suffix="")
+def cpp_program(name: str) -> Path:
+    """The program built from ``<name>.cpp`` (OpenMP and fast math on). Raises :class:`BuildError`."""
+    return _build(SOURCES / f"{name}.cpp", ["-fopenmp", "-ffast-math"], suffix="")
 
 
 @cache
 def aten_library(name: str) -> None:
-    """Build ``aten/<name>.cpp`` against this torch and load it, so that its ``torch.ops`` exist.
+    """Build ``<name>.cpp`` against this torch and load it, so that its ``torch.ops`` exist.
 
     Raises :class:`BuildError`.
     """
@@ -181,8 +185,9 @@ def aten_library(name: str) -> None:
     home = Path(torch.__file__).parent
     flags = [f"-I{home / part}" for part in ("include", "include/torch/csrc/api/include")]
     flags += [f"-L{home / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10"]
-    source = SOURCES / "aten" / f"{name}.cpp"
-    torch.ops.load_library(str(_build(source, [*SHARED, *flags], against=torch.__version__, native=False)))
+    torch.ops.load_library(
+        str(_build(SOURCES / f"{name}.cpp", [*SHARED, *flags], against=torch.__version__, native=False))
+    )
 
 
 def cuda_missing(device: str = "cuda") -> str:
@@ -211,7 +216,7 @@ def _headers() -> str:
 
 @cache
 def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
-    """Mangled name and machine code of ``instance`` of ``cuda/<name>.cu``; kept, so that only one process compiles."""
+    """Mangled name and machine code of ``instance`` of ``<name>.cu``; kept, so that only one process compiles."""
     import torch
 
     major, minor = torch.cuda.get_device_capability()
@@ -219,7 +224,7 @@ def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
     arch = f"sm_{major}{minor}" + "a" * ((major, minor) == (9, 0))
     source, depends = _source(name)
     key = hashlib.sha256("\0".join([source, depends, instance, arch]).encode()).hexdigest()[:16]
-    stored = cache_folder() / f"{name}-{key}.cubin"
+    stored = cache_folder() / f"{Path(name).name}-{key}.cubin"
     try:
         symbol, _, code = stored.read_bytes().partition(b"\0")
     except OSError:
@@ -230,7 +235,7 @@ def _cubin(name: str, instance: str) -> tuple[bytes, bytes]:
 
 @cache
 def _cuda_kernel(name: str, instance: str) -> Any:
-    """The kernel ``instance`` of ``cuda/<name>.cu``."""
+    """The kernel ``instance`` of ``<name>.cu``."""
     import torch
     from cuda.core import Device, ObjectCode  # pyright: ignore[reportMissingImports]
 
@@ -240,15 +245,16 @@ def _cuda_kernel(name: str, instance: str) -> Any:
 
 
 def _source(name: str) -> tuple[str, str]:
-    """Text of ``cuda/<name>.cu``, and that of the lab's own headers that it includes."""
-    path = CUDA_SOURCES / f"{name}.cu"
+    """Text of ``<name>.cu``, and that of the lab's own files that it includes."""
+    path = SOURCES / f"{name}.cu"
     return path.read_text(), _included(path)
 
 
 def _included(source: Path) -> str:
-    """Text of the lab's own headers that ``source`` includes; they lie beside it."""
-    headers = re.findall(r'^#include "(.+)"$', source.read_text(), re.MULTILINE)
-    return "\0".join((source.parent / header).read_text() for header in headers)
+    """Text of the lab's own files that ``source`` includes, and that these include: beside them, or in this folder."""
+    named = re.findall(r'^#include "(.+)"$', source.read_text(), re.MULTILINE)
+    found = (next(f / name for f in (source.parent, SOURCES) if (f / name).exists()) for name in named)
+    return "\0".join(part for path in found for part in (path.read_text(), _included(path)))
 
 
 def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[bytes, bytes]:
@@ -257,7 +263,8 @@ def _compile_cuda(name: str, source: str, instance: str, arch: str) -> tuple[byt
 
     # NVRTC takes a generic lambda for the host's, even in a kernel.
     default = {"device_as_default_execution_space": True}
-    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers(), str(CUDA_SOURCES)], **default)
+    own = [str(SOURCES), str((SOURCES / name).parent)]
+    options = ProgramOptions(std="c++17", arch=arch, include_path=[_headers(), *own], **default)
     try:
         module = Program(source, code_type="c++", options=options).compile("cubin", name_expressions=(instance,))
     except Exception as cause:
@@ -307,24 +314,17 @@ def multiprocessors(device: int) -> int:
     return torch.cuda.get_device_properties(device).multi_processor_count
 
 
-@cache
-def _capability(device: int) -> tuple[int, int]:
+def capability_missing(least: tuple[int, int], *, exactly: bool = False) -> str:
+    """Why this machine's GPU runs no CUDA kernel that needs a compute capability of ``least``, or ``exactly`` that."""
     import torch
 
-    return torch.cuda.get_device_capability(device)
-
-
-def unfit_for_hopper(x: torch.Tensor) -> str:
-    """Why CUDA kernels of Hopper's own instructions cannot run on the device of ``x``; empty where they can."""
-    if not x.is_cuda or _capability(x.device.index) != (9, 0):
-        return f"x is on {x.device}; the CUDA kernel needs compute capability 9.0"
-    return cuda_missing()
-
-
-def ensure_hopper(x: torch.Tensor) -> None:
-    """Raise ``ValueError`` where CUDA kernels of Hopper's own instructions cannot run on the device of ``x``."""
-    if reason := unfit_for_hopper(x):
-        raise ValueError(reason)
+    if missing := cuda_missing():
+        return missing
+    found = torch.cuda.get_device_capability()
+    if found == least or (found > least and not exactly):
+        return ""
+    wanted = "{}.{}".format(*least) + ("" if exactly else " or newer")
+    return f"needs compute capability {wanted}, this is {found[0]}.{found[1]}"
 
 
 def _succeeded(status: int, what: str) -> None:
@@ -413,23 +413,6 @@ def _allow_shared(kernel: int, shared: int, what: str) -> None:
     _allowed[kernel] = shared
 
 
-A_MULTIPROCESSOR, A_BLOCK, RESERVED, STATIC = 228 * 1024, 227 * 1024, 1024, 1024
-"""Bytes of shared memory that a multiprocessor of Hopper has, those that a block may have, those that the driver takes
-for itself of each block's, and those that are left for what a kernel declares itself."""
-MANY = 32
-"""No multiprocessor takes more blocks."""
-
-
-def share_of_memory(blocks: int, device: int | None) -> int:
-    """Bytes of dynamic shared memory by which a multiprocessor of Hopper takes its share of ``blocks``, or few more.
-
-    For short kernels that are launched early: blocks go where there is room, and without a limit that is on the few
-    multiprocessors that the kernel before has left first. 0 where there are so many blocks that all have enough.
-    """
-    share = -(-blocks // multiprocessors(device))
-    return 0 if share > MANY else min(A_MULTIPROCESSOR // share - RESERVED, A_BLOCK) - STATIC
-
-
 class _Attribute(ctypes.Structure):
     """``CUlaunchAttribute`` of cuda.h: its value is a union of 64 bytes."""
 
@@ -478,12 +461,20 @@ def recorder() -> Any:
     return getattr(observed, "recorder", None)
 
 
-@cache
-def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1, dependent: bool = False) -> Launch:
-    """``launch(grid, block, *arguments)`` for ``instance`` of ``cuda/<name>.cu``, on torch's current stream.
+def instance_of(kernel: str, *template: str | int) -> str:
+    """``kernel`` with its template arguments, C++ types or numbers, as C++ writes it: ``tiles<float, 4, true>``."""
+    told = (str(part).lower() if isinstance(part, bool) else str(part) for part in template)
+    return f"{kernel}<{', '.join(told)}>" if template else kernel
 
-    ``instance`` names the kernel with its template arguments, such as ``relu_inplace<float, float>``; ``shared`` is its
-    dynamic shared memory, bytes a block; so many neighbouring blocks are a ``cluster``, unless the kernel itself says
+
+@cache
+def cuda_launcher(
+    name: str, kernel: str, *template: str | int, shared: int = 0, cluster: int = 1, dependent: bool = False
+) -> Launch:
+    """``launch(grid, block, *arguments)`` for ``kernel`` of ``<name>.cu``, on torch's current stream.
+
+    ``template``: its template arguments, see :func:`instance_of`; ``shared`` is its dynamic shared memory, bytes a
+    block; so many neighbouring blocks are a ``cluster``, unless the kernel itself says
     so. ``dependent``: blocks may start before the kernel ahead of them on the stream has ended (programmatic dependent
     launch); the kernel must wait for that end (griddepcontrol.wait) before it touches memory. Tensors are passed as
     pointers, None as a null pointer, whole numbers as 64-bit integers, others as floats, tensor maps as they are.
@@ -492,9 +483,10 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
     """
     import torch
 
-    kernel = _cuda_kernel(name, instance)
-    handle = ctypes.c_void_p(int(kernel.handle))
-    _allow_shared(int(kernel.handle), shared, instance)
+    instance = instance_of(kernel, *template)
+    built = _cuda_kernel(name, instance)
+    handle = ctypes.c_void_p(int(built.handle))
+    _allow_shared(int(built.handle), shared, instance)
     asked: list[tuple[int, tuple[int, ...]]] = []
     if cluster > 1:
         asked.append((CLUSTER_DIMENSION, (cluster, 1, 1)))
@@ -517,8 +509,3 @@ def cuda_launcher(name: str, instance: str, *, shared: int = 0, cluster: int = 1
         _succeeded(status, f"launching {instance} with grid {grid} and block {block}")
 
     return run
-
-
-def launch_cuda(name: str, dtype: str, grid: tuple[int, ...], block: tuple[int, ...], *arguments: Argument) -> None:
-    """Launch ``cuda/<name>.cu`` for ``dtype`` as :func:`cuda_launcher` does. Raises :class:`BuildError`."""
-    cuda_launcher(name, f"{name}<{', '.join(SCALARS[dtype])}>")(grid, block, *arguments)

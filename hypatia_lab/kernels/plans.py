@@ -2,7 +2,7 @@
 
 Python computes which kernels, tiles, memory and strides a call takes, in tens of microseconds, and always the same for
 tensors that are alike. So an operator's function is run once on stand-ins for its tensors, and what it would have
-launched, allocated and called of PyTorch's is recorded (:mod:`hypatia_lab.kernels.recording`). ``aten/launch.cpp``
+launched, allocated and called of PyTorch's is recorded (:mod:`hypatia_lab.kernels.recording`). ``launch.cpp``
 keeps the plan by the arguments that it is for and carries it out at every later call. Plans and the machine code they
 launch are also kept in the user's cache folder: the next process needs neither Triton nor a compiler.
 """
@@ -37,7 +37,7 @@ DRIVER = "libcuda.so.1"
 
 @cache
 def library() -> Any:
-    """What ``aten/launch.cpp`` gives Python, built and loaded once. Raises :class:`loader.BuildError`."""
+    """What ``launch.cpp`` gives Python, built and loaded once. Raises :class:`loader.BuildError`."""
     loader.aten_library("launch")
     own = torch.ops.hypatia_plans
     own.open_driver(DRIVER)

@@ -19,7 +19,7 @@ from hypatia_lab.kernels import loader
 
 aten = torch.ops.aten
 
-# The numbers by which aten/launch.cpp knows what it reads.
+# The numbers by which launch.cpp knows what it reads.
 ALLOCATE, LAUNCH, CALL, BESIDE, BACK, JOIN = range(6)
 POINTER, NUMBER, MAP = range(3)
 NONE, INTEGER, FLOAT, BOOL, TENSOR, INTEGERS, TENSORS, DEVICE, WORD, BOOLS, WRAPPED = range(11)
@@ -56,7 +56,7 @@ class UnplannableError(Exception):
 
 @dataclass
 class Plan:
-    """A plan as ``aten/launch.cpp`` reads it: ``numbers``, and the ``words`` that some of them count to."""
+    """A plan as ``launch.cpp`` reads it: ``numbers``, and the ``words`` that some of them count to."""
 
     numbers: list[int]
     words: list[str]

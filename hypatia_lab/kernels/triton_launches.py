@@ -1,7 +1,7 @@
 """Launches of Triton's kernels, recorded as its own launcher would make them.
 
 But for one thing: a kernel with an attribute ``kept_apart`` that is true, and that is launched early, gets shared
-memory that keeps its blocks apart (:func:`hypatia_lab.kernels.loader.share_of_memory`).
+memory that keeps its blocks apart (:func:`hypatia_lab.kernels.hopper.share_of_memory`).
 
 Source: ``triton/backends/nvidia/driver.py`` of Triton 3.6 and 3.7.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from hypatia_lab.kernels import loader
+from hypatia_lab.kernels import hopper, loader
 from hypatia_lab.kernels.recording import MAP, NUMBER, POINTER, Recorder, UnplannableError, bits, kept, map_of
 
 
@@ -67,7 +67,7 @@ def _record(recorder: Recorder, compiled: Any, given: dict[str, Any], grid: Sequ
     clusters = getattr(known, "num_ctas", 1)
     shared, dependent = known.shared, bool(known.launch_pdl)
     if dependent and getattr(compiled.src.fn, "kept_apart", False):
-        shared = max(shared, loader.share_of_memory(programs, recorder.device.index))
+        shared = max(shared, hopper.share_of_memory(programs, recorder.device.index))
     # Behind its arguments every kernel has memory that Triton asks for, and memory for its profiler.
     for size in (known.global_scratch_size, known.profile_scratch_size):
         parameters.append((POINTER, recorder.scratch(size * programs * clusters)))

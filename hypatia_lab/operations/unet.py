@@ -26,7 +26,7 @@ import torch.nn.functional as functional
 
 from hypatia_lab.operations import forms
 from hypatia_lab.operations.conv_block import ACCURACY, ELEMENT_FLOPS, ROUNDINGS, compiles_to_graphs, normalised
-from hypatia_lab.operations.conv_block_points import CAST_ROUNDINGS, compiled_missing, plain_missing
+from hypatia_lab.operations.conv_block.points import CAST_ROUNDINGS, compiled_missing, plain_missing
 from hypatia_lab.workloads import DIRECTIONS, Backward, Operation, register
 
 if TYPE_CHECKING:

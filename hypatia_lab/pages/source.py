@@ -143,7 +143,7 @@ def excerpt(path: str, name: str) -> list[str]:
 
 
 def show(path: str, name: str) -> None:
-    """Display region ``name`` of ``path``, such as ``kernels/cuda/ladder.cu``, as highlighted code.
+    """Display region ``name`` of ``path``, such as ``kernels/ladder/step_2_shared.cu``, as highlighted code.
 
     A long one is folded, and its :func:`excerpt` stands open above it. Raises :class:`SourceError` as :func:`region`.
     """

@@ -19,7 +19,7 @@ from hypatia_lab.results import Row
 from hypatia_lab.workloads import DTYPES
 
 if TYPE_CHECKING:
-    from hypatia_lab.operations.layout import Handling
+    from hypatia_lab.operations.linear_relu.layout import Handling
 
 COUNTED = "traffic"
 """Where the chapter's counters come from: the authors' programs count eager's bytes, too, and it would stand twice."""

@@ -34,7 +34,7 @@ ARRAYS = ("crystals", "sources", "detector", "polarization", "structure")
 def write_vectors(path: Path, inputs: Inputs, layout: Layout) -> None:
     """Write what the C program reads: 14 int64, then :data:`ARRAYS` as float64, in this machine's byte order.
 
-    Source: ``hypatia_lab/kernels/cpu/diffraction_program.cpp``.
+    Source: ``hypatia_lab/kernels/diffraction/diffraction_program.cpp``.
     """
     import numpy
 
@@ -52,7 +52,7 @@ def _c_command(subject: Subject, image: Path) -> list[str]:
 
     vectors = image.with_suffix(".vectors")
     write_vectors(vectors, subject.workload.inputs("cpu"), layout_of(subject.workload))
-    return [str(loader.cpp_program("diffraction_program", includes="diffraction")), str(vectors), str(image)]
+    return [str(loader.cpp_program("diffraction/diffraction_program")), str(vectors), str(image)]
 
 
 def command(subject: Subject, image: Path) -> list[str]:

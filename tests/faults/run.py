@@ -26,7 +26,7 @@ import yaml
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
-SUFFIXES = (".py", ".cpp", ".cu", ".yaml")
+SUFFIXES = (".py", ".cpp", ".cu", ".cuh", ".yaml")
 LIMIT_S = 300
 USUAL = "not sweep and not slow"
 """The marks of what ``make test`` runs; ``-m`` of an entry takes its place."""

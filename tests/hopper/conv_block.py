@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from target import made, multiply_by_matrix_instructions
 
-from hypatia_lab.kernels.triton import conv_block as block
-from hypatia_lab.kernels.triton import conv_block_backward as back
+from hypatia_lab.kernels.conv_block import conv_block_backward as back
+from hypatia_lab.kernels.conv_block import conv_block_triton as block
 
 
 def drawn(dtype, *shape):

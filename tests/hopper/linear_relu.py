@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 from target import made, multiply_by_matrix_instructions
 
-from hypatia_lab.kernels.triton import gradient_products as both
-from hypatia_lab.kernels.triton import gradient_products_split as both_split
-from hypatia_lab.kernels.triton import linear_relu as whole
-from hypatia_lab.kernels.triton import linear_relu_split as split
+from hypatia_lab.kernels.linear_relu import gradient_products as both
+from hypatia_lab.kernels.linear_relu import gradient_products_split as both_split
+from hypatia_lab.kernels.linear_relu import linear_relu_split as split
+from hypatia_lab.kernels.linear_relu import linear_relu_triton as whole
 
 whole._processors = lambda tensor: 132
 

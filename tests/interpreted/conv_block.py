@@ -9,11 +9,11 @@ import torch
 from refusals import refused
 from torch.nn import functional
 
-from hypatia_lab.kernels.triton import conv_block_backward as back
-from hypatia_lab.kernels.triton.conv_block import Config, conv_block, conv_block_forward
-from hypatia_lab.kernels.triton.convolution import PRECISIONS, Patch, terms
+from hypatia_lab.kernels.conv_block import conv_block_backward as back
+from hypatia_lab.kernels.conv_block.conv_block_triton import Config, conv_block, conv_block_forward
+from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, terms
 from hypatia_lab.operations import conv_block as peers
-from hypatia_lab.operations.conv_block_kernels import conv_block_fused, fused_conv_block
+from hypatia_lab.operations.conv_block.own import conv_block_fused, fused_conv_block
 
 # The largest error of outputs of variance one. The interpreter cuts float32 off where a GPU rounds it to bfloat16.
 TOLERANCES = {"ieee": 1e-5, "tf32": 2e-3, "bf16x3": 2e-4, torch.float16: 1e-2, torch.bfloat16: 0.1}

@@ -8,7 +8,7 @@ import torch
 from hypatia_lab.check import Problem
 from hypatia_lab.diffraction.physics import Layout
 from hypatia_lab.diffraction.simulators import NAMES
-from hypatia_lab.kernels.triton.diffraction import diffraction
+from hypatia_lab.kernels.diffraction.diffraction_triton import diffraction
 from hypatia_lab.workloads import Workload
 
 

@@ -6,9 +6,9 @@ from __future__ import annotations
 import torch
 from refusals import refused
 
-from hypatia_lab.kernels.triton.gradient_products import Plan, candidates, config, gradient_products
-from hypatia_lab.kernels.triton.linear_relu import Config
-from hypatia_lab.operations import linear_relu_backward
+from hypatia_lab.kernels.linear_relu.gradient_products import Plan, candidates, config, gradient_products
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config
+from hypatia_lab.operations.linear_relu import own_backward as linear_relu_backward
 
 # Either sum the longer one; tiles of one shape and of two; by descriptors, by masks, and by one of each; in any order.
 PLANS = [

@@ -6,10 +6,10 @@ from __future__ import annotations
 import torch
 from refusals import refused
 
-from hypatia_lab.kernels.triton import gradient_products_split as split
-from hypatia_lab.kernels.triton.gradient_products import Plan
-from hypatia_lab.kernels.triton.linear_relu import Config
-from hypatia_lab.operations import tensor_cores  # noqa: F401  (registers the operators)
+from hypatia_lab.kernels.linear_relu import gradient_products_split as split
+from hypatia_lab.kernels.linear_relu.gradient_products import Plan
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config
+from hypatia_lab.operations.linear_relu import tensor_cores  # noqa: F401  (registers the operators)
 
 split.FIND_TILE, split.SPLIT_TILE = (16, 32), (32, 16)
 SMALL = Plan(Config(32, 16, 32, group=2), Config(16, 32, 16, group=2, store=False))

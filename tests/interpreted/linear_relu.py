@@ -8,11 +8,11 @@ import itertools
 import torch
 from refusals import refused
 
-from hypatia_lab.kernels.split_products import Plan
-from hypatia_lab.kernels.triton import linear_relu as module
-from hypatia_lab.kernels.triton import linear_relu_split as split
-from hypatia_lab.kernels.triton.linear_relu import Config, linear_relu
-from hypatia_lab.kernels.triton.linear_relu_split import SPLITS, linear_relu_split, split_once
+from hypatia_lab.kernels.linear_relu import linear_relu_split as split
+from hypatia_lab.kernels.linear_relu import linear_relu_triton as module
+from hypatia_lab.kernels.linear_relu.linear_relu_split import SPLITS, linear_relu_split, split_once
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import Config, linear_relu
+from hypatia_lab.kernels.linear_relu.split_products import Plan
 
 
 def drawn(batch, inner, outer, dtype=torch.float32):

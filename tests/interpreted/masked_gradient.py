@@ -6,8 +6,8 @@ from __future__ import annotations
 import torch
 from refusals import refused
 
-from hypatia_lab.kernels.triton import masked_gradient as module
-from hypatia_lab.kernels.triton.masked_gradient import (
+from hypatia_lab.kernels.linear_relu import masked_gradient as module
+from hypatia_lab.kernels.linear_relu.masked_gradient import (
     Tile,
     candidates,
     column_tile,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import torch
 
-from hypatia_lab.kernels.triton.mlp import Tile, backward, forward
+from hypatia_lab.kernels.mlp.mlp_triton import Tile, backward, forward
 from hypatia_lab.operations.mlp import _layerwise_backward, reference
 
 CASES = (

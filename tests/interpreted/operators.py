@@ -5,8 +5,12 @@ from __future__ import annotations
 
 import torch
 
-from hypatia_lab.kernels.triton.linear_relu_split import split_once
-from hypatia_lab.operations.tensor_cores import linear_relu_split, linear_relu_split_once, linear_relu_triton
+from hypatia_lab.kernels.linear_relu.linear_relu_split import split_once
+from hypatia_lab.operations.linear_relu.tensor_cores import (
+    linear_relu_split,
+    linear_relu_split_once,
+    linear_relu_triton,
+)
 
 
 def check_operators_of_triton_kernels_have_gradients() -> None:

@@ -1,0 +1,354 @@
+"""Conv2d 3×3 → InstanceNorm2d → GELU in two Triton kernels: y = GELU(γ·(z − mean)/√(var + eps) + β), z = x∗W + b.
+
+x is (N, C_in, H, W) and y (N, C_out, H, W), channels last in memory; the convolution pads with one zero and keeps the
+size; means and variances are those of a plane, one image's one channel. The first kernel is the convolution as a matrix
+product, whose programs also leave each patch's mean and squared deviations; the second adds these up and normalises.
+"""
+
+# Triton's language is not Python to a type checker, and triton need not be installed.
+# pyright: reportMissingImports=false, reportAttributeAccessIssue=false, reportIndexIssue=false, reportCallIssue=false
+# pyright: reportArgumentType=false, reportAssignmentType=false, reportGeneralTypeIssues=false
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from hypatia_lab.kernels.conv_block.convolution import PRECISIONS, Patch, convolve, launch_options, pixels_first
+from hypatia_lab.kernels.linear_relu.linear_relu_triton import hopper
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+# ---------------------------------------------------------------- kernels
+
+
+@triton.jit
+def _counts(number, patches, height, width, TALL: tl.constexpr, WIDE: tl.constexpr):
+    """Pixels of patches ``number`` of an image, zero of those beyond the last."""
+    across = tl.cdiv(width, WIDE)
+    tall = tl.minimum(height - number // across * TALL, TALL)
+    wide = tl.minimum(width - number % across * WIDE, WIDE)
+    return tl.where(number < patches, tall * wide, 0).to(tl.float32)
+
+
+# [normalise]
+@triton.jit
+def _combined(
+    moments,
+    image,
+    patches,
+    channel,
+    channels,
+    height,
+    width,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    """Mean and mean squared deviation of an image's channels: Chan's formula over all its patches at once."""
+    number, known = tl.arange(0, BLOCK), channel < channels
+    at = moments + (image.to(tl.int64) * patches + number[:, None]) * 2 * channels + channel[None, :]
+    pixels = (height * width).to(tl.float32)
+    share = tl.zeros((BLOCK, channel.shape[0]), tl.float32)
+    for first in range(0, patches, BLOCK):
+        inside = (first + number < patches)[:, None] & known[None, :]
+        means = tl.load(at + first * 2 * channels, mask=inside, other=0.0)
+        share += means * (_counts(first + number, patches, height, width, TALL, WIDE) / pixels)[:, None]
+    mean = tl.sum(share, 0)
+    share = tl.zeros((BLOCK, channel.shape[0]), tl.float32)
+    for first in range(0, patches, BLOCK):
+        inside = (first + number < patches)[:, None] & known[None, :]
+        off = tl.load(at + first * 2 * channels, mask=inside, other=0.0) - mean[None, :]
+        squares = tl.load(at + first * 2 * channels + channels, mask=inside, other=0.0)
+        share += squares + off * off * _counts(first + number, patches, height, width, TALL, WIDE)[:, None]  # (1)
+    return mean, tl.sum(share, 0) / pixels
+    # [/normalise]
+
+
+@triton.jit
+def normal_integral(u, SHORT: tl.constexpr):
+    """Φ(u), the normal distribution function; ``SHORT``: off by at most 1e-7, in half as many instructions."""
+    if SHORT:
+        # Abramowitz and Stegun, Handbook of Mathematical Functions (1964), 7.1.26.
+        z = tl.abs(u) * 0.7071067811865476
+        t = 1.0 / (1.0 + 0.3275911 * z)
+        series = ((((1.061405429 * t - 1.453152027) * t + 1.421413741) * t - 0.284496736) * t + 0.254829592) * t
+        half = 0.5 * series * tl.exp(-z * z)
+        integral = tl.where(u < 0, half, 1.0 - half)
+    else:
+        integral = 0.5 + 0.5 * tl.erf(u * 0.7071067811865476)
+    return integral
+
+
+@triton.jit
+def tanh_sigmoid(u):
+    """Φ(u) as GELU's tanh form has it: (1 + tanh(√(2/π)·(u + 0.044715·u³)))/2."""
+    return 1.0 / (1.0 + tl.exp(-1.5957691216057308 * u * (1.0 + 0.044715 * u * u)))
+
+
+@triton.jit
+def gelu(u, TANH: tl.constexpr, SHORT: tl.constexpr):
+    """u·Φ(u) in float32."""
+    return u * (tanh_sigmoid(u) if TANH else normal_integral(u, SHORT))
+
+
+# [normalise]
+@triton.jit
+def _normalise(
+    z,
+    moments,
+    gamma,
+    beta,
+    y,
+    statistics,
+    patches,
+    height,
+    width,
+    channels,
+    eps,
+    times,
+    TALL: tl.constexpr,
+    WIDE: tl.constexpr,
+    TANH: tl.constexpr,
+    BLOCK: tl.constexpr,
+    PIXELS: tl.constexpr,
+    COLUMNS: tl.constexpr,
+    DEPENDENT: tl.constexpr,
+):
+    """``times`` runs of ``PIXELS`` pixels of one image: y = GELU(γ·(z − mean)/√(var + eps) + β).
+
+    ``statistics`` (N, 2, C) gets the plane's mean and 1/√(var + eps), from its first program.
+    """
+    if DEPENDENT:
+        gdc_wait()
+        gdc_launch_dependents()
+    image, channel = tl.program_id(2), tl.program_id(1) * COLUMNS + tl.arange(0, COLUMNS)
+    known = channel < channels
+    mean, variance = _combined(moments, image, patches, channel, channels, height, width, TALL, WIDE, BLOCK)
+    scale = 1.0 / tl.sqrt_rn(variance + eps)
+    if statistics is not None and tl.program_id(0) == 0:
+        at = statistics + image * 2 * channels + channel
+        tl.store(at, mean, mask=known)
+        tl.store(at + channels, scale, mask=known)
+    if gamma is not None:
+        scale *= tl.load(gamma + channel, mask=known, other=0.0).to(tl.float32)
+        shift = tl.load(beta + channel, mask=known, other=0.0).to(tl.float32)
+    else:
+        shift = tl.zeros((COLUMNS,), tl.float32)
+    # z's dtype is y's: 16 bits are rounded far more coarsely than the short form of Φ is off.
+    SHORT: tl.constexpr = y.dtype.element_ty.primitive_bitwidth == 16
+    start = tl.program_id(0) * times * PIXELS
+    plane = image.to(tl.int64) * height * width
+    for time in range(times):
+        pixel = start + time * PIXELS + tl.arange(0, PIXELS)
+        inside = (pixel < height * width)[:, None] & known[None, :]
+        at = (plane + pixel)[:, None] * channels + channel[None, :]
+        u = (tl.load(z + at, mask=inside, other=0.0).to(tl.float32) - mean[None, :]) * scale[None, :] + shift[None, :]
+        tl.store(y + at, gelu(u, TANH, SHORT).to(y.dtype.element_ty), mask=inside)  # (2)
+    # [/normalise]
+
+
+# ---------------------------------------------------------------- which tiles
+
+
+@dataclass(frozen=True)
+class Config:
+    """How the two kernels are cut up: the convolution by ``patch``; the normalisation takes ``pixels`` at a time,
+    ``times`` a program, by ``warps``.
+    """
+
+    patch: Patch
+    pixels: int = 128
+    times: int = 4
+    warps: int = 4
+
+
+_CONFIGS = {
+    "16 bits": [
+        Config(Patch(1, 128, 64, 64, 4, 4)),
+        Config(Patch(2, 128, 64, 64, 8, 4)),
+        Config(Patch(2, 64, 64, 64, 4, 4)),
+        Config(Patch(8, 16, 64, 64, 4, 4)),
+        Config(Patch(2, 128, 64, 64, 8, 3)),
+        Config(Patch(2, 128, 64, 64, 4, 3)),
+        Config(Patch(4, 64, 64, 64, 8, 4), times=8),
+    ],
+    "tf32": [
+        Config(Patch(2, 128, 64, 32, 8, 4), pixels=64),
+        Config(Patch(1, 128, 64, 32, 4, 4), pixels=64),
+        Config(Patch(1, 128, 64, 64, 4, 2), pixels=64),
+        Config(Patch(1, 128, 64, 32, 8, 4), pixels=64),
+    ],
+    "bf16x3": [
+        Config(Patch(1, 128, 64, 64, 4, 2), pixels=64),
+        Config(Patch(2, 128, 64, 32, 8, 3, store=False), pixels=64),
+        Config(Patch(1, 128, 64, 32, 4, 4), pixels=64),
+        Config(Patch(2, 128, 64, 64, 8, 2, store=False), pixels=64),
+    ],
+    "ieee": [Config(Patch(1, 64, 64, 16, 4, 3), pixels=64), Config(Patch(1, 128, 64, 16, 8, 3), pixels=64)],
+}
+"""Way of multiplying → candidates for the goal's size, the one in use first."""
+
+
+def candidates(shape: tuple[int, int, int, int, int], dtype: torch.dtype, precision: str = "ieee") -> list[Config]:
+    """Configurations worth trying for (N, C_in, C_out, H, W), the one in use first.
+
+    ``precision``, one of :data:`PRECISIONS`, counts for float32 alone.
+    """
+    images, inner, outer, height, width = shape
+    fitted = []
+    for chosen in _CONFIGS["16 bits" if dtype.itemsize == 2 else precision]:
+        # Programs enough for a device with 132 multiprocessors.
+        times = max(1, min(chosen.times, images * height * width // (264 * chosen.pixels)))
+        fitted.append(replace(chosen, patch=chosen.patch.fitted(inner, outer, height, width), times=times))
+    return list(dict.fromkeys(fitted))
+
+
+def config(shape: tuple[int, int, int, int, int], dtype: torch.dtype, precision: str = "ieee") -> Config:
+    """The configuration in use for (N, C_in, C_out, H, W); arguments as of :func:`candidates`."""
+    return candidates(shape, dtype, precision)[0]
+
+
+# ---------------------------------------------------------------- launches
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+
+
+def check(x: Tensor, weight: Tensor, vectors: dict[str, Tensor | None]) -> None:
+    """Refuse what the kernels cannot compute. Raises ``ValueError`` naming the tensor; ``vectors`` are (C_out)."""
+    if x.dim() != 4 or weight.dim() != 4 or weight.shape[1:] != (x.shape[1], 3, 3) or not x.shape[1]:
+        raise ValueError(
+            f"x {list(x.shape)} and weight {list(weight.shape)} do not fit: x is (N, C_in, H, W), "
+            "weight (C_out, C_in, 3, 3), C_in at least 1"
+        )
+    if x.shape[2] * x.shape[3] < 2:
+        raise ValueError(f"x {list(x.shape)} has planes of less than two pixels, which cannot be normalised")
+    for name, tensor in {"x": x, "weight": weight, **vectors}.items():
+        if tensor is None:
+            continue
+        if name in vectors and tensor.shape != weight.shape[:1]:
+            raise ValueError(f"{name} {list(tensor.shape)} does not fit weight {list(weight.shape)}: it is (C_out)")
+        if tensor.dtype != x.dtype or tensor.dtype not in DTYPES:
+            raise ValueError(f"{name} is {tensor.dtype}; all must be one of {', '.join(map(str, DTYPES))}")
+        if tensor.device != x.device:
+            raise ValueError(f"{name} is on {tensor.device}, x on {x.device}; all must be on one device")
+        if tensor.requires_grad and torch.is_grad_enabled():
+            raise ValueError(f"{name} requires a gradient, and this kernel records none: call it under no_grad")
+    if ("gamma" in vectors) and (vectors["gamma"] is None) != (vectors["beta"] is None):
+        raise ValueError("gamma and beta must be given together or not at all")
+
+
+def operands(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+    approximate: str,
+    precision: str = "ieee",
+) -> tuple[Tensor, Tensor, tuple[Tensor | None, Tensor | None, Tensor | None]]:
+    """What every launch reads, contiguous: x (N, H, W, C_in), weight (C_out, 9, C_in), and bias, γ and β (C_out).
+
+    Raises ``ValueError`` as :func:`check` does, and for an unknown ``approximate`` or ``precision``.
+    """
+    check(x, weight, {"bias": bias, "gamma": gamma, "beta": beta})
+    if precision not in PRECISIONS:
+        raise ValueError(f"precision {precision!r} is none of {', '.join(PRECISIONS)}")
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"approximate {approximate!r} is neither 'none' nor 'tanh'")
+    b, g, s = (None if vector is None else vector.contiguous() for vector in (bias, gamma, beta))
+    return pixels_first(x), pixels_first(weight).view(weight.shape[0], 9, x.shape[1]), (b, g, s)
+
+
+@dataclass(frozen=True)
+class Saved:
+    """What backward needs of a forward pass: the convolution, contiguous (N, H, W, C_out) of x's dtype, and
+    ``statistics`` (N, 2, C_out) in float32, each plane's mean and 1/√(variance + eps).
+    """
+
+    convolved: Tensor
+    statistics: Tensor
+
+
+def conv_block_forward(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    approximate: str = "none",
+    precision: str = "ieee",
+    tiles: Config | None = None,
+) -> tuple[Tensor, Saved]:
+    """y as of :func:`conv_block`, and what its backward needs."""
+    pixels, taps, (bias, gamma, beta) = operands(x, weight, bias, gamma, beta, approximate, precision)
+    (images, inner, height, width), outer = x.shape, weight.shape[0]
+    chosen = tiles or config((images, inner, outer, height, width), x.dtype, precision)
+    patch = chosen.patch
+    patches = patch.number(height, width)
+    moments = torch.empty(images, patches, 2, outer, dtype=torch.float32, device=x.device)
+    statistics = torch.empty(images, 2, outer, dtype=torch.float32, device=x.device)
+    convolved = convolve(pixels, taps, bias, patch, precision=precision, moments=moments)
+    y = torch.empty_like(convolved)
+    if y.numel():
+        columns = min(64, triton.next_power_of_2(outer))
+        runs = triton.cdiv(height * width, chosen.pixels * chosen.times)
+        with torch.cuda.device_of(x):
+            _normalise[(runs, triton.cdiv(outer, columns), images)](
+                convolved,
+                moments,
+                gamma,
+                beta,
+                y,
+                statistics,
+                patches,
+                height,
+                width,
+                outer,
+                eps,
+                chosen.times,
+                TALL=patch.tall,
+                WIDE=patch.wide,
+                TANH=approximate == "tanh",
+                BLOCK=min(64, triton.next_power_of_2(patches)),
+                PIXELS=chosen.pixels,
+                COLUMNS=columns,
+                DEPENDENT=patch.dependent and hopper(x),
+                num_warps=chosen.warps,
+                **launch_options(patch.dependent, x),
+            )
+    return y.permute(0, 3, 1, 2), Saved(convolved, statistics)
+
+
+def conv_block(
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    gamma: Tensor | None = None,
+    beta: Tensor | None = None,
+    *,
+    eps: float = 1e-5,
+    approximate: str = "none",
+    precision: str = "ieee",
+    tiles: Config | None = None,
+) -> Tensor:
+    """GELU(InstanceNorm2d(Conv2d(x))): x (N, C_in, H, W), W (C_out, C_in, 3, 3), b, γ, β (C_out) → (N, C_out, H, W).
+
+    bfloat16, float16, or float32 multiplied as ``precision`` says, on a CUDA device (in Triton's interpreter on any).
+    The result is channels last in memory, as x and W are best given: what is not is copied. Sums and statistics are
+    float32; the convolution is rounded to x's dtype before it is normalised. ``approximate``: GELU's form, "none" (erf)
+    or "tanh". ``tiles`` replaces :func:`config`. Any NaN of an image gives NaN in all its pixels.
+
+    Raises ValueError naming the tensor for a wrong rank, mismatched sizes, planes of one pixel, mixed or other dtypes,
+    mixed devices, or a gradient asked for.
+    """
+    options = {"eps": eps, "approximate": approximate, "precision": precision, "tiles": tiles}
+    return conv_block_forward(x, weight, bias, gamma, beta, **options)[0]

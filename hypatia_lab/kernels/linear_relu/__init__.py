@@ -1,0 +1,1 @@
+"""Linear+ReLU in kernels written by hand, and how they are launched; modules in Triton need its package."""

@@ -1,0 +1,312 @@
+"""Linear+ReLU on tensor cores by our own kernels: a fused epilogue, and float32's accuracy by split operands."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hypatia_lab.kernels import hopper, loader
+from hypatia_lab.kernels.linear_relu import linear_relu_cuda as tiles
+from hypatia_lab.operations.forms import bind
+from hypatia_lab.operations.linear_relu import OPERANDS, checked, output
+from hypatia_lab.operations.linear_relu.own_backward import FIRST_ONLY, empty_gradients, linear_relu_gradients, matrices
+from hypatia_lab.operators import Operator, operator
+from hypatia_lab.variants import variant
+from hypatia_lab.workloads import DIRECTIONS
+
+if TYPE_CHECKING:
+    from hypatia_lab.variants import Run
+    from hypatia_lab.workloads import Inputs, Workload
+
+
+@operator("linear_relu_triton", planned=True, autocast=True)
+def linear_relu_triton(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str
+) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) in one Triton kernel; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_triton.linear_relu`.
+    """
+    from hypatia_lab.kernels.linear_relu.linear_relu_triton import linear_relu
+
+    return linear_relu(x, weight, bias, precision=precision)
+
+
+@operator("linear_relu_cuda", planned=True, autocast=True)
+def linear_relu_cuda(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, precision: str) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) in CUDA for Hopper: x (..., in), W (out, in), b (out) or None; once differentiable.
+
+    bfloat16 or float16 with ``precision`` "ieee", or float32 with "tf32", rounded to the nearest, or of at most
+    :data:`~hypatia_lab.kernels.linear_relu.linear_relu_cuda.FEW` rows with "ieee". One kernel, and before it one that
+    copies what the copy engine cannot fetch: rows that do not begin at multiples of 16 bytes. Raises ``ValueError`` on
+    a misfit, another dtype or precision, or an unfit device.
+    """
+    checked(x, weight, bias)
+    batch = x.shape[:-1].numel()
+    if reason := tiles.unfit(str(x.dtype).removeprefix("torch."), batch, x.shape[-1], precision):
+        raise ValueError(reason)
+    hopper.ensure(x)
+    return tiles.forward(x, weight, bias)
+
+
+@operator("linear_relu_split", planned=True)
+def linear_relu_split(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None, terms: str) -> torch.Tensor:
+    """max(0, x·Wᵀ + b) with float32's accuracy, by three products of two ``terms`` of each number; once differentiable.
+
+    What it takes and raises: :func:`hypatia_lab.kernels.linear_relu.linear_relu_split.linear_relu_split`.
+    """
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split as split
+
+    return split(x, weight, bias, terms=terms)
+
+
+for _own in (linear_relu_triton, linear_relu_cuda, linear_relu_split):
+    _own.register_fake(lambda x, weight, bias, how: output(x, weight, bias))
+    _own.differentiated_by(linear_relu_gradients)
+
+
+@operator("linear_relu_split_once", planned=True)
+def linear_relu_split_once(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    values: torch.Tensor,
+    exponents: torch.Tensor,
+    bias: torch.Tensor | None,
+    terms: str,
+    cuda: bool = False,
+) -> torch.Tensor:
+    """:func:`linear_relu_split` of a W whose terms (``values``, ``exponents``) :func:`split_once` made; they must still
+    be those of W. ``cuda``: by the CUDA kernel. Not differentiable.
+    """
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import Split, _version
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split as split
+
+    return split(x, Split(weight, terms, values, exponents, _version(weight)), bias, terms=terms, cuda=cuda)
+
+
+linear_relu_split_once.register_fake(
+    lambda x, weight, values, exponents, bias, terms, cuda=False: output(x, weight, bias)
+)
+linear_relu_split_once.not_differentiable("weights that were split before are for inference; split x and W instead")
+
+
+def _triton(workload: Workload, device: str) -> str:
+    if missing := loader.triton_missing(device):
+        return missing
+    return "the Triton kernel has no float64" if workload.dtype == "float64" else ""
+
+
+def hopper_missing(device: str) -> str:
+    """Why CUDA kernels of Hopper's own instructions cannot run on this machine's ``device``; empty when they can."""
+    return hopper.missing("float16", device)
+
+
+def _cuda(workload: Workload, device: str) -> str:
+    if missing := hopper_missing(device):
+        return missing
+    return tiles.unfit(workload.dtype, workload.shape[0], workload.shape[1], workload.math)
+
+
+def _split(workload: Workload, device: str) -> str:
+    if missing := loader.triton_missing(device):
+        return missing
+    if workload.dtype != "float32":
+        return "splitting operands is a way to float32's own accuracy"
+    return "" if torch.cuda.get_device_capability() >= (9, 0) else "needs tensor descriptors (compute capability 9.0)"
+
+
+def _split_cuda(workload: Workload, device: str) -> str:
+    return _split(workload, device) or hopper_missing(device)
+
+
+@variant(
+    "linear_relu",
+    "triton",
+    origin="own",
+    needs=_triton,
+    maths=("ieee", "tf32", "tf32x3", "bf16x3"),
+    label="one Triton kernel",
+    tags=("tensor_cores",),
+)
+def triton(workload: Workload, inputs: Inputs) -> Run:
+    """One Triton kernel: products of tiles on tensor cores, bias and ReLU before anything is stored."""
+    return bind(lambda x, weight, bias: linear_relu_triton(x, weight, bias, workload.math), inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "cuda",
+    origin="own",
+    needs=_cuda,
+    maths=("ieee", "tf32"),
+    label="one CUDA kernel",
+    tags=("tensor_cores",),
+)
+def cuda(workload: Workload, inputs: Inputs) -> Run:
+    """One CUDA kernel for Hopper: a tile a block, bias and ReLU before anything is stored; rows copied first if odd."""
+    return bind(lambda x, weight, bias: linear_relu_cuda(x, weight, bias, workload.math), inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="float32 as three float16 products",
+    tags=("split",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3(workload: Workload, inputs: Inputs) -> Run:
+    """float32 as two float16 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "fp16x3"), inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "tf32x3",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="float32 as three TF32 products",
+    tags=("split",),
+    splits=("float32/tf32", 3),
+)
+def tf32x3(workload: Workload, inputs: Inputs) -> Run:
+    """float32 as two TF32 terms, rows scaled by powers of two, three products: two Triton kernels, both timed."""
+    return bind(lambda x, weight, bias: linear_relu_split(x, weight, bias, "tf32x3"), inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_once",
+    origin="own",
+    needs=_split,
+    maths=("ieee",),
+    label="three float16 products, weights split once",
+    tags=("split",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_once(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3 where W is split when it changes and not in every call, as in inference: of that x alone is timed."""
+    return _once(inputs, cuda=False)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_cuda_once",
+    origin="own",
+    needs=_split_cuda,
+    maths=("ieee",),
+    label="three float16 products in CUDA, weights split once",
+    tags=("split",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_cuda_once(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3_cuda where W is split when it changes and not in every call."""
+    return _once(inputs, cuda=True)
+
+
+def _once(inputs: Inputs, *, cuda: bool) -> Run:
+    from hypatia_lab.kernels.linear_relu.linear_relu_split import split_once
+
+    x, weight, bias = inputs["x"], inputs["weight"], inputs["bias"]
+    held = [split_once(weight)]
+
+    def run() -> torch.Tensor:
+        if not held[0].current:
+            held[0] = split_once(weight)
+        return linear_relu_split_once(x, weight, held[0].values, held[0].exponents, bias, "fp16x3", cuda)
+
+    return run
+
+
+def _with_gradients(name: str, *, cuda: bool) -> tuple[Operator[..., Any], Operator[..., Any]]:
+    """Linear+ReLU with float32's digits by three float16 products, once differentiable, and its gradients.
+
+    Operators ``name`` and ``name_gradients``, by Triton, or with ``cuda`` all products by the CUDA kernel for Hopper.
+    Both raise ``ValueError`` on a misfit, other dtypes than float32, or an unfit device, and ``NotImplementedError``
+    when the gradients are differentiated.
+    """
+
+    @operator(f"{name}_gradients", planned=True)
+    def gradients(
+        grad: torch.Tensor,
+        x: torch.Tensor,
+        weight: torch.Tensor,
+        y: torch.Tensor,
+        needs_x: bool = True,
+        needs_weight: bool = True,
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        from hypatia_lab.kernels.linear_relu.gradient_products_split import gradient_products_split
+
+        grad, rows, y = matrices(grad, x, weight, y)
+        needs = needs_x, needs_weight
+        grad_x, grad_weight, grad_bias = gradient_products_split(grad, rows, weight, y, needs, cuda=cuda)
+        return grad_x.view(x.shape) if needs_x else grad_x, grad_weight, grad_bias
+
+    @operator(name, planned=True)
+    def forward(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
+        from hypatia_lab.kernels.linear_relu.linear_relu_split import linear_relu_split as split
+
+        return split(x, weight, bias, cuda=cuda)
+
+    gradients.register_fake(empty_gradients)
+    gradients.not_differentiable(FIRST_ONLY)
+    forward.register_fake(output)
+    forward.differentiated_by(gradients)
+    return forward, gradients
+
+
+linear_relu_fp16x3, linear_relu_fp16x3_gradients = _with_gradients("linear_relu_fp16x3", cuda=False)
+linear_relu_fp16x3_cuda, _ = _with_gradients("linear_relu_fp16x3_cuda", cuda=True)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_backward",
+    origin="own",
+    needs=_split,
+    directions=("forward_backward",),
+    maths=("ieee",),
+    label="three float16 products, forward and backward",
+    tags=("backward",),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_backward(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3 with a backward of its kind: the mask as operands are split, both products in one Triton kernel."""
+    return bind(linear_relu_fp16x3, inputs, OPERANDS)
+
+
+@variant(
+    "linear_relu",
+    "fp16x3_cuda",
+    origin="own",
+    needs=_split_cuda,
+    directions=DIRECTIONS,
+    maths=("ieee",),
+    label="three float16 products in CUDA",
+    tags=("split", "backward"),
+    splits=("float16/ieee", 3),
+)
+def fp16x3_cuda(workload: Workload, inputs: Inputs) -> Run:
+    """fp16x3, forward and backward, split by Triton or CUDA and multiplied by a CUDA kernel; all of it timed."""
+    return bind(linear_relu_fp16x3_cuda, inputs, OPERANDS)
+
+
+def _eleven_bits(values: torch.Tensor, terms: str) -> torch.Tensor:
+    if terms == "fp16x3":
+        return values.half().double()
+    return ((values.float().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32).double()
+
+
+def two_terms(rows: torch.Tensor, terms: str) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """What ``terms`` (fp16x3, tf32x3) split float32 ``rows`` (m, k), finite and none all zero, into, without a kernel.
+
+    Returns large and small terms (m, k) as float64, scaled by a power of two a row, and its exponents (m, 1).
+    """
+    up = 15 - torch.frexp(rows.abs().amax(1, keepdim=True))[1]
+    scaled = torch.ldexp(rows.double(), up)
+    large = _eleven_bits(scaled, terms)
+    return large, _eleven_bits(scaled - large, terms), up
