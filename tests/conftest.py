@@ -30,8 +30,8 @@ def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     What it declares is told in the same words.
     """
     from hypatia_lab import reader_kernel, variants
+    from hypatia_lab.bench import sessions
     from hypatia_lab.judged import rehearsal
-    from hypatia_lab.profiler import sessions
 
     real = sessions.run_session
 

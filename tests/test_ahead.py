@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from hypatia_lab import dispatch, machine, variants
-from hypatia_lab.bench import ahead
+from hypatia_lab.bench import ahead, sessions
 from hypatia_lab.experiments import Group
-from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
 SHAPES = ((4, 8, 16), (5, 8, 16), (6, 8, 16))

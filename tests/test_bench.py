@@ -22,11 +22,10 @@ import torch
 from synthetic import recorded
 
 from hypatia_lab import clock, failures, intervals, machine, records, results, variants
-from hypatia_lab.bench import cells, composer, joining, probes
+from hypatia_lab.bench import cells, composer, details, joining, sessions
+from hypatia_lab.bench.sessions import Casualty, SessionError
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe
 from hypatia_lab.experiments.plan import Source
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.sessions import Casualty, SessionError
 from hypatia_lab.workloads import Workload
 
 SMALL, LARGE = (4, 8, 6), (8, 16, 12)
@@ -945,9 +944,9 @@ def test_a_probe_that_a_plan_has_gained_is_looked_at_alone(tmp_path, lab, proces
 
     def look(wanted: Any, *_: Any, **__: Any) -> list[dict[str, Any]]:
         asked.append([(probe.topic, probe.variant) for probe in wanted])
-        return [line for probe in wanted for line in probes.merge(probe, [[]])]
+        return [line for probe in wanted for line in details.merge(probe, [[]])]
 
-    monkeypatch.setattr(probes, "collect", look)
+    monkeypatch.setattr(details, "collect", look)
     work = Workload("linear_relu", SMALL)
     planned = [Probe("trace", work, "eager", "", 1)]
     spec = Experiment("tiny", "none", "", "linear_relu", lambda *_: [group()], lambda *_: list(planned))
@@ -1097,7 +1096,7 @@ def test_every_committed_record_has_the_shapes_of_its_preset():
 def test_no_record_is_written_before_its_traces_are_kept(tmp_path, lab, process, monkeypatch):
     give_ceilings(tmp_path)
     with monkeypatch.context() as patch:
-        patch.setattr(probes, "keep_files", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(details, "keep_files", lambda *given: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             measure(tmp_path)
     assert "box/tiny" not in recorded(tmp_path)
@@ -1111,7 +1110,7 @@ def test_traces_that_cannot_be_kept_are_an_error_that_says_why(tmp_path):
     (scratch / "trace.json.gz").touch()
     (tmp_path / "traces").touch()
     with pytest.raises(records.RecordError, match="a file stands where the folder should be"):
-        probes.keep_files(
+        details.keep_files(
             [Probe("trace", Workload("linear_relu", SMALL), "eager")], tmp_path, tmp_path / "traces", lambda name: True
         )
 
@@ -1199,7 +1198,7 @@ def test_parts_of_other_software_are_not_mixed_in(tmp_path, lab, process, monkey
     def interrupted(*given: Any, **more: Any) -> Any:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(probes, "collect", interrupted)
+    monkeypatch.setattr(details, "collect", interrupted)
     for software in ("old", "old", "new"):
         if changed == "versions":
             monkeypatch.setattr(machine, "versions", lambda software=software: {"torch": software})
@@ -1282,7 +1281,7 @@ def test_malformed_ceilings_are_named_with_their_line(tmp_path, lab, process):
 
 CHILD = """
 import ctypes, os, subprocess, sys, threading, time
-from hypatia_lab.profiler import sessions
+from hypatia_lab.bench import sessions
 
 plan, emit = sessions.child_plan()
 for word, value in plan["steps"]:
@@ -1535,7 +1534,7 @@ def test_an_interrupt_kills_the_child_and_passes_on(session):
 def test_a_child_does_not_outlive_a_parent_that_is_killed(tmp_path, session):
     program = (
         "import pathlib\n"
-        "from hypatia_lab.profiler import sessions\n"
+        "from hypatia_lab.bench import sessions\n"
         "sessions.run_session('session_child', {'steps': [['tell', 1], ['sleep', 60]]}, pathlib.Path('log'),\n"
         "    on_event=lambda event: print(event['pid'], flush=True), silence_s=60)\n"
     )

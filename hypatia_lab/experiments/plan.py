@@ -10,7 +10,7 @@ from typing import Any
 from hypatia_lab import variants
 from hypatia_lab.clock import CLOCKS
 from hypatia_lab.names import unknown
-from hypatia_lab.profiler import accuracy, caches, counters
+from hypatia_lab.probes import accuracy, caches, counters
 from hypatia_lab.workloads import Workload, operations
 
 PRESETS = ("quick", "seed", "full")

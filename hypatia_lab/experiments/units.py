@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
 from hypatia_lab.experiments.plan import Experiment, Probe, Shapes
-from hypatia_lab.profiler import counters
+from hypatia_lab.probes import counters
 from hypatia_lab.workloads import Workload
 
 CASE, TOPICS = counters.BUSY, counters.SHARE_TOPICS
