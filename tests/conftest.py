@@ -24,6 +24,22 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A :class:`measuring.Lab` of a machine that has its ceilings; no process waits for its plan."""
+    from measuring import Lab, give_ceilings
+
+    from hypatia_lab.bench import sessions, source_tree
+
+    found = Lab(tmp_path)
+    give_ceilings(tmp_path)
+    # Whoever works on the tree may commit while the tests run; parts of another commit are not reused.
+    monkeypatch.setattr(source_tree, "commit", lambda: ("0" * 40, False))
+    monkeypatch.setattr(sessions, "room", lambda wanted: 0)
+    monkeypatch.setattr(sessions, "run_session", found)
+    return found
+
+
+@pytest.fixture
 def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's file is tried out in this process, which forgets it; a fresh one a case would be slow.
 
