@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measuring import register_deadly
 
 from hypatia_lab import dispatch, machine, variants
 from hypatia_lab.bench import ahead, sessions
@@ -39,6 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_processes_at_once_check_every_group_and_time_nothing(work, monkeypatch):
+    """With a variant of which nothing is to be compiled."""
     told: list[str] = []
     real = sessions.run_session
 
@@ -50,7 +52,9 @@ def test_processes_at_once_check_every_group_and_time_nothing(work, monkeypatch)
         return real(*given, on_event=listen, **how)
 
     monkeypatch.setattr(sessions, "run_session", run_session)
-    ahead.build("tiny", GROUPS, work, "key", quiet=True)
+    with variants.restored():
+        register_deadly(monkeypatch)
+        ahead.build("tiny", [replace(one, variants=("eager", "right")) for one in GROUPS], work, "key", quiet=True)
     assert told.count("done") == len(GROUPS)
     assert set(told) == {"begin", "done"}  # and no row
 

@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import json
 import os
-import signal
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +12,7 @@ from measuring import LARGE, NAMES, SMALL, group, tiny
 from synthetic import recorded
 
 from hypatia_lab import machine, records, results
-from hypatia_lab.bench import composer, details, sessions, source_tree
+from hypatia_lab.bench import composer, details, source_tree
 from hypatia_lab.experiments import Probe
 from hypatia_lab.workloads import Workload
 
@@ -155,44 +151,6 @@ def test_traces_that_cannot_be_kept_are_an_error_that_says_why(tmp_path):
 
 
 # ---------------------------------------------------------------- a run that was interrupted
-
-
-@pytest.mark.slow
-def test_an_interrupted_run_of_real_processes_goes_on_where_it_stopped(lab, monkeypatch):
-    monkeypatch.undo()
-    monkeypatch.setattr(source_tree, "commit", lambda: ("0" * 40, False))
-    monkeypatch.setattr(sessions, "room", lambda wanted: 0)
-    real, popen, given, children = sessions.run_session, subprocess.Popen, [], []
-
-    def watched(module: str, plan: Any, log: Path, *, on_event: Any, **more: Any) -> Any:
-        given.append([index for index, _ in plan["groups"]])
-
-        def pass_on(event: dict[str, Any]) -> None:
-            on_event(event)
-            if event["event"] == "done" and len(given) == 1:
-                raise KeyboardInterrupt
-
-        return real(module, plan, log, on_event=pass_on, **more)
-
-    def started(*arguments: Any, **more: Any) -> Any:
-        children.append(popen(*arguments, **more))
-        return children[-1]
-
-    monkeypatch.setattr(sessions, "run_session", watched)
-    monkeypatch.setattr(subprocess, "Popen", started)
-    with pytest.raises(KeyboardInterrupt):
-        lab.measure(*BOTH)
-    assert [child.returncode for child in children] == [-signal.SIGKILL]
-    assert "box/tiny" not in recorded(lab.root)
-    head, *kept = (lab.root / "box" / ".parts" / "tiny" / "0.jsonl").read_text().splitlines()
-    finished = {row["variant"]: row["median_us"] for row in map(json.loads, kept)}
-    assert json.loads(head)["excluded"] == {}
-    assert set(finished) == set(NAMES)
-    record = lab.measure(*BOTH)
-    assert given == [[0, 1], [1]], "the finished group is not measured again"
-    first = {cell["variant"]: cell["medians_us"] for cell in record.cells if cell["shape"] == list(SMALL)}
-    assert first == {name: [pytest.approx(us, rel=1e-5)] for name, us in finished.items()}
-    assert [cell["status"] for cell in record.cells] == ["ok"] * 6
 
 
 def test_a_finished_process_is_not_run_again(lab):

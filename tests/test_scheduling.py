@@ -29,15 +29,14 @@ def found(record: Any) -> dict[tuple[tuple[int, ...], str], str]:
 # ---------------------------------------------------------------- how many, over what
 
 
-def test_two_processes_check_what_is_not_timed_and_all_measure_what_is(lab):
-    record = lab.measure(group(clocks=()), group(LARGE), processes=4)
-    assert lab.measured() == [[0, 1], [0, 1], [1], [1]]
-    assert {len(cell["medians_us"]) for cell in record.cells} == {0, 4}
-
-
-def test_with_nothing_to_time_two_processes_are_enough(lab):
-    lab.measure(group(clocks=()), processes=4)
-    assert lab.measured() == [[0], [0]]
+@pytest.mark.parametrize(
+    ("groups", "measured"),
+    [([group(clocks=()), group(LARGE)], [[0, 1], [0, 1], [1], [1]]), ([group(clocks=())], [[0], [0]])],
+)
+def test_two_processes_check_what_is_not_timed_and_all_measure_what_is(lab, groups, measured):
+    record = lab.measure(*groups, processes=4)
+    assert lab.measured() == measured
+    assert {len(cell["medians_us"]) for cell in record.cells} == {0, *(4 for one in groups if one.clocks)}
 
 
 @pytest.mark.parametrize(("preset", "count"), [("quick", PROCESSES["quick"]), ("seed", 9)])

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from hypatia_lab import variants
-from hypatia_lab.experiments.plan import Experiment, Group, Probe, Shapes
-from hypatia_lab.workloads import DTYPES, Workload
+from hypatia_lab.experiments.plan import PRESETS, Experiment, Group, Probe, Shapes
+from hypatia_lab.names import unknown
+from hypatia_lab.workloads import DTYPES, MATH, Workload
 
 BOTH = "eager eager@again"
 """The baseline and its A/A control."""
@@ -25,6 +26,8 @@ CALLED = {"cuda": "graph wall", "cpu": "hot"}
 """And what a caller waits for, where launching is a part of it."""
 SLOW = 2**33
 """Multiplications of a product that takes a CPU seconds."""
+WORDS = {*PRESETS, "cpu", "cuda", "asked", "first", "slow", *DTYPES, *MATH["float32"]}
+"""What may stand in a key, beside a shape and a number, the first extent of one."""
 
 
 @dataclass(frozen=True)
@@ -39,16 +42,17 @@ class Setting:
         """``among``; of a mapping the value of the first key that fits, and () where none does.
 
         A key fits if it is one of ``words``, such as a shape, or if each word in it is one of them, the preset, the
-        device, or "asked" where shapes are asked for. So the key "" always fits.
+        device, or "asked" where shapes are asked for. So the key "" always fits. Raises ``KeyError`` for a word that
+        none of these is.
         """
         told = {self.preset, self.device, "asked" if self.shapes else "", *words}
         while isinstance(among, Mapping):
-            for key, value in among.items():
-                if key in told or (isinstance(key, str) and told.issuperset(key.split())):
-                    among = value
-                    break
-            else:
-                return ()
+            there = {key: set(key.split()) if isinstance(key, str) else {key} for key in among}
+            for word in {word for words in there.values() for word in words if isinstance(word, str)}:
+                if word not in WORDS and not word.isdigit():
+                    raise KeyError(unknown("word", word, WORDS))
+            key = next((key for key, words in there.items() if words <= told), None)
+            among = () if key is None else among[key]
         return among
 
 

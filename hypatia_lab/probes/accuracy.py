@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypatia_lab.probes.probe import Ended, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hypatia_lab.probes.probe import Emit
 
 DARK = 1e-6
 """Pixels below this share of the peak are left out of relative errors: some are zero, and few carry digits."""

@@ -28,14 +28,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hypatia_lab import clock
 from hypatia_lab.bench import sessions
-from hypatia_lab.probes.probe import Ended, Subject, probe, subject
-
-if TYPE_CHECKING:
-    from hypatia_lab.probes.probe import Emit
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe, subject
 
 METRICS = {
     "read": "dram__bytes_read.sum",

@@ -8,13 +8,9 @@ The costs are the roofline's: nothing is measured, so the stages are the optimiz
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from hypatia_lab import check
-from hypatia_lab.probes.probe import Ended, Subject, probe
-
-if TYPE_CHECKING:
-    from hypatia_lab.probes.probe import Emit
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 STAGES = ("read", "saturate", "extract", "rebuild")
 """The way from the captured graph to the rebuilt module, in order."""

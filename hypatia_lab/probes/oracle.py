@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import clock
 from hypatia_lab.bench.turns import Companion
-from hypatia_lab.probes.probe import Ended, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
-    from hypatia_lab.probes.probe import Emit
     from hypatia_lab.variants import Run
 
 BUDGET_S = 0.3

@@ -20,11 +20,10 @@ from typing import TYPE_CHECKING
 
 from hypatia_lab import check, clock, variants
 from hypatia_lab.bench import sessions
-from hypatia_lab.probes.probe import Ended, Subject, probe, workload_of
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe, workload_of
 
 if TYPE_CHECKING:
     from hypatia_lab.diffraction.physics import Layout
-    from hypatia_lab.probes.probe import Emit
     from hypatia_lab.workloads import Inputs
 
 ARRAYS = ("crystals", "sources", "detector", "polarization", "structure")

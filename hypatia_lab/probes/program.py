@@ -18,11 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from hypatia_lab.bench import sessions
 from hypatia_lab.names import unknown
-from hypatia_lab.probes.probe import Ended
+from hypatia_lab.probes.probe import Emit, Ended
 from hypatia_lab.workloads import DTYPES
 
 if TYPE_CHECKING:
-    from hypatia_lab.probes.probe import Emit
     from hypatia_lab.workloads import Workload
 
 UNITS = ("s", "ms", "us", "%", "1", "B", "B/s")

@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import clock
 from hypatia_lab.kernels.loader import driver
-from hypatia_lab.probes.probe import Ended, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
-    from hypatia_lab.probes.probe import Emit
     from hypatia_lab.variants import Run
 
 KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy", "gpu_user_annotation": "annotation"}
