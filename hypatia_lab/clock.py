@@ -372,7 +372,7 @@ def measure(
     in the reverse (ABBA), so each round gives two samples of every one and slow drift cancels. Rounds go on until
     ``budget_s`` seconds for each callable are used, at least 2 and at most 10 (at least one, where a call takes
     over 50 ms). ``probe`` is called after each sample, outside the timed region, ``turn`` before each by CUDA graph
-    (:class:`hypatia_lab.profiler.companion.Companion`), ``announce`` with the name of whoever runs next. A callable
+    (:class:`hypatia_lab.bench.turns.Companion`), ``announce`` with the name of whoever runs next. A callable
     that fails has a :class:`RunError` instead of a timing, and the others go on, unless it left the device in error:
     then that error is raised, for nothing more can be run in this process.
     Raises ``KeyError`` for an unknown clock.

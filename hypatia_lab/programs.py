@@ -37,8 +37,8 @@ from typing import Any
 from hypatia_lab import source_file, variants
 from hypatia_lab.experiments import EXPERIMENTS, Experiment, Group, Probe, Source
 from hypatia_lab.names import unknown
-from hypatia_lab.profiler import subject
-from hypatia_lab.profiler.program import Shell
+from hypatia_lab.probes.probe import Emit, Ended, probe
+from hypatia_lab.probes.program import Shell
 from hypatia_lab.workloads import Workload, operations
 
 NAME = r"[a-z][a-z0-9_]{0,63}"
@@ -308,21 +308,21 @@ class _Job:
 
 
 def _job(plan: dict[str, Any]) -> _Job:
-    """The run that ``plan`` asks for. Raises :class:`subject.Ended` for one that cannot be here."""
+    """The run that ``plan`` asks for. Raises :class:`Ended` for one that cannot be here."""
     source = plan["source"]
     found = _loaded(source["path"], source["digest"])
     if isinstance(found, str):
-        raise subject.Ended("wrong", found)
+        raise Ended("wrong", found)
     command = found.commands[plan["case"]]
     known = variants.variants(command.workload.operation).get(command.variant)
     needs = [command.needs, *([known.needs] if known else [])]
     for missing in filter(None, (need(command.workload, plan["device"]) for need in needs)):
-        raise subject.Ended("skipped", missing)
+        raise Ended("skipped", missing)
     return _Job(Path(source["path"]), found, command, plan)
 
 
-def _look(job: _Job, emit: subject.Emit) -> None:
-    """Run the command and emit its figures as they come. Raises :class:`subject.Ended` when it fails."""
+def _look(job: _Job, emit: Emit) -> None:
+    """Run the command and emit its figures as they come. Raises :class:`Ended` when it fails."""
     command, plan, seen = job.command, job.plan, set()
     roots = (str(one.root.resolve()) for one in job.program.provenance)
     shell = Shell(
@@ -341,20 +341,20 @@ def _look(job: _Job, emit: subject.Emit) -> None:
                 raise ValueError(f"yields {figure['name']!r} twice")
             seen.add(what)
             emit("detail", **figure)
-    except subject.Ended:
+    except Ended:
         raise
     except Exception as cause:
         traceback.print_exc()
-        raise subject.Ended("crashed", f"{job.path.name}{source_file.said(cause, job.path)}") from None
+        raise Ended("crashed", f"{job.path.name}{source_file.said(cause, job.path)}") from None
     finally:
         shell.close()
     if not seen:
-        raise subject.Ended("wrong", f"{job.path.name}: command {plan['case']} yields no figure")
+        raise Ended("wrong", f"{job.path.name}: command {plan['case']} yields no figure")
 
 
 def main() -> None:
     """Entry of the process of the probe ``program``."""
-    subject.probe(_look, _job)
+    probe(_look, _job)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hypatia_lab.profiler import sessions
+from hypatia_lab.bench import sessions
 
 
 class JudgeError(RuntimeError):

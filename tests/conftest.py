@@ -24,14 +24,30 @@ def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A :class:`measuring.Lab` of a machine that has its ceilings; no process waits for its plan."""
+    from measuring import Lab, give_ceilings
+
+    from hypatia_lab.bench import sessions, source_tree
+
+    found = Lab(tmp_path)
+    give_ceilings(tmp_path)
+    # Whoever works on the tree may commit while the tests run; parts of another commit are not reused.
+    monkeypatch.setattr(source_tree, "commit", lambda: ("0" * 40, False))
+    monkeypatch.setattr(sessions, "room", lambda wanted: 0)
+    monkeypatch.setattr(sessions, "run_session", found)
+    return found
+
+
+@pytest.fixture
 def rehearsed_here(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader's file is tried out in this process, which forgets it; a fresh one a case would be slow.
 
     What it declares is told in the same words.
     """
     from hypatia_lab import reader_kernel, variants
+    from hypatia_lab.bench import sessions
     from hypatia_lab.judged import rehearsal
-    from hypatia_lab.profiler import sessions
 
     real = sessions.run_session
 

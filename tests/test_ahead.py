@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from measuring import register_deadly
 
 from hypatia_lab import dispatch, machine, variants
-from hypatia_lab.bench import ahead
+from hypatia_lab.bench import ahead, sessions
 from hypatia_lab.experiments import Group
-from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
 SHAPES = ((4, 8, 16), (5, 8, 16), (6, 8, 16))
@@ -40,6 +40,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
 
 def test_processes_at_once_check_every_group_and_time_nothing(work, monkeypatch):
+    """With a variant of which nothing is to be compiled."""
     told: list[str] = []
     real = sessions.run_session
 
@@ -51,7 +52,9 @@ def test_processes_at_once_check_every_group_and_time_nothing(work, monkeypatch)
         return real(*given, on_event=listen, **how)
 
     monkeypatch.setattr(sessions, "run_session", run_session)
-    ahead.build("tiny", GROUPS, work, "key", quiet=True)
+    with variants.restored():
+        register_deadly(monkeypatch)
+        ahead.build("tiny", [replace(one, variants=("eager", "right")) for one in GROUPS], work, "key", quiet=True)
     assert told.count("done") == len(GROUPS)
     assert set(told) == {"begin", "done"}  # and no row
 

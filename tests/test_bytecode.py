@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hypatia_lab.profiler import bytecode, sessions
+from hypatia_lab.bench import bytecode, sessions
 
 LATE = "_inductor/compile_fx.py"
 
@@ -113,7 +113,7 @@ def test_no_torch_needs_no_bytecode(monkeypatch):
 def test_a_fresh_process_uses_it(package, tmp_path):
     (package.parent / "reader.py").write_text(
         "import sys\n"
-        "from hypatia_lab.profiler import sessions\n"
+        "from hypatia_lab.bench import sessions\n"
         "_, emit = sessions.child_plan()\n"
         "import stand_in_torch._inductor.compile_fx as late\n"
         "emit('told', place=late.__cached__, writes=not sys.dont_write_bytecode)\n"

@@ -15,9 +15,8 @@ from cheats import catalogue
 from cheats.catalogue import Cheat
 
 from hypatia_lab import machine, reader_kernel, variants
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import composer, sessions
 from hypatia_lab.experiments import PROCESSES
-from hypatia_lab.profiler import sessions
 from hypatia_lab.tasks import kernelbench
 
 Row = dict[str, Any]

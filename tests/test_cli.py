@@ -26,12 +26,11 @@ from papermill import PapermillExecutionError
 from synthetic import cell_line, judgement, run_line
 
 from hypatia_lab import claims, records, results
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import bytecode, composer
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import commands, execution
 from hypatia_lab.fleet import steps
 from hypatia_lab.pages.evidence import ParameterError, Parameters
-from hypatia_lab.profiler import bytecode
 from hypatia_lab.tables import claims as tables
 
 COMMANDS = ("run", "results", "claims", "compare", "doctor", "new", "judge", "book", "fleet", "investigate")

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from hypatia_lab import clock
+from hypatia_lab.bench.turns import Companion
 from hypatia_lab.clock import ClockError, Timing
 from hypatia_lab.machine import choose_device
-from hypatia_lab.profiler.companion import Companion
 
 
 def timings(runs: Mapping[str, Callable[[], Any]], word: str, **more: Any) -> dict[str, Timing]:
@@ -419,7 +419,7 @@ IN_TURN = """
 import subprocess, sys
 import torch
 from hypatia_lab import clock
-from hypatia_lab.profiler.companion import Companion
+from hypatia_lab.bench.turns import Companion
 
 OTHER = '''
 import sys, torch

@@ -11,11 +11,12 @@ import pytest
 from test_probes import details, emitted, found, probe
 
 from hypatia_lab import records, variants
-from hypatia_lab.bench import composer, probes
+from hypatia_lab.bench import composer
+from hypatia_lab.bench.details import keep_files, merge
 from hypatia_lab.experiments import EXPERIMENTS, PRESETS, Probe
 from hypatia_lab.experiments.linear_relu import MEDIUM, SMALL
-from hypatia_lab.profiler import counters
-from hypatia_lab.profiler.subject import Ended, Subject
+from hypatia_lab.probes import counters
+from hypatia_lab.probes.probe import Ended, Subject
 from hypatia_lab.workloads import Workload
 
 LINEAR = Workload("linear_relu", (16, 32, 24))
@@ -177,7 +178,7 @@ def test_every_line_fits_the_schema(ncu: Callable[..., Path], tmp_path: Path):
     seen, emit = emitted()
     counters.look(gpu(tmp_path, "each kernel"), emit)
     events = [{"event": "detail", **line} for line in seen]
-    lines = probes.merge(Probe("counters", LINEAR, "eager", "each kernel", 1), [events])
+    lines = merge(Probe("counters", LINEAR, "eager", "each kernel", 1), [events])
     assert {line["topic"] for line in lines} == {"counters", *counters.TOPICS.values(), "kernel_time"}
     run = {
         "kind": "run",
@@ -392,7 +393,7 @@ def test_traces_of_two_dtypes_keep_apart(tmp_path: Path):
         folder = tmp_path / "scratch" / str(number)
         folder.mkdir(parents=True)
         (folder / "trace.json.gz").write_bytes(bytes([number]))
-    probes.keep_files(asked, tmp_path, tmp_path / "kept", lambda name: True)
+    keep_files(asked, tmp_path, tmp_path / "kept", lambda name: True)
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
         "linear_relu-256x256x512-bfloat16-eager-trace.json.gz",
         "linear_relu-256x256x512-eager-trace.json.gz",

@@ -17,8 +17,8 @@ from hypatia_lab import check
 from hypatia_lab.egraph import Costs, Optimized, calls, optimize, variants
 from hypatia_lab.egraph.terms import OPERATORS
 from hypatia_lab.experiments.graph_optimizer import depth
-from hypatia_lab.profiler import graph
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes import graph
+from hypatia_lab.probes.probe import Ended
 from hypatia_lab.variants import find
 from hypatia_lab.workloads import Workload
 

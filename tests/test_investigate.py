@@ -26,8 +26,8 @@ from hypatia_lab.book.build import BookError
 from hypatia_lab.claims import documents, drafts
 from hypatia_lab.claims.claim import KINDS
 from hypatia_lab.pages.report import NOTHING
-from hypatia_lab.profiler.program import Output, Shell
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes.probe import Ended
+from hypatia_lab.probes.program import Output, Shell
 
 pytestmark = pytest.mark.usefixtures("two_processes")
 

@@ -248,7 +248,7 @@ def test_a_confined_process_writes_where_it_may_and_reaches_nobody(tmp_path: Pat
     import ast
     import subprocess
 
-    from hypatia_lab.profiler import fence, sessions
+    from hypatia_lab.bench import fence, sessions
 
     with socket.create_server(("127.0.0.1", 0)) as server:
         asked = [str(tmp_path), str(os.getpid()), str(server.getsockname()[1])]

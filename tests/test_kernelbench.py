@@ -298,7 +298,7 @@ def test_a_task_that_cannot_be_is_refused_in_one_line(tmp_path, call, given, tol
 
 @pytest.mark.slow
 def test_a_candidate_is_measured_in_processes_of_its_own(tmp_path, call, monkeypatch):
-    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
+    monkeypatch.setitem(composer.PROCESSES, "quick", 1)
     monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
     monkeypatch.delenv("CXX", raising=False)
     task = ("--task", "kernelbench", of("mean_and_deviation_second"), "--device", "cpu", "--no-page", "--json")

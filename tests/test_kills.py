@@ -122,7 +122,7 @@ def measured(store: Path) -> Counter[float]:
 # Stands in for the measuring process: the same events, without torch, and a time that never comes twice.
 CHILD = """
 import time
-from hypatia_lab.profiler import sessions
+from hypatia_lab.bench import sessions
 
 plan, emit = sessions.child_plan()
 for index, group in plan["groups"]:
@@ -137,9 +137,8 @@ for index, group in plan["groups"]:
 MEASURE = """
 import os, signal, sys, time
 from pathlib import Path
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import composer, sessions, source_tree
 from hypatia_lab.experiments import Experiment, Group
-from hypatia_lab.profiler import sessions
 from hypatia_lab.workloads import Workload
 
 
@@ -148,9 +147,8 @@ def groups(preset, device, shapes):
 
 
 names = ("ceilings", "tiny")
-composer.EXPERIMENTS = {name: Experiment(name, "none", "a test", "linear_relu", groups) for name in names}
-composer.PROCESSES = composer.MOST = {"quick": 3}
-composer.commit = lambda: ("0" * 40, False)
+composer.EXPERIMENTS = {n: Experiment(n, "none", "a test", "linear_relu", groups, processes=3) for n in names}
+source_tree.commit = lambda: ("0" * 40, False)
 real = sessions.run_session
 sessions.run_session = lambda module, *given, **more: real("stub_child", *given, **more)
 composer.machine.facts(device := "cpu")  # imports what the forks would otherwise import each

@@ -261,7 +261,7 @@ def test_parts_of_another_text_are_not_mixed_in(tmp_path, monkeypatch):
     path = write(tmp_path)
     spec = reader_kernel.experiment(path, replace(reader_kernel.load(path), shapes=((4, 4),)))
     keys = []
-    monkeypatch.setattr(composer, "_Parts", lambda folder, key, chip: keys.append(key) or 1 / 0)
+    monkeypatch.setattr(composer, "Parts", lambda folder, key, chip: keys.append(key) or 1 / 0)
     monkeypatch.setattr(composer, "_own_ceilings", lambda *_: None)
     (tmp_path / "box" / "ceilings").mkdir(parents=True)
     (tmp_path / "box" / "ceilings" / "2025-01-01-cpu.jsonl").write_text("")

@@ -383,7 +383,7 @@ def by_status(record: records.Record) -> dict[str, set[str]]:
 @pytest.mark.slow
 def test_whatever_a_variant_does_the_others_are_measured(kernel, tmp_path, monkeypatch):
     kernel.write_text(kernel.read_text() + TROUBLE)
-    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
+    monkeypatch.setitem(composer.PROCESSES, "quick", 1)
     monkeypatch.setenv("PATH", "")  # no compiler: nobody waits for torch.compile
     monkeypatch.delenv("CXX", raising=False)
     output = tmp_path / "mine"
@@ -416,7 +416,7 @@ def test_whatever_a_variant_does_the_others_are_measured(kernel, tmp_path, monke
 
 @pytest.mark.slow
 def test_the_worked_example_of_the_book_becomes_a_page(tmp_path, monkeypatch):
-    monkeypatch.setattr(composer, "PROCESSES", {"quick": 1})
+    monkeypatch.setitem(composer.PROCESSES, "quick", 1)
     output = tmp_path / "mine"
     give_ceilings(output, processes=2)
     before = files_below(EXAMPLE.parent)

@@ -20,12 +20,13 @@ import torch
 import hypatia_lab.diffraction
 import hypatia_lab.operations  # noqa: F401  (registers)
 from hypatia_lab import check, clock, variants
-from hypatia_lab.bench import probes
+from hypatia_lab.bench import sessions
+from hypatia_lab.bench.details import collect
 from hypatia_lab.diffraction.operations import layout_of
 from hypatia_lab.experiments import Probe
 from hypatia_lab.kernels import loader
-from hypatia_lab.profiler import accuracy, oracle, process, sessions, subject, trace
-from hypatia_lab.profiler.subject import Ended, Subject
+from hypatia_lab.probes import accuracy, oracle, process, trace
+from hypatia_lab.probes.probe import Ended, Subject, subject
 from hypatia_lab.workloads import Workload
 
 LINEAR = Workload("linear_relu", (16, 32, 24))
@@ -41,7 +42,7 @@ def probe(
     plan = {"device": device, "number": 0, "workload": asdict(workload), "variant": variant, "case": case}
     events: list[sessions.Event] = []
     casualty = sessions.run_session(
-        f"hypatia_lab.profiler.{topic}",
+        f"hypatia_lab.probes.{topic}",
         plan | {"folder": str(folder)},
         folder / "log.txt",
         on_event=events.append,
@@ -66,7 +67,7 @@ def spoilt(whole: Subject, output: torch.Tensor) -> Subject:
 def found(workload: Workload, variant: str, folder: Path, *, case: str = "") -> Subject:
     """The subject of a probe in this process."""
     plan = {"device": "cpu", "number": 0, "workload": asdict(workload), "variant": variant, "case": case}
-    return subject.subject(plan | {"folder": str(folder)})
+    return subject(plan | {"folder": str(folder)})
 
 
 # ---------------------------------------------------------------- processes
@@ -94,7 +95,7 @@ def test_probes_that_may_share_a_process_do_and_who_kills_it_is_named(tmp_path: 
     plan = [Probe("trace", LINEAR, name, "", 2) for name in ("a", "deadly", "b", "c")]
     plan.insert(1, Probe("counters", LINEAR, "alone", "", 1))
     started = shared(monkeypatch, deadly="deadly")
-    lines = probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+    lines = collect(plan, "cpu", tmp_path, "key", progress=False)
     behind = ["b", "c"]
     assert started == [["a", "deadly", *behind], behind, ["a", "deadly", *behind], behind, ["alone"]]
     assert [(line["variant"], line["name"], line["status"], len(line["values"])) for line in lines] == [
@@ -105,12 +106,12 @@ def test_probes_that_may_share_a_process_do_and_who_kills_it_is_named(tmp_path: 
         ("c", "c's", "ok", 2),
     ]
     del started[:]
-    assert probes.collect(plan, "cpu", tmp_path, "key", progress=False) == lines
+    assert collect(plan, "cpu", tmp_path, "key", progress=False) == lines
     assert started == []
     (tmp_path / "probe-3-1.json").unlink()
-    assert probes.collect(plan, "cpu", tmp_path, "key", progress=False) == lines
+    assert collect(plan, "cpu", tmp_path, "key", progress=False) == lines
     assert started == [["b"]]
-    probes.collect(plan, "cpu", tmp_path, "another key", progress=False)
+    collect(plan, "cpu", tmp_path, "another key", progress=False)
     assert len(started) == 6
 
 
@@ -124,17 +125,17 @@ def test_an_interrupted_process_loses_only_the_probe_it_was_at(tmp_path: Path, m
 
     monkeypatch.setattr(sessions, "run_session", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+        collect(plan, "cpu", tmp_path, "key", progress=False)
     started = shared(monkeypatch)
-    probes.collect(plan, "cpu", tmp_path, "key", progress=False)
+    collect(plan, "cpu", tmp_path, "key", progress=False)
     assert started == [["b", "c"]]
 
 
 @pytest.mark.slow
 def test_what_one_process_sees_of_two_variants_is_what_two_see(tmp_path: Path):
     plan = [Probe("trace", LINEAR, name, "", 1) for name in ("eager", "no such variant", "cublas_relu")]
-    together = probes.collect(plan, "cpu", tmp_path / "1", "key", progress=False)
-    alone = [line for one in plan for line in probes.collect([one], "cpu", tmp_path / "2", one.variant, progress=False)]
+    together = collect(plan, "cpu", tmp_path / "1", "key", progress=False)
+    alone = [line for one in plan for line in collect([one], "cpu", tmp_path / "2", one.variant, progress=False)]
 
     def counted(lines: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
         kept = [line for line in lines if line["unit"] == "1" or line["topic"] == "kernels"]

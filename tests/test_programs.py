@@ -19,11 +19,11 @@ from click.testing import CliRunner
 from synthetic import recorded, row, run_line
 
 from hypatia_lab import check, places, programs, records, results, tables, variants
-from hypatia_lab.bench import composer, probes
+from hypatia_lab.bench import composer, details, fence, sessions
 from hypatia_lab.cli import commands
 from hypatia_lab.figures import language
-from hypatia_lab.profiler import fence, program, sessions
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes import program
+from hypatia_lab.probes.probe import Ended
 from hypatia_lab.programs import ProgramError
 from hypatia_lab.workloads import Workload
 
@@ -448,7 +448,7 @@ def test_a_program_that_prints_without_end_is_stopped_after_signs_of_life(tmp_pa
 PARENT = """
 import os, sys, time
 from pathlib import Path
-from hypatia_lab.profiler import program
+from hypatia_lab.probes import program
 
 here = program.Shell(None, "", "cpu", 0, Path(sys.argv[1]), time.monotonic() + 60, (), lambda *given, **more: None)
 here.run([sys.executable, *sys.argv[2:]])
@@ -503,7 +503,7 @@ def test_a_run_that_was_interrupted_goes_on_and_records_what_failed_beside_the_r
     (tmp_path / "runs").touch()
     records.write(store, run_line(experiment="ceilings"), [])
     monkeypatch.setattr(
-        composer, "commit", lambda: ("0" * 40, False)
+        composer.source_tree, "commit", lambda: ("0" * 40, False)
     )  # whoever works on the tree may change it meanwhile
     monkeypatch.setitem(composer.PROCESSES, "quick", 1)
     real, started = sessions.run_session, []
@@ -619,7 +619,7 @@ def test_the_page_names_every_status_and_shows_the_example():
     for line in re.findall(r":(?:start-at|end-at|end-before): '?(.+?)'?\n", page):
         assert line in EXAMPLE.read_text(encoding="utf-8")
     statuses = re.findall(r"(?m)^\| `(\w+)` \|", page.split("## When something is wrong")[1])
-    assert set(statuses) == set(probes.SEVERITY) - {"ok", "cheated"}
+    assert set(statuses) == set(details.SEVERITY) - {"ok", "cheated"}
 
 
 # ---------------------------------------------------------------- in figures

@@ -19,11 +19,10 @@ from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 
 from hypatia_lab import reader_kernel, records, variants, workloads
-from hypatia_lab.bench import composer
+from hypatia_lab.bench import composer, sessions
 from hypatia_lab.book import own as own_book
 from hypatia_lab.cli import commands
 from hypatia_lab.judged import rehearsal
-from hypatia_lab.profiler import sessions
 from hypatia_lab.reader_kernel import OwnError
 from hypatia_lab.workloads import Workload
 
@@ -366,7 +365,7 @@ def test_a_file_that_changes_whoever_runs_it_does_not_change_the_record(tmp_path
         row |= {"median_us": 50.0, "calls": 1, "sm_mhz": [], "power_w": [], "throttled": False}
         return [[row | {"group": index, "variant": name} for index, name in names]] * 5
 
-    monkeypatch.setattr(composer, "_sessions", measured)
+    monkeypatch.setattr(composer.scheduling, "run_processes", measured)
     given = ["--device", "cpu", "--machine", "box", "--shapes", "8x4,16x4", "--output", str(book), "--no-page"]
     with pytest.raises(SystemExit) as ended:
         commands.main(["judge", str(path), *given], prog_name="hypatia-lab")

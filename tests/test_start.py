@@ -14,10 +14,11 @@ import pytest
 
 import hypatia_lab.diffraction  # noqa: F401  (registers)
 from hypatia_lab import variants
+from hypatia_lab.bench import sessions
 from hypatia_lab.kernels import loader
-from hypatia_lab.profiler import caches, compile_stages, sessions
-from hypatia_lab.profiler.start import CALLS
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes import caches, compile_stages
+from hypatia_lab.probes.probe import Ended
+from hypatia_lab.probes.start import CALLS
 from hypatia_lab.workloads import Workload
 
 SMALL = Workload("diffraction", (16, 16))
@@ -42,7 +43,7 @@ class Heard:
         # threads that wait for one another are slow where several processes share two cores.
         env = {"TORCHINDUCTOR_VEC_ISA_OK": "1", "OMP_NUM_THREADS": "1"}
         casualty = sessions.run_session(
-            "hypatia_lab.profiler.start", plan, log, on_event=self.hear, silence_s=300, env=env
+            "hypatia_lab.probes.start", plan, log, on_event=self.hear, silence_s=300, env=env
         )
         assert casualty is None, log.read_text()
 

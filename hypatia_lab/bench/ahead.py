@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import machine, variants
+from hypatia_lab.bench import sessions
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import Group
 from hypatia_lab.kernels import loader
-from hypatia_lab.profiler import sessions
 
 MOST = 8
 """Processes at once: each holds a context of the GPU, some 0.5 GB, and its own inputs."""

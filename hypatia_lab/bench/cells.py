@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import check, clock, failures, machine, programs, reader_kernel, variants
+from hypatia_lab.bench import sessions
+from hypatia_lab.bench.turns import Companion
 from hypatia_lab.experiments import Group
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.companion import Companion
 from hypatia_lab.tasks import kernelbench
 from hypatia_lab.workloads import Workload
 
@@ -210,7 +210,7 @@ def _group(data: dict[str, Any]) -> Group:
 
 
 def main() -> None:
-    """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
+    """Entry of a fresh process; see :mod:`hypatia_lab.bench.sessions`."""
     plan, emit = sessions.child_plan()
     if source := plan["source"]:
         path = Path(source["path"])

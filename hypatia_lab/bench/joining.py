@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import intervals, records, results, variants
-from hypatia_lab.bench import probes
+from hypatia_lab.bench import details
 from hypatia_lab.experiments import Group
 
 Rows = list[dict[str, Any]]
@@ -43,7 +43,7 @@ def cell(group: Group, name: str, word: str, per_process: Sequence[Rows], index:
         for rows in per_process
     ]
     there = [row for row in mine if row is not None]
-    worst = max(there, key=lambda row: probes.SEVERITY.index(row["status"]))
+    worst = max(there, key=lambda row: details.SEVERITY.index(row["status"]))
     workload = group.workload
     one = variants.find(workload.operation, name)
     samples = [sample for row in there for sample in row["samples_us"]]

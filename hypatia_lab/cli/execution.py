@@ -51,7 +51,7 @@ def execute(path: Path, folder: Path, given: dict[str, Any], label: str) -> bool
     import papermill
     from nbclient.exceptions import DeadKernelError
 
-    from hypatia_lab.profiler import bytecode
+    from hypatia_lab.bench import bytecode
 
     os.environ.setdefault("TQDM_MININTERVAL", "1")
     os.environ.setdefault("PYDEVD_DISABLE_FILE_VALIDATION", "1")

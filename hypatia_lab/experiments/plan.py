@@ -10,7 +10,7 @@ from typing import Any
 from hypatia_lab import variants
 from hypatia_lab.clock import CLOCKS
 from hypatia_lab.names import unknown
-from hypatia_lab.profiler import accuracy, caches, counters
+from hypatia_lab.probes import accuracy, caches, counters
 from hypatia_lab.workloads import Workload, operations
 
 PRESETS = ("quick", "seed", "full")
@@ -58,7 +58,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Probe:
-    """A look at one variant that no clock gives: ``processes`` fresh processes of ``profiler.<topic>``.
+    """A look at one variant that no clock gives: ``processes`` fresh processes of ``probes.<topic>``.
 
     ``topic``: start (every stage and call of a fresh process), trace (kernels), accuracy (error measures), process
     (a whole program), program (a command of a program from outside), counters (bytes that a call moves), graph
@@ -167,29 +167,6 @@ class Experiment:
             raise PlanError(f"{self.source.path if self.source else self.name}: {unknown(what, name, known, of)}")
 
 
-def dtypes(device: str) -> list[tuple[str, str]]:
-    """dtype and math that are timed on ``device``."""
-    found = [("float32", "ieee"), ("bfloat16", "ieee")]
-    return [found[0], ("float32", "tf32"), found[1]] if device == "cuda" else found
-
-
 def cpu_clocks(preset: str) -> tuple[str, ...]:
     """Clocks of a CPU: the cold cache is worth its time beyond the quick preset."""
     return ("hot",) if preset == "quick" else ("hot", "cold")
-
-
-def asked(preset: str, device: str, *costly: str) -> tuple[str, ...]:
-    """``costly`` variants where a page is not about them: none in the quick preset of a CPU, where each process spends
-    up to several seconds on one."""
-    return () if (preset, device) == ("quick", "cpu") else costly
-
-
-def peers(operation: str, preset: str, device: str, *, own_stream: bool, direction: str = "forward") -> tuple[str, ...]:
-    """Other libraries' variants (tag ``peer``): those that launch on PyTorch's stream, or those on one of their own.
-
-    None on a CPU, where most cannot run, and none in the quick preset: each plans, tunes or compiles for seconds.
-    """
-    if preset == "quick" or device != "cuda":
-        return ()
-    found = variants.names(operation, "peer", direction=direction)
-    return tuple(name for name in found if variants.find(operation, name).own_stream == own_stream)

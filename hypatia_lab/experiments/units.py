@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from hypatia_lab.experiments.axes import STEP, Setting, experiment
 from hypatia_lab.experiments.linear_relu import LARGE, MEDIUM, SMALL
-from hypatia_lab.experiments.plan import Experiment, Probe, Shapes
-from hypatia_lab.profiler import counters
+from hypatia_lab.experiments.plan import Probe
+from hypatia_lab.probes import counters
 from hypatia_lab.workloads import Workload
 
 CASE, TOPICS = counters.BUSY, counters.SHARE_TOPICS
 """The case of the probes, and unit of the GPU → topic of the detail lines that hold its shares."""
 
-STEP = "forward_backward"
 COUNTED = (
     # Workload, and one of the lab's quickest own forms of it.
     *((Workload("linear_relu", shape), "fp16x3_cuda") for shape in (MEDIUM, LARGE)),
@@ -30,12 +30,11 @@ COUNTED = (
 """What the lab's goals for its kernels are about."""
 
 
-def _units(preset: str, device: str, shapes: Shapes) -> list[Probe]:
-    if device != "cuda" or preset == "quick":
-        return []
-    return [Probe("counters", work, name, CASE, 1) for work, name in COUNTED]
+def _units(at: Setting) -> list[Probe]:
+    counted = at.pick({"quick": (), "cuda": COUNTED})
+    return [Probe("counters", work, name, CASE, 1) for work, name in counted]
 
 
 EXPERIMENTS = (
-    Experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", "", probes=_units),
+    experiment("units", "18_decisions", "which units of the GPU the lab's kernels keep busy", "", probes=(_units,)),
 )

@@ -136,25 +136,7 @@ def _tuned(preset: str, device: str, shapes: Shapes) -> list[Group]:
 
 
 EXPERIMENTS = (
-    Experiment(
-        "unseen",
-        "21_untuned",
-        "drawn shapes of three families, and a dispatcher",
-        "",
-        _unseen,
-    ),
-    Experiment(
-        "untuned",
-        "21_untuned",
-        "a draw before, after a look at which kernels were improved",
-        "",
-        _untuned,
-    ),
-    Experiment(
-        "untuned_autotune",
-        "21_untuned",
-        "some shapes of that draw, tuned by torch.compile",
-        "",
-        _tuned,
-    ),
+    Experiment("unseen", "21_untuned", "drawn shapes of three families, and a dispatcher", "", _unseen),
+    Experiment("untuned", "21_untuned", "a draw before, after a look at which kernels were improved", "", _untuned),
+    Experiment("untuned_autotune", "21_untuned", "some shapes of that draw, tuned by torch.compile", "", _tuned),
 )

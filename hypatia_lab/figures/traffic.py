@@ -1,7 +1,7 @@
 """Figures of memory traffic: what hardware counters saw of one call.
 
 From detail lines of topic ``counters`` and of the topics that hold its kernels (those of the probe
-:mod:`hypatia_lab.profiler.counters`), each with its ``machine``; otherwise as in :mod:`hypatia_lab.figures.probes`.
+:mod:`hypatia_lab.probes.counters`), each with its ``machine``; otherwise as in :mod:`hypatia_lab.figures.probes`.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ import signal
 import tempfile
 from pathlib import Path
 
-from hypatia_lab.profiler import fence
+from hypatia_lab.bench import fence
 
 _CACHES = ("TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "TORCH_EXTENSIONS_DIR", "XDG_CACHE_HOME", "CUDA_CACHE_PATH")
 _NEW_USER, _NEW_NETWORK = 0x10000000, 0x40000000

@@ -10,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 from hypatia_lab import clock, machine
+from hypatia_lab.bench import sessions
 from hypatia_lab.bench.cells import Pace, row
+from hypatia_lab.bench.turns import Companion
 from hypatia_lab.judged import evidence
 from hypatia_lab.judged.processes import REFEREE, Processes
 from hypatia_lab.judged.trial import LOADED, Case, Trial
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.companion import Companion
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes.probe import Ended
 
 
 class Coordinator:
@@ -83,7 +83,7 @@ class Coordinator:
 
 
 def main() -> None:
-    """Entry of a fresh process; see :mod:`hypatia_lab.profiler.sessions`."""
+    """Entry of a fresh process; see :mod:`hypatia_lab.bench.sessions`."""
     # Headers compiled in advance take 150 MB and nine seconds, and each variant would have its own.
     os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
     # Whoever has asked CUDA for its devices cannot fork any more; NVML may be asked.

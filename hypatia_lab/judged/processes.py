@@ -23,7 +23,7 @@ from hypatia_lab.judged.confine import confine
 from hypatia_lab.judged.referee import Referee
 from hypatia_lab.judged.worker import Worker
 from hypatia_lab.kernels.loader import cache_folder
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes.probe import Ended
 from hypatia_lab.reader_kernel import BASELINES
 from hypatia_lab.tasks import kernelbench
 from hypatia_lab.variants import AGAIN

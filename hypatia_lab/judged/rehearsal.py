@@ -18,9 +18,9 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+from hypatia_lab.bench import sessions
 from hypatia_lab.experiments import EXPERIMENTS
 from hypatia_lab.judged.confine import confine
-from hypatia_lab.profiler import sessions
 from hypatia_lab.reader_kernel import BASELINES, NAME, Own, OwnError, amounts, ensure_fitting, load
 from hypatia_lab.variants import ORIGINS, registered, variant, variants
 from hypatia_lab.workloads import DTYPES, Operation, operations, register

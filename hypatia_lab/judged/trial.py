@@ -15,7 +15,7 @@ from hypatia_lab.judged import evidence, replies
 from hypatia_lab.judged.channel import Shelf
 from hypatia_lab.judged.processes import REFEREE, Processes, judged
 from hypatia_lab.judged.worker import AGAIN, FRESH, IN_PLACE, LEFT, TIMED, WRITTEN, key
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes.probe import Ended
 from hypatia_lab.reader_kernel import BASELINES
 
 LOADED = "while the file was loaded"

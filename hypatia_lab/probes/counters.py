@@ -1,6 +1,6 @@
 """Probe ``counters``: what the GPU's hardware counters say of one warm call: bytes moved, or units kept busy.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`; the call happens in a program below it (:func:`program`),
+Run as a process by :mod:`hypatia_lab.bench.sessions`; the call happens in a program below it (:func:`program`),
 which Nsight Compute (``ncu``) watches. The program checks the variant, warms it up, empties the L2 cache and makes one
 call between cudaProfilerStart and cudaProfilerStop: nothing else is counted. ``case`` says what the caches hold:
 
@@ -28,14 +28,10 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from hypatia_lab import clock
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.subject import Ended, Subject, probe, subject
-
-if TYPE_CHECKING:
-    from hypatia_lab.profiler.subject import Emit
+from hypatia_lab.bench import sessions
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe, subject
 
 METRICS = {
     "read": "dram__bytes_read.sum",
@@ -234,7 +230,7 @@ def command(ncu: str, found: Subject, left_out: Sequence[str] = ()) -> list[str]
     # Clocks stay as they are, for they are the machine's; base units need no prefix.
     watch = [ncu, "--csv", "--print-units", "base", "--clock-control", "none", "--profile-from-start", "off"]
     watch += [*CASES[found.case], "--metrics", asked]
-    return [*watch, *sessions.python("hypatia_lab.profiler.counters", json.dumps(plan), "program")]
+    return [*watch, *sessions.python("hypatia_lab.probes.counters", json.dumps(plan), "program")]
 
 
 def watched(line: list[str]) -> tuple[int, str]:

@@ -1,6 +1,6 @@
 """Probe ``trace``: what one warm call launches, how long each kernel takes, and how long the device waits.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`. On a GPU the numbers come from a trace of the device alone:
+Run as a process by :mod:`hypatia_lab.bench.sessions`. On a GPU the numbers come from a trace of the device alone:
 recording torch's operators as well slows the launching down and widens the gaps. A second trace, with operators,
 gives the annotations and the file ``trace.json.gz``. On a CPU every word about kernels means torch's outermost
 operators (those that no other operator called); a compiled function's loops are among them.
@@ -32,10 +32,9 @@ from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import clock
 from hypatia_lab.kernels.loader import driver
-from hypatia_lab.profiler.subject import Ended, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
-    from hypatia_lab.profiler.subject import Emit
     from hypatia_lab.variants import Run
 
 KINDS = {"kernel": "kernel", "gpu_memcpy": "copy", "gpu_memset": "copy", "gpu_user_annotation": "annotation"}

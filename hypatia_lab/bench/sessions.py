@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import machine
-from hypatia_lab.profiler import bytecode
+from hypatia_lab.bench import bytecode
 
 Event = dict[str, Any]
 

@@ -1,6 +1,6 @@
 """Probe ``process``: a whole program, from spawn to exit, that simulates one image and writes it to a file.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`; the program is a process below it. ``c_openmp`` is the C
+Run as a process by :mod:`hypatia_lab.bench.sessions`; the program is a process below it. ``c_openmp`` is the C
 program; any other variant is a Python program (:func:`program`) that imports, simulates once and writes. Each writes
 float32, row by row, and prints ``simulation_ms <ms> writing_ms <ms>``. "simulation" is the one call, synchronised,
 which includes whatever a first call has to do; "file output" includes the copy from the device. The first of the
@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hypatia_lab import check, clock, variants
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.subject import Ended, Subject, probe, workload_of
+from hypatia_lab.bench import sessions
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe, workload_of
 
 if TYPE_CHECKING:
     from hypatia_lab.diffraction.physics import Layout
-    from hypatia_lab.profiler.subject import Emit
     from hypatia_lab.workloads import Inputs
 
 ARRAYS = ("crystals", "sources", "detector", "polarization", "structure")
@@ -60,7 +59,7 @@ def command(subject: Subject, image: Path) -> list[str]:
     if subject.variant.name == "c_openmp":
         return _c_command(subject, image)
     plan = {"workload": asdict(subject.workload), "variant": subject.variant.name, "device": subject.device}
-    return sessions.python("hypatia_lab.profiler.process", json.dumps(plan), str(image))
+    return sessions.python("hypatia_lab.probes.process", json.dumps(plan), str(image))
 
 
 def program(plan: str, image: str) -> None:

@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hypatia_lab.bench import sessions
 from hypatia_lab.names import unknown
-from hypatia_lab.profiler import sessions
-from hypatia_lab.profiler.subject import Ended
+from hypatia_lab.probes.probe import Ended
 
 if TYPE_CHECKING:
     import torch
@@ -118,7 +118,7 @@ def _prepare(plan: dict[str, Any], log: Path, alive: Callable[[], None]) -> None
             ends.append(Ended(event["status"], f"while preparing: {event['reason']}"))
 
     casualty = sessions.run_session(
-        "hypatia_lab.profiler.start", plan | {"preparing": True}, log, on_event=hear, silence_s=PREPARE_S
+        "hypatia_lab.probes.start", plan | {"preparing": True}, log, on_event=hear, silence_s=PREPARE_S
     )
     if ends:
         raise ends[0]

@@ -1,6 +1,6 @@
 """Probe ``graph``: how long optimizing an MLP's graph takes, stage by stage, and what becomes of its nodes.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`. Capturing (torch.export) is timed apart. The first way from
+Run as a process by :mod:`hypatia_lab.bench.sessions`. Capturing (torch.export) is timed apart. The first way from
 graph to module loads egglog and scipy, too; the stages are those of the fastest of three ways after it.
 The costs are the roofline's: nothing is measured, so the stages are the optimizer's own. What comes out is checked.
 """
@@ -8,13 +8,9 @@ The costs are the roofline's: nothing is measured, so the stages are the optimiz
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
 
 from hypatia_lab import check
-from hypatia_lab.profiler.subject import Ended, Subject, probe
-
-if TYPE_CHECKING:
-    from hypatia_lab.profiler.subject import Emit
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 STAGES = ("read", "saturate", "extract", "rebuild")
 """The way from the captured graph to the rebuilt module, in order."""

@@ -1,6 +1,6 @@
 """Probe ``oracle``: one variant by the lab's clock and by a timer that is not the lab's, turn about in one process.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`. On a CPU ``torch.utils.benchmark`` stands beside the hot
+Run as a process by :mod:`hypatia_lab.bench.sessions`. On a CPU ``torch.utils.benchmark`` stands beside the hot
 clock, on a GPU triton's ``do_bench_cudagraph`` beside the graph clock. Both time the same callable on the same threads.
 """
 
@@ -11,11 +11,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hypatia_lab import clock
-from hypatia_lab.profiler.companion import Companion
-from hypatia_lab.profiler.subject import Ended, Subject, probe
+from hypatia_lab.bench.turns import Companion
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
-    from hypatia_lab.profiler.subject import Emit
     from hypatia_lab.variants import Run
 
 BUDGET_S = 0.3

@@ -1,6 +1,6 @@
 """Probe ``accuracy``: one output under several measures of error, to show which of them are blind.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`. Correlation cannot see a factor, a norm hides what is small,
+Run as a process by :mod:`hypatia_lab.bench.sessions`. Correlation cannot see a factor, a norm hides what is small,
 a mean hides what is rare. Case ``scaled`` multiplies the output by 1.1, ``faulty row`` sets one row to zero.
 A wrong variant is measured like any other: what the measures make of it is the question.
 """
@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hypatia_lab.profiler.subject import Ended, Subject, probe
+from hypatia_lab.probes.probe import Emit, Ended, Subject, probe
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hypatia_lab.profiler.subject import Emit
 
 DARK = 1e-6
 """Pixels below this share of the peak are left out of relative errors: some are zero, and few carry digits."""

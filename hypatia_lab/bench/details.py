@@ -1,4 +1,4 @@
-"""Probes: what a cell cannot hold. Looked at in fresh processes, merged into a record's detail lines."""
+"""A record's detail lines: what a cell cannot hold. Probes look at it in fresh processes, whose words are merged."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from hypatia_lab import records
+from hypatia_lab.bench import sessions
 from hypatia_lab.bench.progress import Countdown
 from hypatia_lab.experiments import Probe
-from hypatia_lab.profiler import sessions
 
 SEVERITY = ("ok", "skipped", "timeout", "crashed", "wrong", "cheated")
 SILENCE_S = 300.0
@@ -153,7 +153,7 @@ def _plan(probe: Probe, index: int, number: int, device: str, folder: Path) -> d
 
 
 def _module(topic: str) -> str:
-    return "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.profiler.{topic}"
+    return "hypatia_lab.programs" if topic == "program" else f"hypatia_lab.probes.{topic}"
 
 
 def _look(

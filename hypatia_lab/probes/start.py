@@ -1,6 +1,6 @@
 """Probe ``start``: how a fresh process gets to its first image, stage by stage, and what every call after it takes.
 
-Run as a process by :mod:`hypatia_lab.profiler.sessions`. Stages are wall clock, do not overlap, and whatever lies
+Run as a process by :mod:`hypatia_lab.bench.sessions`. Stages are wall clock, do not overlap, and whatever lies
 between them (reading the plan, preparing caches, asking whether the variant can run) belongs to none.
 """
 
@@ -18,15 +18,16 @@ from contextlib import contextmanager, suppress  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 from hypatia_lab import check, variants  # noqa: E402
-from hypatia_lab.profiler import caches, compile_stages, sessions  # noqa: E402
-from hypatia_lab.profiler.subject import Ended, crashed, workload_of  # noqa: E402
+from hypatia_lab.bench import sessions  # noqa: E402
+from hypatia_lab.probes import caches, compile_stages  # noqa: E402
+from hypatia_lab.probes.probe import Ended, crashed, workload_of  # noqa: E402
 
 LIGHT_MS = (time.monotonic() - BEGUN) * 1e3
 """What importing the lab's light modules took, all before torch."""
 
 if TYPE_CHECKING:
-    from hypatia_lab.profiler.caches import Caches
-    from hypatia_lab.profiler.subject import Emit
+    from hypatia_lab.probes.caches import Caches
+    from hypatia_lab.probes.probe import Emit
     from hypatia_lab.variants import Run
     from hypatia_lab.workloads import Workload
 

@@ -1,6 +1,6 @@
 """A program from outside, run within a fence: an empty folder, a time limit, and nothing of it left behind.
 
-Run as a process by :mod:`hypatia_lab.profiler.program`. This keeper reads a plan (one JSON line), starts the program,
+Run as a process by :mod:`hypatia_lab.probes.program`. This keeper reads a plan (one JSON line), starts the program,
 prints an empty line now and then while it runs, and at the end a report (JSON):
 
 ``code`` its exit status (negative: a signal), ``seconds`` from its start to its end, ``folder`` the one that it ran in,

@@ -1,0 +1,206 @@
+"""Which processes are run, over what, and what becomes of those that die: by processes that answer at once."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from measuring import LARGE, NAMES, SMALL, by_variant, give_ceilings, group, tiny
+from synthetic import recorded
+
+from hypatia_lab import intervals, machine
+from hypatia_lab.bench import ahead, composer, scheduling, sessions
+from hypatia_lab.bench.sessions import Casualty, SessionError
+from hypatia_lab.experiments import PROCESSES
+from hypatia_lab.experiments.plan import LATEST_S, MORE_S, MOST, Source
+
+BOTH = (group(SMALL), group(LARGE))
+
+
+def found(record: Any) -> dict[tuple[tuple[int, ...], str], str]:
+    """(shape, variant) → status."""
+    return {(tuple(cell["shape"]), cell["variant"]): cell["status"] for cell in record.cells}
+
+
+# ---------------------------------------------------------------- how many, over what
+
+
+@pytest.mark.parametrize(
+    ("groups", "measured"),
+    [([group(clocks=()), group(LARGE)], [[0, 1], [0, 1], [1], [1]]), ([group(clocks=())], [[0], [0]])],
+)
+def test_two_processes_check_what_is_not_timed_and_all_measure_what_is(lab, groups, measured):
+    record = lab.measure(*groups, processes=4)
+    assert lab.measured() == measured
+    assert {len(cell["medians_us"]) for cell in record.cells} == {0, *(4 for one in groups if one.clocks)}
+
+
+@pytest.mark.parametrize(("preset", "count"), [("quick", PROCESSES["quick"]), ("seed", 9)])
+def test_what_has_a_goal_is_measured_in_more_processes(lab, preset, count):
+    assert lab.measure(processes=0, least=9, preset=preset).run["processes"] == count
+
+
+def test_processes_are_added_where_a_ratio_is_not_known_well_enough(lab):
+    lab.alter = lambda number, index, name: {
+        "median_us": 100.0 * (1.0 + (index == 1 and name == "epilogue") * 0.2 * (number % 2))
+    }
+    record = lab.measure(*BOTH, processes=0, preset="full")
+    least, count = PROCESSES["full"], record.run["processes"]
+    assert lab.measured() == [[0, 1]] * least + [[1]] * (count - least)
+    assert least < count < MOST["full"]
+    small, large = (cell["medians_us"] for cell in record.cells if cell["variant"] == "epilogue")
+    assert small[least:] == [None] * (count - least)
+    assert intervals.known(intervals.ratio([100.0] * count, large), scheduling.CLOSE)
+    assert not intervals.known(intervals.ratio([100.0] * least, large[:least]), scheduling.CLOSE)
+
+
+def test_processes_are_added_until_their_time_is_spent(lab, monkeypatch):
+    lab.alter = lambda number, index, name: {"median_us": 100.0 * (1 + (name != "eager") * number)}
+    least, most = PROCESSES["quick"], MOST["quick"]
+
+    def count(**how: Any) -> int:
+        return lab.measure(processes=0, overwrite=True, **how).run["processes"]
+
+    assert count() == most
+    for limits in (MORE_S, LATEST_S):
+        with monkeypatch.context() as patch:
+            patch.setitem(limits, "quick", -1.0)
+            assert count() == least
+    monkeypatch.setitem(MORE_S, "quick", -1.0)
+    assert count(within_s=60.0) == max(MOST.values())
+
+
+@pytest.mark.parametrize("name", ["compile", "nvmath"])
+def test_what_is_chosen_anew_is_built_in_five_processes(lab, name):
+    lab.alter = lambda number, index, who: {"median_us": 100.0 * (1 + (who == name) * number)}
+    record = lab.measure(group(SMALL, ("eager", name, "epilogue")), processes=7)
+    assert by_variant(record)[name]["medians_us"] == [100.0 * (1 + number) for number in range(5)] + [None] * 2
+    assert [data["variants"] for _, data in lab.plans[5]["groups"]] == [["eager", "epilogue"]]
+
+
+@pytest.mark.parametrize(("tuned", "folders"), [("compile", 0), ("compile_max_autotune", 3)])
+def test_each_process_finds_nothing_that_a_tuner_chose_before(lab, monkeypatch, tuned, folders):
+    """A CPU's compiled code is nothing that trials decide."""
+    seen = []
+
+    def noted(*given: Any, env: dict[str, str], **more: Any) -> Any:
+        if env:
+            assert set(env) == {"TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"}
+            folder = Path(env["TORCHINDUCTOR_CACHE_DIR"])
+            assert list(folder.iterdir()) == []
+            (folder / "kernel.py").touch()
+            seen.append(folder)
+        return lab(*given, env=env, **more)
+
+    monkeypatch.setattr(sessions, "run_session", noted)
+    lab.measure(group(SMALL, ("eager", tuned)), processes=3)
+    assert len(set(seen)) == folders
+    assert not any(folder.exists() for folder in seen)
+
+
+def test_a_gpus_kernels_are_built_ahead_for_each_experiment_and_a_readers_are_not(lab, monkeypatch):
+    """One stamp for all would leave every experiment but the first to a single process."""
+    asked: list[tuple[str, str]] = []
+    monkeypatch.setattr(ahead, "build", lambda what, groups, work, key, quiet: asked.append((what, key)))
+    monkeypatch.setattr(machine, "facts", lambda device: {"name": "a card"})
+    monkeypatch.setattr(machine, "gpu_uuid", lambda: "GPU-0")
+    own = dataclasses.replace(tiny(), name="own", source=Source("own.py", "0" * 12, "program"))
+    lab.measure_experiment(dataclasses.replace(tiny(), name="on_a_cpu"))
+    give_ceilings(lab.root, device="cuda")
+    for spec in (dataclasses.replace(tiny(), name="one"), dataclasses.replace(tiny(group(LARGE)), name="other"), own):
+        lab.measure_experiment(spec, device="cuda")
+    assert [what for what, _ in asked] == ["one", "other"]
+    assert len({key for _, key in asked}) == 2
+
+
+def test_who_waits_is_given_the_plan_of_its_number_and_only_one(lab, monkeypatch):
+    asked = []
+
+    @contextlib.contextmanager
+    def waiting(modules: Any, environments: Any, log: Path) -> Iterator[list[str]]:
+        asked.append(list(modules))
+        yield [f"fresh {number}" for number in range(len(modules))]
+
+    monkeypatch.setattr(sessions, "room", lambda wanted: min(wanted, 1))
+    monkeypatch.setattr(sessions, "waiting", waiting)
+    lab.casualties = [Casualty([0, "epilogue"], "crashed", "it died")]
+    lab.measure(*BOTH)
+    assert asked[0] == ["hypatia_lab.bench.cells"]
+    assert [told["fresh"] for told in lab.told] == ["fresh 0", None]
+
+
+def test_the_time_limit_reaches_the_processes(lab):
+    lab.measure(silence_s=7.0)
+    lab.measure(overwrite=True)
+    assert [told["silence_s"] for told in lab.told] == [7.0, composer.SILENCE_S]
+
+
+# ---------------------------------------------------------------- those that die
+
+
+def test_who_hung_once_is_a_timeout_and_not_waited_for_in_every_process(lab):
+    lab.casualties = [Casualty([1, "epilogue"], "timeout", "no sign of life for 300 s")]
+    record = lab.measure(*BOTH, processes=3)
+    assert lab.measured() == [[0, 1], [1], [0, 1], [0, 1]]
+    left_out = {"1/epilogue": ["timeout", "no sign of life for 300 s"]}
+    assert [plan["excluded"] for plan in lab.plans] == [{}, left_out, left_out, left_out]
+    told = {(tuple(c["shape"]), c["variant"]): (c["status"], c["reason"], len(c["medians_us"])) for c in record.cells}
+    assert told.pop((LARGE, "epilogue")) == ("timeout", "no sign of life for 300 s", 0)
+    assert set(told.values()) == {("ok", "", 3)}, "at the other size it is still measured, in every process"
+
+
+def test_a_death_while_inputs_are_drawn_is_of_that_workload_alone(lab):
+    lab.casualties = [Casualty([1, ""], "crashed", "the process died (signal SIGKILL)")]
+    expected = {(shape, name): word for shape, word in ((SMALL, "ok"), (LARGE, "crashed")) for name in NAMES}
+    assert found(lab.measure(*BOTH)) == expected
+    assert lab.measured() == [[0, 1], [1]]
+
+
+@pytest.mark.parametrize("name", ["", "epilogue"])
+def test_a_death_after_a_workload_was_done_is_nobodys(lab, monkeypatch, name):
+    def dies(module: str, plan: Any, log: Path, **more: Any) -> Any:
+        """After its first workload, whatever it is told to measure."""
+        lab(module, plan | {"groups": plan["groups"][:1]}, log, **more)
+        return Casualty([plan["groups"][0][0], name], "crashed", "the process died (exit status 139)")
+
+    monkeypatch.setattr(sessions, "run_session", dies)
+    assert set(found(lab.measure(*BOTH)).values()) == {"ok"}
+    assert lab.measured() == [[0], [1]]
+
+
+def test_a_variant_that_leaves_with_status_0_is_named_and_the_rest_is_measured(lab, monkeypatch):
+    def leaves(module: str, plan: Any, log: Path, **more: Any) -> Any:
+        if "0/epilogue" not in plan["excluded"]:
+            more["on_event"]({"event": "begin", "what": [0, "epilogue"]})
+            return None
+        return lab(module, plan, log, **more)
+
+    monkeypatch.setattr(sessions, "run_session", leaves)
+    record = lab.measure()
+    assert list(found(record).values()) == ["ok", "ok", "crashed"]
+    assert by_variant(record)["epilogue"]["reason"] == "the process ended before it was done"
+
+
+def test_the_last_words_of_a_process_are_in_the_reason(lab, monkeypatch):
+    def dying(*given: Any, on_event: Any, **more: Any) -> Any:
+        casualty = lab(*given, on_event=on_event, **more)
+        if casualty is not None:
+            on_event({"event": "dying", "reason": "AcceleratorError: an illegal memory access"})
+        return casualty
+
+    monkeypatch.setattr(sessions, "run_session", dying)
+    lab.casualties = [Casualty([0, "epilogue"], "crashed", "exit status 1")]
+    record = lab.measure()
+    assert by_variant(record)["epilogue"]["reason"] == "exit status 1: AcceleratorError: an illegal memory access"
+    assert list(found(record).values()) == ["ok", "ok", "crashed"]
+
+
+def test_a_process_that_dies_although_the_culprit_is_left_out_ends_the_run(lab):
+    lab.casualties = [Casualty([0, "eager"], "crashed", "signal SIGSEGV")] * 2
+    with pytest.raises(SessionError, match=r"eager.*log\.txt"):
+        lab.measure()
+    assert "box/tiny" not in recorded(lab.root)
