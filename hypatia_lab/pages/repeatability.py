@@ -41,6 +41,6 @@ def sentence(data: Evidence, machine: str) -> str:
     most = formats.number(100 * apart[math.ceil(0.95 * len(apart)) - 1])
     return (
         f"How well do such figures repeat? {len(found)} ratios by the {clock} clock were measured again, at another "
-        f"time or on another chip of this model: 95% of them changed by less than {most}%. The intervals allow for that. "
-        "As a caller waits, ratios vary more."
+        f"time or on another chip of this model: 95% of them changed by less than {most}%. The intervals allow for "
+        "that. As a caller waits, ratios vary more."
     )
