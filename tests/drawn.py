@@ -144,7 +144,7 @@ def _plot(figure: Figure) -> None:
     assert not [font for font in _walk(layout | {"theme": theme}, "font") if "color" in font], "the page's mode decides"
     for name, axis in layout.items():
         if name.startswith(("xaxis", "yaxis")) and axis.get("type") == "log":
-            assert "(log scale)" in axis["title"]["text"]
+            assert "(log scale)" in axis.get("title", {}).get("text", figure.head)
     for trace in points(figure):
         bars = trace.get("error_x") or trace["error_y"]
         sizes = {len(bars["array"]), len(bars["arrayminus"]), *(len(trace[key]) for key in ("x", "y", "hovertext"))}

@@ -58,7 +58,7 @@ class Axis:
         low, high = math.log10(self.low), math.log10(self.high)
         found = {"type": "log", "range": [round(low, 3), round(high, 3)], "title": {"text": self.named}}
         if self.text is plain:
-            return found
+            return found | ({"dtick": "D2"} if high - low < 3 else {})
         powers = range(math.floor(low), math.ceil(high) + 1)
         ticks = [10.0**n for n in powers if low <= n <= high]
         if len(ticks) < 3:

@@ -102,7 +102,7 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
     seconds = [value for trace in data for value in trace["y"]]
     up = log_axis(seconds, "whole time", lambda s: duration(1e6 * s), pad=1.3)
     marked = "marker: paid back" if any(map(_crossing, others)) else ""
-    layout = tiles([c.name for c in others], log_axis(numbers, "calls").plotly(), up.plotly())
+    layout = tiles([c.name for c in others], log_axis(numbers, "calls"), up)
     table = _table(curves, first)
     return plotted(data, layout, title, [*where, f"dashed: {first.name}", marked], table, [*table.columns]), table
 

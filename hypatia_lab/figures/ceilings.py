@@ -90,7 +90,7 @@ def crossover(
     )
     origins = {point.origin for point in points}
     key = origins_key([*origins]) if len(origins) > 1 else ()
-    layout = tiles(kinds, horizontal.plotly(), vertical.plotly())
+    layout = tiles(kinds, horizontal, vertical)
     return plotted(data, layout, title, where, table, ["kind", "call", across], key), table
 
 
@@ -159,7 +159,7 @@ def roofline(
     table.insert(6, "rate", [tables.rate_text(r) for r in kept])
     lines = ", ".join(f"{what} {said}" for what, said, *_ in limits)
     under = [*split_fields(rows)[1], f"grey lines: measured ceilings, from below {lines}", launch_note(kept)]
-    layout = tiles(list(names.values()), log_axis([left, right], "FLOP per byte", pad=1.0).plotly(), up.plotly())
+    layout = tiles(list(names.values()), log_axis([left, right], "FLOP per byte", pad=1.0), up)
     said = ["workload", "variant", "rate", "of limit"]
     return plotted(data, layout, title or "Rates under the measured ceilings", under, table, said), table
 

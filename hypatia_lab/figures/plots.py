@@ -8,6 +8,7 @@ from typing import Any
 
 from hypatia_lab import intervals
 from hypatia_lab.figures import marks
+from hypatia_lab.figures.axes import Axis
 from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
 from hypatia_lab.figures.language import FAINT, LINE, Style
 from hypatia_lab.formats import absent, significant
@@ -51,7 +52,8 @@ def plotted(
 
     cut = [mark for trace in data for along in "xy" for mark in _cut(trace, along, layout)]
     shown = [bars for trace in data for along in "xy" if (bars := trace.get(f"error_{along}")) and bars["visible"]]
-    facts = [part for part in (*under, INTERVALS if shown else "", "triangles: bars that go on" if cut else "") if part]
+    said = [INTERVALS if shown else "", "triangles: bars that go on" if cut else ""]
+    facts = [part for part in (*under, *layout.get("meta", {}).get("axes", ()), *said) if part]
     alt = described(title, facts, table, columns)
     fixed = {"template": TEMPLATE, "autosize": True, "showlegend": False}
     spec = fixed | layout | {"meta": layout.get("meta", {}) | {"alt": alt}}
@@ -147,23 +149,24 @@ def tile(number: int) -> dict[str, str]:
     return {"xaxis": f"x{number + 1}", "yaxis": f"y{number + 1}"} if number else {}
 
 
-def tiles(names: Sequence[str], across: dict[str, Any], up: dict[str, Any]) -> dict[str, Any]:
+def tiles(names: Sequence[str], across: Axis, up: Axis) -> dict[str, Any]:
     """The layout of a tile for each of ``names``, two beside each other, all on the same axes.
 
     ``meta["tiles"]`` names them: the book makes a plot of its own of each, and its page places as many side by side as
-    have room.
+    have room. ``meta["axes"]`` says once, above all, what the axes are.
     """
     lines = math.ceil(len(names) / 2)
     layout: dict[str, Any] = {
         "grid": {"rows": lines, "columns": min(2, len(names)), "pattern": "independent", "ygap": 0.4},
         "height": TILE * lines,
         "margin": {"t": 28},
-        "meta": {"tiles": list(names)},
+        "meta": {"tiles": list(names), "axes": [f"↑ {up.named}", f"→ {across.named}"]},
         "annotations": [],
     }
     for n, name in enumerate(names):
         suffix = str(n + 1) if n else ""
-        layout |= {f"xaxis{suffix}": across, f"yaxis{suffix}": up}
+        for letter, axis in (("x", across), ("y", up)):
+            layout[f"{letter}axis{suffix}"] = {k: v for k, v in axis.plotly().items() if k != "title"}
         above = {"xref": f"x{suffix} domain", "x": 0, "yref": f"y{suffix} domain", "y": 1, "yanchor": "bottom"}
         layout["annotations"].append(SMALL | above | {"text": name, "xanchor": "left"})
     return layout

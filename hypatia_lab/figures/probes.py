@@ -147,7 +147,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         raise nothing(configs, "calls", "a call")
     missing = [f"{config.text(fields)} ({config.status})" for config in configs if config.fault]
     under = [*common, process_count(configs), f"not drawn: {', '.join(missing)}" if missing else ""]
-    layout = tiles(drawn, Axis(0.5, last + 0.5, "call of a fresh process").plotly(), time_axis(seen).plotly())
+    layout = tiles(drawn, Axis(0.5, last + 0.5, "call of a fresh process"), time_axis(seen))
     table = filled(rows)
     columns = ["variant", "case", "operation", "shape", "machine", "call 1", f"call {last}"]
     return plotted(data, layout, title, under, table, columns), table
