@@ -15,9 +15,9 @@ from drawn import Drawn, cells, content, is_language, places, points, shown
 from synthetic import judgement
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, formats, records, results
+from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
-from hypatia_lab.figures import axes, comparisons, display, language, marks, panels, probe_rows
+from hypatia_lab.figures import axes, comparisons, display, language, marks, panels
 from hypatia_lab.figures import ceilings as ceiling_figures
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
@@ -167,19 +167,16 @@ def test_limits_are_lines_and_absent_without_ceilings(rows: list[Row], found: li
     figure, _ = DRAW["times"](rows, found)
     spans = {round(axis.high / axis.low, 6) for _, axis in places(figure)}
     assert len(spans) == 1, "a distance means the same in each panel"
-    assert {c.limit for c in cells(figure)} == {r.limit_us for r in _by(rows, "graph")}
-    assert all(len(mark.places["limit"]) == 1 for mark in shown(figure))
+    limits = {(r.shape, r.variant): r.limit_us + (r.variant == "naive") for r in _by(rows, "graph")}
+    own = [replace(r, limit_us=limits[r.shape, r.variant]) for r in _by(rows, "graph")]
+    for given, wanted in ((_by(rows, "graph"), {r.limit_us for r in rows}), (own, set(limits.values()))):
+        drawn, table = comparisons.times_against_limit(given)
+        is_language(drawn, table)
+        assert {c.limit for c in cells(drawn)} <= wanted
+        assert all(len(mark.places["limit"]) == 1 for mark in shown(drawn))
     bare, _ = comparisons.times_against_limit([replace(r, limit_us=math.nan) for r in _by(rows, "graph")])
     assert not any(mark.places["limit"] for mark in shown(bare))
     assert "no ceiling was measured" in bare.under
-
-
-def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[Row]) -> None:
-    small = [r for r in _by(rows, "graph") if r.shape == "256x256x512"]
-    figure, _ = comparisons.times_against_limit([replace(r, limit_us=1.0 + (r.variant == "naive")) for r in small])
-    limits = {mark.key: mark.places["limit"] for mark in shown(figure)}
-    assert limits.pop("naive (seed)") not in limits.values()
-    assert len(set(map(tuple, limits.values()))) == 1
 
 
 def test_ladder_shows_each_clock_and_its_reading(rows: list[Row], found: list[records.Record]) -> None:
@@ -265,30 +262,21 @@ def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: 
 def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
     rows: list[Row], found: list[records.Record]
 ) -> None:
-    looks: dict[str, set[tuple[str, str]]] = {}
-    named: dict[Any, str] = {label("linear_relu", r.variant): f"{r.variant} ({r.origin})" for r in rows}
-    for name in ("slowdowns", "speedups", "times", "ladder", "roofline"):
-        figure, _ = DRAW[name](rows, found)
-        for c in cells(figure):
-            looks.setdefault(c.key, set()).add((c.look.colour, c.look.symbol))
-        for trace in points(figure) if figure.plot else ():
-            looks[named[trace["name"]]].add((trace["marker"]["color"], trace["marker"]["symbol"]))
-    assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
-    assert all(len(seen) == 1 for seen in looks.values())
-    everything = [look for seen in looks.values() for look in seen]
-    assert len({colour for colour, _ in everything}) == len({symbol for _, symbol in everything}) == len(looks)
+    looks = {r.variant: language.style(r.variant, r.origin) for r in rows if r.experiment == "method"}
+    for name in ("slowdowns", "speedups", "times", "ladder"):
+        for c in cells(DRAW[name](rows, found)[0]):
+            assert c.look == looks[c.key.split(" ")[0]]
+    drawn = [trace["marker"] for trace in points(DRAW["roofline"](rows, found)[0])]
+    assert {(m["color"], m["symbol"]) for m in drawn} == {(look.colour, look.symbol) for look in looks.values()}
+    assert (
+        len({look.colour for look in looks.values()}) == len({look.symbol for look in looks.values()}) == len(VARIANTS)
+    )
 
 
 def test_origins_show_without_colour() -> None:
     families = [{marks.marker(symbol, "#000") for symbol in symbols} for symbols in language.SHAPES.values()]
     assert sum(map(len, families)) == len(set.union(*families))
-    for name, origin in {
-        "naive": "seed",
-        "cublas_relu": "seed",
-        "aten": "seed",
-        "eager": "peer",
-        "epilogue": "peer",
-    }.items():
+    for name, origin in (("naive", "seed"), ("aten", "seed"), ("eager", "peer"), ("epilogue", "peer")):
         assert comparisons.style(name, origin).symbol in language.SHAPES[origin]
     for origin, symbols in language.SHAPES.items():
         assert comparisons.style("never_seen_before", origin).symbol in symbols
@@ -362,7 +350,7 @@ def test_words_are_text_and_no_html(hostile: str) -> None:
     bar = replace(one, name="bar", segments=[segment])
     own = [one, bar, replace(one, name="none", triple=panels.NOTHING, status=hostile)]
     block = panels.Block(hostile, own, axes.Axis(0, 3, hostile))
-    table = probe_rows.frame([{"x": hostile}])
+    table = tables.frame([{"x": hostile}])
     figure = panels.draw([block], hostile, [hostile], table, ["x"], [("", hostile)])
     (output,) = figure.outputs()
     assert hostile not in output["text/html"]

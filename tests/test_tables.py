@@ -173,7 +173,8 @@ def test_units() -> None:
         "–",
     ]
     assert formats.duration(999.9) == "1.00 ms"
-    assert formats.scaled(51.2e12, "FLOP/s") == "51.2 TFLOP/s"
+    scaled = [formats.scaled(value, "B/s") for value in (51.2e12, 3.3e9, 4.4e6, 5.0)]
+    assert scaled == ["51.2 TB/s", "3.30 GB/s", "4.40 MB/s", "5.00 B/s"]
     assert formats.scaled(None, "B/s") == "–"
 
 

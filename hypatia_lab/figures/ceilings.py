@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, results, tables
-from hypatia_lab.figures import probe_rows
 from hypatia_lab.figures.axes import bytes_text, extent, log_axis, rate_axis
 from hypatia_lab.figures.figure import origins_key
 from hypatia_lab.figures.language import (
@@ -82,7 +81,7 @@ def crossover(
                 look = Style(colour, SHAPES[origin][0], number)
                 shown = points_trace(look, triples, at_x, said, along="y", size=8, name=f"{kind} ({origin})")
                 data.append(shown | tile(number))
-    table = probe_rows.frame(
+    table = tables.frame(
         [
             {"kind": p.kind, "call": p.name, along: formats.number(p.along), across: formats.interval(*p.across)}
             for p in points
@@ -109,7 +108,7 @@ def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, 
         for machine, lane, value in found
     ]
     axis = log_axis([value for _, _, value in found], "FLOP per byte", pad=1.6)
-    table = probe_rows.frame(
+    table = tables.frame(
         [{"precision": lane} | {name: texts.get((name, lane), formats.MISSING) for name in machines} for lane in lanes]
     )
     under = ["left of a marker memory binds", "right of it arithmetic"]

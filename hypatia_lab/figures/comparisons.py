@@ -35,7 +35,7 @@ from hypatia_lab.figures.language import (
     where,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw, split
-from hypatia_lab.figures.plots import equivalence_band, plotted, points_trace, rule_trace, variants_key
+from hypatia_lab.figures.plots import equivalence_band, plotted, points_trace, rule_trace
 from hypatia_lab.formats import absent, listing, significant
 from hypatia_lab.intervals import Interval
 from hypatia_lab.records import Record
@@ -241,5 +241,5 @@ def agreement(records: Sequence[Record], machine: str, *, title: str = "") -> tu
     table = tables.results_table(pairs).drop(columns=["machine", "origin", "error", "of limit"])
     table.insert(5, "holds 1", ["yes" if found else "no" for found in holds])
     said = ["workload", "ratio", "holds 1"]
-    title, key = title or "The same code timed twice", variants_key([*looks.items()])
+    title, key = title or "The same code timed twice", [(look.swatch, name) for name, look in looks.items()]
     return plotted(data, layout, title, under, table, said, key), table

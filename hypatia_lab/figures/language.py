@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 import textwrap
 import zlib
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats
+from hypatia_lab.figures import marks
 from hypatia_lab.formats import absent, listing
-from hypatia_lab.intervals import Interval
 from hypatia_lab.results import Row
 from hypatia_lab.variants import AGAIN, label, load, registered, variants
 
@@ -61,6 +61,11 @@ class Style:
     colour: str
     symbol: str
     place: int
+
+    @property
+    def swatch(self) -> str:
+        """What a key shows of it (SVG)."""
+        return marks.swatch(self.colour, symbol=self.symbol)
 
 
 FIXED = {
@@ -184,11 +189,6 @@ def several(row: Row, fields: Sequence[str]) -> str:
     return ", ".join(where(row, f) for f in fields)
 
 
-def spanning(values: Sequence[float], text: Callable[[float], str]) -> str:
-    low, high = text(min(values)), text(max(values))
-    return low if low == high else f"{low} to {high}"
-
-
 def launch_note(rows: Sequence[Row]) -> str:
     """Which of ``rows`` are timed with the lab's launch path, for the line under a title; empty where none is."""
     own = [r for r in rows if r.launch_path]
@@ -218,8 +218,3 @@ def bases(rows: Sequence[Row]) -> str:
     """What a person calls that which ``rows`` are held against."""
     called = list(dict.fromkeys(label(r.operation, r.baseline) for r in rows))
     return called[0] if len(called) == 1 else "the baseline"
-
-
-def unclear(found: Iterable[Interval]) -> str:
-    """Why none of ``found`` says anything, as a title has it."""
-    return next(iter(dict.fromkeys(one.doubt for one in found if one.doubt)), "")

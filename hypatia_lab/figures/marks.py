@@ -82,10 +82,10 @@ def interval(low: float, high: float, colour: str, y: float = HIGH / 2) -> str:
     return along + "".join(ends)
 
 
-def rule(x: float, dash: str = "solid", width: float = 1.5) -> str:
-    """A grey line from top to bottom at ``x`` (%); dashed for a claim, thick for a limit."""
+def rule(x: float, dash: str = "solid", width: float = 1.5, colour: str = "#808080") -> str:
+    """A line from top to bottom at ``x`` (%): grey, dashed for a claim, thick for a limit."""
     dashes = ' stroke-dasharray="4 3"' if dash == "dash" else ""
-    return f'<line x1="{x:g}%" x2="{x:g}%" y1="0" y2="100%" stroke="#808080" stroke-width="{width:g}"{dashes}/>'
+    return f'<line x1="{x:g}%" x2="{x:g}%" y1="0" y2="100%" stroke="{colour}" stroke-width="{width:g}"{dashes}/>'
 
 
 def band(left: float, right: float) -> str:

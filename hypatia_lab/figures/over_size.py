@@ -26,8 +26,7 @@ from hypatia_lab.figures.language import (
     where,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw
-from hypatia_lab.figures.plots import plotted, points_trace, rule_trace, variants_key
-from hypatia_lab.figures.probe_rows import frame
+from hypatia_lab.figures.plots import plotted, points_trace, rule_trace
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.results import Row
 
@@ -112,7 +111,7 @@ def over_sizes(
         drawn = {"name": name, "mode": "lines+markers", "line": {"color": look.colour, "width": 1.5}}
         triples, sizes = [r.time.triple for r in own], [_size(r) for r in own]
         data.append(points_trace(look, triples, sizes, hover, along="y", size=9, **drawn))
-        key += variants_key([(name, look)])
+        key.append((look.swatch, name))
     for kind, own in limits.items():
         name = ", ".join(filter(None, ("limit", kind)))
         data.append(rule_trace(list(own), list(own.values()), "solid", name, name=name))
@@ -216,7 +215,7 @@ def where_faster(
     under.append(tables.counted([intervals.reading(factor) for factor in found.values()]))
     key = [(marks.swatch(FASTER), f"{one} is faster"), (marks.swatch(SLOWER), f"{other} is")]
     layout = {"height": 34 * len(down) + 90, "xaxis": _names(across, "width"), "yaxis": _names(down, "rows")}
-    table = frame([cells[place].line for place in sorted(cells)])
+    table = tables.frame([cells[place].line for place in sorted(cells)])
     return plotted([data], layout, title, under, table, ["rows", "width", "factor"], key), table
 
 

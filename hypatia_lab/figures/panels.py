@@ -191,7 +191,10 @@ def _marks(block: Block, cell: Cell, axis: Axis) -> list[str]:
     for part in cell.segments:
         ends = axis.place(part.start), axis.place(part.start + part.length)
         found.append(marks.bar(*ends, *part.look, part.said, part.strength))
-    found += [marks.rule(axis.place(x), dash) for x, dash in block.lines]
+    if cell.segments:  # a grey line would not show on a bar
+        found += [marks.rule(axis.place(x), dash, 2.5, "currentColor") for x, dash in block.lines]
+    else:
+        found += [marks.rule(axis.place(x), dash) for x, dash in block.lines]
     if not absent(cell.limit):
         found.append(marks.rule(axis.place(cell.limit), width=3))
     middle = 19.0 if cell.segments else marks.HIGH / 2

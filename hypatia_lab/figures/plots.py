@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import intervals
-from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import Axis
 from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
 from hypatia_lab.figures.language import FAINT, LINE, Style
@@ -131,11 +130,6 @@ def rule_trace(x: Sequence[float], y: Sequence[float], dash: str, label: str, **
     line = {"color": LINE, "dash": dash, "width": 3 if label.startswith("limit") else 1.5}
     hover = {"hovertext": label, "hoverinfo": "text"} if label else {"hoverinfo": "skip"}
     return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line} | hover | more
-
-
-def variants_key(looks: Sequence[tuple[str, Style]]) -> Key:
-    """What is called how, with its marker."""
-    return [(marks.swatch(look.colour, symbol=look.symbol), name) for name, look in looks]
 
 
 def equivalence_band() -> dict[str, Any]:

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures.language import FigureError, Style, style
-from hypatia_lab.figures.panels import Cell, Segment
+from hypatia_lab.figures.panels import NOTHING, Cell
 from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.variants import label, load, variants
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
-NONE = (math.nan, math.nan, math.nan)
-"""A value that does not exist, between bounds that do not."""
-
 
 CASES = {
     "empty": "nothing stored",
@@ -37,6 +34,8 @@ CASES = {
 """Case of a start → what a figure calls it."""
 PLACE = ("operation", "shape", "math", "machine")
 """The fields of a :class:`Configuration` that say what was computed and where."""
+WHO = ("variant", "case", *PLACE)
+"""Columns of a table by which alt text tells configurations apart."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ class Configuration:
         Arithmetic is for counts, and for parts of a whole that have to add up to it.
         """
         values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
-        return mean(values, logarithms) if values else NONE
+        return mean(values, logarithms) if values else NOTHING
 
     @property
     def name(self) -> str:
@@ -194,13 +193,6 @@ def timed(triple: Triple) -> str:
     return formats.time(Interval(*triple, 0))
 
 
-def frame(rows: Sequence[dict[str, Any]]) -> Any:
-    """``rows`` as a DataFrame."""
-    import pandas
-
-    return pandas.DataFrame(list(rows))
-
-
 def identity(config: Configuration) -> dict[str, str]:
     """The first columns of a table: which configuration it is, and where it ran."""
     return {"variant": config.variant, "case": config.case or formats.MISSING} | config.place
@@ -217,26 +209,10 @@ def process_count(configs: Sequence[Configuration]) -> str:
 def filled(rows: Sequence[dict[str, Any]]) -> Any:
     """A frame of rows that have not all the same columns; the last column stays last."""
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "status"))
-    return frame([{name: row.get(name, formats.MISSING) for name in [*columns, "status"]} for row in rows])
+    return tables.frame([{name: row.get(name, formats.MISSING) for name in [*columns, "status"]} for row in rows])
 
 
-def lane(
-    config: Configuration,
-    fields: Sequence[str],
-    triple: Triple = NONE,
-    text: str = "",
-    segments: Sequence[Segment] = (),
-) -> Cell:
-    """The row of a configuration in a figure: its marker at ``triple``, or its bar of ``segments``, or its fault."""
-    told = text or timed(triple)
-    return Cell(
-        config.text(fields),
-        "",
-        config.look,
-        triple,
-        config.said(fields),
-        told,
-        config.bare(fields),
-        config.status,
-        segments=segments,
-    )
+def lane(config: Configuration, fields: Sequence[str], triple: Triple = NOTHING, **more: Any) -> Cell:
+    """The row of a configuration in a figure: its marker at ``triple``, or what ``more`` says of it, or its fault."""
+    own: dict[str, Any] = {"text": timed(triple), "key": config.bare(fields), "status": config.status}
+    return Cell(config.text(fields), "", config.look, triple, config.said(fields), **(own | more))

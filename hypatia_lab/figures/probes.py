@@ -12,19 +12,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from hypatia_lab import formats
+from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.axes import Axis, duration, extent, log_axis, time_axis
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, PURPLE, RED, SKY, FigureError, Style
-from hypatia_lab.figures.panels import Block, Cell, Segment, bars, draw
+from hypatia_lab.figures.panels import NOTHING, Block, Cell, Segment, bars, draw
 from hypatia_lab.figures.plots import plotted, points_trace, tile, tiles
 from hypatia_lab.figures.probe_rows import (
     FACTORS,
-    NONE,
+    WHO,
     filled,
-    frame,
     identity,
     lane,
     mean,
@@ -77,7 +77,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
             if whole
             else {}
         )
-        totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NONE)
+        totals.append(mean([math.fsum(v or 0 for v in _row(columns, n)) for n in whole], False) if whole else NOTHING)
     if not any(means):
         raise nothing(configs, "waterfall", "a stage")
     cells = []
@@ -91,7 +91,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         cells.append(lane(config, fields, total, segments=pieces))
     seen = [stage for stage in kept if any(found.get(stage, 0) > 0 for found in means)]
     key = [(marks.swatch(*STAGES[stage]), stage) for stage in seen]
-    table = frame(
+    table = tables.frame(
         [
             identity(config)
             | {
@@ -104,7 +104,7 @@ def waterfall(details: Sequence[dict[str, Any]], title: str, *, leave_out: Seque
         ]
     )
     under = [*common, process_count(configs), f"without {listing(list(leave_out))}" if leave_out else ""]
-    columns = ["variant", "case", "operation", "shape", "machine", "whole"]
+    columns = [*WHO, "whole"]
     return draw(bars({"": cells}, "time", duration), title, under, table, columns, key), table
 
 
@@ -137,7 +137,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         more = {"along": "y", "size": 7, "mode": "lines+markers", "line": {"color": config.look.colour, "width": 2}}
         if config.variant == "compile_reduce_overhead":
             more |= {"mode": "lines+markers+text", "text": [REPLAYED.get(n, "") for n in triples]}
-            more |= {"textposition": "middle right"}
+            more |= {"textposition": "top right"}
         more |= {"name": config.bare(fields)} | tile(len(data))
         data.append(points_trace(config.look, list(triples.values()), list(triples), hover, **more))
         drawn.append(config.text(fields))
@@ -149,7 +149,7 @@ def calls(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     under = [*common, process_count(configs), f"not drawn: {', '.join(missing)}" if missing else ""]
     layout = tiles(drawn, Axis(0.5, last + 0.5, "call of a fresh process"), time_axis(seen))
     table = filled(rows)
-    columns = ["variant", "case", "operation", "shape", "machine", "call 1", f"call {last}"]
+    columns = [*WHO, "call 1", f"call {last}"]
     return plotted(data, layout, title, under, table, columns), table
 
 
@@ -170,7 +170,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
         raise nothing(configs, "first_image", "a first image")
     goals = [significant(goal) for goal in goals]
     texts = [duration(1e3 * goal) for goal in goals]
-    table = frame(
+    table = tables.frame(
         [
             identity(config)
             | {"first image": timed(t)}
@@ -183,7 +183,7 @@ def first_image(details: Sequence[dict[str, Any]], title: str, *, goals: Sequenc
     cells = [lane(config, fields, triple) for config, triple in zip(configs, triples, strict=True)]
     blocks = [Block("", cells, axis, [(1e3 * goal, "dash") for goal in goals])]
     under = [*common, process_count(configs), f"dashed: goal of {listing(texts)}" if goals else ""]
-    return draw(blocks, title, under, table, ["variant", "case", "operation", "shape", "machine", "first image"]), table
+    return draw(blocks, title, under, table, [*WHO, "first image"]), table
 
 
 def _within(triple: Triple, goal: float) -> str:
@@ -241,20 +241,14 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         if rest:
             left = math.fsum(t[0] for _, _, t in rest)
             shown = [*shown, (f"{len(rest)} others", sum(count for _, count, _ in rest), (left, math.nan, math.nan))]
-        look = Style(config.look.colour, "", 0)  # a bar has no marker at its end
-        lanes[f"{config.text(fields)}: {launches} {one if launches == 1 else several}, {formats.duration(whole)}"] = [
-            Cell(
-                short_kernel(name),
-                "",
-                look,
-                t,
-                f"{config.said(fields)}<br>{name}<br>{timed(t)}, {count}×",
-                f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}",
-                config.bare(fields),
-                segments=[Segment(0, t[0], (look.colour, ""), name)],
-            )
-            for name, count, t in shown
-        ]
+        bare = Style(config.look.colour, "", 0)  # a bar has no marker at its end
+        many = f"{launches} {one if launches == 1 else several}, {formats.duration(whole)}"
+        own = lanes.setdefault(f"{config.text(fields)}: {many}", [])
+        for name, count, t in shown:
+            text = f"{formats.duration(t[0])}{f', {count}×' if count > 1 else ''}"
+            bar = lane(config, fields, t, text=text, segments=[Segment(0, t[0], (bare.colour, ""), name)])
+            said = f"{bar.said}<br>{name}<br>{timed(t)}, {count}×"
+            own.append(replace(bar, name=short_kernel(name), look=bare, said=said))
         rows += [
             identity(config)
             | {"time": timed(t), "share": f"{formats.number(100 * t[0] / whole)}%", several: count, what: name}
@@ -264,8 +258,8 @@ def kernels(details: Sequence[dict[str, Any]], title: str, *, top: int = 5) -> t
         raise nothing(configs, "kernels", "a kernel")
     timed_what = "time" if host else "device time"
     under = [*common, process_count(configs), f"n×: {several}"]
-    table = frame(rows)
-    columns = ["variant", "case", "operation", "shape", "machine", "time", "share", what]
+    table = tables.frame(rows)
+    columns = [*WHO, "time", "share", what]
     return draw(bars(lanes, f"{timed_what} of one call", duration), title, under, table, columns), table
 
 
@@ -280,17 +274,18 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     rows: list[dict[str, Any]] = []
     for config in configs:
         factor = FACTORS[config.details[0]["unit"]]
-        events = (
-            []
-            if config.fault
-            else [(*(factor * v for v in line["values"]), line["name"]) for line in config.details if line["values"]]
-        )
+        lines = [] if config.fault else [line for line in config.details if line["values"]]
+        events = [(*(factor * v for v in line["values"]), line["name"]) for line in lines]
         events.sort()
         if not events:
             cells.append(lane(config, fields))
             continue
+        pieces: list[Segment] = []
         reached, busy, gap = 0.0, 0.0, 0.0
         for start, length, name in events:
+            said = f"{short_kernel(name)}\n{formats.duration(length)} at {formats.duration(start)}"
+            strength = 0.6 if len(pieces) % 2 else 1.0
+            pieces.append(Segment(start, length, (config.look.colour, ""), said, strength))
             idle = max(0.0, start - reached)
             busy += max(0.0, start + length - max(start, reached))
             gap, reached = max(gap, idle), max(reached, start + length)
@@ -300,22 +295,12 @@ def timeline(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
             )
         many = f"{len(events)} event{'' if len(events) == 1 else 's'} in {formats.duration(reached)}"
         longest = f"longest gap {formats.duration(gap)}" if gap else "no gap"
-        pieces = [
-            Segment(
-                start,
-                length,
-                (config.look.colour, ""),
-                f"{short_kernel(name)}\n{formats.duration(length)} at {formats.duration(start)}",
-                1.0 if n % 2 == 0 else 0.6,
-            )
-            for n, (start, length, name) in enumerate(events)
-        ]
         text = f"{many}, busy {formats.number(100 * busy / reached, 0)}%, {longest}"
         cells.append(lane(config, fields, text=text, segments=pieces))
     if not rows:
         raise nothing(configs, "timeline", "an event")
     under = [*common, "one call of one process", "blank: the device is idle", "shades tell neighbours apart"]
-    table, blocks = frame(rows), bars({"": cells}, "since the first start", duration)
+    table, blocks = tables.frame(rows), bars({"": cells}, "since the first start", duration)
     # Which of hundreds of events is which is for the pointer: in words stand the rows' own texts.
-    told = frame([{"variant": cell.name, "said": cell.text} for cell in cells if cell.segments])
+    told = tables.frame([{"variant": cell.name, "said": cell.text} for cell in cells if cell.segments])
     return draw(blocks, title, under, told, ["variant", "said"]), table

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals
+from hypatia_lab import formats, intervals, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, RED, SKY, FigureError, Style
 from hypatia_lab.figures.panels import NOTHING, Cell, Segment, bars, draw
-from hypatia_lab.figures.probe_rows import frame
 
 AHEAD, LEVEL, BEHIND, NONE = "ahead", "level", "behind", "no own form"
 LOOKS = {
@@ -47,6 +46,6 @@ def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) 
         cells.append(Cell(name, "", Style(GREY, "", 0), NOTHING, name, text, name, segments=parts))
     seen = [word for word in LOOKS if any(word in words for words in kept.values())]
     key = [(marks.swatch(*LOOKS[word]), word) for word in seen]
-    found = frame(table)
+    found = tables.frame(table)
     blocks = bars({"": cells}, "share of the shapes", lambda share: f"{share:.0f}%")
     return draw(blocks, title, under, found, ["case", *seen, "of"], key), found

@@ -10,11 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats
+from hypatia_lab import formats, tables
 from hypatia_lab.figures import marks
 from hypatia_lab.figures.language import GREY, FigureError
 from hypatia_lab.figures.panels import Segment, bars, draw
-from hypatia_lab.figures.probe_rows import Configuration, frame, identity, lane, nothing, process_count, read
+from hypatia_lab.figures.probe_rows import WHO, Configuration, identity, lane, nothing, process_count, read
 from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent
 
@@ -49,10 +49,10 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
         names = list(dict.fromkeys(part.kernel for part in parts)) or [formats.MISSING]
         rows += [_row(config, name, [part for part in parts if part.kernel == name]) for name in names]
     key = [(marks.swatch(GREY, pattern), what) for what, pattern in STRIPED.items()]
-    under = [*common, process_count(configs), f"grey line: compulsory, {formats.number(compulsory[0])} MB"]
-    table = frame(rows)
+    under = [*common, process_count(configs), f"line: compulsory, {formats.number(compulsory[0])} MB"]
+    table = tables.frame(rows)
     blocks = bars({"": cells}, "moved by one call, MB", formats.number, [(compulsory[0], "solid")])
-    columns = ["variant", "case", "machine", "kernel", *(f"{what}, MB" for what in PARTS)]
+    columns = [*WHO, "kernel", *(f"{what}, MB" for what in PARTS)]
     return draw(blocks, title, [*under, "shades tell kernels apart"], table, columns, key), table
 
 
