@@ -1,7 +1,7 @@
 """What the lab says now, as files that a later commit is held against: ``python tests/freeze.py FOLDER``.
 
 Written are the claims (``claims.json``), the results of every committed machine (``results-NAME.json``), which claims
-each page shows (``pages.json``), and the data of every figure that is stored in a notebook (``figures.json``).
+each page shows (``pages.json``), and the points of every figure that is stored in a notebook (``figures.json``).
 ``python tests/freeze.py OLD NEW`` compares two such folders: it counts what differs, file by file and key by key, and
 exits with 1 where a median, ratio or error does.
 """
@@ -10,10 +10,13 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
+
+from hypatia_lab.formats import significant
 
 ROOT = Path(__file__).resolve().parent.parent
 STAYS = ("median_us", "ratio", "n", "error", "max_error", "status")
@@ -21,30 +24,44 @@ STAYS = ("median_us", "ratio", "n", "error", "max_error", "status")
 KEYS = {
     "claims.json": ("id", "machine"),
     "results": ("experiment", "workload", "clock", "variant"),
-    "figures.json": ("page", "figure", "trace"),
+    "figures.json": ("page", "figure"),
 }
 
 
 def _figures() -> list[dict[str, Any]]:
+    """Every figure stored in a notebook: its measured points, each with its low and high end, smallest first."""
     found = []
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
-        number = 0
-        for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]:
-            for output in cell.get("outputs", []):
-                drawn = output.get("data", {}).get("application/vnd.plotly.v1+json")
-                if drawn is None:
-                    continue
-                for place, trace in enumerate(drawn["data"]):
-                    kept = {key: trace[key] for key in ("name", "type", "x", "y") if key in trace}
-                    found.append({"page": path.stem, "figure": number, "trace": place, **kept})
-                number += 1
+        outputs = [
+            output.get("data", {})
+            for cell in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            for output in cell.get("outputs", [])
+        ]
+        drawn = [points for data in outputs if (points := _points(data)) is not None]
+        found += [{"page": path.stem, "figure": number, "points": sorted(own)} for number, own in enumerate(drawn)]
     return found
+
+
+def _points(data: dict[str, Any]) -> list[list[float]] | None:
+    """The points of a figure of plotly's or of rows of marks, to the digits that are drawn; None of other output."""
+    if plot := data.get("application/vnd.plotly.v1+json"):
+        bars = [(trace, along) for trace in plot["data"] for along in "xy" if f"error_{along}" in trace]
+        return [
+            [significant(end) for end in (value, value - down, value + up)]
+            for trace, along in bars
+            for value, down, up in zip(
+                trace[along], *(trace[f"error_{along}"][key] for key in ("arrayminus", "array")), strict=True
+            )
+        ]
+    text = "".join(data.get("text/html", ""))
+    if 'class="lab-rows"' not in text:
+        return None
+    marks = re.findall(r'data-value="([^"]+)"(?: data-low="([^"]+)" data-high="([^"]+)")?', text)
+    return [[float(end or value) for end in (value, low, high)] for value, low, high in marks]
 
 
 def _pages() -> dict[str, list[str]]:
     """Page → the claims that it shows, as its stored outputs name them."""
-    import re
-
     found = {}
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         text = path.read_text(encoding="utf-8")
@@ -70,8 +87,10 @@ def freeze(folder: Path) -> None:
 
 
 def _same(a: Any, b: Any) -> bool:
+    if isinstance(a, list) and isinstance(b, list):
+        return len(a) == len(b) and all(map(_same, a, b))
     if isinstance(a, float) and isinstance(b, float):
-        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9)
+        return (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-12)
     return a == b
 
 

@@ -36,19 +36,25 @@ async () => {
   const hasPoints = ({ x, y }) =>
     [x, y].every((values) => values === undefined || !Array.isArray(values) || values.some((value) => value !== null));
 
-  const figures = all(".lab-figure").map((figure) => {
-    const plot = figure.querySelector(".lab-plot");
-    const cell = figure.closest(".cell");
-    const texts = all("svg text", plot);
-    const { data } = JSON.parse(figure.querySelector("script").textContent);
+  const beside = (element) => {
+    const cell = element.closest(".cell");
     return {
+      rows: cell ? all(".figure-data, details", cell).flatMap((data) => all("table tbody tr", data)).length : 0,
+      records: cell ? all('a[href*="/records/"]', cell).map((link) => link.href) : [],
+    };
+  };
+
+  const figures = all(".lab-plot").map((plot) => {
+    const texts = all("svg text", plot);
+    const { data } = JSON.parse(plot.nextElementSibling.textContent);
+    const said = [plot.closest(".lab-figure"), plot].map((element) => element.getAttribute("aria-label") ?? "");
+    return {
+      ...beside(plot),
       traces: data.filter((trace) => (trace.visible ?? true) === true && hasPoints(trace)).length,
       drawn: all(".main-svg .trace, .main-svg .hm", plot).filter((trace) => all("path, rect, image, text", trace).some(inked)).length,
       size: size(plot.querySelector("svg.main-svg")),
       role: plot.getAttribute("role"),
-      alt: (plot.getAttribute("aria-label") ?? "").trim(),
-      rows: cell ? all("table tbody tr", cell).length : 0,
-      records: cell ? all('a[href*="/records/"]', cell).map((link) => link.href) : [],
+      alt: said.join(" ").trim(),
       cut: texts
         .filter((text) => outside(text.getBoundingClientRect(), plot.getBoundingClientRect()))
         .map((text) => text.textContent),
@@ -56,6 +62,15 @@ async () => {
       colour: getComputedStyle(texts.find((text) => !text.closest(".trace, .heatmaplayer")) ?? plot).fill,
     };
   });
+
+  // Rows of marks: how wide the narrowest drawing is, and what reaches over its cell.
+  const marked = all(".lab-rows").map((rows) => ({
+    ...beside(rows),
+    narrowest: Math.min(...all(".lab-marks svg.lab-mark", rows).map((mark) => size(mark)[0])),
+    cut: all(".lab-marks :is(th, td)", rows)
+      .filter((cell) => cell.scrollWidth > cell.clientWidth + 8)
+      .map((cell) => cell.textContent),
+  }));
 
   const channels = (colour) => (colour.match(/[\d.]+/g) ?? []).map(Number);
   const luminance = (rgb) =>
@@ -88,6 +103,7 @@ async () => {
   const math = all(".math").filter((element) => !element.closest(".MathJax"));
   return {
     figures,
+    marked,
     plots: all(".js-plotly-plot").length,
     skipped: document.body.innerText.includes("application/vnd.plotly"),
     math: math.length,

@@ -7,12 +7,13 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pandas
+import plotly
 import pytest
 import yaml
 
@@ -26,7 +27,8 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook, new_outp
 from hypatia_lab import places, tables
 from hypatia_lab.book import build
 from hypatia_lab.book import pdf as printing
-from hypatia_lab.figures import language
+from hypatia_lab.figures import axes, language, marks, panels, plots
+from hypatia_lab.figures.figure import Figure
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
 from hypatia_lab.records import Record
@@ -152,6 +154,13 @@ def faults(seen: Seen, root: Path) -> list[str]:
         if not figure["records"]:
             out.append(f"{name} has no link to a record in its cell")
         out += [f"{name}: text is cut off: {text!r}" for text in figure["cut"]]
+    for number, rows in enumerate(look["marked"], 1):
+        name = f"rows of marks {number}"
+        if not rows["rows"] or not rows["records"]:
+            out.append(f"{name} have {rows['rows']} lines of data and {len(rows['records'])} records in their cell")
+        if rows["narrowest"] < 40:
+            out.append(f"{name} are not drawn: one is {rows['narrowest']} px wide")
+        out += [f"{name}: text is cut off: {text!r}" for text in rows["cut"]]
     out += [f"dead link {url}" for url in look["links"] if dead(url, root)]
     return out
 
@@ -204,8 +213,11 @@ def test_every_stored_figure_and_formula_reaches_the_page(pages: dict[str, Seen]
             continue
         notebook = nbformat.read(path, as_version=4)
         outputs = [o for cell in notebook.cells if cell.cell_type == "code" for o in cell.outputs]
-        stored = sum(build.PLOTLY_MIME in output.get("data", {}) for output in outputs)
-        assert len(pages[f"{name}.html"].look["figures"]) == stored, name
+        drawn = [output["data"][build.PLOTLY_MIME] for output in outputs if build.PLOTLY_MIME in output.get("data", {})]
+        plots = sum(len(one["layout"]["meta"].get("tiles", "1")) for one in drawn)
+        marked = sum("lab-rows" in "".join(output.get("data", {}).get("text/html", "")) for output in outputs)
+        look = pages[f"{name}.html"].look
+        assert (len(look["figures"]), len(look["marked"])) == (plots, marked), name
     assert sum(len(seen.look["figures"]) for seen in pages.values()) > 0
     assert sum(seen.look["math"] for seen in pages.values()) > 0
 
@@ -238,33 +250,61 @@ def test_wide_cells_fit_a_window_without_a_margin(browser: Any, committed_book: 
     page.close()
 
 
+LONG = "a name that is longer than what a telephone has room for beside anything else"
+
+
+def _figures() -> list[Figure]:
+    """Rows of five panels, bars, and tiles, all with long names."""
+    names = [f"{LONG} {number}" for number in range(5)]
+    look, table = language.style("eager", "peer"), pandas.DataFrame({"x": [1.0, 2.0]})
+    cell = panels.Cell(LONG, "", look, (1.0, 0.5, 2.0), "said", "1.00× [0.50, 2.00], undecided")
+    axis = axes.log_axis([0.1, 10.0], LONG)
+    rows = [replace(cell, panel=panel) for panel in names]
+    bar = replace(cell, segments=[panels.Segment(0, 3, (language.BLUE, "/"), LONG)])
+    key = [(marks.swatch(language.BLUE, "/"), name) for name in names]
+    data = [
+        plots.points_trace(look, [(1.0, 0.5, 2.0)], [1.0], ["said"], along="y") | plots.tile(number)
+        for number in range(5)
+    ]
+    return [
+        panels.draw([panels.Block(LONG, rows, axis)], LONG, names, table, ["x"]),
+        panels.draw(panels.bars({LONG: [bar]}, LONG, axes.plain), LONG, names, table, ["x"], key),
+        plots.plotted(data, plots.tiles(names, axis, axis), LONG, names, table, ["x"], key),
+    ]
+
+
 @pytest.mark.browser
-@pytest.mark.slow
-def test_headings_are_broken_where_the_window_ends(browser: Any, toy: Path, tmp_path: Path) -> None:
-    title, under = "A line falls from three to one and rises to two again", ["first part", "second part", "third part"]
-    layout = language.heading(title, under * 3) | {"height": 300}
-    spec = json.loads(language.assemble(FIGURE["data"], layout, FIGURE["layout"]["meta"]["alt"]).to_json())
-    write_notebook(
-        toy / "notebooks" / "00_toy.ipynb",
-        new_markdown_cell("# Toy"),
-        shown({build.PLOTLY_MIME: spec}, {"text/html": SOURCE}),
+def test_figures_fit_a_telephone_and_a_desk(browser: Any, tmp_path: Path) -> None:
+    static = places.HOME / "book" / "static"
+    outputs = [output for figure in _figures() for output in figure.outputs()]
+    body = "".join(
+        build.figure_html(output[build.PLOTLY_MIME], output["text/plain"])
+        if build.PLOTLY_MIME in output
+        else output["text/html"]
+        for output in outputs
     )
-    index = build.build(output=tmp_path / "html", repository=toy)
-    heights, counts = [], []
-    for viewport in (PHONE, DESK):
-        page = browser.new_page(viewport=viewport)
-        page.goto((index.parent / "notebooks" / "00_toy.html").as_uri())
+    scripts = [Path(plotly.__file__).parent / "package_data" / "plotly.min.js", static / "figures.js"]
+    head = "".join(f'<script defer src="{path.as_uri()}"></script>' for path in scripts)
+    head += f'<link rel="stylesheet" href="{(static / "book.css").as_uri()}">'
+    path = tmp_path / "page.html"
+    path.write_text(f'<!doctype html><head><meta charset="utf-8">{head}</head><body class="bd-article">{body}</body>')
+    beside = []
+    for width in (360, 1300):
+        page = browser.new_page(viewport={"width": width, "height": 800})
+        page.goto(path.as_uri())
         look = page.evaluate(LOOK)
-        assert look["wide"] <= 1
-        assert look["figures"][0]["cut"] == []
-        lines = page.evaluate("[...document.querySelectorAll('.gtitle tspan.line')].map(line => line.textContent)")
-        assert " ".join(lines).replace(" · ", " ") == " ".join([title, *under * 3])
-        assert not any(line.strip().endswith("·") for line in lines)
-        heights.append(look["figures"][0]["size"][1])
-        counts.append(len(lines))
+        assert look["wide"] <= 1, width
+        assert [figure["drawn"] for figure in look["figures"]] == [1] * 5
+        assert [figure["cut"] for figure in [*look["figures"], *look["marked"]]] == [[]] * 7
+        assert all(rows["narrowest"] >= 40 for rows in look["marked"])
+        tops = "[...document.querySelectorAll('%s')].map(box => box.getBoundingClientRect().top)"
+        beside.append(
+            [len(set(page.evaluate(tops % chosen))) for chosen in (".lab-tiles > div", "tbody tr:first-child td")]
+        )
         page.close()
-    assert counts[0] > counts[1]
-    assert heights[0] - heights[1] == 18 * (counts[0] - counts[1])
+    (tiles, cells), (wide_tiles, wide_cells) = beside
+    assert tiles == 5 > wide_tiles
+    assert cells > wide_cells, "marks wrap where there is no room"
 
 
 def _brightness(colour: str) -> float:

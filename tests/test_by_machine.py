@@ -21,7 +21,6 @@ from hypatia_lab.figures import show as show_figure
 from hypatia_lab.pages import by_machine
 from hypatia_lab.pages.evidence import Evidence
 
-PLOTLY = "application/vnd.plotly.v1+json"
 MARK = re.compile(r'^<p class="lab-panel" data-machine="([^"]*)">')
 
 
@@ -76,14 +75,14 @@ def test_each_output_stands_behind_the_mark_of_its_machine_and_stays_what_it_is(
     assert "Chip <" not in "".join(data.get("text/html", "") for data in outputs)  # a name is data
 
 
-def test_a_figure_stays_plotlys(tmp_path: Path) -> None:
+def test_a_figure_stands_in_the_tab_of_its_machine(tmp_path: Path) -> None:
     lab = lab_of(tmp_path, "one", "two")
     with capture_output() as caught:
         for name in by_machine.tabs(lab):
             rows = lab.select(machine=name)
             show_figure(*comparisons.slowdowns(rows), lab.of(name))
     found = marked([output.data for output in caught.outputs])
-    assert [sum(PLOTLY in data for data in own) for own in found.values()] == [1, 1]
+    assert [sum("lab-marks" in data.get("text/html", "") for data in own) for own in found.values()] == [1, 1]
 
 
 def test_a_machine_of_which_there_is_nothing_says_so_and_of_none_there_is_no_bar(tmp_path: Path) -> None:

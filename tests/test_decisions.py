@@ -118,7 +118,7 @@ def test_own_kernels_meet_their_best_peer(gpu: Evidence, cpu: Evidence) -> None:
     assert {row.variant for row in rows.values() if decisions.splits(row)} == {"fp16x3"}
     figure, table = decisions.opponents(gpu, list(rows.values()))
     assert list(table["best peer"]) == ["epilogue"] * 4
-    assert all(name in figure.layout.meta["alt"] for name in ("8192×4096×4096", "65536×64"))
+    assert all(name in figure.alt for name in ("8192×4096×4096", "65536×64"))
     assert len(table) == sum(text.endswith("×") for text in table["error over eager's"]) == 4
     assert [row.reading for row in decisions.contests(cpu, "box")] == ["slower"]
 

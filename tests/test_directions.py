@@ -34,7 +34,7 @@ def test_figures_and_tables_tell_directions_apart() -> None:
         assert "forward and backward" in mixed.to_json(), name
         assert len(set(table["workload"])) == 2, name
         alone, _ = figure([row for row in both if row.direction == "forward_backward"])
-        assert "forward and backward" in alone.layout.title.text, name
+        assert "forward and backward" in alone.under, name
     assert language.split_fields(both)[0] == ["direction"]
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
         comparisons.ladder(both)

@@ -1,8 +1,6 @@
 from __future__ import annotations
 
 import ast
-import itertools
-import json
 import math
 import random
 import subprocess
@@ -13,13 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from drawn import Drawn, cells, content, is_language, places, points, shown
 from synthetic import judgement
 from test_tables import around, cell, run
 
-from hypatia_lab import figures, formats, places, records, results
+from hypatia_lab import figures, formats, records, results, tables
 from hypatia_lab.claims import VERDICTS
+from hypatia_lab.figures import axes, comparisons, display, language, marks, panels
 from hypatia_lab.figures import ceilings as ceiling_figures
-from hypatia_lab.figures import comparisons, display, language, panels, probe_rows
 from hypatia_lab.figures import verdicts as verdict_figure
 from hypatia_lab.results import Row
 from hypatia_lab.variants import label, load, registered, variants
@@ -70,7 +69,6 @@ def rows(found: list[records.Record]) -> list[Row]:
     return results.rows(found)
 
 
-Drawn = tuple[Any, Any]
 DRAW: dict[str, Callable[[list[Row], list[records.Record]], Drawn]] = {
     "slowdowns": lambda rows, found: comparisons.slowdowns(_by(rows, "graph"), claimed=7.67),
     "speedups": lambda rows, found: comparisons.speedups([r for r in _by(rows, "graph") if r.variant != "naive"]),
@@ -90,255 +88,101 @@ def _ladder(row: Row) -> bool:
     return row.experiment == "method" and row.shape == "256x256x512" and row.variant in ("eager", "aten", "naive")
 
 
-def _words(layout: dict[str, Any]) -> str:
-    return " ".join(note["text"] for note in layout.get("annotations", ()))
-
-
-def _points(figure: Any) -> list[dict[str, Any]]:
-    """The traces that show measured points."""
-    return [t for t in json.loads(figure.to_json())["data"] if "markers" in t["mode"]]
-
-
-def _numbers(value: Any) -> list[float]:
-    if isinstance(value, dict):
-        return [n for v in value.values() for n in _numbers(v)]
-    if isinstance(value, list):
-        return [n for v in value for n in _numbers(v)]
-    return [value] if isinstance(value, float) else []
-
-
-@pytest.fixture(params=sorted(DRAW))
-def drawn(request: pytest.FixtureRequest, rows: list[Row], found: list[records.Record]) -> Drawn:
-    return DRAW[request.param](rows, found)
-
-
 @pytest.mark.parametrize("name", sorted(DRAW))
-def test_equal_records_give_equal_json(name: str, tmp_path: Path) -> None:
+def test_equal_records_give_equal_figures_in_the_one_language(name: str, tmp_path: Path) -> None:
     twice = []
     for folder in ("a", "b"):
         again = _write(tmp_path / folder)
         figure, table = DRAW[name](results.rows(again), again)
+        is_language(figure, table)
         twice.append((figure.to_json(), display.data_and_source(table, again)))
     assert twice[0] == twice[1]
 
 
-def test_alt_text_says_figures_and_the_table_holds_them(drawn: Drawn) -> None:
-    figure, table = drawn
-    alt = figure.layout.meta["alt"]
-    assert any(c.isdigit() for c in alt)
-    assert alt.endswith(".")
-    assert "nan" not in alt
-    assert len(table) > 0
-    assert "nan" not in table.to_string()
-
-
-def test_title_and_axes_are_named_and_log_axes_say_so(drawn: Drawn) -> None:
-    layout = json.loads(drawn[0].to_json())["layout"]
-    assert layout["title"]["text"].startswith("<b>")
-    for name, axis in layout.items():
-        if name.startswith(("xaxis", "yaxis")) and axis.get("type") == "log":
-            assert "(log scale)" in axis.get("title", {}).get("text", "") + _words(layout)
-    titles = [axis.get("title", {}).get("text", "") for name, axis in layout.items() if name.startswith("xaxis")]
-    assert any(titles) or any(unit in _words(layout) for unit in ("×", "time per call", "FLOP/s"))
-
-
-def test_every_measured_point_carries_its_interval(drawn: Drawn) -> None:
-    for trace in _points(drawn[0]):
-        bars = trace.get("error_x") or trace["error_y"]
-        assert len(bars["array"]) == len(bars["arrayminus"]) == len(trace["x"]) == len(trace["y"])
-        assert len(trace["hovertext"]) == len(trace["x"])
-        assert all("[" in text or "FLOP/s" in text or "B/s" in text for text in trace["hovertext"])
-    drawn_bars = [n for t in _points(drawn[0]) for n in (t.get("error_x") or t["error_y"])["array"]]
-    assert max(drawn_bars) > 0
-
-
-def test_the_figure_reads_on_light_and_dark_ground(drawn: Drawn) -> None:
-    layout = json.loads(drawn[0].to_json())["layout"]
-    theme = layout.pop("template")["layout"]
-    assert theme["paper_bgcolor"] == theme["plot_bgcolor"] == "rgba(0,0,0,0)"
-    assert "width" not in layout
-    colours = [f.get("color") for f in _fonts(layout | {"theme": theme})]
-    assert colours == [None] * len(colours)
-
-
-def _fonts(value: Any) -> list[dict[str, Any]]:
-    if isinstance(value, list):
-        return [f for v in value for f in _fonts(v)]
-    if not isinstance(value, dict):
-        return []
-    own = [v for k, v in value.items() if k.endswith("font")]
-    return own + [f for v in value.values() for f in _fonts(v)]
-
-
-def test_numbers_are_rounded(drawn: Drawn) -> None:
-    for trace in json.loads(drawn[0].to_json())["data"]:
-        for axis in ("x", "y"):
-            for number in _numbers(trace[axis]):
-                assert number == formats.significant(number) or number == round(number, 3)
-
-
 def test_slowdowns_draw_the_inverse_ratio_and_the_claim(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["slowdowns"](rows, found)
-    naive = [x for t in _points(figure) if t["name"] == "naive (seed)" for x in t["x"]]
-    expected = [1 / r.ratio for r in _by(rows, "graph") if r.variant == "naive"]
-    assert naive == [formats.significant(v) for v in expected]
-    claims = [t for t in figure.data if t.line.dash == "dash"]
-    assert {x for claim in claims for x in claim.x} == {7.67}
-    assert len(claims) == len(SHAPES)
-    assert "7.67×" in figure.layout.title.text
-    assert "7.67×" in figure.layout.meta["alt"]
-    assert list(table["variant"]).count("naive") == 3
-    assert "eager (peer)" not in [t.name for t in figure.data]
+    naive = [mark.numbers["value"] for mark in shown(figure) if mark.key == "naive (seed)"]
+    assert naive == [formats.significant(1 / r.ratio) for r in _by(rows, "graph") if r.variant == "naive"]
+    (block,) = figure.blocks
+    assert block.lines == [(1.0, "solid"), (7.67, "dash")]
+    for mark, (_, axis) in zip(shown(figure), places(figure), strict=False):
+        assert mark.places["lines"] == [axis.place(1.0), axis.place(7.67)]
+    assert "7.67×" in figure.head
+    assert list(table["variant"]).count("naive") == len(SHAPES)
+    assert "eager (peer)" not in [mark.key for mark in shown(figure)]
 
 
 def test_what_was_not_measured_is_said_and_not_drawn(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["speedups"](rows, found)
-    compiled = [x for t in _points(figure) if t["name"] == "compile (peer)" for x in t["x"]]
-    assert len(compiled) == 2
-    (note,) = (a for a in figure.layout.annotations if a.text == "<i>timeout</i>")
-    low, high = figure.layout.xaxis.range
-    assert abs(note.x - (1 - low) / (high - low)) > 0.2, "beside the line at 1"
+    assert sum(mark.key == "compile (peer)" for mark in shown(figure)) == 2
+    assert figure.body.count("<em>timeout</em>") == 1
     assert "timeout: over 60 s" in set(table["status"])
 
 
 def test_speedups_shade_the_band_of_equivalence(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["speedups"](rows, found)
-    assert {(s.x0, s.x1) for s in figure.layout.shapes} == {(0.98, 1.02)}
-    low, high = figure.layout.xaxis.range
-    assert low < 0.98 < 1.02 < high
+    for mark, (_, axis) in zip(shown(figure), (p for p in places(figure) if p[0].drawn), strict=True):
+        assert mark.places["band"] == pytest.approx([axis.place(0.98), axis.place(1.02)], abs=0.01)
 
 
-def _lanes(figure: Any) -> dict[tuple[str, str], str]:
-    """(panel, variant) → the name at the left of the row on which its point lies."""
-    layout = json.loads(figure.to_json())["layout"]
-    found = {}
-    for trace in _points(figure):
-        own = layout[trace.get("yaxis", "y").replace("y", "yaxis")]
-        named = dict(zip(own["tickvals"], own["ticktext"], strict=True))
-        found |= {(trace.get("xaxis", "x"), trace["name"].split(" ")[0]): named[y] for y in trace["y"]}
-    return found
-
-
-def test_every_line_bears_the_name_of_what_is_drawn_on_it(rows: list[Row]) -> None:
+def test_every_row_bears_the_name_of_what_is_drawn_on_it(rows: list[Row]) -> None:
     two: list[Row] = [replace(r, machine=machine) for machine in ("h200", "b200") for r in _by(rows, "graph")]
     for given in (two, two[::-1]):
         figure, _ = comparisons.speedups(given)
-        found = _lanes(figure)
-        assert len(found) == sum(not math.isnan(r.ratio) for r in two if r.variant != "eager")
-        for (_, variant), text in found.items():
-            assert text.replace("<br>", " ") == label("linear_relu", variant)
-        headings = [a.text for a in figure.layout.annotations if a.text.startswith("<b>")]
-        assert headings == ["<b>b200</b>", "<b>h200</b>"]
-        panels = [a.text for a in figure.layout.annotations if "×" in a.text and "speed" not in a.text]
-        assert panels == [formats.shape("x".join(map(str, shape))) for shape in SHAPES] * 2
+        assert len(shown(figure)) == sum(not math.isnan(r.ratio) for r in two if r.variant != "eager")
+        for mark in shown(figure):
+            assert mark.row == label("linear_relu", mark.key.split(" ")[0])
+        assert [block.heading for block in figure.blocks] == ["b200", "h200"]
+        for block in figure.blocks:
+            assert list(block.panels) == [formats.shape("x".join(map(str, shape))) for shape in SHAPES]
 
 
-def test_a_telephone_has_the_names_above_their_rows_and_three_panels_beside_each_other(rows: list[Row]) -> None:
-    many = [replace(r, shape=f"{256 + n}x256x512", flops=r.flops + n) for n in range(5) for r in _by(rows, "graph")]
-    figure, _ = comparisons.speedups([r for r in many if r.variant != "naive"])
-    layout = json.loads(figure.to_json())["layout"]
-    narrow = layout["meta"]["narrow"]
-    for placed, beside in ((layout, 5), (narrow, 3)):
-        tops = [axis["domain"][1] for name, axis in placed.items() if name.startswith("yaxis")]
-        assert max(map(tops.count, tops)) == beside
-        assert max(axis["domain"][1] for name, axis in placed.items() if name.startswith("xaxis")) <= 1
-    assert set(narrow) >= {name for name in layout if name.startswith(("xaxis", "yaxis"))}
-    names = {label("linear_relu", r.variant) for r in rows if r.variant in ("aten", "epilogue", "compile")}
-    assert names <= {note["text"] for note in narrow["annotations"]}
-    assert not any(axis["showticklabels"] for name, axis in narrow.items() if name.startswith("yaxis"))
-
-
-def test_on_a_telephone_a_long_name_is_whole_and_rows_make_room_for_its_lines() -> None:
-    def placed(longest: str) -> tuple[list[str], float]:
-        """What stands above three rows, and what of the figure's height a row has (px)."""
-        one = panels.Cell("", "", language.Style("#000000", "circle", 0), (1.5, 1.4, 1.6), "")
-        own = [replace(one, name=name, key=name) for name in ("eager", longest, "naive")]
-        block = panels.Block("", own, {"title": {"text": "times"}, "type": "log", "range": [-1, 1]})
-        figure = panels.draw([block], language.heading("Speeds", ["box"]), "Three speeds on a box.")
-        narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]
-        high, axis = narrow["height"] - narrow["margin"]["t"] - narrow["margin"]["b"], narrow["yaxis"]
-        part = (axis["domain"][1] - axis["domain"][0]) / (axis["range"][0] - axis["range"][1])
-        return [note["text"] for note in narrow["annotations"] if note.get("name") == panels.ROW_NAME], high * part
-
-    short, pitch = placed("torch.compile")
-    assert short == ["eager", "torch.compile", "naive"]
-    words = "5×64×128×128, bfloat16: 2.5× cuDNN's graph, then torch.compile"
-    (_, long, _), taller = placed(words)
-    assert long.replace("<br>", " ") == words
-    assert max(map(len, long.split("<br>"))) <= panels.ABOVE < len(words)
-    assert taller > pitch + 12 * long.count("<br>")
-
-
-def test_on_a_telephone_no_name_and_no_tick_of_a_panel_meets_those_of_the_next(rows: list[Row]) -> None:
-    figure, _ = comparisons.slowdowns(_by(rows, "graph"))
-    narrow = json.loads(figure.to_json())["layout"]["meta"]["narrow"]
-    lines: dict[tuple[str, float], list[tuple[float, float]]] = {}
-    for name, axis in ((name, axis) for name, axis in narrow.items() if name.startswith("xaxis")):
-        (first, last), (low, high) = ([310 * end for end in axis["domain"]], axis["range"])
-        height = narrow[name.replace("x", "y", 1)]["domain"][1]
-        for value, text in zip(axis["tickvals"], axis["ticktext"], strict=True):
-            middle = first + (math.log10(value) - low) / (high - low) * (last - first)
-            lines.setdefault(("tick", height), []).append((middle - 3.7 * len(text), middle + 3.7 * len(text)))
-        assert len(axis["tickvals"]) > 1
-        for note in narrow["annotations"]:
-            if note.get("xref") == f"x{name.removeprefix('xaxis')} domain" and "×" in note["text"]:
-                half = 4 * max(map(len, note["text"].split("<br>")))  # digits and crosses are wide
-                lines.setdefault(("name", height), []).append(((first + last) / 2 - half, (first + last) / 2 + half))
-    assert sum(len(found) for (kind, _), found in lines.items() if kind == "name") == len(SHAPES)
-    for found in lines.values():
-        for (_, end), (start, _) in itertools.pairwise(sorted(found)):
-            assert end + 4 < start
+def test_a_name_that_a_panel_has_twice_makes_two_rows() -> None:
+    look = language.style("eager", "peer")
+    own = [panels.Cell("one name", "", look, (value, math.nan, math.nan), "", key=str(value)) for value in (1.0, 2.0)]
+    block = panels.Block("", own, axes.Axis(0, 3, "times"))
+    assert [row[""].key for row in block.rows] == ["1.0", "2.0"]
 
 
 def test_what_has_nothing_beside_it_is_a_row_that_says_what_it_computes(rows: list[Row]) -> None:
     one = [r for r in _by(rows, "graph") if r.variant == "naive"]
     many = [replace(r, shape=f"{n}x256x512", flops=r.flops + n) for n in range(1, 4) for r in one[:2]]
     figure, _ = comparisons.slowdowns([replace(r, dtype=d) for d in ("float32", "bfloat16") for r in many[::2]])
-    assert "xaxis2" not in json.loads(figure.to_json())["layout"]
-    assert len(set(figure.layout.yaxis.ticktext)) == 6
-    assert f"<b>{label('linear_relu', 'naive')}</b>" in [a.text for a in figure.layout.annotations]
+    (block,) = figure.blocks
+    assert (block.heading, list(block.panels)) == (label("linear_relu", "naive"), [""])
+    assert len({mark.row for mark in shown(figure)}) == 6
 
 
 def test_one_process_has_no_interval_and_says_so(tmp_path: Path) -> None:
-    cells = [cell("linear_relu", SHAPES[0], "eager", [10.0]), cell("linear_relu", SHAPES[0], "aten", [10.0])]
-    records.write(tmp_path, run("m", "method", 1), cells)
+    lines = [cell("linear_relu", SHAPES[0], name, [10.0]) for name in ("eager", "aten")]
+    records.write(tmp_path, run("m", "method", 1), lines)
     figure, table = comparisons.speedups(results.rows(records.load(tmp_path)))
-    (trace,) = _points(figure)
-    assert (trace["error_x"]["array"], trace["error_x"]["arrayminus"]) == ([0.0], [0.0])
-    assert formats.ALONE in trace["hovertext"][0]
+    (mark,) = shown(figure)
+    assert mark.places["ends"] == []
+    assert formats.ALONE in mark.text
     assert table.loc[0, "ratio"] == formats.ALONE
 
 
 def test_limits_are_lines_and_absent_without_ceilings(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["times"](rows, found)
-    limits = [t.x[0] for t in figure.data if t.mode == "lines"]
-    assert len({round(axis["range"][1] - axis["range"][0], 2) for axis in _horizontal(figure)}) == 1, "the same span"
-    expected = dict.fromkeys(r.limit_us for r in _by(rows, "graph") if r.variant == "eager")
-    assert limits == [formats.significant(v) for v in expected]
+    spans = {round(axis.high / axis.low, 6) for _, axis in places(figure)}
+    assert len(spans) == 1, "a distance means the same in each panel"
+    limits = {(r.shape, r.variant): r.limit_us + (r.variant == "naive") for r in _by(rows, "graph")}
+    own = [replace(r, limit_us=limits[r.shape, r.variant]) for r in _by(rows, "graph")]
+    for given, wanted in ((_by(rows, "graph"), {r.limit_us for r in rows}), (own, set(limits.values()))):
+        drawn, table = comparisons.times_against_limit(given)
+        is_language(drawn, table)
+        assert {c.limit for c in cells(drawn)} <= wanted
+        assert all(len(mark.places["limit"]) == 1 for mark in shown(drawn))
     bare, _ = comparisons.times_against_limit([replace(r, limit_us=math.nan) for r in _by(rows, "graph")])
-    assert not [t for t in bare.data if t.mode == "lines"]
-    assert "no ceiling was measured" in bare.layout.meta["alt"]
-
-
-def _horizontal(figure: Any) -> list[dict[str, Any]]:
-    return [axis for name, axis in json.loads(figure.to_json())["layout"].items() if name.startswith("xaxis")]
-
-
-def test_a_row_with_a_limit_of_its_own_has_a_line_of_its_own(rows: list[Row]) -> None:
-    small = [r for r in _by(rows, "graph") if r.flops == min(row.flops for row in _by(rows, "graph"))]
-    figure, _ = comparisons.times_against_limit([replace(r, limit_us=1.0 + (r.variant == "naive")) for r in small])
-    lines = {t.x[0]: t.y[1] - t.y[0] for t in figure.data if t.mode == "lines"}
-    singles = sum("@" not in r.variant for r in small)
-    assert lines[2.0] == 1
-    assert sum(t.y[1] - t.y[0] for t in figure.data if t.mode == "lines") == singles
+    assert not any(mark.places["limit"] for mark in shown(bare))
+    assert "no ceiling was measured" in bare.under
 
 
 def test_ladder_shows_each_clock_and_its_reading(rows: list[Row], found: list[records.Record]) -> None:
     figure, table = DRAW["ladder"](rows, found)
-    words = [a.text for a in figure.layout.annotations]
-    assert [word for word in words if word.endswith(" clock")] == [
-        f"{c} clock" for c in ("wall", "hot", "graph", "cold")
-    ] * 2
+    clocks = [f"{c} clock" for c in ("wall", "hot", "graph", "cold")]
+    assert [list(block.panels) for block in figure.blocks] == [clocks] * 2
     assert list(table["reads"]).count("slower") == 2
     assert set(table["reads"]) == {"equal", "slower", results.LAUNCH}
     with pytest.raises(comparisons.FigureError, match="one machine and workload at a time"):
@@ -350,8 +194,13 @@ def test_ladder_shows_each_clock_and_its_reading(rows: list[Row], found: list[re
 def test_roofline_stays_under_its_roofs(rows: list[Row], found: list[records.Record]) -> None:
     ceilings = results.ceilings(found)
     figure, _ = DRAW["roofline"](rows, found)
-    roof = next(t for t in figure.data if t.hovertext and "float32/ieee" in t.hovertext and t.mode == "lines")
-    assert roof.y[0] == formats.significant(ceilings["matmul", "float32/ieee", "hot"])
+    lines = [t for t in content(figure)["data"] if t["mode"] == "lines"]
+    roof = next(t for t in lines if "float32/ieee" in t["hovertext"])
+    assert roof["y"][0] == roof["y"][1] == formats.significant(ceilings["matmul", "float32/ieee", "hot"])
+    bandwidth = ceilings["copy", "", "hot"]
+    slope = next(t for t in lines if "copy" in t["hovertext"])
+    assert [y / x for x, y in zip(slope["x"], slope["y"], strict=True)] == pytest.approx([bandwidth] * 2, rel=1e-4)
+    assert content(figure)["layout"]["meta"]["tiles"] == [trace["name"] for trace in points(figure)]
     with pytest.raises(
         comparisons.FigureError, match="copy bandwidth by the cold clock is missing from the ceilings of h200"
     ):
@@ -363,25 +212,28 @@ def test_roofline_stays_under_its_roofs(rows: list[Row], found: list[records.Rec
 def test_agreement_draws_the_pairs_that_it_counts(found: list[records.Record]) -> None:
     summary = results.agreement(found)[0]
     figure, table = comparisons.agreement(found, "h200")
-    held, excluded = _points(figure)
+    held, excluded = points(figure)
     assert len(excluded["x"]) == summary["differences"] >= 3
     assert len(held["x"]) + len(excluded["x"]) == len(table) == summary["pairs"] == 40
     assert list(table["holds 1"]).count("no") == summary["differences"]
-    assert f"{summary['differences']} of 40 A/A pairs" in figure.layout.title.text
-    assert "expected 5%" in figure.layout.meta["alt"]
+    assert f"{summary['differences']} of 40 A/A pairs" in figure.alt
     with pytest.raises(comparisons.FigureError, match="machine 'b200'; records of: h200"):
         comparisons.agreement(found, "b200")
 
 
+COPIES = ["8.39 MB", "134 MB", "2.15 GB"]
+
+
 def test_sweep_orders_by_size_and_names_the_best(rows: list[Row], found: list[records.Record]) -> None:
     figure, _ = DRAW["sweep"](rows, found)
-    named = [note.text.replace("<br>", " ") for note in figure.layout.annotations]
+    drawn = {panel: own for block in figure.blocks for panel, own in block.panels.items()}
     for (operation, arithmetic, clock), rate in results.ceilings(found).items():
         if clock == "hot":
             unit = "B/s" if operation == "copy" else "FLOP/s"
-            assert f"{arithmetic or 'copy'}, ceiling {formats.scaled(rate, unit)}" in named
-    for trace in _points(figure):
-        assert trace["y"] == sorted(trace["y"])
+            own = drawn.pop(f"{arithmetic or 'copy'}, ceiling {formats.scaled(rate, unit)}")
+            assert {c.limit for c in own} == {rate}
+            assert [c.name for c in own] == (COPIES if operation == "copy" else ["512³", "2048³", "8192³"])
+    assert not drawn
     with pytest.raises(comparisons.FigureError, match="one machine and clock"):
         ceiling_figures.sweep(
             [r for r in rows if r.experiment == "ceilings"] + [replace(rows[0], operation="copy", clock="cold")]
@@ -410,28 +262,21 @@ def test_nothing_to_draw_is_an_error_that_says_what_is_missing(draw: Any, rows: 
 def test_a_variant_looks_the_same_everywhere_and_unlike_the_others(
     rows: list[Row], found: list[records.Record]
 ) -> None:
-    looks: dict[str, set[tuple[str, str]]] = {}
-    named: dict[Any, str] = {label("linear_relu", r.variant): f"{r.variant} ({r.origin})" for r in rows}
-    for figure in ("slowdowns", "speedups", "times", "ladder", "roofline"):
-        for trace in _points(DRAW[figure](rows, found)[0]):
-            name = str(named.get(trace["name"], trace["name"]))
-            looks.setdefault(name, set()).add((trace["marker"]["color"], trace["marker"]["symbol"]))
-    assert set(looks) == {f"{v} ({'seed' if v in ('naive', 'cublas_relu', 'aten') else 'peer'})" for v in VARIANTS}
-    assert all(len(seen) == 1 for seen in looks.values())
-    everything = [look for seen in looks.values() for look in seen]
-    assert len({colour for colour, _ in everything}) == len({symbol for _, symbol in everything}) == len(looks)
+    looks = {r.variant: language.style(r.variant, r.origin) for r in rows if r.experiment == "method"}
+    for name in ("slowdowns", "speedups", "times", "ladder"):
+        for c in cells(DRAW[name](rows, found)[0]):
+            assert c.look == looks[c.key.split(" ")[0]]
+    drawn = [trace["marker"] for trace in points(DRAW["roofline"](rows, found)[0])]
+    assert {(m["color"], m["symbol"]) for m in drawn} == {(look.colour, look.symbol) for look in looks.values()}
+    assert (
+        len({look.colour for look in looks.values()}) == len({look.symbol for look in looks.values()}) == len(VARIANTS)
+    )
 
 
 def test_origins_show_without_colour() -> None:
-    families = [set(symbols) for symbols in language.SHAPES.values()]
+    families = [{marks.marker(symbol, "#000") for symbol in symbols} for symbols in language.SHAPES.values()]
     assert sum(map(len, families)) == len(set.union(*families))
-    for name, origin in {
-        "naive": "seed",
-        "cublas_relu": "seed",
-        "aten": "seed",
-        "eager": "peer",
-        "epilogue": "peer",
-    }.items():
+    for name, origin in (("naive", "seed"), ("aten", "seed"), ("eager", "peer"), ("epilogue", "peer")):
         assert comparisons.style(name, origin).symbol in language.SHAPES[origin]
     for origin, symbols in language.SHAPES.items():
         assert comparisons.style("never_seen_before", origin).symbol in symbols
@@ -479,32 +324,39 @@ def test_registered_variants_look_apart_and_a_control_is_hollow() -> None:
         comparisons.style("x", "nobody")
 
 
-def test_show_gives_plotly_json_then_folded_data(
+def test_show_gives_what_stands_above_then_the_figure_then_folded_data(
     rows: list[Row], found: list[records.Record], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import IPython.display
 
-    shown: list[dict[str, Any]] = []
-    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: shown.append(bundle))
-    figure, table = DRAW["slowdowns"](rows, found)
-    figures.show(figure, table, found)
-    first, second = shown
-    assert set(first) == {"application/vnd.plotly.v1+json", "text/plain"}
-    assert first["text/plain"] == figure.layout.meta["alt"]
-    assert first["application/vnd.plotly.v1+json"]["data"]
-    assert second["text/html"].startswith('<details class="figure-data"><summary>Data and source</summary>')
-    assert '<a href="../records/h200/method/2025-11-20-cuda.jsonl">h200/method</a>' in second["text/html"]
-    assert 'scope="col"' in second["text/html"]
-    json.dumps(first, allow_nan=False)
+    given: list[dict[str, Any]] = []
+    monkeypatch.setattr(IPython.display, "display", lambda bundle, raw: given.append(bundle))
+    for name in ("slowdowns", "roofline"):
+        figures.show(*DRAW[name](rows, found), found)
+    marked, data, head, plot, _ = given
+    assert marked["text/plain"] == DRAW["slowdowns"](rows, found)[0].alt
+    assert 'scope="row"' in marked["text/html"]
+    assert data["text/html"].startswith('<details class="figure-data"><summary>Data and source</summary>')
+    assert '<a href="../records/h200/method/2025-11-20-cuda.jsonl">h200/method</a>' in data["text/html"]
+    assert head["text/html"] == DRAW["roofline"](rows, found)[0].head
+    assert set(plot) == {"application/vnd.plotly.v1+json", "text/plain"}
+    assert plot["text/plain"] == plot["application/vnd.plotly.v1+json"]["layout"]["meta"]["alt"]
 
 
-def test_parts_of_a_heading_share_lines_and_none_ends_in_a_dot() -> None:
-    under = ["diffraction", "1024×1024", "float32/ieee", "graph clock", "h200", "", "bars: 95% intervals", "x" * 40]
-    layout = language.heading("A title", under)
-    small = [line.partition(">")[2].removesuffix("</span>") for line in layout["title"]["text"].split("<br>")[1:]]
-    assert " · ".join(small) == " · ".join(filter(None, under))
-    assert all(len(line) <= 61 and not line.endswith(" ·") for line in small)
-    assert layout["meta"] == {"title": "A title", "under": [u for u in under if u]}
+@pytest.mark.parametrize("hostile", ["</td><script>alert(1)</script>", 'a" onmouseover="x', "<b>&"])
+def test_words_are_text_and_no_html(hostile: str) -> None:
+    segment = panels.Segment(0, 1, (language.BLUE, "/"), hostile)
+    one = panels.Cell(hostile, hostile, language.style("eager", "peer"), (1, 0.5, 2), hostile, hostile, hostile)
+    bar = replace(one, name="bar", segments=[segment])
+    own = [one, bar, replace(one, name="none", triple=panels.NOTHING, status=hostile)]
+    block = panels.Block(hostile, own, axes.Axis(0, 3, hostile))
+    table = tables.frame([{"x": hostile}])
+    figure = panels.draw([block], hostile, [hostile], table, ["x"], [("", hostile)])
+    (output,) = figure.outputs()
+    assert hostile not in output["text/html"]
+    mark, piece = shown(figure)
+    assert (mark.row, mark.panel, mark.key, mark.text) == (hostile,) * 4
+    assert piece.places["bars"] == pytest.approx([0, 33.33])
 
 
 def test_sizes_come_in_order_and_operations_together(rows: list[Row]) -> None:
@@ -519,19 +371,19 @@ def test_sizes_come_in_order_and_operations_together(rows: list[Row]) -> None:
     assert [(r.operation, r.shape) for r in language.ordered(mixed)] == expected
 
 
-def test_labels_of_a_log_axis_have_room_on_a_telephone() -> None:
-    for low, high in ((90.0, 3e3), (0.5e3, 2e3), (3e3, 4e5), (1.0, 1e6)):
-        axis = language.time_axis([low, high])
-        left, right = axis["range"]
-        at = [250 * (math.log10(value) - left) / (right - left) for value in axis["tickvals"]]
-        assert len(at) > 1
-        for (a, one), (b, other) in itertools.pairwise(zip(at, axis["ticktext"], strict=True)):
-            assert b - a > 3.2 * (len(one) + len(other))
+@pytest.mark.parametrize(("low", "high"), [(90.0, 3e3), (0.5e3, 2e3), (3e3, 4e5), (1.0, 1e6)])
+def test_a_log_axis_labels_at_least_two_values_and_places_by_ratio(low: float, high: float) -> None:
+    axis = axes.time_axis([low, high])
+    drawn = axis.plotly()
+    assert len(drawn["tickvals"]) == len(set(drawn["ticktext"])) > 1
+    assert all(axis.low <= value <= axis.high for value in drawn["tickvals"])
+    assert axis.place(math.sqrt(axis.low * axis.high)) == pytest.approx(50)
+    assert (axis.place(axis.low), axis.place(axis.high)) == (0, 100)
 
 
 def test_variants_of_the_committed_records_look_different() -> None:
     looks: dict[tuple[str, str], set[str]] = {}
-    for row in results.rows(records.load(places.HOME / "book" / "records")):
+    for row in results.rows(records.load(records.COMMITTED)):
         if not row.variant.endswith(language.AGAIN):
             look = language.style(row.variant, row.origin)
             looks.setdefault((look.colour, look.symbol), set()).add(row.variant)
@@ -540,71 +392,56 @@ def test_variants_of_the_committed_records_look_different() -> None:
 
 
 def test_every_kind_of_a_crossover_has_a_tile_that_names_it() -> None:
-    points = [
+    given = [
         ceiling_figures.Point(f"kind {n}", origin, "call", 1.0 + n, (2.0, 1.9, 2.1))
         for n in range(20)
         for origin in ("peer", "own")
     ]
-    figure, _ = ceiling_figures.crossover(points, "Many kinds", ["here"], along="x", across="y")
+    figure, table = ceiling_figures.crossover(given, "Many kinds", ["here"], along="x", across="y", at=3.0)
+    is_language(figure, table)
     tiles: dict[str, set[str]] = {}
-    for trace in _points(figure):
+    for trace in points(figure):
         tiles.setdefault(trace.get("xaxis", "x"), set()).add(trace["name"])
     assert list(tiles.values()) == [{f"kind {n} (peer)", f"kind {n} (own)"} for n in range(20)]
-    assert [note.text for note in figure.layout.annotations if note.text.startswith("kind")] == [
-        f"kind {n}" for n in range(20)
-    ]
+    assert content(figure)["layout"]["meta"]["tiles"] == [f"kind {n}" for n in range(20)]
+    assert [name for _, name in figure.key] == ["peer", "own"]
 
 
-@pytest.mark.parametrize("colour", [*language.PALETTE, language.GREY, language.OLIVE, language.WINE])
-def test_words_on_bars_stand_out(colour: str) -> None:
-    bars = probe_rows.bar_trace(colour, "/", [0.0], [1.0], [0.0], text=["7"])
-    ground, ink = (_luminance(c) for c in (colour, bars["insidetextfont"]["color"]))
-    assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) >= 4.5
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-    light = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * light[0] + 0.7152 * light[1] + 0.0722 * light[2]
+NOISY: dict[str, list[float | None]] = {
+    "eager": [10.0] * 5,
+    "aten": [10.1, 9.9, 10.0, 10.0, 10.1],
+    "epilogue": [1.0, 90.0, 3.0, 40.0, 2.0],
+}
 
 
 def test_a_bar_that_leaves_its_axis_is_cut_and_marked(tmp_path: Path) -> None:
-    noisy: dict[str, list[float | None]] = {
-        "eager": [10.0] * 5,
-        "aten": [10.1, 9.9, 10.0, 10.0, 10.1],
-        "epilogue": [1.0, 90.0, 3.0, 40.0, 2.0],
-    }
-    records.write(tmp_path, run("m", "method", 5), [cell("linear_relu", SHAPES[0], *one) for one in noisy.items()])
+    records.write(tmp_path, run("m", "method", 5), [cell("linear_relu", SHAPES[0], *one) for one in NOISY.items()])
     figure, table = comparisons.speedups(results.rows(records.load(tmp_path)))
-    low, high = (10**end for end in figure.layout.xaxis.range)
-    assert high / low < 2000
-    marks = [trace for trace in figure.to_plotly_json()["data"] if trace.get("hovertext") == "the interval goes on"]
-    assert [mark["marker"]["symbol"] for mark in marks] == ["triangle-right", "triangle-left"]
-    assert [mark["x"][0] for mark in marks] == pytest.approx([high, low], rel=0.01)
-    for trace in (trace for trace in _points(figure) if "error_x" in trace):
-        bars = trace["error_x"]
-        for value, up, down in zip(trace["x"], bars["array"], bars["arrayminus"], strict=True):
-            assert low * 0.99 <= value - down <= value + up <= high * 1.01
-    assert "goes on" in figure.layout.meta["alt"]
-    assert set(table["ratio"]) >= {"too noisy (n = 5)"}
-    calm, _ = comparisons.speedups([row for row in results.rows(records.load(tmp_path)) if row.variant != "epilogue"])
-    assert "goes on" not in calm.layout.meta["alt"]
+    is_language(figure, table)
+    (_, axis), *_ = places(figure)
+    assert axis.high / axis.low < 2000
+    calm, noisy = (next(m for m in shown(figure) if m.key.startswith(name)) for name in ("aten", "epilogue"))
+    assert noisy.places["marker"][:2] == noisy.places["ends"] == [0, 100], "a triangle at either end"
+    assert len(calm.places["marker"]) == 1
+    assert "too noisy (n = 5)" in set(table["ratio"])
 
 
-def test_titles_of_panels_end_before_their_neighbours_whatever_rows_are_called() -> None:
-    looks = language.style("eager", "peer")
-    titles = [f"{width} → 2 × 256 → 10, batch 64" for width in range(784, 789)]
-    cells = [
-        panels.Cell("a name as long as names of rows are", title, looks, (1.0, 1.0, 1.0), "said") for title in titles
-    ]
-    block = panels.Block("", cells, {"range": [0, 2], "title": {"text": "time"}})
-    figure = panels.draw([block], language.heading("Some panels", []), "five panels").to_dict()["layout"]
-    plot = panels.PAGE - figure["margin"]["l"] - figure["margin"]["r"]
-    ends = [figure[f"xaxis{n or ''}"]["domain"] for n in (0, 2, 3, 4, 5)]
-    pitch = plot * (ends[1][0] - ends[0][0])
-    lines = [line for note in figure["annotations"] if "→" in note["text"] for line in note["text"].split("<br>")]
-    assert len(lines) > len(titles)
-    assert max(6.8 * len(line) for line in lines) < pitch
+def test_a_bar_of_a_plot_that_leaves_its_axis_is_cut_and_marked() -> None:
+    def drawn(high: float) -> tuple[Any, Any]:
+        given = [ceiling_figures.Point("a", "own", "call", n, (2.0, 1.9, end)) for n, end in ((1.0, 2.1), (9.0, high))]
+        figure, _ = ceiling_figures.crossover(given, "One", [], along="x", across="y")
+        return figure, [t for t in content(figure)["data"] if t.get("hovertext") == "the interval goes on"]
+
+    figure, (mark,) = drawn(1e9)
+    top = 10 ** content(figure)["layout"]["yaxis"]["range"][1]
+    (trace,) = points(figure)
+    assert mark["marker"]["symbol"] == "triangle-up"
+    assert (mark["x"], mark["y"][0]) == ([9.0], pytest.approx(top, rel=0.01))
+    assert trace["y"][1] + trace["error_y"]["array"][1] == pytest.approx(top, rel=0.01)
+    assert "triangles: bars that go on" in figure.under
+    calm, none = drawn(2.2)
+    assert none == []
+    assert not any("triangles" in part for part in calm.under)
 
 
 def test_verdicts_are_drawn_by_document() -> None:
@@ -615,9 +452,14 @@ def test_verdicts_are_drawn_by_document() -> None:
         judgement(machine="cpu", verdict="undecided"),
     ]
     figure, table = verdict_figure.verdicts(rows, "gpu")
-    drawn = {(trace.name, trace.xaxis or "x"): list(trace.x) for trace in figure.data}
-    assert [panel for (verdict, panel), count in drawn.items() if verdict == "refuted" and count == [1]] == ["x2"]
-    assert sum(count for (count,) in drawn.values()) == 3
+    is_language(figure, table)
+    drawn = {(c.key, c.panel): c.segments[0].length for c in cells(figure)}
+    assert {place for place, count in drawn.items() if count} == {
+        ("confirmed", "S001"),
+        ("refuted", "S002"),
+        ("inconsistent", "S002"),
+    }
+    assert sum(drawn.values()) == 3
     assert list(table["document"]) == ["S001", "S002", "all"]
     assert list(verdict_figure.LOOKS) == list(VERDICTS)
     with pytest.raises(language.FigureError, match="no claims judged on 'gpu'"):
@@ -629,8 +471,9 @@ def test_what_was_measured_is_drawn_over_what_is_claimed_where_both_are_one_figu
     others = ({"claimed": [1.0, 2.0]}, {"sense": "at_least"}, {"parts": (about, about)}, {"claimed": 0.0})
     rows = [about, *(replace(about, id="S002-01", **other) for other in (*others, {"measured": math.nan}))]
     figure, table = verdict_figure.over_claimed(rows, "h200")
-    (points,) = (trace for trace in figure.data if trace.error_x.array is not None)
-    assert (list(points.x), list(points.error_x.array), list(points.error_x.arrayminus)) == ([1.5], [0.5], [0.25])
+    is_language(figure, table)
+    (mark,) = shown(figure)
+    assert mark.numbers == {"value": 1.5, "low": 1.25, "high": 2.0}
     assert list(table["id"]) == [about.id]
     with pytest.raises(language.FigureError, match="no claim has a figure of 'h200'"):
         verdict_figure.over_claimed(rows[1:], "h200")

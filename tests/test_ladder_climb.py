@@ -103,14 +103,14 @@ def test_rungs_draw_a_row_a_step_and_a_panel_a_size() -> None:
         over_size.rungs([*lab.rows, replace(lab.rows[-1], clock="wall")], ladder.order(), "Ladder")
     rows = lab.leading("box", experiment="gemm_ladder")
     figure, table = over_size.rungs(rows, ladder.order(), "Ladder")
-    sizes = [note.text for note in figure.layout.annotations if note.text in ("256×256×512", "8192×4096×4096")]
-    assert sizes == ["256×256×512", "8192×4096×4096"] * 2
-    ways = [trace for trace in figure.data if trace.mode == "lines" and len(trace.y) > 2]
-    assert [list(trace.y) for trace in ways[:2]] == [list(range(len(FLOAT32)))] * 2
+    assert [list(block.panels) for block in figure.blocks] == [["256×256×512", "8192×4096×4096"]] * 2
     steps = [label("linear_relu", name) for name in ladder.order()]
-    assert list(figure.layout.yaxis.ticktext) == [step for step in steps if step in figure.layout.yaxis.ticktext]
-    ceilings_drawn = {trace.x[0] for trace in figure.data if trace.mode == "lines"}
-    assert {2e16, 4e17} <= ceilings_drawn
+    for block, timed in zip(figure.blocks, (FLOAT32, BFLOAT16), strict=True):
+        for cells in block.panels.values():
+            names = [cell.name for cell in cells]
+            assert len(names) == len(timed)
+            assert names == [step for step in steps if step in names]
+    assert {cell.limit for block in figure.blocks for cell in block.cells} >= {2e16, 4e17}
     assert len(table) == len(FLOAT32) * 2 + len(BFLOAT16) * 2
     assert figure.to_json() == over_size.rungs(rows, ladder.order(), "Ladder")[0].to_json()
 
@@ -119,5 +119,5 @@ def test_a_step_without_a_time_shows_its_status() -> None:
     left_out = cell("step_multicast", 1.0, "bfloat16", LARGE, status="skipped", reason="no GPU", medians_us=[])
     rows = evidence(*gpu(), left_out).leading("box", experiment="gemm_ladder")
     figure, table = over_size.rungs(rows, ladder.order(), "Ladder")
-    assert any(note.text == "<i>skipped</i>" for note in figure.layout.annotations)
+    assert any(cell.status == "skipped" and not cell.drawn for block in figure.blocks for cell in block.cells)
     assert any("no GPU" in text for text in table["status"])

@@ -76,13 +76,13 @@ def test_tables_and_figures_mark_the_launch_path() -> None:
     assert reads["cublas_relu", "wall"] == results.LAUNCH
     assert reads["cublas_relu", "graph"] == "equal"
     alone, _ = comparisons.ladder([row for row in rows if not row.launch_path])
-    assert figure.layout.meta["title"] == alone.layout.meta["title"], "read apart by the way in, not by the clock"
+    assert figure.title == alone.title, "read apart by the way in, not by the clock"
     for draw in (comparisons.slowdowns, comparisons.times_against_limit):
-        assert "launch path" in draw([row for row in rows if row.clock == "wall"])[0].layout.title.text
-        assert "launch path" not in draw([row for row in rows if row.clock == "graph"])[0].layout.title.text
+        assert "launch path" in draw([row for row in rows if row.clock == "wall"])[0].head
+        assert "launch path" not in draw([row for row in rows if row.clock == "graph"])[0].head
 
 
 def test_a_ladder_of_rewrites_alone_can_be_drawn() -> None:
     rows = evidence({"method": cells({"eager": 9.0, "aten": 12.0}, "hot")}, "cpu").select(experiment="method")
     figure, _ = comparisons.ladder(rows)
-    assert "aten" not in figure.layout.meta["title"]
+    assert "aten" not in figure.title

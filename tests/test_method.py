@@ -49,7 +49,7 @@ def test_of_two_ways_of_copying_the_quicker_is_the_ceiling_and_drawn(tmp_path):
     lab = evidence_of(tmp_path)
     assert results.ceilings(lab.records) == {("copy", "", "graph"): pytest.approx(5e12)}
     figure, table = ceiling_figures.sweep(lab.leading("gpu", experiment="ceilings"))
-    assert list(next(trace for trace in figure.data if trace.mode == "markers").x) == pytest.approx([4e12, 5e12])
+    assert [cell.triple[0] for block in figure.blocks for cell in block.cells] == pytest.approx([4e12, 5e12])
     assert list(table["variant"]) == ["eager", "copy_kernel"]
 
 
@@ -96,6 +96,6 @@ def test_ceilings_stand_side_by_side(tmp_path):
     assert lines["product, bfloat16/ieee"][cpu] == lines["copy, cold caches"][gpu] == "–"
     figure, table = ceiling_figures.balances(machines.balances(lab), "t")
     assert list(table["cpu"]) == ["0.0500 FLOP/B", "–"]
-    assert "cpu, float32/ieee: 0.0500" in figure.layout.meta["alt"]
+    assert "0.0500 FLOP/B" in figure.alt
     with pytest.raises(FigureError, match="no machine"):
         ceiling_figures.balances([], "t")

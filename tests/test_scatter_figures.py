@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import base64
-import itertools
 import math
 from dataclasses import replace
 from typing import Any
 
 import numpy
 import pytest
-from test_detail_figures import DRAW, PLACE, Rows, content, notes, points, rows_of, spots
+from drawn import content, points, shown
+from test_detail_figures import DRAW, PLACE, Rows, rows_of, spots
 
 from hypatia_lab import formats
 from hypatia_lab.figures import image as image_figure
@@ -51,8 +51,10 @@ def test_image_is_small_and_loses_no_spot() -> None:
     assert seen["x0"] + x * seen["dx"] == pytest.approx(12.35 - 55, abs=0.15)
     assert [float(table.loc[0, name]) for name in ("mm slow", "mm fast")] == pytest.approx([20.05, -42.65], abs=0.06)
     assert len(figure.to_json()) < 400_000
-    assert figure.layout.yaxis.scaleanchor == "x"
-    assert figure.layout.yaxis.range[0] > figure.layout.yaxis.range[1]  # slow runs downwards, as on a detector
+    assert figure.plot.layout.yaxis.scaleanchor == "x"
+    assert (
+        figure.plot.layout.yaxis.range[0] > figure.plot.layout.yaxis.range[1]
+    )  # slow runs downwards, as on a detector
 
 
 def test_image_colour_bar_is_in_intensity() -> None:
@@ -96,27 +98,22 @@ def test_image_refuses_what_cannot_be_drawn(values: numpy.ndarray, said: str) ->
 def test_precision_draws_error_over_peak_against_time(rows: Rows) -> None:
     figure, table = DRAW["precision"](rows)
     asked = {(r.variant, r.dtype): r for r in rows if r.shape == "1024x1024"}
-    assert sum(len(t["x"]) for t in points(figure)) == 2 * len(table) == 2 * len(asked)
-    times, errors = (
-        [t["x"][0] for t in points(figure) if t["name"] == "cuda" and t.get("xaxis", "x") in axes]
-        for axes in (("x", "x3"), ("x2", "x4"))
-    )
-    wanted = [asked["cuda", dtype] for dtype in ("float64", "float32")]
-    assert times == [formats.significant(r.median_us) for r in wanted]
-    assert errors == [formats.significant(r.max_error / 150) for r in wanted]
-    assert {"<b>float64/ieee</b>", "<b>float32/ieee</b>"} <= set(notes(figure))
+    assert len(shown(figure)) == 2 * len(table) == 2 * len(asked)
+    assert [block.heading for block in figure.blocks] == ["float64/ieee", "float32/ieee"]
+    for block, dtype in zip(figure.blocks, ("float64", "float32"), strict=True):
+        time, error = (one.triple[0] for one in block.cells if one.key == "cuda")
+        assert (time, error) == (asked["cuda", dtype].median_us, asked["cuda", dtype].max_error / 150)
 
 
 def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -> None:
     bare: Rows = [replace(r, peak=math.nan) for r in rows if r.shape == "1024x1024" and r.variant == "cuda"]
     bare[0] = replace(bare[0], error=0.0)
     figure, table = over_size.precision(bare, "Without a peak")
-    words = " ".join(notes(figure))
-    assert "‖out − ref‖/‖ref‖" in words
-    assert "<i>exact</i>" in words
-    assert sum(len(t["x"]) for t in points(figure)) == 3, "two times and one error"
+    assert "‖out − ref‖/‖ref‖" in figure.body
+    assert "<em>exact</em>" in figure.body
+    assert len(shown(figure)) == 3, "two times and one error"
     reference, _ = over_size.precision([replace(r, baseline="cuda") for r in bare], "Against itself")
-    assert "<i>0 (the reference)</i>" in notes(reference)
+    assert "<em>0 (the reference)</em>" in reference.body
     assert "0" in set(table["relative error"])
     with pytest.raises(language.FigureError, match="none of 2 rows has an error"):
         over_size.precision([replace(r, error=math.nan) for r in bare], "No error")
@@ -125,19 +122,20 @@ def test_precision_falls_back_to_the_relative_error_and_draws_zero(rows: Rows) -
 def test_over_sizes_draws_a_line_a_form_and_the_limit(rows: Rows) -> None:
     asked = [r for r in rows if r.dtype == "float32" and r.clock == "graph"]
     figure, _ = over_size.over_sizes(asked, "Sizes")
-    (limit,) = (t for t in figure.data if t.mode == "lines")
+    (limit,) = (t for t in figure.plot.data if t.mode == "lines")
     assert dict(zip(limit.x, limit.y, strict=True)) == {
         math.prod(map(int, r.shape.split("x"))): formats.significant(r.limit_us) for r in asked
     }
-    sizes = [f"{side}×<br>{side}" for side in (4096, 2048, 1024, 512, 256)]
-    assert list(figure.layout.xaxis.ticktext) == sizes
+    sizes = [f"{side}×{side}" for side in (256, 512, 1024, 2048, 4096)]
+    assert list(figure.plot.layout.xaxis.ticktext) == sizes
     assert {t["name"] for t in points(figure)} == {label("diffraction", r.variant) for r in asked}
     assert {len(t["x"]) for t in points(figure)} == {len(sizes)}
     last = [t["y"][-1] for t in points(figure)]
-    assert last == sorted(last, reverse=True), "the legend is in the order of the lines"
-    assert "no marker" not in figure.layout.title.text
+    assert last == sorted(last, reverse=True), "the key is in the order of the lines"
+    assert [name for _, name in figure.key] == [t["name"] for t in content(figure)["data"]]
+    assert not any("no marker" in part for part in figure.under)
     bare, _ = over_size.over_sizes(asked, "No limit", limit=False)
-    assert not [t for t in bare.data if t.mode == "lines"]
+    assert not [t for t in bare.plot.data if t.mode == "lines"]
     with pytest.raises(language.FigureError, match="one operation at a time, the rows hold diffraction, matmul"):
         over_size.over_sizes([*asked, replace(asked[0], operation="matmul")], "Two operations")
 
@@ -146,30 +144,16 @@ def test_over_sizes_says_that_a_gap_was_not_measured_and_takes_other_names(rows:
     own = [r for r in rows if r.dtype == "float32" and r.clock == "graph"]
     asked = [r for r in own if (r.variant, r.shape) != ("cuda", "1024x1024")]
     figure, _ = over_size.over_sizes(asked, "A gap", names={"cuda": "Ours"})
-    assert "no marker: no time measured" in figure.layout.title.text
+    assert "no marker: no time measured" in figure.under
     assert {t["name"]: len(t["x"]) for t in points(figure)}["Ours"] == 4
-
-
-@pytest.mark.parametrize("sides", [(256, 512, 1024, 2048, 4096), (1000, 1024, 1100)])
-def test_over_sizes_writes_no_size_over_the_next(rows: Rows, sides: tuple[int, ...]) -> None:
-    first = next(r for r in rows if r.variant == "cuda" and r.dtype == "float32")
-    shapes = [f"{side}x{side}" for side in sides]
-    own = [replace(first, shape=shape, workload=first.workload.replace(first.shape, shape)) for shape in shapes]
-    figure, _ = over_size.over_sizes(own, "Sizes")
-    axis = figure.layout.xaxis
-    low, high = axis.range
-    places = [270 * (math.log10(value) - low) / (high - low) for value in axis.tickvals]  # on a telephone
-    halves = [3.5 * max(map(len, text.split("<br>"))) for text in axis.ticktext]
-    for (right, left), (one, other) in zip(itertools.pairwise(places), itertools.pairwise(halves), strict=True):
-        assert right - left > one + other
 
 
 def test_over_sizes_tells_directions_apart(rows: Rows) -> None:
     asked: Rows = [r for r in rows if r.variant == "cuda" and r.dtype == "float32"]
     both = asked + [replace(r, direction="forward_backward", limit_us=3 * r.limit_us) for r in asked]
     figure, _ = over_size.over_sizes(both, "Directions")
-    assert sum("forward and backward" in t.name for t in figure.data) == 2
-    assert sum(t.mode == "lines" for t in figure.data) == 2
+    assert sum("forward and backward" in t.name for t in figure.plot.data) == 2
+    assert sum(t.mode == "lines" for t in figure.plot.data) == 2
 
 
 def test_nothing_to_draw_of_rows_is_an_error(rows: Rows) -> None:

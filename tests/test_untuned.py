@@ -37,4 +37,4 @@ def test_beside_the_wins_stand_their_arithmetic_and_their_error_over_eagers() ->
 
 def test_the_headline_says_what_is_left_out() -> None:
     figure, _ = untuned.figure(evidence({"unseen": cells({"eager": 9.0, "*triton": 4.0}, dtype="bfloat16")}), "box")
-    assert "(torch.compile left out) at 1 of 1 shapes" in figure.layout.meta["alt"]
+    assert "(torch.compile left out) at 1 of 1 shapes" in figure.alt

@@ -47,14 +47,13 @@ def test_the_sizes_of_the_goal_and_of_the_claims_are_measured() -> None:
 def test_the_map_shows_factors_and_dashes() -> None:
     rows = swept()
     figure, table = over_size.where_faster(rows, *SIDES)
-    (drawn,) = figure.data
-    assert list(figure.layout.xaxis.ticktext) == ["16", "256", "512"]
-    assert [list(line) for line in drawn.text] == [["5.00", "1.00?", ""], ["5.00", "0.83", ""]]
-    assert [(note.text, note.x, note.y) for note in figure.layout.annotations] == [("–", 2, 0), ("–", 2, 1)]
+    (drawn,) = figure.plot.data
+    assert list(figure.plot.layout.xaxis.ticktext) == ["16", "256", "512"]
+    assert [list(line) for line in drawn.text] == [["5.00", "1.00?", "–"], ["5.00", "0.83", "–"]]
     assert list(table["rows"]) == ["64"] * 3 + ["65536"] * 3
     assert table["status"][2] == TOO_WIDE
     plain, _ = over_size.where_faster([row for row in rows if row.shape != "64x256"], *SIDES)
-    marks = [any(part.startswith("?") for part in one.layout.meta["under"]) for one in (figure, plain)]
+    marks = [any(part.startswith("?") for part in one.under) for one in (figure, plain)]
     assert marks == [True, False]  # a question mark is explained where there is one
     assert figure.to_json() == over_size.where_faster(rows, *SIDES)[0].to_json()
 
@@ -80,12 +79,9 @@ def test_the_models_stand_in_one_panel() -> None:
     ]
     rows = evidence({"mlp_models": lines}).leading("box", experiment="mlp_models", variant=("aten", "epilogue"))
     figure, _ = comparisons.speedups(rows, title="Models", together=True)
-    assert len(figure.layout.yaxis.ticktext) == len(MODELS)
-    assert "yaxis2" not in figure.layout
-    assert {trace.name for trace in figure.data if trace.showlegend} == {
-        label("mlp", name) for name in ("aten", "epilogue")
-    }
-    assert figure.layout.showlegend
+    (block,) = figure.blocks
+    assert len(block.rows) == len(MODELS)
+    assert set(block.panels) == {label("mlp", name) for name in ("aten", "epilogue")}
 
 
 def test_the_documents_tests_name_who_fails(monkeypatch: pytest.MonkeyPatch) -> None:

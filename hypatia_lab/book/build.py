@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import html
 import json
+import math
 import os
 import shutil
 import subprocess
@@ -69,17 +70,49 @@ class PlotlyRenderer:
 
 
 def figure_html(spec: dict[str, Any], alt: str) -> str:
-    """The HTML of a plotly figure ``spec`` (data, layout, perhaps config), drawn by ``figures.js``."""
+    """The HTML of a plotly figure ``spec`` (data, layout, perhaps config), drawn by ``figures.js``.
+
+    Tiles (``layout.meta["tiles"]``) are plots of their own, each under its name, which the page lays out.
+    """
     label = html.escape(alt, quote=True)
+    layout = spec.get("layout") or {}
+    names = (layout.get("meta") or {}).get("tiles")
+    if names:
+        body = "".join(
+            f"<div><p>{html.escape(name)}</p>{_plot(_tile(spec, number), html.escape(name, quote=True))}</div>"
+            for number, name in enumerate(names)
+        )
+        opened = f'<figure class="lab-figure lab-tiles" role="group" aria-label="{label}">'
+    else:
+        body, opened = _plot(spec, label), '<figure class="lab-figure">'
+    said = f"<noscript><p>This figure is drawn by a script, which is switched off here. {label}</p></noscript>"
+    return f"{opened}{body}{said}</figure>"
+
+
+def _plot(spec: dict[str, Any], label: str) -> str:
     height = int((spec.get("layout") or {}).get("height") or 450)
     content = json.dumps(spec, separators=(",", ":")).replace("<", "\\u003c")
     return (
-        '<figure class="lab-figure">'
         f'<div class="lab-plot" role="img" aria-label="{label}" style="min-height:{height}px"></div>'
         f'<script type="application/json">{content}</script>'
-        f"<noscript><p>This figure is drawn by a script, which is switched off here. {label}</p></noscript>"
-        "</figure>"
     )
+
+
+def _tile(spec: dict[str, Any], number: int) -> dict[str, Any]:
+    """Tile ``number`` of a figure as a figure of its own."""
+    suffix, layout = str(number + 1) if number else "", spec["layout"]
+    data = [
+        {key: value for key, value in trace.items() if key not in ("xaxis", "yaxis")}
+        for trace in spec["data"]
+        if trace.get("xaxis", "x") == f"x{suffix}"
+    ]
+    axes = {
+        name: {k: v for k, v in layout[f"{name}{suffix}"].items() if k not in ("anchor", "domain")}
+        for name in ("xaxis", "yaxis")
+    }
+    height = layout["height"] / math.ceil(len(layout["meta"]["tiles"]) / 2)
+    kept = {key: layout[key] for key in ("template", "autosize", "showlegend") if key in layout}
+    return spec | {"data": data, "layout": kept | axes | {"height": height}}
 
 
 def _add_plotly(app: Any, config: Any) -> None:

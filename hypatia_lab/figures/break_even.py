@@ -8,20 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import (
-    LINE,
-    FigureError,
-    assemble,
-    both_axes,
-    heading,
-    log_axis,
-    plain,
-    points_trace,
-    short,
-    style,
-    thinned,
-)
-from hypatia_lab.figures.panels import tile, tiles
+from hypatia_lab.figures.axes import duration, log_axis
+from hypatia_lab.figures.language import LINE, FigureError, style
+from hypatia_lab.figures.plots import plotted, points_trace, tile, tiles
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.intervals import Interval
 
@@ -111,22 +100,11 @@ def break_even(curves: Sequence[Curve], title: str, where: Sequence[str]) -> tup
             place = [significant(whole(curve, at.value))]
             data.append(points_trace(look, [at.triple], place, said) | tile(number))
     seconds = [value for trace in data for value in trace["y"]]
-    across = log_axis(numbers, "", lambda n: f"{plain(n)}" if n < 1e4 else f"10{_SUPER[round(math.log10(n))]}")
-    across["title"] = {"text": both_axes("whole time", "calls")}
-    up = log_axis(seconds, "", lambda s: short(formats.duration(1e6 * s)), pad=1.3)
-    marked = "marker: paid back, with its interval" if any(map(_crossing, others)) else ""
-    head = heading(title, [*where, f"dashed: {first.name}", marked])
-    layout = tiles([c.name for c in others], thinned(across, 4), thinned(up, 4), head, tall=150)
-    told = "; ".join(
-        f"{c.name}: {formats.time(c.paid)} once and {formats.time(c.call)} a call"
-        + ("" if absent(c.calls.value) else f", calls to break even: {calls_text(c.calls)}")
-        for c in curves
-    )
-    alt = f"Whole time over the number of calls, both log axes ({', '.join(where)}). {told}."
-    return assemble(data, layout, alt), _table(curves, first)
-
-
-_SUPER = {n: "".join("⁰¹²³⁴⁵⁶⁷⁸⁹"[int(d)] for d in str(n)) for n in range(31)}
+    up = log_axis(seconds, "whole time", lambda s: duration(1e6 * s), pad=1.3)
+    marked = "marker: paid back" if any(map(_crossing, others)) else ""
+    layout = tiles([c.name for c in others], log_axis(numbers, "calls"), up)
+    table = _table(curves, first)
+    return plotted(data, layout, title, [*where, f"dashed: {first.name}", marked], table, [*table.columns]), table
 
 
 def _table(curves: Sequence[Curve], first: Curve) -> Any:

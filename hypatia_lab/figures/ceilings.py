@@ -9,41 +9,26 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, results, tables
-from hypatia_lab.figures import probe_rows
+from hypatia_lab.figures.axes import bytes_text, extent, log_axis, rate_axis
+from hypatia_lab.figures.figure import origins_key
 from hypatia_lab.figures.language import (
     BLUE,
     PALETTE,
     PRECISIONS,
     SHAPES,
-    SMALL,
     FigureError,
     Style,
-    assemble,
-    both_axes,
-    bytes_text,
-    extent,
-    heading,
     launch_note,
-    legend_names,
-    log_axis,
     measured,
     named,
     ordered,
-    origins_key,
-    plain,
-    points_trace,
-    rate_axis,
-    rule_trace,
     singles,
-    spanning,
     split_fields,
     style,
-    thinned,
-    times_text,
-    unclear,
     where,
 )
-from hypatia_lab.figures.panels import Block, Cell, draw, tile, tiles
+from hypatia_lab.figures.panels import Block, Cell, draw
+from hypatia_lab.figures.plots import plotted, points_trace, rule_trace, tile, tiles
 from hypatia_lab.formats import significant
 from hypatia_lab.intervals import Triple
 from hypatia_lab.results import Row
@@ -80,14 +65,14 @@ def crossover(
     if not points:
         raise FigureError("crossover: no points; the records hold none of what was asked for")
     kinds = list(dict.fromkeys(point.kind for point in points))
-    horizontal = log_axis([point.along for point in points] + ([] if at is None else [at]), along, plain, pad=1.4)
-    vertical = log_axis([*extent(point.across for point in points), 1.0], across, plain, pad=1.2)
-    (left, right), (low, high) = ([10**end for end in axis["range"]] for axis in (horizontal, vertical))
+    horizontal = log_axis([point.along for point in points] + ([] if at is None else [at]), along, pad=1.4)
+    vertical = log_axis([*extent(point.across for point in points), 1.0], across, pad=1.2)
+    ends = [significant(end) for axis in (horizontal, vertical) for end in (axis.low, axis.high)]
     data: list[dict[str, Any]] = []
     for number, kind in enumerate(kinds):
-        data.append(rule_trace([left, right], [1, 1], "solid", "") | tile(number))
+        data.append(rule_trace(ends[:2], [1, 1], "solid", "") | tile(number))
         if at is not None:
-            data.append(rule_trace([significant(at)] * 2, [low, high], "dash", "") | tile(number))
+            data.append(rule_trace([significant(at)] * 2, ends[2:], "dash", "") | tile(number))
         for origin, colour in zip(SHAPES, PALETTE, strict=False):
             own = [point for point in points if (point.kind, point.origin) == (kind, origin)]
             said = [f"{kind}, {point.name}<br>{formats.interval(*point.across)}" for point in own]
@@ -96,23 +81,16 @@ def crossover(
                 look = Style(colour, SHAPES[origin][0], number)
                 shown = points_trace(look, triples, at_x, said, along="y", size=8, name=f"{kind} ({origin})")
                 data.append(shown | tile(number))
-    several = origins_key(points) if len({point.origin for point in points}) > 1 else ""
-    head = heading(title, [*where, several, "bars: 95% intervals"])
-    horizontal["title"] = {"text": both_axes(across, along)}
-    layout = tiles(kinds, thinned(horizontal, 3), thinned(vertical, 4), head)
-    told = []
-    for kind in kinds:
-        values = [point.across[0] for point in points if point.kind == kind]
-        told.append(f"{kind}: {spanning(values, times_text)} in {len(values)} calls")
-    line = "" if at is None else f" A dashed line stands at {formats.number(at)}."
-    alt = f"{across} over {along}, both log axes ({', '.join(where)}). {'; '.join(told)}.{line}"
-    table = probe_rows.frame(
+    table = tables.frame(
         [
             {"kind": p.kind, "call": p.name, along: formats.number(p.along), across: formats.interval(*p.across)}
             for p in points
         ]
     )
-    return assemble(data, layout, alt), table
+    origins = {point.origin for point in points}
+    key = origins_key([*origins]) if len(origins) > 1 else ()
+    layout = tiles(kinds, horizontal, vertical)
+    return plotted(data, layout, title, where, table, ["kind", "call", across], key), table
 
 
 def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, Any]:
@@ -122,33 +100,19 @@ def balances(found: Sequence[tuple[str, str, float]], title: str) -> tuple[Any, 
     """
     if not found:
         raise FigureError("balances: no machine has both ceilings; measure the ceilings first")
+    texts = {(machine, lane): f"{formats.number(value)} FLOP/B" for machine, lane, value in found}
     machines, lanes = list(dict.fromkeys(name for name, _, _ in found)), list(dict.fromkeys(one for _, one, _ in found))
+    look = Style(BLUE, SHAPES["peer"][0], 0)
     cells = [
-        Cell(
-            precision,
-            machine,
-            Style(BLUE, SHAPES["peer"][0], 0),
-            (value, math.nan, math.nan),
-            f"{machine}, {precision}<br>{formats.number(value)} FLOP/B",
-        )
-        for machine, precision, value in found
+        Cell(lane, machine, look, (value, math.nan, math.nan), f"{machine}, {lane}", texts[machine, lane])
+        for machine, lane, value in found
     ]
-    axis = log_axis([value for _, _, value in found], "FLOP per byte", plain, pad=1.6)
-    head = heading(title, ["left of a marker memory binds", "right of it arithmetic"])
-    told = "; ".join(f"{machine}, {precision}: {formats.number(value)}" for machine, precision, value in found)
-    alt = f"FLOP per byte at which memory and arithmetic take equally long, log axis. {told}."
-    lines = [
-        {"precision": lane}
-        | {
-            machine: next(
-                (f"{formats.number(value)} FLOP/B" for name, one, value in found if (name, one) == (machine, lane)),
-                formats.MISSING,
-            )
-            for machine in machines
-        }
-        for lane in lanes
-    ]
-    return draw([Block("", cells, axis)], head, alt), probe_rows.frame(lines)
+    axis = log_axis([value for _, _, value in found], "FLOP per byte", pad=1.6)
+    table = tables.frame(
+        [{"precision": lane} | {name: texts.get((name, lane), formats.MISSING) for name in machines} for lane in lanes]
+    )
+    under = ["left of a marker memory binds", "right of it arithmetic"]
+    return draw([Block("", cells, axis)], title, under, table, ["precision", *machines]), table
 
 
 def roofline(
@@ -174,71 +138,29 @@ def roofline(
     ridge = max(roofs.values()) / bandwidth
     left, right = min(*intensity, ridge) / 2.5, max(*intensity, ridge) * 4
     up = rate_axis([2 * max(roofs.values()), *extent(r.rate().triple for r in kept)], "FLOP/s")
-    slope = [significant(x) for x in (left, ridge)], [significant(x * bandwidth) for x in (left, ridge)]
-    looks = legend_names(kept)
-    labels = _roof_labels(roofs, _TALL / (up["range"][1] - up["range"][0]))
+    limits = [("copy", formats.scaled(bandwidth, "B/s"), left, ridge, left * bandwidth, ridge * bandwidth)]
+    for precision, rate in sorted(roofs.items(), key=lambda roof: roof[1]):
+        limits.append((precision, formats.scaled(rate, "FLOP/s"), rate / bandwidth, right, rate, rate))
     data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
-    for number, (variant, name) in enumerate(looks.items()):
-        on = tile(number)
-        data.append(rule_trace(*slope, "solid", f"limit: {formats.scaled(bandwidth, 'B/s')} copied") | on)
-        for precision, rate in roofs.items():
-            said = f"limit: {precision} {formats.scaled(rate, 'FLOP/s')}"
-            ends = [significant(rate / bandwidth), significant(right)]
-            data.append(rule_trace(ends, [significant(rate)] * 2, "solid", said) | on)
-        place = {"xref": f"{on.get('xaxis', 'x')} domain", "x": 1, "xanchor": "right", "yanchor": "bottom"}
-        for rate, said in labels:
-            height = {"yref": on.get("yaxis", "y"), "y": round(math.log10(rate), 3)}
-            notes.append(SMALL | place | height | {"text": said, "font": {"size": 11}})
+    drawn = sorted(kept, key=lambda r: style(r.variant, r.origin).place)
+    names = {r.variant: named(r) for r in drawn}
+    for number, (variant, name) in enumerate(names.items()):
+        for what, said, *ends in limits:
+            x0, x1, y0, y1 = map(significant, ends)
+            data.append(rule_trace([x0, x1], [y0, y1], "solid", f"limit: {what} {said}") | tile(number))
         own = [r for r in kept if r.variant == variant]
         across = [significant(r.flops / r.traffic) for r in own]
         hover = [f"{name}<br>{r.text}<br>{tables.rate_text(r)}" for r in own]
         look, rates = style(variant, own[0].origin), [r.rate().triple for r in own]
-        data.append(points_trace(look, rates, across, hover, along="y", size=8, name=name) | on)
-    clear = [r for r in kept if not r.time.doubt]
-    claim = f"The rates: {unclear(r.time for r in kept)}"
-    if clear:
-        summit = max([r for r in clear if not r.launch_path] or clear, key=lambda r: r.flops / r.median_us)
-        share = f", {summit.attained} of its limit" if summit.attained else ""
-        claim = f"{named(summit)} attains {tables.rate_text(summit)} at {where(summit, 'shape')}{share}"
-    _, common = split_fields(rows)
-    under = [
-        *common,
-        "grey lines: measured ceilings",
-        f"copy {formats.scaled(bandwidth, 'B/s')}",
-        launch_note(kept),
-        "bars: 95% intervals",
-    ]
-    head = heading(title or "Rates under the measured ceilings", under)
-    horizontal = log_axis([left, right], "", plain, pad=1.0)
-    horizontal["title"] = {"text": both_axes(up["title"]["text"].split()[0], "FLOP per byte")}
-    layout = tiles(list(looks.values()), thinned(horizontal, 4), thinned(up, 4), head, tall=_TALL)
-    layout["annotations"] += notes
-    layout["meta"]["narrow"]["annotations"] += notes
-    alt = (
-        f"Roofline of {machines[0]} by the {clock} clock, log axes: copy bandwidth {formats.scaled(bandwidth, 'B/s')}, "
-    )
-    alt += ", ".join(f"{p} {formats.scaled(rate, 'FLOP/s')}" for p, rate in roofs.items())
-    alt += f". {len(kept)} points. {claim}."
+        data.append(points_trace(look, rates, across, hover, along="y", size=8, name=name) | tile(number))
     table = tables.results_table(kept)
     table.insert(5, "intensity, FLOP/B", [formats.number(x) for x in intensity])
     table.insert(6, "rate", [tables.rate_text(r) for r in kept])
-    return assemble(data, layout, alt), table
-
-
-_TALL = 150
-"""Height of a roofline, px."""
-
-
-def _roof_labels(roofs: dict[str, float], decade: float) -> list[tuple[float, str]]:
-    """Where to name which roofs, where a decade is so many px: those too close for two labels share one."""
-    labels: list[tuple[float, str]] = []
-    for precision, rate in sorted(roofs.items(), key=lambda item: item[1]):
-        name = precision.removesuffix("/ieee").removeprefix("float32/")
-        if labels and decade * math.log10(rate / labels[-1][0]) < 15:
-            name = f"{labels.pop()[1]}, {name}"
-        labels.append((rate, name))
-    return labels
+    lines = ", ".join(f"{what} {said}" for what, said, *_ in limits)
+    under = [*split_fields(rows)[1], f"grey lines: measured ceilings, from below {lines}", launch_note(kept)]
+    layout = tiles(list(names.values()), log_axis([left, right], "FLOP per byte", pad=1.0), up)
+    said = ["workload", "variant", "rate", "of limit"]
+    return plotted(data, layout, title or "Rates under the measured ceilings", under, table, said), table
 
 
 def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
@@ -252,11 +174,9 @@ def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
     kept = measured(rows, "sweep", "median_us", "a time of a matmul or copy")
     if len(places := {f"{r.machine} by {r.clock}": r for r in kept}) > 1:
         raise FigureError(f"sweep: one machine and clock at a time, the rows hold {', '.join(places)}")
-    machine, clock = kept[0].machine, kept[0].clock
     # Of several at one size the quickest counts, as in the ceiling.
     quickest = {r.workload: r for r in sorted(kept, key=lambda r: -r.median_us)}
     kept = [r for r in kept if r is quickest[r.workload]]
-    best: dict[str, str] = {}
     blocks = []
     for operation, (work, unit, size, name) in _SWEPT.items():
         own = sorted((r for r in kept if r.operation == operation), key=size)
@@ -265,29 +185,26 @@ def sweep(rows: Sequence[Row], *, title: str = "") -> tuple[Any, Any]:
             curve = [r for r in own if _precision(r) == kind]
             # A ceiling is what the machine reached at its best: here the least time counts, as in results.ceilings.
             top = max(getattr(r, work) * 1e6 / us for r in curve for us in r.medians_us if us is not None)
-            best[kind] = formats.scaled(top, unit)
-            said = f"{kind}, ceiling {best[kind]}"
+            panel = f"{kind}, ceiling {formats.scaled(top, unit)}"
             cells += [
                 Cell(
                     name(r),
-                    said,
+                    panel,
                     Style(BLUE, "circle", 0),
                     r.rate(work).triple,
-                    f"{kind}, {where(r, 'shape')}<br>{tables.rate_text(r, work, unit)}",
+                    f"{kind}, {where(r, 'shape')}",
+                    tables.rate_text(r, work, unit),
                     limit=top,
-                    limit_said=f"limit: {said}",
                 )
                 for r in curve
             ]
         if cells:
             axis = rate_axis([*extent(cell.triple for cell in cells), *(cell.limit for cell in cells)], unit)
-            blocks.append(Block("", cells, axis, joined=True))
-    head = heading(title or "Rate over size", [f"{clock} clock", "bars: 95% intervals", "grey: ceiling, best process"])
+            blocks.append(Block(operation, cells, axis))
     table = tables.results_table(kept).drop(columns=["machine", "clock", "ratio", "of limit"])
     table.insert(4, "rate", [tables.rate_text(r, *_SWEPT[r.operation][:2]) for r in kept])
-    points = "; ".join(f"{name} {rate}" for name, rate in best.items())
-    alt = f"Rate over size, log axes, on {machine} by the {clock} clock. Ceilings (best process): {points}."
-    return draw(blocks, head, alt), table
+    under = [kept[0].machine, f"{kept[0].clock} clock", "grey: ceiling, best process"]
+    return draw(blocks, title or "Rate over size", under, table, ["workload", "rate"]), table
 
 
 def _extents(shape: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab import tables
+from hypatia_lab.figures.figure import Figure
 from hypatia_lab.records import Record
 
 
@@ -21,18 +22,10 @@ def data_and_source(table: Any, records: Sequence[Record]) -> str:
     )
 
 
-def show(figure: Any, table: Any, records: Sequence[Record]) -> None:
-    """Display a figure in a notebook, then its data and source, folded.
-
-    The figure goes out as plotly's own MIME type with its alt text beside it, and as nothing else: plotly's HTML
-    renderers need the network or embed 5 MB and random ids. ``records`` are those the figure was made from.
-    """
-    import json
-
+def show(figure: Figure, table: Any, records: Sequence[Record]) -> None:
+    """Display a figure in a notebook, then its data and source, folded. ``records`` are those it was made from."""
     from IPython.display import display
 
-    content = json.loads(figure.to_json())
-    bundle = content | {"config": {"displayModeBar": False, "responsive": True}}
-    display({"application/vnd.plotly.v1+json": bundle, "text/plain": content["layout"]["meta"]["alt"]}, raw=True)
-    text = table.to_string(index=False)
-    display({"text/html": data_and_source(table, records), "text/plain": text}, raw=True)
+    for output in figure.outputs():
+        display(output, raw=True)
+    display({"text/html": data_and_source(table, records), "text/plain": table.to_string(index=False)}, raw=True)

@@ -7,7 +7,9 @@ import math
 from typing import Any
 
 from hypatia_lab import formats
-from hypatia_lab.figures.language import FigureError, assemble, heading, plain
+from hypatia_lab.figures.axes import plain
+from hypatia_lab.figures.language import FigureError
+from hypatia_lab.figures.plots import plotted
 from hypatia_lab.formats import significant
 
 DRAWN, FELT = 384, 128
@@ -84,15 +86,12 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
     ticks = [10.0**e for e in powers if e < math.log10(peak) - 0.4] + [peak]
     colourbar = {
         "orientation": "h",
-        "lenmode": "pixels",
-        "len": 270,
         "thickness": 10,
+        "len": 1,
         "x": 0,
         "xanchor": "left",
-        "xpad": 8,
-        "y": round(1 + 46 / panel, 4),
-        "yanchor": "top",  # by its bottom it would push the figure's title out of sight (plotly 7.1)
-        "ypad": 0,
+        "y": 1,
+        "yanchor": "bottom",
         "outlinewidth": 0,
         "tickvals": [round(LEVELS * (1 + math.log10(t / peak) / decades), 1) for t in ticks],
         "ticktext": [*(plain(significant(t)) for t in ticks[:-1]), formats.number(peak)],
@@ -113,8 +112,6 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
     ]
     size = f"{slow}×{fast} pixels"
     below = f"{decades} decades, black below {formats.number(floor)}"
-    head = heading(title, [size, below, f"drawn: largest of {block}×{block} pixels" if block > 1 else ""])
-    head["margin"] |= {"t": head["margin"]["t"] + 52, "autoexpand": False}  # the colour bar has its room
     frame = {"showgrid": False, "mirror": True, "showline": True, "ticks": "outside", "constrain": "domain"}
     ends = [[-c, round(n * pixel - c, 4)] for n, c in zip(array.shape, centre, strict=True)]
     across = frame | {
@@ -125,8 +122,7 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
     }
     down = frame | {"constraintoward": "top", "scaleanchor": "x", "range": ends[0][::-1], "nticks": 7}
     down |= {"title": {"text": "slow, mm from the beam"}}
-    margin = head["margin"]
-    layout = head | {"height": panel + margin["t"] + margin["b"], "xaxis": across, "yaxis": down}
+    layout = {"height": panel + 110, "xaxis": across, "yaxis": down}
 
     def at(place: tuple[int, int]) -> list[float]:
         return [round((n + 0.5) * pixel - c, 3) for n, c in zip(place, centre, strict=True)]
@@ -144,9 +140,6 @@ def image(values: Any, title: str, *, pixel: float, centre: tuple[float, float])
             for number, (place, value) in enumerate(brightest, 1)
         ]
     )
-    where = " and ".join(formats.number(abs(x)) for x in brightest[0][0])
-    alt = (
-        f"Diffraction image of {size} on a log scale of {decades} decades. The brightest spot, {formats.number(peak)}, "
-        f"lies {where} mm from the beam; the mean intensity is {formats.number(float(array.mean()))}."
-    )
-    return assemble(data, layout, alt), table
+    under = [size, below, f"drawn: largest of {block}×{block} pixels" if block > 1 else ""]
+    under += [f"brightest spot {formats.number(peak)}", f"mean {formats.number(float(array.mean()))}"]
+    return plotted(data, layout, title, under, table, ["spot", "mm slow", "mm fast", "intensity"]), table

@@ -8,40 +8,30 @@ from dataclasses import dataclass
 from typing import Any
 
 from hypatia_lab import formats, intervals, tables
-from hypatia_lab.figures.comparisons import forest
+from hypatia_lab.figures import marks
+from hypatia_lab.figures.axes import extent, log_axis, rate_axis, time_axis
+from hypatia_lab.figures.comparisons import LIMIT, SAID, forest
 from hypatia_lab.figures.language import (
+    LINE,
     PRECISIONS,
-    SMALL,
     FigureError,
-    assemble,
-    both_axes,
-    extent,
-    heading,
-    intervals_key,
     launch_note,
-    log_axis,
     measured,
     named,
     ordered,
-    points_trace,
-    rate_axis,
-    rule_trace,
     several,
     singles,
-    spanning,
     split_fields,
     style,
-    time_axis,
     where,
-    with_legend,
 )
 from hypatia_lab.figures.panels import Block, Cell, draw
-from hypatia_lab.figures.probe_rows import frame
+from hypatia_lab.figures.plots import plotted, points_trace, rule_trace
 from hypatia_lab.formats import absent, significant
 from hypatia_lab.results import Row
 
-PANEL = 300
-"""Height of a panel of lines, px."""
+PANEL = 340
+"""Height of a panel of lines, px, with its axes."""
 
 
 def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
@@ -62,38 +52,30 @@ def precision(rows: Sequence[Row], title: str) -> tuple[Any, Any]:
     kept = [row for row, _ in pairs]
     fields, common = split_fields(kept)
     what = "error over the peak" if over_peak else "error, ‖out − ref‖/‖ref‖"
-    panels = {"time per call (log scale)": time_axis(extent(row.time.triple for row in kept))}
     positive = [e for _, e in pairs if e > 0] or [1e-16]
-    panels[f"{what} (log scale)"] = log_axis(positive, "", lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
+    axes = {"time": time_axis(extent(row.time.triple for row in kept))}
+    axes["error"] = log_axis(positive, what, lambda v: f"{v:.0e}".replace("e-0", "e-"), pad=3)
     heads = [f for f in fields if f != "clock"]  # that one is for the pointer and the table
     kinds = [several(row, heads) for row in kept]
     single = len(set(kinds)) == len(kinds)
     alike = len({named(row) for row in kept}) == 1
     groups: dict[str, list[Cell]] = {}
     for (row, e), kind in zip(pairs, kinds, strict=True):
-        said = f"error {formats.number(float(e))}" if e else "error exactly 0"
-        hover = "<br>".join([named(row), several(row, fields), row.took, said])
-        found = row.time.triple, (e or math.nan, math.nan, math.nan)
+        hover = "<br>".join([named(row), several(row, fields)])
+        look = style(row.variant, row.origin)
         name = (kind if alike else f"{kind}, {named(row)}") if single else named(row)
+        error = e or math.nan, math.nan, math.nan
         groups.setdefault("" if single else kind, []).extend(
-            Cell(name, panel, style(row.variant, row.origin), triple, hover, row.variant, _exact(row))
-            for panel, triple in zip(panels, found, strict=True)
+            [
+                Cell(name, "time", look, row.time.triple, hover, row.took, row.variant),
+                Cell(name, "error", look, error, hover, formats.number(float(e)), row.variant, _exact(row)),
+            ]
         )
-    axes = {panel: axis | {"title": {"text": ""}} for panel, axis in panels.items()}
     blocks = [Block(heading, cells, lambda own: axes[own[0].panel]) for heading, cells in groups.items()]
-    under = [*common, launch_note(kept), "bars: 95% intervals", "left is faster, and more exact"]
-    clear = [pair for pair in pairs if not pair[0].time.doubt]
-    told = [("Most exact", min(pairs, key=lambda p: p[1]))]
-    told += [("Fastest", min(clear, key=lambda p: p[0].median_us))] if clear else []
-    alt = f"Time of a call and {what}, log axes, {len(pairs)} rows ({', '.join(common)}). "
-    alt += "; ".join(
-        f"{word}: {' '.join([named(row), several(row, fields)]).strip()} with error {formats.number(float(e))} "
-        f"in {row.took}"
-        for word, (row, e) in told
-    )
     table = tables.results_table(kept)
-    table.insert(7, what if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs])
-    return draw(blocks, heading(title, under), f"{alt}."), table
+    table.insert(7, column := what if over_peak else "relative error", [formats.number(float(e)) for _, e in pairs])
+    under = [*common, launch_note(kept), "left is faster, and more exact"]
+    return draw(blocks, title, under, table, [*SAID, "time", column]), table
 
 
 def _exact(row: Row) -> str:
@@ -122,65 +104,32 @@ def over_sizes(
         lines.setdefault(name, []).append(r)
         if limit and not absent(r.limit_us):
             limits.setdefault(several(r, heads), {})[_size(r)] = significant(r.limit_us)
-    data = []
+    data, key = [], []
     for name, own in sorted(lines.items(), key=lambda line: (_size(line[1][-1]), line[1][-1].median_us), reverse=True):
         look = style(own[0].variant, own[0].origin)
         hover = [f"{name}<br>{where(r, 'shape')}<br>{r.took}" for r in own]
         drawn = {"name": name, "mode": "lines+markers", "line": {"color": look.colour, "width": 1.5}}
         triples, sizes = [r.time.triple for r in own], [_size(r) for r in own]
-        data.append(points_trace(look, triples, sizes, hover, along="y", size=9, showlegend=True, **drawn))
+        data.append(points_trace(look, triples, sizes, hover, along="y", size=9, **drawn))
+        key.append((look.swatch, name))
     for kind, own in limits.items():
         name = ", ".join(filter(None, ("limit", kind)))
-        data.append(rule_trace(list(own), list(own.values()), "solid", name, name=name, showlegend=True))
+        data.append(rule_trace(list(own), list(own.values()), "solid", name, name=name))
+        key.append((marks.swatch(LINE, "-"), name))
     shapes = {_size(r): where(r, "shape") for r in kept}
     few = any(len(own) < len(shapes) for own in lines.values())
-    grey = "limit: by measured ceilings" if limits else ""
-    under = [*common, launch_note(kept), intervals_key(data), "no marker: no time measured" if few else "", grey]
+    under = [*common, launch_note(kept), "no marker: no time measured" if few else "", LIMIT if limits else ""]
     seen = [*extent(r.time.triple for r in kept), *(us for own in limits.values() for us in own.values())]
-    told = "; ".join(f"{name}: {_told(own)}" for name, own in lines.items())
-    ends = " to ".join(dict.fromkeys([shapes[min(shapes)], shapes[max(shapes)]]))
-    alt = f"Time of a call at each size, log axes, {ends} ({', '.join(common)}). {told}."
-    layout = _beside_legend(heading(title, under), shapes, time_axis(seen), [trace["name"] for trace in data])
-    return assemble(data, layout, alt), tables.results_table(kept)
+    across = log_axis([*shapes], "size", pad=1.5).plotly()
+    across |= {"tickvals": [*shapes], "ticktext": [*shapes.values()]}
+    layout = {"height": PANEL, "xaxis": across, "yaxis": time_axis(seen).plotly()}
+    table = tables.results_table(kept)
+    return plotted(data, layout, title, under, table, [*SAID, "time"], key), table
 
 
 def _size(row: Row) -> int:
     """How large a workload is, on an axis: of an image, its pixels."""
     return math.prod(map(int, row.shape.split("x")))
-
-
-def _told(rows: Sequence[Row]) -> str:
-    """The times of a line for alt text."""
-    clear = [r.median_us for r in rows if not r.time.doubt]
-    return spanning(clear, formats.duration) if clear else "too noisy"
-
-
-def _beside_legend(
-    head: dict[str, Any], shapes: Mapping[int, str], up: dict[str, Any], entries: Sequence[str]
-) -> dict[str, Any]:
-    """One panel over sizes with its legend at the right, or on a telephone below. ``shapes``: size → its name."""
-    across = log_axis([*shapes], "", str, pad=1.5)
-    low, high = across["range"]
-    ticks: list[int] = []
-    for size in sorted(shapes, reverse=True):
-        if not ticks or math.log10(ticks[-1] / size) > 0.16 * (high - low):  # names have room
-            ticks.append(size)
-    # On two lines, as a telephone has room for.
-    across |= {"tickvals": ticks, "ticktext": [shapes[size].replace("×", "×<br>") for size in ticks]}
-    axes = {
-        "xaxis": across | {"title": {"text": both_axes("time per call", "size")}},
-        "yaxis": up | {"title": {"text": ""}},
-    }
-    head["margin"] |= {"b": head["margin"]["b"] + 15}
-    narrow = with_legend(head | {"height": PANEL}, entries)
-    margin = head["margin"] | {"r": 60 + round(6.8 * max(map(len, entries)))}
-    height = PANEL + margin["t"] + margin["b"]
-    legend = {"x": 1, "xref": "container", "xanchor": "right", "y": round(1 - margin["t"] / height, 4)}
-    legend |= {"yref": "container", "yanchor": "top", "font": {"size": 12}}
-    legend |= {"itemclick": False, "itemdoubleclick": False}
-    kept = {key: narrow[key] for key in ("margin", "height", "legend")}
-    layout = head | axes | {"margin": margin, "height": height, "showlegend": True, "legend": legend}
-    return layout | {"meta": head["meta"] | {"narrow": kept}}
 
 
 def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, Any]:
@@ -202,23 +151,12 @@ def rungs(rows: Sequence[Row], order: Sequence[str], title: str) -> tuple[Any, A
     drawn = [limit for limit in limits if not absent(limit)]
     axis = rate_axis([*extent(r.rate().triple for r in kept), *drawn], "FLOP/s")
     said = [f"{tables.rate_text(r)}, {r.took}" for r in rows]
-    blocks = forest(
-        rows,
-        [r.rate() for r in rows],
-        said,
-        limits=[(limit, formats.scaled(limit, "FLOP/s")) for limit in limits],
-        axis=axis,
-        joined=True,
-    )
-    fields, common = split_fields(kept, always=["shape"])
-    told = "; ".join(
-        f"{named(r)} at {several(r, fields)}: {text}" for r, text in zip(rows, said, strict=True) if r.timed
-    )
-    grey = "grey line: limit by measured ceilings" if drawn else ""
-    head = heading(title, [*split_fields(kept)[1], launch_note(kept), "bars: 95% intervals", grey])
+    texts = [(limit, formats.scaled(limit, "FLOP/s")) for limit in limits]
+    blocks = forest(rows, [r.rate() for r in rows], said, limits=texts, axis=axis)
     table = tables.results_table(rows)
     table.insert(6, "rate", [tables.rate_text(r) for r in rows])
-    return draw(blocks, head, f"Rate of each step on a log axis ({', '.join(common)}). {told}."), table
+    under = [*split_fields(kept)[1], launch_note(kept), LIMIT if drawn else ""]
+    return draw(blocks, title, under, table, [*SAID, "rate"]), table
 
 
 SLOWER, EQUAL, FASTER = "#E8935A", "#E6E6E6", "#4DB89A"
@@ -264,32 +202,21 @@ def where_faster(
         "showscale": False,
         "xgap": 2,
         "ygap": 2,
-        "text": grid(lambda place: texts.get(place, "")),
         "texttemplate": "%{text}",
         "textfont": {"color": "#111111", "size": 12},
         "hovertext": grid(lambda place: cells[place].text if place in cells else ""),
         "hoverinfo": "text",
     }
-    dashes = [
-        SMALL | {"text": formats.MISSING, "x": across.index(width), "y": down.index(count)}
-        for count, width in cells
-        if (count, width) not in found
-    ]
-    under = [*common, f"factor: speed of {one} over that of {other}", f"green: {one} is faster"]
+    empty = [place for place in cells if place not in found]
+    data["text"] = grid(lambda place: formats.MISSING if place in empty else texts.get(place, ""))
+    under = [*common, f"factor: speed of {one} over that of {other}"]
     under += ["?: its 95% interval holds 1, or says nothing"] if any("?" in text for text in texts.values()) else []
-    head = heading(title, [*under, f"{formats.MISSING}: no time of {one}" if dashes else ""])
-    head["margin"] |= {"l": 72}
-    layout = head | {
-        "height": 34 * len(down) + 30 + head["margin"]["t"] + head["margin"]["b"],
-        "xaxis": _names(across, "width"),
-        "yaxis": _names(down, "rows"),
-        "annotations": dashes,
-    }
-    words = [intervals.reading(factor) for factor in found.values()]
-    span = f", {spanning([found[place].value for place in clear], formats.number)}" if clear else ""
-    alt = f"Speed of {one} against {other} ({', '.join(common)}), "
-    alt += f"{len(found)} cells{span}: {tables.counted(words)}."
-    return assemble([data], layout, alt), frame([cells[place].line for place in sorted(cells)])
+    under.append(f"{formats.MISSING}: no time of {one}" if empty else "")
+    under.append(tables.counted([intervals.reading(factor) for factor in found.values()]))
+    key = [(marks.swatch(FASTER), f"{one} is faster"), (marks.swatch(SLOWER), f"{other} is")]
+    layout = {"height": 34 * len(down) + 90, "xaxis": _names(across, "width"), "yaxis": _names(down, "rows")}
+    table = tables.frame([cells[place].line for place in sorted(cells)])
+    return plotted([data], layout, title, under, table, ["rows", "width", "factor"], key), table
 
 
 def _names(values: Sequence[int], title: str) -> dict[str, Any]:

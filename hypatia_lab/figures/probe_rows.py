@@ -1,4 +1,4 @@
-"""What probes saw, configuration by configuration, read from detail lines of records; and what their figures share.
+"""What probes saw, configuration by configuration, read from detail lines of records; and what their tables share.
 
 A detail line (see :data:`hypatia_lab.records.DETAIL`) says what a probe saw of one call or one process; the lines of
 one workload, variant, case and machine make up a :class:`Configuration`.
@@ -7,32 +7,19 @@ one workload, variant, case and machine make up a :class:`Configuration`.
 from __future__ import annotations
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import (
-    FAINT,
-    SMALL,
-    FigureError,
-    Style,
-    points_trace,
-    style,
-    with_legend,
-)
-from hypatia_lab.formats import absent, significant
+from hypatia_lab import formats, intervals, tables
+from hypatia_lab.figures.language import FigureError, Style, style
+from hypatia_lab.figures.panels import NOTHING, Cell
+from hypatia_lab.formats import absent
 from hypatia_lab.intervals import Interval, Triple
 from hypatia_lab.variants import label, load, variants
 
 FACTORS = {"s": 1e6, "ms": 1e3, "us": 1.0, "1": 1.0, "%": 1.0, "B": 1.0, "B/s": 1.0}
 """Unit of a detail → what its values are multiplied by: times become µs, all else stays."""
-COLUMN = 68
-"""Width in px of the right margin where :func:`ends` writes times."""
-NONE = (math.nan, math.nan, math.nan)
-"""A value that does not exist, between bounds that do not."""
-
 
 CASES = {
     "empty": "nothing stored",
@@ -47,6 +34,8 @@ CASES = {
 """Case of a start → what a figure calls it."""
 PLACE = ("operation", "shape", "math", "machine")
 """The fields of a :class:`Configuration` that say what was computed and where."""
+WHO = ("variant", "case", *PLACE)
+"""Columns of a table by which alt text tells configurations apart."""
 
 
 @dataclass(frozen=True)
@@ -117,7 +106,7 @@ class Configuration:
         Arithmetic is for counts, and for parts of a whole that have to add up to it.
         """
         values = [v for v in self.per_process(*names) if v is not None and (v > 0 or not logarithms)]
-        return mean(values, logarithms) if values else NONE
+        return mean(values, logarithms) if values else NOTHING
 
     @property
     def name(self) -> str:
@@ -204,13 +193,6 @@ def timed(triple: Triple) -> str:
     return formats.time(Interval(*triple, 0))
 
 
-def frame(rows: Sequence[dict[str, Any]]) -> Any:
-    """``rows`` as a DataFrame."""
-    import pandas
-
-    return pandas.DataFrame(list(rows))
-
-
 def identity(config: Configuration) -> dict[str, str]:
     """The first columns of a table: which configuration it is, and where it ran."""
     return {"variant": config.variant, "case": config.case or formats.MISSING} | config.place
@@ -224,106 +206,13 @@ def process_count(configs: Sequence[Configuration]) -> str:
     return f"{least if least == most else f'{least} to {most}'} fresh process{'' if most == 1 else 'es'}"
 
 
-def lanes(head: dict[str, Any], names: Sequence[str], pitch: int = 26) -> dict[str, Any]:
-    """Margins, height and y axis for a lane a name, the first at the top; lane n lies at y = n."""
-    parts = [textwrap.wrap(name, 34) or [name] for name in names]
-    pitch = max(pitch, 8 + 15 * max(map(len, parts)))
-    head["margin"] |= {"l": round(22 + 6.5 * max(len(part) for lines in parts for part in lines))}
-    return head | {
-        "height": pitch * len(names),
-        "yaxis": {
-            "range": [len(names) - 0.5, -0.5],
-            "tickvals": list(range(len(names))),
-            "ticktext": ["<br>".join(lines) for lines in parts],
-            "ticks": "outside",
-            "tickcolor": "rgba(0,0,0,0)",  # a little room between name and bar
-            "showgrid": False,
-        },
-    }
-
-
-def closed(layout: dict[str, Any]) -> dict[str, Any]:
-    """``layout``, whose height is that of its panel, without a legend."""
-    margin = layout["margin"]
-    return layout | {"height": layout["height"] + margin["t"] + margin["b"]}
-
-
-def _ink(ground: str) -> str:
-    """Black or white, whichever stands out more from ``ground`` (hex), by the luminance that WCAG defines."""
-    parts = [int(ground[n : n + 2], 16) / 255 for n in (1, 3, 5)]
-    light = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
-    luminance = sum(share * part for share, part in zip((0.2126, 0.7152, 0.0722), light, strict=True))
-    return "#000000" if luminance > 0.179 else "#ffffff"
-
-
-def bar_trace(
-    colour: str, pattern: str, base: Sequence[float] | None, x: Sequence[float], y: Sequence[float], **more: Any
-) -> dict[str, Any]:
-    """Horizontal bars; a pattern lies over the colour, so that neighbours are told apart without it."""
-    marker: dict[str, Any] = {"color": colour, "line": {"width": 0}}
-    if pattern:
-        marker["pattern"] = {"shape": pattern, "fillmode": "overlay", "fgcolor": "rgba(0,0,0,0.3)", "size": 6}
-    trace = {"type": "bar", "orientation": "h", "marker": marker, "hoverinfo": "text", "y": list(y)}
-    trace |= {"insidetextfont": {"color": _ink(colour), "weight": "bold"}} if "text" in more else {}
-    # Three digits of each would leave gaps between bars that touch.
-    trace |= {} if base is None else {"base": [round(b, 3) for b in base]}
-    return trace | {"x": [significant(v) if base is None else round(v, 3) for v in x]} | more
-
-
-def lane_rules(count: int) -> list[dict[str, Any]]:
-    """A faint line along each lane, for the eye to follow."""
-    rule = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below", "line": {"color": FAINT, "width": 1}}
-    return [rule | {"y0": n, "y1": n} for n in range(count)]
-
-
-def legend_columns(data: Sequence[dict[str, Any]]) -> Callable[[dict[str, Any]], dict[str, Any]]:
-    """Share the traces of ``data`` out over two legends side by side; returns what puts these below a layout's panel.
-
-    One horizontal legend is no wider than the panel, and beside long names that is one column.
-    """
-    half = math.ceil(len(data) / 2)
-    for trace in data[half:]:
-        trace["legend"] = "legend2"
-
-    def place(layout: dict[str, Any]) -> dict[str, Any]:
-        found = with_legend(layout, ["one column".ljust(40)] * half)
-        first = found["legend"] | {"orientation": "v"}
-        # Left to itself the second legend would claim half the figure as its margin.
-        margin = found["margin"] | {"autoexpand": False}
-        return found | {"legend": first, "legend2": first | {"x": 0.48}, "margin": margin}
-
-    return place
-
-
 def filled(rows: Sequence[dict[str, Any]]) -> Any:
     """A frame of rows that have not all the same columns; the last column stays last."""
     columns = list(dict.fromkeys(name for row in rows for name in row if name != "status"))
-    return frame([{name: row.get(name, formats.MISSING) for name in [*columns, "status"]} for row in rows])
+    return tables.frame([{name: row.get(name, formats.MISSING) for name in [*columns, "status"]} for row in rows])
 
 
-def ends(
-    data: list[dict[str, Any]],
-    configs: Sequence[Configuration],
-    fields: Sequence[str],
-    triples: Sequence[Triple],
-    unit: float = 1e3,
-    below: float = 0.0,
-) -> list[dict[str, Any]]:
-    """Add each one's marker with its interval to ``data``; return the times, or the fault, for the right margin.
-
-    ``triples`` in µs are drawn in a ``unit`` of so many µs, by default ms, and so much ``below`` the middle of their
-    lanes. The margin has to be :data:`COLUMN` px wide.
-    """
-    notes: list[dict[str, Any]] = []
-    column = SMALL | {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8}
-    for n, (config, triple) in enumerate(zip(configs, triples, strict=True)):
-        if absent(triple[0]):
-            notes.append(column | {"text": f"<i>{config.status}</i>", "y": n})
-            continue
-        hover = [f"{config.said(fields)}<br>{timed(triple)}"]
-        shown = (triple[0] / unit, triple[1] / unit, triple[2] / unit)
-        data.append(
-            points_trace(config.look, [shown], [round(n + below, 3)], hover, name=config.bare(fields), showlegend=False)
-        )
-        notes.append(column | {"text": formats.duration(triple[0]), "y": n})
-    return notes
+def lane(config: Configuration, fields: Sequence[str], triple: Triple = NOTHING, **more: Any) -> Cell:
+    """The row of a configuration in a figure: its marker at ``triple``, or what ``more`` says of it, or its fault."""
+    own: dict[str, Any] = {"text": timed(triple), "key": config.bare(fields), "status": config.status}
+    return Cell(config.text(fields), "", config.look, triple, config.said(fields), **(own | more))

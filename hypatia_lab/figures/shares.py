@@ -5,21 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypatia_lab import formats, intervals
-from hypatia_lab.figures.language import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    RED,
-    SKY,
-    FigureError,
-    assemble,
-    heading,
-    with_legend,
-)
-from hypatia_lab.figures.panels import above_rows
-from hypatia_lab.figures.probe_rows import bar_trace, frame, lanes
+from hypatia_lab import formats, intervals, tables
+from hypatia_lab.figures import marks
+from hypatia_lab.figures.language import BLUE, GREEN, GREY, ORANGE, RED, SKY, FigureError, Style
+from hypatia_lab.figures.panels import NOTHING, Cell, Segment, bars, draw
 
 AHEAD, LEVEL, BEHIND, NONE = "ahead", "level", "behind", "no own form"
 LOOKS = {
@@ -34,40 +23,29 @@ LOOKS = {
 
 
 def shares(rows: Mapping[str, Sequence[str]], title: str, under: Sequence[str]) -> tuple[Any, Any]:
-    """A bar a row of ``rows``, whose words (of :data:`LOOKS`) are counted: the share of each, with its count in it.
+    """A bar a row of ``rows``, whose words (of :data:`LOOKS`) are counted: the share of each, the counts beneath.
 
-    Behind a row's name stands how many words it has. Raises :class:`FigureError` where no row has a word, or for a word
-    that has no look.
+    Raises :class:`FigureError` where no row has a word, or for a word that has no look.
     """
     kept = {name: words for name, words in rows.items() if words}
     if not kept:
         raise FigureError("shares: there is nothing to count")
     if strange := {word for words in kept.values() for word in words} - LOOKS.keys():
         raise FigureError(f"shares: no look for {formats.listing(sorted(strange))}")
-    data, table, names = [], [], [f"{name} ({len(words)})" for name, words in kept.items()]
+    cells, table = [], []
     for name, words in kept.items():
-        counts = {word: f"{words.count(word)}" for word in LOOKS}
-        table.append({"case": name} | counts | {"of": str(len(words))})
-    for word, (colour, pattern) in LOOKS.items():
-        base, length, at, text, said = [], [], [], [], []
-        for n, (name, words) in enumerate(kept.items()):
-            if count := words.count(word):
-                before = sum(words.count(one) for one in list(LOOKS)[: list(LOOKS).index(word)])
-                base.append(100 * before / len(words))
-                length.append(100 * count / len(words))
-                at.append(n)
-                text.append(str(count))
-                said.append(f"{name}<br>{word}: {count} of {len(words)}")
-        if at:
-            shown = {"text": text, "textposition": "inside", "insidetextanchor": "middle", "textangle": 0}
-            bars = bar_trace(colour, pattern, base, length, at, hovertext=said, name=word, width=0.6, **shown)
-            data.append(bars | {"showlegend": True})
-    head = heading(title, [*under, "a number: how many shapes, in brackets: of how many"])
-    axis = {"range": [0, 100], "title": {"text": "share of the shapes, %"}}
-    layout = lanes(head, names) | {"barmode": "overlay", "xaxis": axis}
-    layout = above_rows(with_legend(layout, [trace["name"] for trace in data]), names)
-    told = "; ".join(
-        f"{line['case']}: {', '.join(f'{line[word]} {word}' for word in LOOKS if line[word] != '0')} of {line['of']}"
-        for line in table
-    )
-    return assemble(data, layout, f"{title}. {told}."), frame(table)
+        counts = {word: words.count(word) for word in LOOKS}
+        table.append({"case": name} | {word: str(n) for word, n in counts.items()} | {"of": str(len(words))})
+        parts, at = [], 0
+        for word, n in counts.items():
+            if n:
+                said = f"{word}: {n} of {len(words)}"
+                parts.append(Segment(100 * at / len(words), 100 * n / len(words), LOOKS[word], said))
+            at += n
+        text = f"{', '.join(f'{n} {word}' for word, n in counts.items() if n)}; of {len(words)}"
+        cells.append(Cell(name, "", Style(GREY, "", 0), NOTHING, name, text, name, segments=parts))
+    seen = [word for word in LOOKS if any(word in words for words in kept.values())]
+    key = [(marks.swatch(*LOOKS[word]), word) for word in seen]
+    found = tables.frame(table)
+    blocks = bars({"": cells}, "share of the shapes", lambda share: f"{share:.0f}%")
+    return draw(blocks, title, under, found, ["case", *seen, "of"], key), found

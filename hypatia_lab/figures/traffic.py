@@ -10,21 +10,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypatia_lab import formats
-from hypatia_lab.figures.language import LINE, SMALL, FigureError, assemble, heading, rule_trace
-from hypatia_lab.figures.panels import above_rows
-from hypatia_lab.figures.probe_rows import (
-    COLUMN,
-    Configuration,
-    bar_trace,
-    closed,
-    frame,
-    identity,
-    lanes,
-    nothing,
-    process_count,
-    read,
-)
+from hypatia_lab import formats, tables
+from hypatia_lab.figures import marks
+from hypatia_lab.figures.language import GREY, FigureError
+from hypatia_lab.figures.panels import Segment, bars, draw
+from hypatia_lab.figures.probe_rows import WHO, Configuration, identity, lane, nothing, process_count, read
 from hypatia_lab.figures.probes import short_kernel
 from hypatia_lab.formats import absent
 
@@ -36,9 +26,9 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     """Bytes that one call moves, kernel by kernel: a lane a configuration, read parts plain and written ones striped.
 
     Read is what comes from memory; written is what kernels write into the L2 cache (where that was not counted: what
-    reaches memory meanwhile). The black line with white edges stands at the compulsory bytes, each input read and
-    each output written once. Values are arithmetic means over the processes. Raises :class:`FigureError` when nothing
-    was counted, or for details of several workloads.
+    reaches memory meanwhile). The line stands at the compulsory bytes, each input read and each output written once.
+    Values are arithmetic means over the processes. Raises :class:`FigureError` when nothing was counted, or for details
+    of several workloads.
     """
     configs, fields, common = read(details, "traffic", "counters")
     if several := [field for field in fields if field in ("operation", "shape", "math")]:
@@ -47,65 +37,27 @@ def traffic(details: Sequence[dict[str, Any]], title: str) -> tuple[Any, Any]:
     if not compulsory:
         raise nothing(configs, "traffic", "counted bytes")
     kernels = {what: _by_way(details, topics) for what, topics in PARTS.items()}
-    line = round(compulsory[0], 3)
-    ends, said = [-0.5, len(configs) - 0.5], f"compulsory: {formats.number(line)} MB"
-    # Black between two white edges shows on every bar and on either ground.
-    rule = [rule_trace([line] * 2, ends, "solid", said, line={"color": c, "width": w}) for c, w in _CASED]
-    data: list[dict[str, Any]] = []
-    notes: list[dict[str, Any]] = []
-    rows: list[dict[str, Any]] = []
-    told: list[str] = []
-    longest = line
-    column = SMALL | {"xref": "paper", "x": 1, "xanchor": "left", "xshift": 8}
-    for n, config in enumerate(configs):
-        parts = _parts(config, kernels)
-        if not parts:
-            notes.append(column | {"text": f"<i>{config.status}</i>", "y": n})
-            rows.append(_row(config, formats.MISSING, []))
-            continue
-        at = 0.0
+    cells, rows = [], []
+    for config in configs:
+        parts, pieces, at = _parts(config, kernels), [], 0.0
         for part in parts:
-            hover = f"{config.said(fields)}<br>{short_kernel(part.kernel)}, {part.launches}×"
-            shown = {"name": f"{config.text(fields)}, {part.what}", "width": 0.6}
-            shown |= {"hovertext": [f"{hover}<br>{part.what}: {formats.number(part.size)} MB"]}
-            pattern = "/" if part.what == "written" else ""
-            bars = bar_trace(config.look.colour, pattern, [at], [part.size], [n], **shown)
-            bars["marker"]["line"] = {"width": 1, "color": LINE}  # where a kernel's part ends
-            data.append(bars)
+            said = f"{short_kernel(part.kernel)}, {part.launches}×, {part.what}: {formats.number(part.size)} MB"
+            look, strength = (config.look.colour, STRIPED[part.what]), 1.0 if len(pieces) % 2 == 0 else 0.7
+            pieces.append(Segment(at, part.size, look, said, strength))
             at += part.size
-        longest = max(longest, at)
-        notes.append(column | {"text": f"{formats.number(at)} MB", "y": n})
-        names = list(dict.fromkeys(part.kernel for part in parts))
+        cells.append(lane(config, fields, text=f"{formats.number(at)} MB", segments=pieces))
+        names = list(dict.fromkeys(part.kernel for part in parts)) or [formats.MISSING]
         rows += [_row(config, name, [part for part in parts if part.kernel == name]) for name in names]
-        launches = sum(part.launches for part in parts if part.what == "read")
-        sums = {what: sum(part.size for part in parts if part.what == what) for what in PARTS}
-        told.append(
-            f"{config.text(fields)}: {launches} kernel{'' if launches == 1 else 's'}, "
-            + ", ".join(f"{formats.number(size)} MB {what}" for what, size in sums.items())
-        )
-    under = [
-        *common,
-        process_count(configs),
-        "plain: read",
-        "striped: written",
-        "black and white line: compulsory",
-    ]
-    head = heading(title, under)
-    head["margin"] |= {"r": COLUMN}
-    names = [config.text(fields) for config in configs]
-    layout = lanes(head, names) | {
-        "barmode": "overlay",
-        "xaxis": {"range": [0, round(1.05 * longest, 3)], "nticks": 6, "title": {"text": "moved by one call, MB"}},
-        "annotations": notes,
-    }
-    alt = (
-        f"Bytes moved by one call, by kernel ({', '.join(common)}); compulsory: {formats.number(line)} MB. "
-        f"{'; '.join(told)}."
-    )
-    return assemble(data + rule, above_rows(closed(layout), names), alt), frame(rows)
+    key = [(marks.swatch(GREY, pattern), what) for what, pattern in STRIPED.items()]
+    under = [*common, process_count(configs), f"line: compulsory, {formats.number(compulsory[0])} MB"]
+    table = tables.frame(rows)
+    blocks = bars({"": cells}, "moved by one call, MB", formats.number, [(compulsory[0], "solid")])
+    columns = [*WHO, "kernel", *(f"{what}, MB" for what in PARTS)]
+    return draw(blocks, title, [*under, "shades tell kernels apart"], table, columns, key), table
 
 
-_CASED = (("#ffffff", 5), ("#000000", 2))
+STRIPED = {"read": "", "written": "/"}
+"""What a kernel does → the pattern of its bytes."""
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hypatia_lab.claims import ANY, VERDICTS, Judgement
+from hypatia_lab.figures.axes import extent, ratios_axis
 from hypatia_lab.figures.language import (
     BLUE,
     GREEN,
@@ -19,11 +19,8 @@ from hypatia_lab.figures.language import (
     WINE,
     FigureError,
     Style,
-    extent,
-    heading,
-    ratios_axis,
 )
-from hypatia_lab.figures.panels import Block, Cell, draw
+from hypatia_lab.figures.panels import NOTHING, Block, Cell, Segment, bars, draw
 from hypatia_lab.tables import claims as claim_tables
 
 LOOKS = {
@@ -60,22 +57,20 @@ def verdicts(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
             claim_tables.verdict_text(verdict),
             seed,
             Style(colour, "", 0),
-            (counts[seed, verdict], math.nan, math.nan),
-            f"{seed}<br>{claim_tables.verdict_text(verdict)}: {counts[seed, verdict]} of {whole[seed]}",
+            NOTHING,
+            f"{counts[seed, verdict]} of {whole[seed]}",
+            str(counts[seed, verdict] or ""),
             verdict,
+            segments=[Segment(0, counts[seed, verdict], (colour, ""))],
         )
         for verdict, colour in LOOKS.items()
         if found[verdict]
         for seed in whole
     ]
-    axis = {"range": [0, round(1.3 * max(counts.values()), 1)], "title": {"text": "claims"}}
-    head = heading("Verdicts on the claims of each document", [machine, f"{len(rows)} claims"])
-    told = []
-    for seed in whole:
-        said = [f"{counts[seed, one]} {one.replace('_', ' ')}" for one in LOOKS if counts[seed, one]]
-        told.append(f"{seed}: {', '.join(said)} of {whole[seed]}")
-    alt = f"Claims of each document by verdict on {machine}. {'; '.join(told)}."
-    return draw([Block("", cells, axis, bars=True)], head, alt), claim_tables.verdicts_by_seed(claim_rows, machine)
+    table = claim_tables.verdicts_by_seed(claim_rows, machine)
+    under = [machine, f"{len(rows)} claims"]
+    blocks = bars({"": cells}, "claims", lambda count: f"{count:g}")
+    return draw(blocks, "Verdicts on the claims of each document", under, table, [*table.columns]), table
 
 
 def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, Any]:
@@ -94,16 +89,16 @@ def over_claimed(claim_rows: Sequence[Judgement], machine: str) -> tuple[Any, An
             "",
             Style(LOOKS[row.verdict], "circle", 0),
             (triple[0], triple[1], triple[2]),
-            f"{row.id}<br>{_sides(row)}<br>{claim_tables.verdict_text(row.verdict)}",
+            f"{row.id}<br>{claim_tables.verdict_text(row.verdict)}",
+            _sides(row),
             row.id,
         )
         for row, triple in zip(rows, triples, strict=True)
     ]
     axis = ratios_axis(extent(cell.triple for cell in cells), "measured / claimed, ×")
-    head = heading("Measured over claimed", [machine, "dashed: as claimed", "bars: 95% intervals, where they show"])
-    told = "; ".join(f"{row.id}: {_sides(row)}, {row.verdict.replace('_', ' ')}" for row in rows)
-    alt = f"What {machine} measured over what is claimed, a row a claim. {told}."
-    return draw([Block("", cells, axis, lines=[(1.0, "dash", "")])], head, alt), claim_tables.claims_table(rows)
+    table = claim_tables.claims_table(rows)
+    blocks = [Block("", cells, axis, lines=[(1.0, "dash")])]
+    return draw(blocks, "Measured over claimed", [machine, "dashed: as claimed"], table, [*table.columns[:4]]), table
 
 
 def comparable(row: Judgement) -> bool:

@@ -9,8 +9,9 @@ from typing import Any
 
 from hypatia_lab import formats, intervals, results, tables, variants
 from hypatia_lab.experiments import units
+from hypatia_lab.figures.axes import ratio_axis
 from hypatia_lab.figures.ceilings import Point
-from hypatia_lab.figures.language import BLUE, SHAPES, Style, heading, ordered, ratio_axis
+from hypatia_lab.figures.language import BLUE, SHAPES, Style, ordered
 from hypatia_lab.figures.panels import Block, Cell, draw
 from hypatia_lab.formats import absent
 from hypatia_lab.pages.evidence import Evidence
@@ -186,22 +187,19 @@ def opponents(lab: Evidence, rows: Sequence[Row]) -> Any:
         kernel, peer = (variants.label(row.operation, name) for name in (row.variant, row.baseline))
         kind = f"{row.dtype}/{row.math}".removesuffix("/ieee")
         name = f"{row.at}, {kind}: {ratio(row.speed):brief} {peer}"
-        said = (
-            f"{row.operation} {row.at}, {kind}<br>{kernel} against {peer}<br>{formats.told(row.speed)}, {row.reading}"
-        )
-        look = Style(BLUE, SHAPES["own"][0], 0)
-        blocks.setdefault(row.operation, []).append(Cell(name, "", look, row.speed.triple, said, row.variant))
-    more: dict[str, Any] = {"axis": ratio_axis(rows, "speed against best peer, ×"), "lines": [(1.0, "solid", "")]}
+        said = f"{row.operation} {row.at}, {kind}<br>{kernel} against {peer}"
+        look, text = Style(BLUE, SHAPES["own"][0], 0), f"{formats.told(row.speed)}, {row.reading}"
+        cell = Cell(name, "", look, row.speed.triple, said, text, row.variant)
+        blocks.setdefault(row.operation, []).append(cell)
+    more: dict[str, Any] = {"axis": ratio_axis(rows, "speed against best peer, ×"), "lines": [(1.0, "solid")]}
     counts = tables.counted([row.reading for row in rows])
-    under = [rows[0].machine, f"{rows[0].clock} clock", "bars: 95% intervals", "grey: equal within ±2%", counts]
+    under = [rows[0].machine, f"{rows[0].clock} clock", "grey: equal within ±2%", counts]
     title = f"The quickest own kernel against its best peer, {formats.direction(rows[0].direction)}"
-    told = "; ".join(cell.said.replace("<br>", ", ") for own in blocks.values() for cell in own)
     parts = [Block(operation, own, band=True, **more) for operation, own in blocks.items()]
-    figure = draw(parts, heading(title, under), f"{title}, on {rows[0].machine}: {counts}. {told}.")
     table = tables.results_table(rows)
     table.insert(4, "best peer", [row.baseline for row in rows])
     table["error over eager's"] = [f"{formats.number(errors(lab, row))}×" for row in rows]
-    return figure, table
+    return draw(parts, title, under, table, ["workload", "variant", "best peer", "ratio"]), table
 
 
 def busy(lab: Evidence, machine: str) -> list[dict[str, str]]:

@@ -1,0 +1,166 @@
+"""Plots of plotly's: the one look of their axes, traces with intervals, honest cutting, tiles of small multiples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hypatia_lab import intervals
+from hypatia_lab.figures.axes import Axis
+from hypatia_lab.figures.figure import INTERVALS, Figure, Key, described
+from hypatia_lab.figures.language import FAINT, LINE, Style
+from hypatia_lab.formats import absent, significant
+from hypatia_lab.intervals import Triple
+
+SMALL = {"showarrow": False, "font": {"size": 12}}
+"""Words in a plot."""
+AXIS = {"gridcolor": FAINT, "linecolor": LINE, "zeroline": False, "tickfont": {"size": 12}, "automargin": True}
+AXIS |= {"title": {"font": {"size": 12}, "standoff": 6}, "ticklabelstandoff": 2}
+TEMPLATE = {
+    "layout": {
+        "font": {"family": "system-ui, -apple-system, 'Segoe UI', 'Noto Sans', sans-serif", "size": 13},
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "hovermode": "closest",
+        "dragmode": False,
+        "margin": {"t": 8, "r": 16, "b": 8, "l": 8},
+        "xaxis": AXIS | {"showline": True, "ticks": "outside", "tickcolor": LINE},
+        "yaxis": AXIS,
+    }
+}
+"""Grounds are transparent and text has no colour: the page's mode decides."""
+TILE = 220
+"""Height of a tile, px, with its axes."""
+
+
+def plotted(
+    data: Sequence[dict[str, Any]],
+    layout: dict[str, Any],
+    title: str,
+    under: Sequence[str],
+    table: Any,
+    columns: Sequence[str],
+    key: Key = (),
+) -> Figure:
+    """The figure of plotly traces; interval bars that reach beyond their axis end there, in a triangle that says so.
+
+    Its alt text repeats those ``columns`` of the ``table`` that tell its rows apart.
+    """
+    from plotly.graph_objects import Figure as Plot
+
+    cut = [mark for trace in data for along in "xy" for mark in _cut(trace, along, layout)]
+    shown = [bars for trace in data for along in "xy" if (bars := trace.get(f"error_{along}")) and bars["visible"]]
+    said = [INTERVALS if shown else "", "triangles: bars that go on" if cut else ""]
+    facts = [part for part in (*under, *layout.get("meta", {}).get("axes", ()), *said) if part]
+    alt = described(title, facts, table, columns)
+    fixed = {"template": TEMPLATE, "autosize": True, "showlegend": False}
+    spec = fixed | layout | {"meta": layout.get("meta", {}) | {"alt": alt}}
+    return Figure(title, facts, key, alt, plot=Plot(data=[*data, *cut], layout=spec))
+
+
+def _cut(trace: dict[str, Any], along: str, layout: dict[str, Any]) -> list[dict[str, Any]]:
+    """Cut the interval bars of ``trace`` at the ends of its axis; returns a marker for each end that was cut."""
+    bars, place = trace.get(f"error_{along}"), trace.get(f"{along}axis", along)
+    axis = layout.get(place.replace(along, f"{along}axis", 1), {})
+    if not bars or "range" not in axis:
+        return []
+    ends = [10**end if axis.get("type") == "log" else end for end in axis["range"]]
+    across, found = "y" if along == "x" else "x", []
+    sides = (("array", max(ends), 1, "right" if along == "x" else "up"),)
+    sides += (("arrayminus", min(ends), -1, "left" if along == "x" else "down"),)
+    for key, edge, sign, pointing in sides:
+        for n, (value, length) in enumerate(zip(trace[along], bars[key], strict=True)):
+            if not sign * (value + sign * length - edge) > 1e-3 * abs(edge):  # ranges are rounded
+                continue
+            bars[key][n] = max(0.0, significant(abs(edge - value)))
+            look = {"symbol": f"triangle-{pointing}", "size": 8, "color": bars["color"]}
+            mark = {"type": "scatter", "mode": "markers", "marker": look, "cliponaxis": False, "hoverinfo": "text"}
+            # Just inside: what a rounded edge puts beyond the axis is not drawn at all.
+            mark |= {along: [significant(edge - sign * 2e-3 * abs(edge))], across: [trace[across][n]]}
+            mark |= {name: trace[name] for name in ("xaxis", "yaxis") if name in trace}
+            found.append(mark | {"hovertext": "the interval goes on"})
+    return found
+
+
+def error_bars(triples: Sequence[Triple], colour: str) -> dict[str, Any]:
+    """Interval bars; a point without an interval has none, and its hover text and table row say so."""
+    ends = [(v, v if absent(low) else low, v if absent(high) else high) for v, low, high in triples]
+    up = [max(0.0, significant(significant(high) - significant(v))) for v, _, high in ends]
+    down = [max(0.0, significant(significant(v) - significant(low))) for v, low, _ in ends]
+    return {
+        "type": "data",
+        "visible": any(up) or any(down),  # a bar without length would still have its caps
+        "symmetric": False,
+        "array": up,
+        "arrayminus": down,
+        "color": colour,
+        "thickness": 2,
+        "width": 4,
+    }
+
+
+def points_trace(
+    look: Style,
+    triples: Sequence[Triple],
+    other: Sequence[float],
+    hover: Sequence[str],
+    *,
+    along: str = "x",
+    size: int = 10,
+    **more: Any,
+) -> dict[str, Any]:
+    """A trace of measured points: ``triples`` and their interval bars along one axis, ``other`` along the other."""
+    across = "y" if along == "x" else "x"
+    return {
+        "type": "scatter",
+        "mode": "markers",
+        along: [significant(v) for v, _, _ in triples],
+        across: list(other),
+        f"error_{along}": error_bars(triples, look.colour),
+        # The dark rim carries pale colours on white; on black the colour needs none.
+        "marker": {"color": look.colour, "symbol": look.symbol, "size": size, "line": {"color": "#333333", "width": 1}},
+        "hovertext": list(hover),
+        "hoverinfo": "text",
+    } | more
+
+
+def rule_trace(x: Sequence[float], y: Sequence[float], dash: str, label: str, **more: Any) -> dict[str, Any]:
+    """A grey line: solid for a physical limit or a reference, dashed for a claim."""
+    line = {"color": LINE, "dash": dash, "width": 3 if label.startswith("limit") else 1.5}
+    hover = {"hovertext": label, "hoverinfo": "text"} if label else {"hoverinfo": "skip"}
+    return {"type": "scatter", "mode": "lines", "x": list(x), "y": list(y), "line": line} | hover | more
+
+
+def equivalence_band() -> dict[str, Any]:
+    """The shaded ±2% within which two times are called equal."""
+    ends = {"x0": 1 - intervals.EQUIVALENCE, "x1": 1 + intervals.EQUIVALENCE, "y0": 0, "y1": 1}
+    return {"type": "rect", "yref": "paper", "fillcolor": FAINT, "line": {"width": 0}, "layer": "below"} | ends
+
+
+def tile(number: int) -> dict[str, str]:
+    """What a trace says to lie in tile ``number``, from 0, of :func:`tiles`."""
+    return {"xaxis": f"x{number + 1}", "yaxis": f"y{number + 1}"} if number else {}
+
+
+def tiles(names: Sequence[str], across: Axis, up: Axis) -> dict[str, Any]:
+    """The layout of a tile for each of ``names``, two beside each other, all on the same axes.
+
+    ``meta["tiles"]`` names them: the book makes a plot of its own of each, and its page places as many side by side as
+    have room. ``meta["axes"]`` says once, above all, what the axes are.
+    """
+    lines = math.ceil(len(names) / 2)
+    layout: dict[str, Any] = {
+        "grid": {"rows": lines, "columns": min(2, len(names)), "pattern": "independent", "ygap": 0.4},
+        "height": TILE * lines,
+        "margin": {"t": 28},
+        "meta": {"tiles": list(names), "axes": [f"↑ {up.named}", f"→ {across.named}"]},
+        "annotations": [],
+    }
+    for n, name in enumerate(names):
+        suffix = str(n + 1) if n else ""
+        for letter, axis in (("x", across), ("y", up)):
+            layout[f"{letter}axis{suffix}"] = {k: v for k, v in axis.plotly().items() if k != "title"}
+        above = {"xref": f"x{suffix} domain", "x": 0, "yref": f"y{suffix} domain", "y": 1, "yanchor": "bottom"}
+        layout["annotations"].append(SMALL | above | {"text": name, "xanchor": "left"})
+    return layout
