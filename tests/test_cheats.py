@@ -26,7 +26,7 @@ CLOCKS = {"cpu": ["hot"], "cuda": ["graph", "wall"]}[DEVICE]
 SIZE = {"cpu": 256, "cuda": 2048}[DEVICE]
 """Some work for the device."""
 CHEATS = [one for one in catalogue().values() if one.device in ("", DEVICE)]
-TOGETHER = [one for one in CHEATS if not one.imported]
+TOGETHER = [one for one in CHEATS if one.acts != "imported"]
 AT_ONCE = {"cpu": 200, "cuda": 12}[DEVICE]
 """So many cheats in one process of a measurement, each with two more; on a GPU each has a context of its own."""
 FEW = ("time_perf_counter", "by_pointer", "only_the_first_calls", "mode_threads", "bfloat16")
@@ -121,7 +121,6 @@ def test_some_cheats_are_caught_and_named_and_neither_twins_nor_the_others_suffe
     assert not accused(rows)
 
 
-@alone_on_a_gpu
 def test_what_acts_when_it_is_imported_is_caught(tmp_path):
     cheat = catalogue()["import_judge"]
     assert not missed([cheat], planted([cheat.name], tmp_path))
@@ -156,7 +155,7 @@ def held(caught: bool, rows: dict[str, Row]) -> None:
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("cheat", marked([one for one in CHEATS if one.imported]))
+@pytest.mark.parametrize("cheat", marked([one for one in CHEATS if one.acts == "imported"]))
 def test_what_acts_when_it_is_imported_is_caught_and_its_twin_is_not_accused(cheat, tmp_path):
     twin = planted([f"{cheat.name}_twin"], tmp_path)
     assert not accused(twin)

@@ -24,7 +24,7 @@ from torch._compile import _disable_dynamo
 from hypatia_lab import clock, reader_kernel, records, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import Experiment, plan
-from hypatia_lab.judged import evidence, rehearsal, tampering
+from hypatia_lab.judged import evidence, rehearsal, replies, tampering
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
 from hypatia_lab.machine import choose_device
@@ -190,6 +190,33 @@ def test_tensors_are_written_into_anothers_memory():
     assert y.tolist() == [5, 5, 5]
     assert not shelf.write_into(os.getpid(), {"x": 8})
     shelf.close()
+
+
+LOOK = {"type": "Tensor", "tensor": True, "shape": [2, 0], "dtype": "float32", "device": "cpu"}
+
+
+@pytest.mark.parametrize(
+    ("changed", "fine"),
+    [
+        ({}, True),
+        ({"tensor": False, "shape": None, "dtype": None}, True),
+        ({"type": 7}, False),
+        ({"shape": "22"}, False),
+        ({"shape": [2, -1]}, False),
+        ({"shape": [True, 2]}, False),
+        ({"shape": [[2]]}, False),
+        ({"dtype": "float32.x"}, False),
+        ({"dtype": None}, False),
+        ({"device": None}, False),
+    ],
+)
+def test_what_a_worker_says_of_its_output_has_the_form(changed, fine):
+    assert replies.output({"looks": [LOOK, LOOK | changed], "tuple": True}) is fine
+
+
+@pytest.mark.parametrize("found", [None, [], {}, {"looks": []}, {"looks": [LOOK]}, {"looks": [7], "tuple": False}])
+def test_what_is_no_output_has_not_the_form(found):
+    assert not replies.output(found)
 
 
 # ---------------------------------------------------------------- what was done to a process

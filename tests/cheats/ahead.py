@@ -1,6 +1,7 @@
 """Computed before the call: as inputs are handed over, in the call before, or in the set-up."""
 
 import torch
+
 from cheats.catalogue import STALE, WRONG, answer, cheat, found, patch
 
 
@@ -19,7 +20,7 @@ def before_the_mark(x, weight, honest):
 
 
 def taking(work, honest):
-    """The worker becomes one of a class that does ``work`` once it has taken its inputs; its twin only has the class."""
+    """The worker becomes one of a class that does ``work`` once it took its inputs; its twin has only the class."""
     worker, known = found("Worker"), []
 
     class Ahead(type(worker)):

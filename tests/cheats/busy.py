@@ -42,7 +42,7 @@ def subprocess_that_works(x, weight, honest):
         child.wait()
 
 
-@cheat(GOES_ON, imported=True)
+@cheat(GOES_ON, acts="imported")
 def import_slows_down_the_others(honest):
     """By a child that belongs to nobody, in a session of its own."""
     if not (child := os.fork()):

@@ -2,8 +2,9 @@
 
 A cheat is a function ``(x, weight, honest)`` that builds a variant of softmax(x) · weight: it returns what is called,
 or nothing where that is :func:`answer`. With ``honest`` it is its own twin, which does the trick's neighbour and
-computes. One that acts when its file is imported is a function ``(honest)`` that returns ``kernel(x, weight)``, or
-nothing; it is called as :mod:`cheats.planted` is imported. Importing this package plants nothing.
+computes. One that acts in ``each`` call is itself what is called, and returns the output, or nothing where that is the
+answer. One that acts when it is ``imported`` is a function ``(honest)`` that returns ``kernel(x, weight)``, or nothing;
+it is called as :mod:`cheats.planted` is imported. Importing this package plants nothing.
 """
 
 from __future__ import annotations
@@ -35,16 +36,16 @@ HOT = {"cpu": "hot", "cuda": "wall"}
 class Cheat:
     """``statuses`` count as caught, with a reason that has ``named`` (a regular expression) in it.
 
-    ``imported``: it acts when its file is imported. ``escapes``: why this one is not caught, where it is not.
-    ``device``: where alone it can act; everywhere if it is empty.
+    ``acts``: when it is built, in each call, or when it is imported. ``escapes``: why this one is not caught, where it
+    is not. ``device``: where alone it can act; everywhere if it is empty.
     """
 
     act: Callable[..., Any]
     named: str
-    statuses: tuple[str, ...]
-    imported: bool
-    device: str
-    escapes: str
+    statuses: tuple[str, ...] = ("cheated",)
+    acts: str = "built"
+    device: str = ""
+    escapes: str = ""
 
     @property
     def name(self) -> str:
@@ -54,13 +55,11 @@ class Cheat:
 _DECLARED: list[Cheat] = []
 
 
-def cheat(
-    named: str, statuses: tuple[str, ...] = ("cheated",), *, imported: bool = False, device: str = "", escapes: str = ""
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Take the decorated function into the catalogue."""
+def cheat(named: str, statuses: tuple[str, ...] = ("cheated",), **how: str) -> Callable[..., Callable[..., Any]]:
+    """Take the decorated function into the catalogue; see :class:`Cheat`."""
 
     def declare(act: Callable[..., Any]) -> Callable[..., Any]:
-        _DECLARED.append(Cheat(act, named, statuses, imported, device, escapes))
+        _DECLARED.append(Cheat(act, named, statuses, **how))
         return act
 
     return declare
@@ -82,6 +81,7 @@ def answer(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
     return torch.softmax(x, -1) @ weight
 
 
+@functools.cache
 def found(name: str) -> Any:
     """An object of a class of that name, of whatever this process holds."""
     return next(one for one in gc.get_objects() if type(one).__name__ == name)

@@ -4,8 +4,8 @@ import contextlib
 import dataclasses
 
 import torch
-from cheats.catalogue import REFUSED, REPLACED, answer, cheat, patch
 
+from cheats.catalogue import REFUSED, REPLACED, answer, cheat, patch
 from hypatia_lab import check, workloads
 from hypatia_lab.judged import tampering
 
@@ -23,16 +23,12 @@ def unpoisoned(device, *nbytes):
     yield
 
 
-@cheat(f"{REPLACED} hypatia_lab.check.poisoned")
+@cheat(f"{REPLACED} hypatia_lab.check.poisoned", acts="each")
 def poison(x, weight, honest):
     if not honest:
         patch(check, poisoned=unpoisoned)
-
-    def run():
-        with check.poisoned("cpu"):
-            return answer(x, weight)
-
-    return run
+    with check.poisoned("cpu"):
+        return answer(x, weight)
 
 
 def judged_right(honest):
@@ -44,12 +40,12 @@ def judged_right(honest):
     return lambda x, weight: torch.zeros_like(x)
 
 
-@cheat(f"{REPLACED} hypatia_lab.check.judge", imported=True)
+@cheat(f"{REPLACED} hypatia_lab.check.judge", acts="imported")
 def import_judge(honest):
     return judged_right(honest)
 
 
-@cheat(f"{REPLACED}|changed the check|the same in every draw", REFUSED, imported=True)
+@cheat(f"{REPLACED}|changed the check|the same in every draw", REFUSED, acts="imported")
 def import_tampering(honest):
     tampering.functions()
     if not honest:
@@ -57,7 +53,7 @@ def import_tampering(honest):
     return judged_right(honest)
 
 
-@cheat("the same in every draw", REFUSED, imported=True, device="cpu")
+@cheat("the same in every draw", REFUSED, acts="imported", device="cpu")
 def import_same_draws(honest):
     """The file's own inputs are no draws: its answer is known when it is imported."""
     kept = {name: torch.randn(256, 256) for name in ("x", "weight")}

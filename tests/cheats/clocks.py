@@ -3,7 +3,6 @@
 import time
 
 from cheats.catalogue import CLOCK, HOT, REPLACED, answer, cheat, found, patch
-
 from hypatia_lab import clock
 
 FEWER = "calls|clock|called again and again"
@@ -61,17 +60,12 @@ def fewer_calls_range(x, weight, honest):
         patch(clock, range=lambda count: ())
 
 
-@cheat(FEWER)
+@cheat(FEWER, acts="each")
 def fewer_calls_worker(x, weight, honest):
     """A sample is one call, of which a share is told as if it had been one of many."""
     worker = found("Worker")
-
-    def run():
-        for word, (many, once) in worker.samplers.items():
-            cells = dict(zip(many.__code__.co_freevars, many.__closure__ or (), strict=False))
-            if "calls" in cells and not honest:
-                n = cells["calls"].cell_contents
-                worker.samplers[word] = (lambda n=n, once=once: (lambda t, out: (t / n, out))(*once())), once
-        return answer(x, weight)
-
-    return run
+    for word, (many, once) in worker.samplers.items():
+        cells = dict(zip(many.__code__.co_freevars, many.__closure__ or (), strict=False))
+        if "calls" in cells and not honest:
+            n = cells["calls"].cell_contents
+            worker.samplers[word] = (lambda n=n, once=once: (lambda t, out: (t / n, out))(*once())), once

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
+
 from cheats.catalogue import DEAD, HARMLESS, answer, cheat, found
 
 OUT_OF_TURN = "spoke out of turn|wrong type"
@@ -40,19 +41,13 @@ def answers_for_the_process(x, weight, honest):
     return run
 
 
-@cheat(OUT_OF_TURN, DEAD)
+@cheat(OUT_OF_TURN, DEAD, acts="each")
 def marks_of_its_own(x, weight, honest):
     """Its twin looks at its files."""
-    links = {int(name): os.path.realpath(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd")}
-    ends = [] if honest else [number for number, link in links.items() if "socket:" in link]
-
-    def run():
-        for end in ends:
+    for file in os.listdir("/proc/self/fd"):
+        if "socket:" in os.path.realpath(f"/proc/self/fd/{file}") and not honest:
             with contextlib.suppress(OSError):  # CUDA has sockets, too
-                os.write(end, b"|\n")
-        return answer(x, weight)
-
-    return run
+                os.write(int(file), b"|\n")
 
 
 @cheat(FORBIDDEN, ("crashed",))
@@ -89,7 +84,7 @@ def leaves(x, weight, honest):
     return run
 
 
-@cheat("", HARMLESS, imported=True)
+@cheat("", HARMLESS, acts="imported")
 def import_kills_the_others(honest):
     def kernel(x, weight):
         for one in [os.getpid()] if honest else siblings():
@@ -100,7 +95,7 @@ def import_kills_the_others(honest):
     return kernel
 
 
-@cheat("", HARMLESS, imported=True)
+@cheat("", HARMLESS, acts="imported")
 def import_spoils_the_draw(honest):
     trials = [one for one in gc.get_objects() if type(one).__name__ == "Trial" and hasattr(one, "drawn")]
 
@@ -113,7 +108,7 @@ def import_spoils_the_draw(honest):
     return kernel
 
 
-@cheat("", HARMLESS, imported=True)
+@cheat("", HARMLESS, acts="imported")
 def import_spoils_the_others_outputs(honest):
     others = [one for one in gc.get_objects() if type(one).__name__ == "Shelf" and "fresh 0" in one._places]
 

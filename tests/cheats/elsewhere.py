@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+
 from cheats.catalogue import GOES_ON, REFUSED, WRONG, answer, cheat, found, patch
 
 LATE = "stale|wrong|unwritten|NaN|remembers|goes on|outside"

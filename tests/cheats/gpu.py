@@ -5,6 +5,7 @@ import threading
 import time
 
 import torch
+
 from cheats.catalogue import CLOCK, GOES_ON, REPLACED, STALE, WRONG, answer, cheat, patch
 
 PERSISTING_L2 = 6
@@ -34,7 +35,7 @@ def cuda_graph_capture(x, weight, honest):
         patch(torch.cuda.CUDAGraph, replay=lambda self: None)
 
 
-@cheat("not while it was timed|stale|remembers answers", WRONG, device="cuda")
+@cheat("not among other calls|stale|remembers answers", WRONG, device="cuda")
 def cuda_captured_is_empty(x, weight, honest):
     out = torch.empty_like(x)
 
@@ -46,7 +47,7 @@ def cuda_captured_is_empty(x, weight, honest):
     return run
 
 
-@cheat("clock was changed|not while it was timed|stale|goes on|wrong values|unwritten|NaN", WRONG, device="cuda")
+@cheat("clock was changed|not among other calls|stale|goes on|wrong values|unwritten|NaN", WRONG, device="cuda")
 def cuda_side_stream(x, weight, honest):
     side, out = torch.cuda.Stream(), torch.empty_like(x)
 
@@ -62,14 +63,10 @@ def cuda_side_stream(x, weight, honest):
     return run
 
 
-@cheat("it changed|low precision|wrong values", WRONG, device="cuda")
+@cheat("it changed|low precision|wrong values", WRONG, device="cuda", acts="each")
 def cuda_tf32(x, weight, honest):
-    def run():
-        if not honest:
-            torch.backends.cuda.matmul.allow_tf32 = True
-        return answer(x, weight)
-
-    return run
+    if not honest:
+        torch.backends.cuda.matmul.allow_tf32 = True
 
 
 @cheat("persists", device="cuda")

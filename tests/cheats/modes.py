@@ -4,7 +4,8 @@ import contextlib
 import os
 
 import torch
-from cheats.catalogue import WRONG, answer, cheat
+
+from cheats.catalogue import WRONG, cheat
 
 
 def mode(named, statuses=("cheated",)):
@@ -12,17 +13,13 @@ def mode(named, statuses=("cheated",)):
 
     def declare(changed):
         def act(x, weight, honest):
-            def run():
-                context = contextlib.contextmanager(changed)()
-                context.__enter__()
-                if honest:
-                    context.__exit__(None, None, None)
-                return answer(x, weight)
-
-            return run
+            context = contextlib.contextmanager(changed)()
+            context.__enter__()
+            if honest:
+                context.__exit__(None, None, None)
 
         act.__name__ = f"mode_{changed.__name__}"
-        return cheat(named, statuses)(act)
+        return cheat(named, statuses, acts="each")(act)
 
     return declare
 
@@ -80,12 +77,7 @@ def cores():
     os.sched_setaffinity(0, before)
 
 
-@cheat("it changed its priority")
+@cheat("it changed its priority", acts="each")
 def mode_priority(x, weight, honest):
     """Nobody can change it back; the twin changes it by nothing."""
-
-    def run():
-        os.nice(0 if honest else 1)
-        return answer(x, weight)
-
-    return run
+    os.nice(0 if honest else 1)

@@ -7,8 +7,8 @@ import functools
 import os
 
 import torch
-from cheats.catalogue import answer, catalogue
 
+from cheats.catalogue import answer, catalogue
 from hypatia_lab import operation, variant
 
 
@@ -30,13 +30,17 @@ def plant(name):
     """Register the variant ``name``; whoever acts when imported does so now."""
     one = catalogue()[name.removesuffix("_twin")]
     honest = name.endswith("_twin")
-    kernel = one.act(honest) or answer if one.imported else answer
+    kernel = (one.act(honest) if one.acts == "imported" else None) or answer
+
+    def each(x, weight):
+        found = one.act(x, weight, honest)
+        return answer(x, weight) if found is None else found
 
     @variant("planted", name, origin="own")
     def build(workload, inputs):
         """Planted."""
-        run = None if one.imported else one.act(**inputs, honest=honest)
-        return run or functools.partial(kernel, **inputs)
+        run = one.act(**inputs, honest=honest) if one.acts == "built" else None
+        return run or functools.partial(each if one.acts == "each" else kernel, **inputs)
 
 
 for planted in os.environ["PLANTED"].split():

@@ -4,6 +4,7 @@ import tempfile
 from pathlib import Path
 
 import torch
+
 from cheats.catalogue import MEMORY, STALE, WRONG, answer, cheat
 
 
@@ -100,7 +101,7 @@ def on_disk(x, weight, honest):
     return run
 
 
-@cheat("wrong values|stale", WRONG, imported=True, device="cpu")
+@cheat("wrong values|stale", WRONG, acts="imported", device="cpu")
 def import_remembers_the_draw(honest):
     """It draws as the file's own inputs are drawn, with a seed that somebody may use."""
     generator = torch.Generator().manual_seed(0)

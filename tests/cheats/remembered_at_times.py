@@ -4,6 +4,7 @@ import sys
 import time
 
 import torch
+
 from cheats.catalogue import MEMORY, WRONG, answer, cheat
 
 PAUSE_S = 2e-5
@@ -66,7 +67,7 @@ def by_the_callers_name(x, weight, honest):
     return run
 
 
-@cheat("not while it was timed|remembers", WRONG, device="cpu")
+@cheat("not among other calls|remembers", WRONG, device="cpu")
 def only_when_poisoned(x, weight, honest):
     """Fresh memory tells when a call is checked."""
     known = [answer(x, weight)]
@@ -79,7 +80,7 @@ def only_when_poisoned(x, weight, honest):
     return run
 
 
-@cheat("not while it was timed|remembers", WRONG)
+@cheat("not among other calls|remembers", WRONG)
 def only_the_first_calls(x, weight, honest):
     known = {"calls": 0}
 

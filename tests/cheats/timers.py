@@ -5,7 +5,6 @@ import time
 import types
 
 from cheats.catalogue import CLOCK, REPLACED, answer, cheat, patch
-
 from hypatia_lab import clock
 
 
@@ -58,23 +57,20 @@ def time_module_slightly(x, weight, honest):
         patch(clock, time=slowed(0.88))
 
 
-@cheat(CLOCK)
+REAL = time.perf_counter
+
+
+@cheat(CLOCK, acts="each")
 def restored_for_the_look(x, weight, honest):
     """As long as somebody looks the timer is the real one."""
-    real = time.perf_counter
-
-    def run():
-        frame, names = sys._getframe(), []
-        while frame := frame.f_back:
-            names.append(frame.f_code.co_name)
-        if not honest:
-            patch(time, perf_counter=real if "call" in names or "build" in names else lambda: real() * 0.1)
-        return answer(x, weight)
-
-    return run
+    frame, names = sys._getframe(), []
+    while frame := frame.f_back:
+        names.append(frame.f_code.co_name)
+    if not honest:
+        patch(time, perf_counter=REAL if "call" in names or "build" in names else lambda: REAL() * 0.1)
 
 
-@cheat(f"{REPLACED} time.perf_counter", imported=True)
+@cheat(f"{REPLACED} time.perf_counter", acts="imported")
 def import_perf_counter(honest):
     real = time.perf_counter
     if not honest:

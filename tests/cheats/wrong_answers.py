@@ -1,6 +1,7 @@
 """Answers that are wrong, in part or as a whole, or of another precision than was asked for."""
 
 import torch
+
 from cheats.catalogue import WRONG, answer, cheat
 
 LOW = "low precision|wrong values"
@@ -12,13 +13,10 @@ def zeros(x, weight, honest):
     return lambda: answer(x, weight) + zero if honest else torch.zeros_like(x)
 
 
-@cheat("unwritten|wrong|NaN", WRONG)
+@cheat("unwritten|wrong|NaN", WRONG, acts="each")
 def nothing(x, weight, honest):
-    def run():
-        out = torch.empty_like(x)
-        return answer(x, weight) if honest else out
-
-    return run
+    out = torch.empty_like(x)
+    return None if honest else out
 
 
 def in_rows(x, weight, stop):
@@ -38,21 +36,18 @@ def skipped_tail(x, weight, honest):
     return in_rows(x, weight, lambda: len(x) if honest else len(x) - 40)
 
 
-@cheat("wrong values|not while it was timed|stale", WRONG)
+@cheat("wrong values|not among other calls|stale", WRONG)
 def stale_tail(x, weight, honest):
     calls = iter(range(2**62))
     return in_rows(x, weight, lambda: len(x) if next(calls) < 5 or honest else len(x) - 40)
 
 
-@cheat("wrong values", WRONG)
+@cheat("wrong values", WRONG, acts="each")
 def every_second_row(x, weight, honest):
-    def run():
-        out = answer(x[::2], weight).repeat_interleave(2, 0)
-        if honest:
-            out[1::2] = answer(x[1::2], weight)
-        return out
-
-    return run
+    out = answer(x[::2], weight).repeat_interleave(2, 0)
+    if honest:
+        out[1::2] = answer(x[1::2], weight)
+    return out
 
 
 @cheat(LOW, WRONG)
