@@ -121,11 +121,6 @@ def test_some_cheats_are_caught_and_named_and_neither_twins_nor_the_others_suffe
     assert not accused(rows)
 
 
-def test_what_acts_when_it_is_imported_is_caught(tmp_path):
-    cheat = catalogue()["import_judge"]
-    assert not missed([cheat], planted([cheat.name], tmp_path))
-
-
 @pytest.mark.sweep
 def test_every_cheat_is_caught_in_one_of_five_processes_and_no_twin_is_accused(tmp_path):
     left = [one for one in TOGETHER if not one.escapes]
@@ -165,21 +160,21 @@ def test_what_acts_when_it_is_imported_is_caught_and_its_twin_is_not_accused(che
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(
-    ("name", "problem", "honest", "statuses", "named"),
+    ("name", "problem", "statuses", "named"),
     [
-        ("remembered", "norm_linear", "norm_linear", ("cheated",), MEMORY),
+        ("remembered", "norm_linear", ("cheated",), MEMORY),
         pytest.param(
-            *("weights_known", "norm_linear", "norm_linear", WRONG, "wrong values"),
+            *("weights_known", "norm_linear", WRONG, "wrong values"),
             marks=pytest.mark.xfail(reason="a candidate may know weights as Model constructs them", strict=True),
         ),
-        ("zeros", "always_zero", "centred", REFUSED, "the same in every draw"),
-        ("mean_known", "mean", "mean", WRONG, "wrong values|low precision"),
-        ("patched_timer", "norm_linear", "norm_linear", ("cheated",), f"{REPLACED} time.perf_counter"),
-        ("callers_output", "centred", "centred", WRONG, "wrong values"),
+        ("zeros", "always_zero", REFUSED, "the same in every draw"),
+        ("mean_known", "mean", WRONG, "wrong values|low precision"),
+        ("patched_timer", "norm_linear", ("cheated",), f"{REPLACED} time.perf_counter"),
+        ("callers_output", "centred", WRONG, "wrong values"),
     ],
 )
-def test_a_candidate_that_cheats_is_caught_and_its_twin_is_not(name, problem, honest, statuses, named, tmp_path):
-    """``honest`` is the problem that the twin solves."""
+def test_a_candidate_that_cheats_is_caught_and_its_twin_is_not(name, problem, statuses, named, tmp_path):
+    honest = "centred" if problem == "always_zero" else problem  # nobody can solve the first
     rows = candidate(name, honest, tmp_path, PLANTED_HONEST="1")
     assert {row["status"] for row in rows.values()} == {"ok"}, rows
     rows = candidate(name, problem, tmp_path)

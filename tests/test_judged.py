@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from synthetic import ceilings, run_line
 from torch._compile import _disable_dynamo
 
-from hypatia_lab import clock, reader_kernel, records, variants
+from hypatia_lab import check, clock, reader_kernel, records, variants
 from hypatia_lab.bench import composer
 from hypatia_lab.experiments import Experiment, plan
 from hypatia_lab.judged import evidence, rehearsal, replies, tampering
 from hypatia_lab.judged.channel import Channel, Garbled, Gone, Shelf, Silent, described
 from hypatia_lab.judged.evidence import Seen
+from hypatia_lab.judged.worker import Worker
 from hypatia_lab.machine import choose_device
 from hypatia_lab.profiler import fence, sessions
 
@@ -231,6 +232,15 @@ def test_functions_that_are_replaced_are_named(monkeypatch):
     monkeypatch.setattr(clock.once_s, "__code__", (lambda run, device: 0.0).__code__)
     expected = {"time.perf_counter", "hypatia_lab.clock._SAMPLERS[hot]", "hypatia_lab.clock.range"}
     assert set(tampering.replaced(before)) == expected | {"hypatia_lab.clock.once_s"}
+
+
+def test_a_worker_tells_what_its_file_replaced(ends, monkeypatch):
+    here, there = ends
+    here.send({"command": "start"})
+    here.end.shutdown(socket.SHUT_WR)
+    with pytest.raises(Gone):
+        Worker(there, lambda: monkeypatch.setattr(check, "judge", lambda *_: None), "cpu", "mine").serve()
+    assert here.receive() == {"replaced": ["hypatia_lab.check.judge"], "changed": []}
 
 
 def test_what_torchs_compiler_puts_in_place_of_its_own_is_no_tampering():

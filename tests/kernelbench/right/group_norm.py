@@ -1,8 +1,12 @@
 import torch
-from group_norm import Model
+from torch import nn
 
 
-class ModelNew(Model):
+class ModelNew(nn.Module):
+    def __init__(self, groups, channels):
+        super().__init__()
+        self.norm = nn.GroupNorm(groups, channels)
+
     def forward(self, x):
         grouped = x.unflatten(1, (self.norm.num_groups, -1)).flatten(2)
         spread, mean = torch.var_mean(grouped, 2, correction=0, keepdim=True)
